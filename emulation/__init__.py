@@ -1,0 +1,1 @@
+"""What stands in for a WAN: traces, tc shaping and testbeds."""

@@ -1,0 +1,367 @@
+"""The embedder's side: ``Client(cluster).run(dataflow, placement=…)`` and the partitions it yields."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+import zmq
+
+from thalweg.middleware import events as e
+from thalweg.middleware import messages as m
+from thalweg.middleware.cluster import LocalCluster
+from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
+from thalweg.middleware.errors import HostLostError, ProtocolError, RunError, UsageError
+from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.network_view import Link, LinkEstimate
+from thalweg.middleware.security import Keys, secure_dealer
+from thalweg.middleware.shell import Shell, ShellConfig, with_address
+
+HELLO_S = 10.0
+PROBE_S = 10.0  # wall-clock seconds without any news after which missing probes are asked for again
+PROBE_TRIES = 3
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """A partition at the sink: its index (from 0), and its value, bytes or a read-only array."""
+
+    index: int
+    value: Any
+    size_bytes: int
+
+
+class Client:
+    """An application's own host in a cluster: the sink is here, and operators may be.
+
+    Args:
+        hosts: a ``LocalCluster``, or for each host's name the control endpoint it listens on.
+        name: this host's name in placements.
+        listen: where the other hosts reach this one.
+        keys: the cluster's key file; needed off loopback unless ``insecure``.
+
+    Raises HostLostError when a host does not answer within ``HELLO_S``, UsageError for names that do not match.
+    """
+
+    def __init__(
+        self,
+        hosts: LocalCluster | Mapping[str, str],
+        *,
+        name: str = "client",
+        listen: str = "tcp://127.0.0.1:*",
+        advertise: str | None = None,
+        allow: Collection[str] = (),
+        keys: Path | None = None,
+        insecure: bool = False,
+        time_scale: float | None = None,
+        records: Path | None = None,
+    ) -> None:
+        addresses = hosts.addresses if isinstance(hosts, LocalCluster) else hosts
+        scale = time_scale or (hosts.time_scale if isinstance(hosts, LocalCluster) else 1.0)
+        if name in addresses:
+            raise UsageError(f"the client cannot be called {name!r}: a host has that name")
+        self._keys = None if keys is None else Keys.load(keys)
+        self._allow = (*DEFAULT_ALLOW, *allow)
+        self._peers = say_hello(addresses, self._keys)
+        self._runs: dict[str, Run] = {}
+        self._forgotten = threading.Condition()
+        self._open: set[str] = set()
+        self._reports: dict[Link, LinkEstimate] = {}
+        self._reported = threading.Condition()
+        config = ShellConfig(
+            name=name,
+            listen=listen,
+            advertise=advertise,
+            time_scale=scale,
+            allow=self._allow,
+            records=None if records is None else str(records),
+            insecure=insecure,
+        )
+        self.shell = Shell(config, self._on_application, self._keys)
+        self._peers[name] = self.shell.me
+        self._numbers = itertools.count()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All hosts an operator can be placed on; this client is the last."""
+        return tuple(self._peers)
+
+    @property
+    def name(self) -> str:
+        return self.shell.config.name
+
+    def run(
+        self,
+        dataflow: Dataflow,
+        placement: Mapping[str, str],
+        *,
+        partitions: int | None = None,
+        label: str = "",
+    ) -> Run:
+        """Start ``dataflow`` and return its partitions as an iterator, blocking or asynchronous.
+
+        Args:
+            dataflow: the tree; its sink must be pinned to this client (or not at all).
+            placement: a host for every node that is not pinned; ``plan`` computes one.
+            partitions: how many to deliver; None: until a source ends.
+            label: stands in the run's records.
+
+        Raises DataflowError, PlacementError; while iterating RunError, which names the node or host at fault.
+        """
+        dataflow.validate(self._peers)
+        if dataflow.by_name[dataflow.sink].pinned not in (None, self.name):
+            raise UsageError(f"the sink is pinned to another host than this client {self.name!r}")
+        if partitions is not None and partitions < 1:
+            raise UsageError(f"partitions must be at least 1, not {partitions}")
+        full = check_placement(dataflow, {dataflow.sink: self.name, **placement}, self._peers)
+        run_id = f"{secrets.token_hex(6)}-{next(self._numbers)}"
+        run = Run(self, run_id, full)
+        self._runs[run_id] = run
+        with self._forgotten:
+            self._open.add(run_id)
+        install = m.Install(
+            run=run_id,
+            dataflow=dataflow,
+            locations=tuple(m.Location(node, host, 1) for node, host in full.items()),
+            peers=tuple(self._peers.values()),
+            client=self.name,
+            partitions=partitions,
+            label=label,
+            epoch_s=time.time(),
+        )
+        self.shell.tell(e.RunRequested(install))
+        return run
+
+    def probe(self, links: Iterable[Link]) -> dict[Link, LinkEstimate]:
+        """Measure the bandwidth of these directed links (a 16 KB round trip per pair of hosts).
+
+        Returns estimates in bit/s of emulated time, also of the opposite directions, which come for free.
+        Raises HostLostError naming a link that could not be measured.
+        """
+        wanted = {(a, b) for a, b in links if a != b}
+        with self._reported:
+            for link in wanted:
+                self._reports.pop(link, None)
+            for _ in range(PROBE_TRIES):
+                self._ask_probes(wanted - self._reports.keys())
+                known = -1
+                while known < len(self._reports):
+                    known = len(self._reports)
+                    if self._reported.wait_for(lambda: wanted <= self._reports.keys(), PROBE_S):
+                        news = self._reports
+                        pairs = wanted | {(b, a) for a, b in wanted}
+                        return {link: news[link] for link in pairs if link in news}
+            source, target = min(wanted - self._reports.keys())
+        raise HostLostError(f"the link from {source!r} to {target!r} could not be measured; is {source!r} still there?")
+
+    def _ask_probes(self, links: set[Link]) -> None:
+        by_source: dict[str, list[m.Peer]] = {}
+        for a, b in sorted(links):
+            if not (b in by_source and self._peers[a] in by_source[b]):  # the echo measures it
+                by_source.setdefault(a, []).append(self._peers[b])
+        for source, targets in by_source.items():
+            self.shell.tell(e.ProbesRequested("probe", self._peers[source], tuple(targets), self.shell.me))
+
+    def lost(self, host: str) -> None:
+        """Tell the client that a host is gone for good, so that runs on it end at once."""
+        for run_id in list(self._runs):
+            self.shell.tell(e.PeerLost(run_id, host))
+
+    def close(self) -> None:
+        """End all runs and leave the cluster; idempotent."""
+        for run in list(self._runs.values()):
+            run.close()
+        with self._forgotten:
+            self._forgotten.wait_for(lambda: not self._open or not self.shell.alive, 2)
+        self.shell.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- in the I/O thread ------------------------------------------------------------------------------
+
+    def _on_application(self, command: e.Command) -> None:
+        match command:
+            case e.Report(source, target, rate_bps):
+                now = time.monotonic() * self.shell.config.time_scale
+                with self._reported:
+                    self._reports[source, target] = LinkEstimate(rate_bps, measured_at_s=now)
+                    self._reported.notify_all()
+            case e.Forgotten(run):
+                with self._forgotten:
+                    self._open.discard(run)
+                    self._forgotten.notify_all()
+            case e.Fail("", reason):
+                for each in list(self._runs.values()):
+                    each._take(e.Fail(each.id, reason))
+            case e.Ready(run) | e.Deliver(run) | e.Fail(run):
+                running = self._runs.get(run)
+                if running is not None:
+                    running._take(command)
+
+    def _closed(self, run: Run) -> None:
+        if self._runs.pop(run.id, None) is not None:
+            self.shell.tell(e.RunAbandoned(run.id))
+
+
+class Run:
+    """A running dataflow: ``for partition in run`` or ``async for partition in run``; ``close()`` ends it early.
+
+    The next partition is demanded when one is taken, so at most one is here undelivered.
+    """
+
+    def __init__(self, client: Client, run_id: str, placement: Placement) -> None:
+        self.id = run_id
+        self.placement = placement
+        self._client = client
+        self._news = threading.Condition()
+        self._queue: deque[e.Command] = deque()
+        self._waiter: Callable[[], None] | None = None
+        self._over = False
+
+    def _take(self, command: e.Command) -> None:
+        with self._news:
+            self._queue.append(command)
+            self._news.notify_all()
+            if self._waiter is not None:
+                self._waiter()
+                self._waiter = None
+
+    def _consume(self, command: e.Command) -> Delivered | None:
+        """The partition a command brings, None when it brings none; raises at the end of the run."""
+        match command:
+            case e.Ready():
+                self._client.shell.tell(e.NextRequested(self.id))
+                return None
+            case e.Deliver(_, index, value, size_bytes, end):
+                if end:
+                    self.close()
+                    raise StopIteration
+                self._client.shell.tell(e.NextRequested(self.id))
+                return Delivered(index, value, size_bytes)
+            case e.Fail(_, reason):
+                self.close()
+                raise RunError(reason)
+        return None
+
+    def __iter__(self) -> Run:
+        return self
+
+    def __next__(self) -> Delivered:
+        while not self._over:
+            with self._news:
+                while not self._queue:
+                    self._news.wait()
+                command = self._queue.popleft()
+            delivered = self._consume(command)
+            if delivered is not None:
+                return delivered
+        raise StopIteration
+
+    def __aiter__(self) -> Run:
+        return self
+
+    async def __anext__(self) -> Delivered:
+        loop = asyncio.get_running_loop()
+        while not self._over:
+            arrived = asyncio.Event()
+            with self._news:
+                if not self._queue:
+                    self._waiter = lambda event=arrived: _set_in(loop, event)  # type: ignore[misc]
+                    command = None
+                else:
+                    command = self._queue.popleft()
+            if command is None:
+                await arrived.wait()
+                continue
+            try:
+                delivered = self._consume(command)
+            except StopIteration:
+                break
+            if delivered is not None:
+                return delivered
+        raise StopAsyncIteration
+
+    def close(self) -> None:
+        """End the run on every host; idempotent."""
+        self._over = True
+        self._client._closed(self)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _set_in(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(event.set)
+
+
+def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s: float = HELLO_S) -> dict[str, m.Peer]:
+    """Ask every host who it is; the hosts as peers, in the order given.
+
+    Raises HostLostError for one that does not answer, UsageError for one of another name.
+    """
+    peers: dict[str, m.Peer] = {}
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        poller = zmq.Poller()
+        waiting: dict[zmq.Socket[bytes], str] = {}
+        for name, address in addresses.items():
+            socket = context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.ROUTING_ID, f"hello/{secrets.token_hex(4)}".encode())
+            secure_dealer(socket, keys)
+            try:
+                socket.connect(address)
+            except zmq.ZMQError as error:
+                raise UsageError(
+                    f"host {name!r}: {address!r} is not an endpoint (tcp://ADDRESS:PORT): {error}"
+                ) from None
+            socket.send(m.encode(m.Hello()))
+            waiting[socket] = name
+            poller.register(socket, zmq.POLLIN)
+        deadline = time.monotonic() + timeout_s
+        while waiting:
+            ready = poller.poll(max(0, int((deadline - time.monotonic()) * 1000)))
+            if not ready:
+                name = next(iter(waiting.values()))
+                raise HostLostError(
+                    f"host {name!r} at {addresses[name]} did not answer within {timeout_s:g} s; is thalweg host running"
+                    " there, with the same keys?"
+                )
+            for socket, _ in ready:
+                name = waiting.pop(socket)
+                poller.unregister(socket)
+                try:
+                    answer = m.decode_control(socket.recv())
+                except ProtocolError as error:
+                    raise HostLostError(
+                        f"what answers at {addresses[name]} is not a host of this version: {error}"
+                    ) from None
+                if not isinstance(answer, m.Welcome):
+                    raise HostLostError(f"what answers at {addresses[name]} is not a Thalweg host")
+                if answer.host != name:
+                    raise UsageError(f"the host at {addresses[name]} is called {answer.host!r}, not {name!r}")
+                like = addresses[name]
+                peers[name] = m.Peer(name, with_address(answer.control, like), with_address(answer.bulk, like))
+    finally:
+        context.destroy(linger=0)
+    return {name: peers[name] for name in addresses}

@@ -1,0 +1,144 @@
+"""The client's part of the core: a run is installed on every host it needs, watched, and removed.
+
+Rules:
+
+- ``Install`` goes to every host that holds a node and is repeated until answered; when all have answered, the
+  run is ready and the application may demand its first partition.
+- Any message from a host is a sign of life; ``Ping`` asks for one. A host silent for ``liveness_s`` ends the run with
+  one line that names it and what it holds.
+- ``Remove`` is repeated until answered, ``REMOVE_TRIES`` times at most (a host that never hears of it drops the run
+  itself when its lease is over).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from thalweg.middleware import events as e
+from thalweg.middleware import messages as m
+
+if TYPE_CHECKING:
+    from thalweg.middleware.host_core import HostCore
+
+REMOVE_TRIES = 5
+
+
+class _Led:
+    """A run this host coordinates."""
+
+    def __init__(self, install: m.Install, remote: set[str], now: float) -> None:
+        self.install = install
+        self.remote = remote
+        self.installing = set(remote)
+        self.removing: set[str] = set()
+        self.tries = 0
+        self.failed = False
+        self.heard_s = dict.fromkeys(remote, now)
+
+
+class Coordinator:
+    """State of the runs that this host's application asked for."""
+
+    def __init__(self, core: HostCore) -> None:
+        self.core = core
+        self.led: dict[str, _Led] = {}
+
+    def start(self, install: m.Install) -> None:
+        core = self.core
+        remote = {location.host for location in install.locations} - {core.host}
+        self.led[install.run] = led = _Led(install, remote, core.now)
+        core.open(install)
+        for host in sorted(remote):
+            core.send(install.run, host, install)
+        if not remote:
+            core.emit(e.Ready(install.run))
+        self._arm(led, f"install {install.run}", core.config.retry_s)
+        self._arm(led, f"ping {install.run}", core.config.ping_s)
+
+    def stop(self, run_id: str) -> None:
+        led = self.led.get(run_id)
+        if led is None or led.removing:
+            return
+        self.core.close(run_id)
+        led.installing.clear()
+        led.removing = set(led.remote)
+        self._remove(led)
+
+    def heard(self, host: str) -> None:
+        for led in self.led.values():
+            if host in led.heard_s:
+                led.heard_s[host] = self.core.now
+
+    def on_installed(self, sender: str, message: m.Installed) -> None:
+        led = self.led.get(message.run)
+        if led is None or sender not in led.installing:
+            return
+        if message.error:
+            self._fail(led, f"host {sender!r} cannot take part: {message.error}")
+            return
+        led.installing.discard(sender)
+        if not led.installing and not led.failed:
+            self.core.emit(e.Ready(message.run))
+
+    def on_removed(self, sender: str, message: m.Removed) -> None:
+        led = self.led.get(message.run)
+        if led is not None and sender in led.removing:
+            led.removing.discard(sender)
+            if not led.removing:
+                self._forget(led)
+
+    def on_failed(self, sender: str, message: m.Failed) -> None:
+        led = self.led.get(message.run)
+        if led is not None:
+            self._fail(led, f"node {message.node!r} on host {sender!r}: {message.reason}")
+
+    def on_peer_lost(self, run_id: str, peer: str) -> None:
+        led = self.led.get(run_id)
+        if led is not None and peer in led.remote:
+            self._lost(led, peer, "went away")
+
+    def on_timer(self, key: str) -> None:
+        what, _, run_id = key.partition(" ")
+        led = self.led.get(run_id)
+        if led is None:
+            return
+        config = self.core.config
+        if what == "install" and led.installing:
+            for host in sorted(led.installing):
+                self.core.send(run_id, host, led.install)
+            self._arm(led, key, config.retry_max_s / 4)
+        elif what == "remove" and led.removing:
+            self._remove(led)
+        elif what == "ping" and not led.removing and not led.failed:
+            for host in sorted(led.remote):
+                if self.core.now - led.heard_s[host] > config.liveness_s:
+                    self._lost(led, host, f"has been silent for {config.liveness_s:g} s")
+                    return
+                self.core.send(run_id, host, m.Ping(run_id))
+            self._arm(led, key, config.ping_s)
+
+    def _remove(self, led: _Led) -> None:
+        run_id = led.install.run
+        led.tries += 1
+        if not led.removing or led.tries > REMOVE_TRIES:
+            self._forget(led)
+            return
+        for host in sorted(led.removing):
+            self.core.send(run_id, host, m.Remove(run_id))
+        self._arm(led, f"remove {run_id}", self.core.config.retry_s)
+
+    def _forget(self, led: _Led) -> None:
+        del self.led[led.install.run]
+        self.core.emit(e.Forgotten(led.install.run))
+
+    def _arm(self, led: _Led, key: str, after_s: float) -> None:
+        self.core.emit(e.SetTimer(key, self.core.now + after_s))
+
+    def _lost(self, led: _Led, host: str, how: str) -> None:
+        held = [entry.node for entry in led.install.locations if entry.host == host]
+        self._fail(led, f"host {host!r}, which holds {', '.join(held)}, {how}")
+
+    def _fail(self, led: _Led, reason: str) -> None:
+        if not led.failed:
+            led.failed = True
+            self.core.emit(e.Fail(led.install.run, reason))

@@ -1,0 +1,258 @@
+"""Dataflows: trees of named nodes with sources at the leaves, operators inside and one sink at the root.
+
+The structures are those of a directed acyclic graph (a node has a list of consumers), so that
+a node may have several consumers one day; ``validate`` admits exactly one today.
+
+Source: Ranganathan, Acharya, Saltz (1998), section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import msgspec
+
+from thalweg.middleware.errors import DataflowError, PlacementError
+
+Kind = Literal["source", "operator", "sink"]
+Placement = dict[str, str]  # node name -> host name
+
+
+class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which code a node runs.
+
+    ``use`` is a registered entry point's name (``composite``) or an import path
+    (``package.module:attribute``) that the host's configuration allows; ``params`` are the keyword
+    arguments it is constructed with (plain msgpack values).
+    """
+
+    use: str
+    params: dict[str, Any] = {}
+
+
+class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One node: a *source* without inputs, an *operator*, or the *sink* (one input, no code).
+
+    ``pinned`` names the host the node must stay on; sources must be pinned.
+    """
+
+    name: str
+    kind: Kind
+    inputs: tuple[str, ...] = ()
+    code: Code | None = None
+    pinned: str | None = None
+
+
+class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
+    """A validated-on-demand tree of nodes. Construct it with a builder or from nodes, then ``validate()``."""
+
+    nodes: tuple[Node, ...]
+
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def consumers(self) -> dict[str, tuple[str, ...]]:
+        """For every node the names of the nodes that take its output, in order of declaration."""
+        out: dict[str, list[str]] = {node.name: [] for node in self.nodes}
+        for node in self.nodes:
+            for name in node.inputs:
+                out.setdefault(name, []).append(node.name)
+        return {name: tuple(names) for name, names in out.items()}
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self.nodes if node.kind == "source")
+
+    @cached_property
+    def operators(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self.nodes if node.kind == "operator")
+
+    @cached_property
+    def sink(self) -> str:
+        return next(node.name for node in self.nodes if node.kind == "sink")
+
+    @cached_property
+    def upward(self) -> tuple[str, ...]:
+        """All names, producers before consumers (the sink last)."""
+        return tuple(_producers_first(self))
+
+    @cached_property
+    def level(self) -> dict[str, int]:
+        """Distance to the sink in edges; the sink is on level 0."""
+        level = {self.sink: 0}
+        for name in reversed(self.upward):
+            for producer in self.by_name[name].inputs:
+                level[producer] = level[name] + 1
+        return level
+
+    def paths(self) -> Iterator[tuple[str, ...]]:
+        """Every path from a source to the sink, both included (Ranganathan et al., section 2)."""
+        for source in self.sources:
+            path = [source]
+            while path[-1] != self.sink:
+                path.append(self.consumers[path[-1]][0])
+            yield tuple(path)
+
+    def validate(self, hosts: Collection[str] | None = None) -> Dataflow:
+        """Return self, or raise DataflowError that names the first node found wrong.
+
+        ``hosts``: when given, every pin must be among them.
+        """
+        if len(self.by_name) != len(self.nodes):
+            names = [node.name for node in self.nodes]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DataflowError(f"node {twice!r} is defined twice; give every node its own name")
+        sinks = [node.name for node in self.nodes if node.kind == "sink"]
+        if len(sinks) != 1:
+            raise DataflowError(f"a dataflow has exactly one sink; this one has {len(sinks)}: {sinks}")
+        for node in self.nodes:
+            self._check_node(node, hosts)
+        _producers_first(self)  # finds cycles
+        reached = {self.sink}
+        queue = [self.sink]
+        while queue:
+            for producer in self.by_name[queue.pop()].inputs:
+                if producer not in reached:
+                    reached.add(producer)
+                    queue.append(producer)
+        for node in self.nodes:
+            if node.name not in reached:
+                raise DataflowError(f"node {node.name!r} does not reach the sink {self.sink!r}")
+        return self
+
+    def _check_node(self, node: Node, hosts: Collection[str] | None) -> None:
+        if not node.name or len(node.name) > 128 or not node.name.isprintable():
+            raise DataflowError(f"node name {node.name!r} is not 1 to 128 printable characters")
+        if node.kind == "source" and node.inputs:
+            raise DataflowError(f"source {node.name!r} has inputs {list(node.inputs)}; a source has none")
+        if node.kind == "operator" and not node.inputs:
+            raise DataflowError(f"operator {node.name!r} has no inputs; give it at least one")
+        if node.kind == "sink" and len(node.inputs) != 1:
+            raise DataflowError(f"sink {node.name!r} has {len(node.inputs)} inputs; it takes exactly one")
+        if node.kind == "sink" and node.code is not None:
+            raise DataflowError(f"sink {node.name!r} names code; partitions are handed to the client there")
+        if node.kind != "sink" and node.code is None:
+            raise DataflowError(f"{node.kind} {node.name!r} names no code; set Code(use=…)")
+        if node.kind == "source" and node.pinned is None:
+            raise DataflowError(f"source {node.name!r} is not pinned; its data lives on one host, name it")
+        for name in node.inputs:
+            if name not in self.by_name:
+                raise DataflowError(f"node {node.name!r} takes its input from unknown node {name!r}")
+            if self.by_name[name].kind == "sink":
+                raise DataflowError(f"node {node.name!r} takes its input from the sink {name!r}")
+        if len(set(node.inputs)) != len(node.inputs):
+            raise DataflowError(f"node {node.name!r} names an input twice: {list(node.inputs)}")
+        takers = self.consumers[node.name]
+        if node.kind != "sink" and len(takers) != 1:
+            what = "no consumer" if not takers else f"several consumers {list(takers)}; a tree allows one"
+            raise DataflowError(f"node {node.name!r} has {what}")
+        if hosts is not None and node.pinned is not None and node.pinned not in hosts:
+            raise DataflowError(
+                f"{node.kind} {node.name!r} is pinned to unknown host {node.pinned!r};"
+                f" the hosts are {', '.join(sorted(hosts))}"
+            )
+
+
+def _producers_first(dataflow: Dataflow) -> list[str]:
+    """Depth-first order with producers before consumers; raises DataflowError on a cycle."""
+    order: list[str] = []
+    state: dict[str, int] = {}  # 1 while on the stack, 2 when done
+    for root in dataflow.by_name:
+        stack = [(root, iter(dataflow.by_name[root].inputs))] if root not in state else []
+        state.setdefault(root, 1)
+        while stack:
+            name, rest = stack[-1]
+            child = next(rest, None)
+            if child is None:
+                stack.pop()
+                if state[name] != 2:
+                    state[name] = 2
+                    order.append(name)
+            elif state.get(child) == 1:
+                raise DataflowError(f"node {child!r} is on a cycle: {name!r} feeds back into it")
+            elif child not in state:
+                if child not in dataflow.by_name:
+                    raise DataflowError(f"node {name!r} takes its input from unknown node {child!r}")
+                state[child] = 1
+                stack.append((child, iter(dataflow.by_name[child].inputs)))
+    return order
+
+
+def check_placement(dataflow: Dataflow, placement: Mapping[str, str], hosts: Collection[str]) -> Placement:
+    """The placement completed with the pins, or PlacementError naming the node or host that is wrong."""
+    full: Placement = {}
+    for name in placement:
+        if name not in dataflow.by_name:
+            raise PlacementError(f"the placement names node {name!r}, which the dataflow does not have")
+    for node in dataflow.nodes:
+        host = placement.get(node.name, node.pinned)
+        if host is None:
+            raise PlacementError(f"the placement leaves out {node.kind} {node.name!r}; name its host")
+        if host not in hosts:
+            raise PlacementError(
+                f"{node.kind} {node.name!r} is placed on unknown host {host!r};"
+                f" the hosts are {', '.join(sorted(hosts))}"
+            )
+        if node.pinned is not None and host != node.pinned:
+            raise PlacementError(f"{node.kind} {node.name!r} is pinned to {node.pinned!r}, not {host!r}")
+        full[node.name] = host
+    return full
+
+
+# --- builders ---------------------------------------------------------------------------------------
+
+
+def _sources_and_sink(sources: Mapping[str, Code], client: str) -> tuple[list[Node], Node]:
+    if not sources:
+        raise DataflowError("a tree needs at least one source; give a mapping of host to Code")
+    leaves = [Node(f"source@{host}", "source", (), code, host) for host, code in sources.items()]
+    return leaves, Node("sink", "sink", (), None, client)
+
+
+def complete_binary_tree(sources: Mapping[str, Code], operator: Code, client: str = "client") -> Dataflow:
+    """Pairwise combination, level by level; an odd node out rises a level (section 4).
+
+    ``sources``: for each host the code of the source pinned there, in the order of combination.
+    """
+    nodes, sink = _sources_and_sink(sources, client)
+    level = [node.name for node in nodes]
+    count = 0
+    while len(level) > 1:
+        above: list[str] = []
+        for i in range(0, len(level) - 1, 2):
+            nodes.append(Node(f"op{count}", "operator", (level[i], level[i + 1]), operator))
+            above.append(f"op{count}")
+            count += 1
+        if len(level) % 2:
+            above.append(level[-1])
+        level = above
+    return _finish(nodes, sink, level[0])
+
+
+def left_deep_tree(sources: Mapping[str, Code], operator: Code, client: str = "client") -> Dataflow:
+    """A linear tree: each operator combines the result so far with one more source (Figure 5)."""
+    nodes, sink = _sources_and_sink(sources, client)
+    result = nodes[0].name
+    for count, leaf in enumerate([node.name for node in nodes[1:]]):
+        nodes.append(Node(f"op{count}", "operator", (result, leaf), operator))
+        result = f"op{count}"
+    return _finish(nodes, sink, result)
+
+
+def star_tree(sources: Mapping[str, Code], operator: Code, client: str = "client") -> Dataflow:
+    """One operator that combines all sources at once."""
+    nodes, sink = _sources_and_sink(sources, client)
+    nodes.append(Node("op0", "operator", tuple(node.name for node in nodes), operator))
+    return _finish(nodes, sink, "op0")
+
+
+def _finish(nodes: Sequence[Node], sink: Node, root: str) -> Dataflow:
+    last = Node(sink.name, "sink", (root,), None, sink.pinned)
+    return Dataflow((*nodes, last)).validate()
+
+
+TREES = {"binary": complete_binary_tree, "left-deep": left_deep_tree, "star": star_tree}

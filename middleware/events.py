@@ -1,0 +1,214 @@
+"""The core's vocabulary: events it is told of (past tense), commands it gives (imperative)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.messages import Install, Message, Peer
+
+
+class _Fact(msgspec.Struct, frozen=True):
+    """Base of events and commands: immutable, slotted, compared by value."""
+
+
+# --- events -----------------------------------------------------------------------------------------
+
+
+class MessageReceived(_Fact, frozen=True):
+    """``message`` came from host ``sender``; ``payload`` is a partition's value."""
+
+    sender: str
+    message: Message
+    payload: Any = None
+    size_bytes: int = 0
+
+
+class TimerFired(_Fact, frozen=True):
+    """The timer set under ``key`` is due."""
+
+    key: str
+
+
+class OperatorFinished(_Fact, frozen=True):
+    """The code of ``node`` produced partition ``index``; ``end`` when its stream is over (no value)."""
+
+    run: str
+    node: str
+    index: int
+    value: Any = None
+    size_bytes: int = 0
+    end: bool = False
+    duration_s: float = 0.0
+
+
+class OperatorFailed(_Fact, frozen=True):
+    """The code of ``node`` raised, or could not be loaded; ``reason`` is one line."""
+
+    run: str
+    node: str
+    reason: str
+
+
+class TransferMeasured(_Fact, frozen=True):
+    """All of ``message`` is at ``peer``: ``size_bytes`` in ``duration_s`` seconds (emulated time)."""
+
+    peer: str
+    message: Message
+    size_bytes: int
+    duration_s: float
+
+
+class TransferFailed(_Fact, frozen=True):
+    """The transfer of ``message`` to ``peer`` got stuck or lost its connection; nothing is known of its fate."""
+
+    peer: str
+    message: Message
+
+
+class PeerLost(_Fact, frozen=True):
+    """``peer`` has given no sign of life for longer than the liveness limit."""
+
+    run: str
+    peer: str
+
+
+class RunRequested(_Fact, frozen=True):
+    """The application at this host (the client) wants a run installed on all its hosts and started."""
+
+    install: Install
+
+
+class NextRequested(_Fact, frozen=True):
+    """The application took what was delivered and wants the sink's next partition."""
+
+    run: str
+
+
+class RunAbandoned(_Fact, frozen=True):
+    """The application is done with the run (finished, failed or closed early)."""
+
+    run: str
+
+
+class ProbesRequested(_Fact, frozen=True):
+    """The application's planner needs the bandwidth from ``source`` to each of ``targets``."""
+
+    run: str
+    source: Peer
+    targets: tuple[Peer, ...]
+    requester: Peer
+
+
+# --- commands ---------------------------------------------------------------------------------------
+
+
+class Send(_Fact, frozen=True):
+    """Send ``message`` to host ``to`` of run ``run``. With ``bulk`` its ``payload`` travels in chunks."""
+
+    run: str
+    to: str
+    message: Message
+    payload: Any = None
+    size_bytes: int = 0
+    bulk: bool = False
+
+
+class SetTimer(_Fact, frozen=True):
+    """Tell me ``TimerFired(key)`` at ``at_s``; a later SetTimer of the same key replaces it."""
+
+    key: str
+    at_s: float
+
+
+class Meet(_Fact, frozen=True):
+    """In run ``run``, these hosts listen there."""
+
+    run: str
+    peers: tuple[Peer, ...]
+
+
+class OpenRun(_Fact, frozen=True):
+    """Load the code of these nodes of the run; what cannot be loaded comes back as OperatorFailed."""
+
+    install: Install
+    nodes: tuple[str, ...]
+
+
+class RunOperator(_Fact, frozen=True):
+    """Run the code of ``node`` on ``inputs`` (none for a source) for partition ``index``."""
+
+    run: str
+    node: str
+    index: int
+    inputs: tuple[Any, ...] = ()
+
+
+class CloseRun(_Fact, frozen=True):
+    """Forget the run's code, transfers and addresses."""
+
+    run: str
+
+
+class Deliver(_Fact, frozen=True):
+    """Hand partition ``index`` to the application; ``end`` when the stream is over (no value)."""
+
+    run: str
+    index: int
+    value: Any = None
+    size_bytes: int = 0
+    end: bool = False
+
+
+class Ready(_Fact, frozen=True):
+    """Every host of the run has installed its nodes."""
+
+    run: str
+
+
+class Fail(_Fact, frozen=True):
+    """The run cannot go on; ``reason`` names the node or host."""
+
+    run: str
+    reason: str
+
+
+class Forgotten(_Fact, frozen=True):
+    """Every host has removed the run, or was asked often enough."""
+
+    run: str
+
+
+class Report(_Fact, frozen=True):
+    """A link's bandwidth was measured for the application's planner."""
+
+    source: str
+    target: str
+    rate_bps: float
+
+
+class Record(_Fact, frozen=True):
+    """A row of the event log."""
+
+    run: str
+    kind: str
+    fields: dict[str, Any]
+
+
+Event = (
+    MessageReceived
+    | TimerFired
+    | OperatorFinished
+    | OperatorFailed
+    | TransferMeasured
+    | TransferFailed
+    | PeerLost
+    | RunRequested
+    | NextRequested
+    | RunAbandoned
+    | ProbesRequested
+)
+Command = (
+    Send | SetTimer | Meet | OpenRun | RunOperator | CloseRun | Deliver | Ready | Fail | Forgotten | Report | Record
+)

@@ -1,0 +1,84 @@
+"""Finding a node's code by registered entry point or allowed import path; nothing else can be named.
+
+Registered names are the entry points of the groups ``thalweg.operators`` and ``thalweg.sources`` of any installed
+distribution. Import paths (``package.module:attribute``) are accepted when the host's own configuration allows
+their package or module.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from collections.abc import Collection, Sequence
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol, runtime_checkable
+
+from thalweg.middleware.dataflow import Code
+from thalweg.middleware.errors import OperatorError
+
+GROUPS = ("thalweg.operators", "thalweg.sources")
+DEFAULT_ALLOW = ("thalweg.operators",)
+_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+@runtime_checkable
+class OperatorCode(Protocol):
+    """What the runtime calls of an operator; ``thalweg.operators.Operator`` is the base class to use."""
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any: ...
+
+
+@runtime_checkable
+class SourceCode(Protocol):
+    """What the runtime calls of a source; ``thalweg.operators.Source`` is the base class to use."""
+
+    def produce(self, index: int) -> Any: ...
+
+
+@cache
+def registered() -> dict[str, EntryPoint]:
+    """All registered codes by name."""
+    found: dict[str, EntryPoint] = {}
+    for group in GROUPS:
+        for point in entry_points(group=group):
+            found.setdefault(point.name, point)
+    return found
+
+
+def _allowed(module: str, allow: Collection[str]) -> bool:
+    return any(module == prefix or module.startswith(prefix + ".") for prefix in allow)
+
+
+def load_code(code: Code, allow: Collection[str] = DEFAULT_ALLOW) -> Any:
+    """Construct a node's operator or source; OperatorError in one line when that is not possible."""
+    if ":" in code.use:
+        if not _IMPORT_PATH.fullmatch(code.use):
+            raise OperatorError(f"{code.use!r} is not an import path of the form package.module:attribute")
+        module, _, attribute = code.use.partition(":")
+        if not _allowed(module, allow):
+            raise OperatorError(
+                f"this host does not allow code from {module!r}; start it with --allow {module.partition('.')[0]}"
+            )
+        try:
+            factory = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise OperatorError(f"{code.use!r} cannot be imported here: {error}") from None
+    else:
+        point = registered().get(code.use)
+        if point is None:
+            near = difflib.get_close_matches(code.use, registered(), 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(registered()))}"
+            raise OperatorError(f"unknown operator {code.use!r}; {hint}")
+        try:
+            factory = point.load()
+        except (ImportError, AttributeError) as error:
+            raise OperatorError(f"{code.use!r} ({point.value}) cannot be imported here: {error}") from None
+    try:
+        made = factory(**code.params)
+    except (TypeError, ValueError) as error:
+        raise OperatorError(f"{code.use!r} does not take {code.params}: {error}") from None
+    if not isinstance(made, OperatorCode | SourceCode):
+        raise OperatorError(f"{code.use!r} has neither combine(inputs, index) nor produce(index)")
+    return made

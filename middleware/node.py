@@ -1,0 +1,238 @@
+"""One node of the demand-driven tree, as a pure state machine.
+
+Rules (Ranganathan et al., section 2, "light-move requirement"):
+
+- A node gathers its inputs for partition *i*, runs its code once, and holds the output until its
+  consumer demands *i*. Having dispatched it, the node gathers for *i + 1*.
+- A demand for *i* acknowledges every partition before *i*. Until then the last dispatched output is
+  retained, and sent again when *i* is demanded again while no transfer of it is under way.
+- Partition *i + 1* can be ready before *i* is acknowledged, but it is dispatched only after, so a node
+  never has more than one output dispatched and unacknowledged and one held.
+- The sink's consumer is the application, which takes what was gathered at once.
+
+The phases and what moves between them are the table ``TRANSITIONS``; anything else is a defect of the
+host core and raises. Late and repeated messages are no defects: they change nothing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+from thalweg.middleware.dataflow import Node
+
+
+class Phase(StrEnum):
+    IDLE = "idle"  # light: nothing demanded of its producers; here an operator can move
+    GATHERING = "gathering"
+    RUNNING = "running"
+    HOLDING = "holding"
+    ENDED = "ended"
+
+
+class Trigger(StrEnum):
+    DEMANDED = "demanded"
+    GATHERED = "gathered"
+    DELIVERED = "delivered"  # the sink's gathering is complete
+    FINISHED = "finished"
+    DISPATCHED = "dispatched"
+    EXHAUSTED = "exhausted"  # the last partition, or the end marker, has been dispatched or delivered
+
+
+TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
+    (Phase.IDLE, Trigger.DEMANDED): Phase.GATHERING,
+    (Phase.GATHERING, Trigger.GATHERED): Phase.RUNNING,
+    (Phase.GATHERING, Trigger.DELIVERED): Phase.IDLE,
+    (Phase.GATHERING, Trigger.FINISHED): Phase.HOLDING,  # an input ended: nothing is left to run
+    (Phase.RUNNING, Trigger.FINISHED): Phase.HOLDING,
+    (Phase.HOLDING, Trigger.DISPATCHED): Phase.GATHERING,
+    (Phase.HOLDING, Trigger.EXHAUSTED): Phase.ENDED,
+    (Phase.IDLE, Trigger.EXHAUSTED): Phase.ENDED,
+}
+
+
+class InvalidTransition(Exception):
+    """A defect of the host core; carries the node's story."""
+
+
+class Output(msgspec.Struct, frozen=True):
+    """A partition as a node holds it; ``end`` marks the end of the stream and has no value."""
+
+    index: int
+    value: Any = None
+    size_bytes: int = 0
+    end: bool = False
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Demand partition ``index`` from every producer."""
+
+    index: int
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Run the code on ``inputs``, in the order of the node's producers."""
+
+    index: int
+    inputs: tuple[Any, ...]
+
+
+class Dispatch(msgspec.Struct, frozen=True):
+    """Send ``output`` to the consumer; ``again`` when it was sent before."""
+
+    output: Output
+    again: bool = False
+
+
+class Hand(msgspec.Struct, frozen=True):
+    """Give ``output`` to the application (sink only)."""
+
+    output: Output
+
+
+Action = Ask | Run | Dispatch | Hand
+Verdict = Literal["taken", "duplicate", "late", "ahead"]
+
+
+class NodeCore:
+    """The state of one node. Every method returns what is to be done, in order."""
+
+    __slots__ = (
+        "asked",
+        "demanded",
+        "index",
+        "inputs",
+        "limit",
+        "node",
+        "output",
+        "phase",
+        "retained",
+        "sending",
+    )
+
+    def __init__(self, node: Node, limit: int | None = None) -> None:
+        self.node = node
+        self.limit = limit  # how many partitions the run has, None: until the sources end
+        self.phase = Phase.IDLE
+        self.index = 0  # of the next output
+        self.demanded = -1  # highest index the consumer asked for
+        self.inputs: dict[str, Output] = {}
+        self.asked: set[str] = set()  # producers that owe partition ``index``
+        self.output: Output | None = None
+        self.retained: Output | None = None  # dispatched, not yet acknowledged
+        self.sending = False  # a transfer of ``retained`` is under way
+
+    def _move(self, trigger: Trigger) -> None:
+        try:
+            self.phase = TRANSITIONS[self.phase, trigger]
+        except KeyError:
+            raise InvalidTransition(f"{self!r} cannot be {trigger}") from None
+
+    def __repr__(self) -> str:
+        return f"<node {self.node.name} {self.phase} at {self.index}, demanded {self.demanded}>"
+
+    def on_demand(self, index: int) -> tuple[Verdict, list[Action]]:
+        """The consumer (or for a sink, the application) demands partition ``index``."""
+        if index > self.index:
+            return "ahead", []
+        if index < self.index:
+            if self.retained is None or index != self.retained.index:
+                return "late", []
+            if self.sending:
+                return "duplicate", []
+            return "taken", [Dispatch(self.retained, again=True)]
+        if index == self.demanded:
+            return "duplicate", []
+        self.demanded = index
+        self.retained = None
+        self.sending = False
+        if self.phase is Phase.IDLE:
+            if self.limit is not None and self.index >= self.limit:
+                return "taken", self._end()
+            self._move(Trigger.DEMANDED)
+            return "taken", self._gather()
+        if self.phase is Phase.HOLDING:
+            return "taken", self._dispatch()
+        return "taken", []
+
+    def on_partition(self, producer: str, output: Output) -> tuple[Verdict, list[Action]]:
+        """``producer`` delivered a partition."""
+        if producer not in self.asked or output.index != self.index or self.phase is not Phase.GATHERING:
+            return ("ahead" if output.index > self.index else "duplicate"), []
+        self.asked.discard(producer)
+        self.inputs[producer] = output
+        return "taken", self._gathered() if not self.asked else []
+
+    def on_finished(self, output: Output) -> tuple[Verdict, list[Action]]:
+        """The node's code returned."""
+        if self.phase is not Phase.RUNNING or output.index != self.index:
+            return "late", []
+        return "taken", self._hold(output)
+
+    def on_transfer_over(self, index: int) -> None:
+        """The transfer of partition ``index`` is over, whatever became of it."""
+        if self.retained is not None and self.retained.index == index:
+            self.sending = False
+
+    # ------------------------------------------------------------------------------------------------
+
+    def _gather(self) -> list[Action]:
+        self.asked = set(self.node.inputs)
+        return [Ask(self.index)] if self.asked else self._gathered()
+
+    def _gathered(self) -> list[Action]:
+        inputs = [self.inputs[name] for name in self.node.inputs]
+        self.inputs = {}
+        over = any(output.end for output in inputs)
+        if self.node.kind == "sink":
+            self._move(Trigger.DELIVERED)
+            self.index += 1
+            if over:
+                self._move(Trigger.EXHAUSTED)
+            return [Hand(inputs[0])]
+        if over:
+            return self._hold(Output(self.index, end=True))
+        self._move(Trigger.GATHERED)
+        return [Run(self.index, tuple(output.value for output in inputs))]
+
+    def _hold(self, output: Output) -> list[Action]:
+        self._move(Trigger.FINISHED)
+        self.output = output
+        return self._dispatch() if self.demanded == self.index else []
+
+    def _dispatch(self) -> list[Action]:
+        output = self.output
+        assert output is not None
+        self.output = None
+        self.retained = output
+        self.index += 1
+        actions: list[Action] = [Dispatch(output)]
+        if output.end or self.index == self.limit:
+            self._move(Trigger.EXHAUSTED)
+            return actions
+        self._move(Trigger.DISPATCHED)
+        return actions + self._gather()
+
+    def _end(self) -> list[Action]:
+        """A sink whose run has its number of partitions delivers the end of the stream."""
+        self._move(Trigger.EXHAUSTED)
+        return [Hand(Output(self.index, end=True))]
+
+    def validate(self) -> None:
+        """The invariants; AssertionError tells which does not hold."""
+        held = (self.output is not None) + (self.retained is not None) + (self.phase is Phase.RUNNING)
+        assert held <= 2, f"{self!r} holds {held} outputs"
+        assert (self.output is not None) == (self.phase is Phase.HOLDING), self
+        assert self.demanded <= self.index, self
+        assert self.retained is None or self.retained.index == self.index - 1, self
+        assert not (self.demanded == self.index and self.phase is Phase.HOLDING), self
+        assert not self.sending or self.retained is not None, self
+        assert self.asked.isdisjoint(self.inputs), self
+        if self.phase is Phase.GATHERING:
+            assert self.asked | set(self.inputs) == set(self.node.inputs), self
+        else:
+            assert not self.asked, self
+            assert not self.inputs, self
+        assert self.limit is None or self.index <= self.limit, self

@@ -1,0 +1,439 @@
+"""The ZeroMQ shell: sockets, timers and threads around one pure ``HostCore``.
+
+Every host binds two ROUTER sockets, one for control and one for bulk, and dials each peer with one DEALER to
+either. Messages to a peer go through the dealer; a peer that cannot be dialled (a client behind a firewall asking
+``Hello``) is answered through the router, which is mandatory: an unroutable answer is an error, never a silent drop.
+Everything that decides is in the core; here are only bytes, clocks and threads.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from thalweg.middleware import events as e
+from thalweg.middleware import messages as m
+from thalweg.middleware.errors import OperatorError, ProtocolError, ThalwegError, UsageError
+from thalweg.middleware.host_core import CoreConfig, HostCore
+from thalweg.middleware.load import HostLoad
+from thalweg.middleware.loading import DEFAULT_ALLOW, registered
+from thalweg.middleware.recorder import Recorder
+from thalweg.middleware.security import Keys, secure_dealer, secure_router, start_authenticator
+from thalweg.middleware.transfers import CHUNK_BYTES, Incoming, Outgoing, Statistics, value_of
+from thalweg.middleware.workers import Workers
+
+HOUSEKEEPING_S = 5.0
+ZERO_COPY_BYTES = 65_536  # below it, copying is cheaper than keeping track (pyzmq's own threshold)
+STUCK_S = 30.0  # a transfer without any credit for so long (wall clock) has lost its connection
+
+
+class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How one host process runs."""
+
+    name: str
+    listen: str = "tcp://127.0.0.1:*"
+    advertise: str | None = None  # the address peers dial, where it is not the one listened on
+    time_scale: float = 1.0
+    allow: tuple[str, ...] = DEFAULT_ALLOW
+    records: str | None = None
+    core: CoreConfig = CoreConfig()
+    max_partition_bytes: int = 256 * 1024 * 1024
+    insecure: bool = False
+
+
+class Shell:
+    """One running host. ``tell`` takes events from any thread; ``on_application`` gets the core's words for it."""
+
+    def __init__(
+        self,
+        config: ShellConfig,
+        on_application: Callable[[e.Command], None] | None = None,
+        keys: Keys | None = None,
+    ) -> None:
+        self.config = config
+        self._context = zmq.Context()
+        self._keys = keys
+        self._instance = secrets.token_hex(4)
+        self._authenticator = None if keys is None else start_authenticator(self._context, keys)
+        try:
+            self._control, control = self._bind(config.listen, zmq.ROUTER)
+            self._bulk, bulk = self._bind(_next_port(config.listen), zmq.ROUTER)
+        except BaseException:
+            self._destroy(0)
+            raise
+        self.me = m.Peer(config.name, _advertised(control, config.advertise), _advertised(bulk, config.advertise))
+        self.core = HostCore(self.me, config.core.dilated(config.time_scale), tuple(sorted(registered())))
+        self._on_application = on_application or (lambda command: None)
+        self._recorder = Recorder(config.name, Path(config.records) if config.records else None, config.time_scale)
+        self._load = HostLoad()
+        self._epoch = time.monotonic()
+        self._peers: dict[str, dict[str, m.Peer]] = {}
+        self._dealers: dict[str, zmq.Socket[bytes]] = {}
+        self._routes: dict[str, bytes] = {}
+        self._timers: list[tuple[float, str]] = []
+        self._timer_at: dict[str, float] = {}
+        self._outgoing: dict[int, Outgoing] = {}
+        self._incoming: dict[tuple[bytes, int], Incoming] = {}
+        self._next_transfer = 0
+        self._counts = dict.fromkeys(Statistics.__struct_fields__, 0)
+        self._inbox: deque[e.Event] = deque()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._awake = False
+        self._stopping = False
+        self._error: BaseException | None = None
+        self._workers = Workers(self.tell, config.allow)
+        self._thread = threading.Thread(target=self._run, name=f"thalweg-{config.name}", daemon=True)
+        self._thread.start()
+
+    # --- used from other threads -----------------------------------------------------------------------
+
+    def tell(self, event: e.Event) -> None:
+        """Queue an event for the core; any thread."""
+        self._inbox.append(event)
+        self._wake()
+
+    def statistics(self) -> Statistics:
+        return Statistics(**self._counts)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the I/O thread to end; raises what ended it, if something did."""
+        self._thread.join(timeout)
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Stop the I/O thread and free sockets and files; idempotent."""
+        self._stopping = True
+        self._wake()
+        self._thread.join(10)
+
+    def _wake(self) -> None:
+        if not self._awake:
+            self._awake = True
+            try:
+                os.write(self._wake_write, b"x")
+            except (BlockingIOError, OSError):
+                return
+
+    # --- the I/O thread --------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        return (time.monotonic() - self._epoch) * self.config.time_scale
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except BaseException as error:
+            self._error = error
+            self._on_application(e.Fail("", f"the host {self.config.name!r} stopped: {type(error).__name__}: {error}"))
+        finally:
+            self._workers.stop()
+            self._recorder.close()
+            self._destroy(200)
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+    def _loop(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._control, zmq.POLLIN)
+        poller.register(self._bulk, zmq.POLLIN)
+        poller.register(self._wake_read, zmq.POLLIN)
+        housekeeping = time.monotonic() + HOUSEKEEPING_S
+        while not self._stopping:
+            wait_s = housekeeping - time.monotonic()
+            if self._timers:
+                wait_s = min(wait_s, (self._timers[0][0] - self._now()) / self.config.time_scale)
+            ready = dict(poller.poll(max(0, int(wait_s * 1000) + 1)))
+            if self._wake_read in ready:
+                self._awake = False
+                os.read(self._wake_read, 64)
+            while self._inbox:
+                self._handle(self._inbox.popleft())
+            if self._control in ready:
+                self._drain(self._control, self._receive_control)
+            if self._bulk in ready:
+                self._drain(self._bulk, self._receive_bulk)
+            self._fire_timers()
+            if time.monotonic() >= housekeeping:
+                housekeeping = time.monotonic() + HOUSEKEEPING_S
+                self._keep_house()
+
+    def _drain(self, socket: zmq.Socket[bytes], receive: Callable[[list[zmq.Frame]], None]) -> None:
+        """Take what is there, but look after the other sockets now and then."""
+        for _ in range(64):
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            try:
+                receive(frames)
+            except ProtocolError as error:
+                self._counts["frames_rejected"] += 1
+                self._recorder.write_to_all("rejected", {"detail": {"reason": str(error)}})
+
+    def _receive_control(self, frames: list[zmq.Frame]) -> None:
+        if len(frames) != 2:
+            raise ProtocolError(f"a control message of {len(frames) - 1} frames; it has one")
+        message = m.decode_control(frames[1].buffer)
+        identity = frames[0].bytes
+        sender = _name(identity)
+        if type(message) is m.Credit:
+            self._credited(message)
+            return
+        if type(message) in (m.Hello, m.Ping, m.Install, m.Remove):
+            self._routes[sender] = identity
+        self._handle(e.MessageReceived(sender, message))
+
+    def _receive_bulk(self, frames: list[zmq.Frame]) -> None:
+        if len(frames) != 3:
+            raise ProtocolError(f"a bulk message of {len(frames) - 1} frames; it has two")
+        chunk = m.decode_chunk(frames[1].buffer)
+        body = frames[2].buffer
+        identity = frames[0].bytes
+        sender = _name(identity)
+        if chunk.total_bytes > self.config.max_partition_bytes:
+            raise ProtocolError(f"a partition of {chunk.total_bytes} bytes is over this host's limit")
+        self._counts["bytes_received"] += body.nbytes
+        key = (identity, chunk.transfer)
+        value: object
+        if chunk.offset == 0 and body.nbytes == chunk.total_bytes:
+            value = value_of(chunk.dtype, chunk.shape, body)
+        else:
+            incoming = self._incoming.get(key)
+            if incoming is None:
+                if chunk.offset != 0 or not self.core.wants(chunk.message):
+                    self._post(chunk.message.run, sender, m.Credit(chunk.transfer, 0, True))
+                    return
+                incoming = self._incoming[key] = Incoming(chunk.total_bytes)
+            incoming.seen_s = time.monotonic()
+            try:
+                complete = incoming.add(chunk, body)
+            except ProtocolError:
+                del self._incoming[key]
+                raise
+            if not complete:
+                self._post(chunk.message.run, sender, m.Credit(chunk.transfer, incoming.received, False))
+                return
+            del self._incoming[key]
+            value = value_of(chunk.dtype, chunk.shape, incoming.buffer.data)
+        if isinstance(chunk.message, m.Probe):
+            self._peers.setdefault(chunk.message.run, {})[sender] = chunk.message.source
+        self._post(chunk.message.run, sender, m.Credit(chunk.transfer, chunk.total_bytes, True))
+        self._handle(e.MessageReceived(sender, chunk.message, value, chunk.total_bytes))
+
+    # --- commands --------------------------------------------------------------------------------------
+
+    def _handle(self, event: e.Event) -> None:
+        for command in self.core.handle(event, self._now()):
+            kind = type(command)
+            if kind is e.Send:
+                self._send(command)  # type: ignore[arg-type]
+            elif kind is e.RunOperator:
+                self._workers.submit(command)  # type: ignore[arg-type]
+            elif kind is e.Record:
+                self._recorder.write(command.run, command.kind, command.fields)  # type: ignore[union-attr]
+            elif kind is e.SetTimer:
+                self._set_timer(command)  # type: ignore[arg-type]
+            else:
+                self._rare(command)
+
+    def _rare(self, command: e.Command) -> None:
+        match command:
+            case e.Meet(run, peers):
+                self._peers.setdefault(run, {}).update((peer.name, peer) for peer in peers)
+            case e.OpenRun(install, nodes):
+                self._recorder.open_run(install.run, install.label, install.epoch_s)
+                self._workers.open(install.run, [install.dataflow.by_name[name] for name in nodes])
+                self._record_load()
+            case e.CloseRun(run):
+                self._record_load()
+                self._workers.close(run)
+                self._recorder.close_run(run)
+                for number in [n for n, out in self._outgoing.items() if out.message.run == run]:
+                    del self._outgoing[number]
+                self._on_application(command)
+            case _:
+                self._on_application(command)
+
+    def _set_timer(self, command: e.SetTimer) -> None:
+        self._timer_at[command.key] = command.at_s
+        heapq.heappush(self._timers, (command.at_s, command.key))
+
+    def _fire_timers(self) -> None:
+        now = self._now()
+        while self._timers and self._timers[0][0] <= now:
+            at, key = heapq.heappop(self._timers)
+            if self._timer_at.get(key) == at:
+                del self._timer_at[key]
+                self._handle(e.TimerFired(key))
+
+    def _send(self, command: e.Send) -> None:
+        if not command.bulk:
+            self._post(command.run, command.to, command.message)  # type: ignore[arg-type]
+            return
+        assert isinstance(command.message, m.Partition | m.Probe)
+        peer = self._peers.get(command.run, {}).get(command.to)
+        if peer is None:
+            self._counts["sends_refused"] += 1
+            self.tell(e.TransferFailed(command.to, command.message))
+            return
+        self._next_transfer += 1
+        try:
+            out = Outgoing(self._next_transfer, peer, command.message, command.payload, time.monotonic())
+        except OperatorError as error:
+            raise ThalwegError(f"a value that a worker passed cannot be sent: {error}") from None
+        self._outgoing[out.number] = out
+        self._pump(out)
+
+    def _pump(self, out: Outgoing) -> None:
+        """Send as many chunks as the credit allows."""
+        socket = self._dealer(out.to.bulk)
+        for chunk, piece in out.chunks():
+            try:
+                socket.send(m.encode(chunk), zmq.NOBLOCK | zmq.SNDMORE)
+                socket.send(piece, zmq.NOBLOCK, copy=piece.nbytes < ZERO_COPY_BYTES)
+            except zmq.Again:
+                self._counts["sends_refused"] += 1
+                return  # the credit of what is under way, or the stuck check, goes on from here
+            out.advance(piece.nbytes)
+            self._counts["bytes_sent"] += piece.nbytes
+
+    def _credited(self, credit: m.Credit) -> None:
+        out = self._outgoing.get(credit.transfer)
+        if out is None:
+            return
+        out.progress_s = time.monotonic()
+        out.credit = max(out.credit, credit.received_bytes)
+        total = out.body.nbytes
+        if not credit.done:
+            self._pump(out)
+            return
+        del self._outgoing[credit.transfer]
+        if credit.received_bytes < total:
+            self._handle(e.TransferFailed(out.to.name, out.message))
+            return
+        self._counts["transfers_sent"] += 1
+        took = (out.progress_s - out.started_s) * self.config.time_scale
+        self._handle(e.TransferMeasured(out.to.name, out.message, total, took))
+
+    def _post(self, run: str, to: str, message: m.Control) -> None:
+        """Send a control message, or count that it could not be sent (the core repeats what matters)."""
+        peer = self._peers.get(run, {}).get(to)
+        try:
+            if peer is not None:
+                self._dealer(peer.control).send(m.encode(message), zmq.NOBLOCK)
+            elif to in self._routes:
+                self._control.send_multipart([self._routes[to], m.encode(message)], zmq.NOBLOCK)
+            else:
+                self._counts["sends_refused"] += 1
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                raise
+            self._counts["sends_refused"] += 1
+
+    def _keep_house(self) -> None:
+        now = time.monotonic()
+        for number, out in list(self._outgoing.items()):
+            if now - out.progress_s > STUCK_S:
+                del self._outgoing[number]
+                self._counts["transfers_failed"] += 1
+                self._handle(e.TransferFailed(out.to.name, out.message))
+        for key, incoming in list(self._incoming.items()):
+            if now - incoming.seen_s > STUCK_S:
+                del self._incoming[key]
+        self._record_load()
+        self._recorder.flush()
+
+    def _record_load(self) -> None:
+        if self._recorder.active:
+            cpu_share, memory_bytes = self._load.sample()
+            self._recorder.write_to_all("host_load", {"value": cpu_share, "size_bytes": memory_bytes})
+
+    def _destroy(self, linger_ms: int) -> None:
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.destroy(linger=linger_ms)
+
+    # --- sockets ---------------------------------------------------------------------------------------
+
+    def _bind(self, endpoint: str, kind: int) -> tuple[zmq.Socket[bytes], str]:
+        socket: zmq.Socket[bytes] = self._context.socket(kind)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        socket.setsockopt(zmq.MAXMSGSIZE, max(m.MAX_CONTROL_BYTES, CHUNK_BYTES) + 1024)
+        socket.setsockopt(zmq.LINGER, 200)
+        _heartbeat(socket)
+        secure_router(socket, self._keys, endpoint, insecure=self.config.insecure)
+        try:
+            socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EADDRINUSE:
+                raise UsageError(f"{endpoint} is already in use; choose another port with --listen") from None
+            raise UsageError(f"cannot listen on {endpoint}: {error}; an endpoint is tcp://ADDRESS:PORT") from None
+        return socket, socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def _dealer(self, endpoint: str) -> zmq.Socket[bytes]:
+        socket = self._dealers.get(endpoint)
+        if socket is None:
+            socket = self._context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.ROUTING_ID, f"{self.config.name}/{self._instance}".encode())
+            socket.setsockopt(zmq.LINGER, 200)
+            socket.setsockopt(zmq.RECONNECT_IVL, 50)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
+            _heartbeat(socket)
+            secure_dealer(socket, self._keys)
+            socket.connect(endpoint)
+            self._dealers[endpoint] = socket
+        return socket
+
+
+def _heartbeat(socket: zmq.Socket[bytes]) -> None:
+    socket.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30_000)
+
+
+def _name(identity: bytes) -> str:
+    name, slash, _ = identity.partition(b"/")
+    if not slash or not 1 <= len(name) <= 128:
+        raise ProtocolError("a peer without a Thalweg identity")
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise ProtocolError("a peer whose name is not UTF-8") from None
+
+
+def _next_port(endpoint: str) -> str:
+    """The bulk endpoint stands one port above the control endpoint, or anywhere with it."""
+    head, _, port = endpoint.rpartition(":")
+    if not endpoint.startswith("tcp://") or not head:
+        raise UsageError(f"{endpoint!r} is not an endpoint of the form tcp://ADDRESS:PORT")
+    if port in ("*", "0"):
+        return endpoint
+    if not port.isdigit() or not 0 < int(port) < 65535:
+        raise UsageError(f"{endpoint!r} has no port between 1 and 65534 (bulk takes the one above)")
+    return f"{head}:{int(port) + 1}"
+
+
+def _advertised(endpoint: str, address: str | None) -> str:
+    return endpoint if address is None else f"tcp://{address}:{endpoint.rpartition(':')[2]}"
+
+
+def with_address(endpoint: str, like: str) -> str:
+    """``endpoint`` with the address of ``like``, if it listens on all addresses."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    if host not in ("0.0.0.0", "[::]", "*"):
+        return endpoint
+    return f"tcp://{like.removeprefix('tcp://').rpartition(':')[0]}:{port}"

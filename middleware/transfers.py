@@ -1,0 +1,115 @@
+"""Bulk transfers: values as frames, split into chunks, with credit so that neither end buffers without bound.
+
+A transfer of at most ``CHUNK_BYTES`` is one frame, which the receiver turns into an array without copying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from thalweg.middleware.errors import OperatorError, ProtocolError
+from thalweg.middleware.messages import MAX_PARTITION_BYTES, Chunk, Partition, Probe
+
+CHUNK_BYTES = 256 * 1024
+WINDOW_CHUNKS = 4  # chunks of one transfer that may be under way without credit
+
+
+def frames_of(value: Any) -> tuple[str, tuple[int, ...], Any]:
+    """dtype, shape and bytes of a value; OperatorError when it is neither bytes nor a plain array."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            raise OperatorError(f"an array of dtype {value.dtype} holds Python objects; only plain numbers travel")
+        flat = np.ascontiguousarray(value)
+        body = flat.reshape(-1).view(np.uint8).data if flat.size else memoryview(b"")
+        dtype, shape = flat.dtype.str, value.shape
+    elif isinstance(value, bytes | bytearray | memoryview):
+        dtype, shape, body = "", (), memoryview(value).cast("B")
+    else:
+        raise OperatorError(f"a partition is bytes or a numpy array, not {type(value).__name__}")
+    if body.nbytes > MAX_PARTITION_BYTES:
+        raise OperatorError(f"a partition of {body.nbytes} bytes is over the limit of {MAX_PARTITION_BYTES}")
+    return dtype, shape, body
+
+
+def size_of(value: Any) -> int:
+    """Bytes a value takes on the wire."""
+    return value.nbytes if isinstance(value, np.ndarray | memoryview) else len(value)
+
+
+def value_of(dtype: str, shape: tuple[int, ...], body: memoryview | bytes | bytearray) -> Any:
+    """The value that ``frames_of`` took apart; arrays view ``body``. ProtocolError when it does not fit."""
+    if not dtype:
+        return bytes(body)
+    try:
+        kind = np.dtype(dtype)
+        if kind.hasobject:
+            raise ProtocolError(f"dtype {dtype!r} is not a plain number")
+        array = np.frombuffer(body, kind) if len(body) else np.empty(0, kind)
+        return array.reshape(shape)
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"{len(body)} bytes are not an array of {dtype!r} {shape}: {error}") from None
+
+
+class Outgoing:
+    """A transfer being sent."""
+
+    __slots__ = ("body", "credit", "dtype", "message", "number", "progress_s", "sent", "shape", "started_s", "to")
+
+    def __init__(self, number: int, to: Any, message: Partition | Probe, value: Any, now: float) -> None:
+        self.number = number
+        self.to = to
+        self.message = message
+        self.dtype, self.shape, self.body = frames_of(value)
+        self.sent = 0
+        self.credit = 0  # bytes known to have arrived
+        self.started_s = now
+        self.progress_s = now
+
+    def chunks(self) -> Iterator[tuple[Chunk, Any]]:
+        """The chunks the credit allows now; each is to be followed by ``advance`` once it was taken."""
+        total = self.body.nbytes
+        while self.sent < total or (total == 0 and self.credit == 0 and self.sent == 0):
+            if self.sent - self.credit >= WINDOW_CHUNKS * CHUNK_BYTES:
+                return
+            piece = self.body[self.sent : self.sent + CHUNK_BYTES]
+            yield Chunk(self.number, total, self.sent, self.message, self.dtype, self.shape), piece
+            if total == 0:
+                return
+
+    def advance(self, size: int) -> None:
+        self.sent += size
+
+
+class Incoming:
+    """A transfer being received in several chunks into one buffer."""
+
+    __slots__ = ("buffer", "received", "seen_s")
+
+    def __init__(self, total_bytes: int) -> None:
+        self.buffer = np.empty(total_bytes, np.uint8)
+        self.received = 0
+        self.seen_s = 0.0
+
+    def add(self, chunk: Chunk, body: memoryview) -> bool:
+        """Take a chunk; True when it was the last. Chunks of a connection come in order, so a gap is an error."""
+        end = chunk.offset + body.nbytes
+        if chunk.offset != self.received or end > self.buffer.nbytes or chunk.total_bytes != self.buffer.nbytes:
+            raise ProtocolError(f"chunk at {chunk.offset} does not continue a transfer that has {self.received} bytes")
+        self.buffer[chunk.offset : end] = np.frombuffer(body, np.uint8)
+        self.received = end
+        return end == chunk.total_bytes
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    """What a host's shell has counted since it started."""
+
+    frames_rejected: int
+    sends_refused: int
+    transfers_sent: int
+    bytes_sent: int
+    bytes_received: int
+    transfers_failed: int

@@ -1,0 +1,106 @@
+"""Operators run here, in threads of their own, so that they never hold up a host's sockets."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from thalweg.middleware import events as e
+from thalweg.middleware.dataflow import Node
+from thalweg.middleware.errors import ThalwegError
+from thalweg.middleware.loading import OperatorCode, load_code
+from thalweg.middleware.transfers import frames_of, size_of
+
+
+class _Slot:
+    """The code of one node, constructed once, by the first worker that needs it."""
+
+    def __init__(self, node: Node, allow: Collection[str]) -> None:
+        self.node = node
+        self._allow = allow
+        self._lock = threading.Lock()
+        self._code: Any = None
+
+    def code(self) -> Any:
+        with self._lock:
+            if self._code is None:
+                assert self.node.code is not None
+                self._code = load_code(self.node.code, self._allow)
+                wants = "combine" if self.node.kind == "operator" else "produce"
+                if not hasattr(self._code, wants):
+                    raise ThalwegError(f"{self.node.code.use!r} cannot be a {self.node.kind}: it has no {wants}()")
+        return self._code
+
+
+class Workers:
+    """A few threads that take calls from a queue and hand each result to ``done`` as an event."""
+
+    def __init__(self, done: Callable[[e.Event], None], allow: Collection[str], threads: int | None = None) -> None:
+        self._done = done
+        self._allow = allow
+        self._slots: dict[tuple[str, str], _Slot] = {}
+        self._queue: queue.SimpleQueue[tuple[str, str, int, tuple[Any, ...] | None] | None] = queue.SimpleQueue()
+        count = threads or min(4, os.cpu_count() or 1)
+        self._threads = [
+            threading.Thread(target=self._work, name=f"thalweg-operator-{i}", daemon=True) for i in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def open(self, run: str, nodes: list[Node]) -> None:
+        for node in nodes:
+            if node.code is not None:
+                self._slots[run, node.name] = _Slot(node, self._allow)
+                self._queue.put((run, node.name, -1, None))
+
+    def close(self, run: str) -> None:
+        for key in [key for key in self._slots if key[0] == run]:
+            del self._slots[key]
+
+    def submit(self, command: e.RunOperator) -> None:
+        self._queue.put((command.run, command.node, command.index, command.inputs))
+
+    def stop(self) -> None:
+        """Let the threads end after their present call; does not wait for user code that never returns."""
+        for _ in self._threads:
+            self._queue.put(None)
+
+    def _work(self) -> None:
+        while (task := self._queue.get()) is not None:
+            run, name, index, inputs = task
+            del task
+            slot = self._slots.get((run, name))
+            if slot is None:
+                continue
+            event = self._call(slot, run, index, inputs)
+            del inputs
+            if event is not None:
+                self._done(event)
+            del event
+
+    @staticmethod
+    def _call(slot: _Slot, run: str, index: int, inputs: tuple[Any, ...] | None) -> e.Event | None:
+        name = slot.node.name
+        try:
+            code = slot.code()
+            if inputs is None:  # only to find out early whether it can be loaded
+                return None
+            begun = time.perf_counter()
+            is_operator = slot.node.kind == "operator" and isinstance(code, OperatorCode)
+            value = code.combine(inputs, index) if is_operator else code.produce(index)
+            took = time.perf_counter() - begun
+            if value is None:
+                if slot.node.kind == "operator":
+                    return e.OperatorFailed(run, name, f"combine returned None for partition {index}")
+                return e.OperatorFinished(run, name, index, end=True, duration_s=took)
+            frames_of(value)
+            return e.OperatorFinished(run, name, index, value, size_of(value), duration_s=took)
+        except ThalwegError as error:
+            return e.OperatorFailed(run, name, str(error))
+        except Exception as error:  # user code: whatever it raises ends the run with its name
+            where = f" at partition {index}" if index >= 0 else ""
+            return e.OperatorFailed(run, name, f"{type(error).__name__}{where}: {error}")
