@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,10 +21,22 @@ import zmq
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
 from thalweg.middleware.cluster import LocalCluster
-from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
-from thalweg.middleware.errors import HostLostError, ProtocolError, RunError, UsageError
-from thalweg.middleware.loading import DEFAULT_ALLOW
-from thalweg.middleware.network_view import Link, LinkEstimate
+from thalweg.middleware.dataflow import Dataflow, Node, Placement, check_placement
+from thalweg.middleware.errors import HostLostError, OperatorError, ProtocolError, RunError, UsageError
+from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
+from thalweg.middleware.network_view import Link, LinkEstimate, NetworkView
+from thalweg.middleware.planning import (
+    CostModel,
+    CostParameters,
+    Hints,
+    Planner,
+    ProbedPlan,
+    SupportsHints,
+    get_cost_model,
+    get_planner,
+    plan_with_probes,
+    propagate_hints,
+)
 from thalweg.middleware.security import Keys, secure_dealer
 from thalweg.middleware.shell import Shell, ShellConfig, with_address
 
@@ -38,6 +51,39 @@ class Delivered(msgspec.Struct, frozen=True):
     index: int
     value: Any
     size_bytes: int
+
+
+MEASURED = CostParameters(startup_s=0.0, disk_bytes_per_s=math.inf)  # costs no probe measures are left out
+TYPICAL_BYTES = 131_072.0  # mean image size of the paper, where a source cannot be asked; section 4
+
+
+def ask_hints(dataflow: Dataflow, allow: Collection[str] = DEFAULT_ALLOW) -> Hints:
+    """Sizes and compute times as the nodes' own code tells them, where this process can load it."""
+    sizes: dict[str, float] = {}
+    for name in dataflow.sources:
+        code = dataflow.by_name[name].code
+        assert code is not None
+        try:
+            sizes[name] = float(load_code(code, allow).size_bytes())
+        except (OperatorError, AttributeError):  # its data lies on another host, or it gives no hint
+            sizes[name] = TYPICAL_BYTES
+
+    def operator_of(node: Node) -> SupportsHints:
+        assert node.code is not None
+        code = load_code(node.code, allow)
+        return code if isinstance(code, SupportsHints) else _Unknown()
+
+    return propagate_hints(dataflow, sizes, operator_of)
+
+
+class _Unknown:
+    """Stands in for an operator without hints: output like the largest input, in no time."""
+
+    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
+        return max(input_sizes)
+
+    def compute_s(self, input_sizes: Sequence[float]) -> float:
+        return 0.0
 
 
 class Client:
@@ -99,10 +145,43 @@ class Client:
     def name(self) -> str:
         return self.shell.config.name
 
+    def plan(
+        self,
+        dataflow: Dataflow,
+        planner: str | Planner = "one-shot",
+        *,
+        model: str | CostModel = "critical-path",
+        costs: CostParameters | None = None,
+        hints: Hints | None = None,
+        view: NetworkView | None = None,
+    ) -> ProbedPlan:
+        """Compute a placement for ``dataflow`` on this cluster, probing the links that the planner asks for.
+
+        Args:
+            planner, model: registered names, import paths, or objects of your own.
+            costs: what resources cost; by default only the network does, measured as it is.
+            hints: sizes and times of the nodes; by default the nodes' own code is asked.
+            view: what is known already; links it holds are not probed.
+
+        Raises UsageError for unknown names, HostLostError for a link that cannot be measured.
+        """
+        dataflow.validate(self._peers)
+        return plan_with_probes(
+            get_planner(planner) if isinstance(planner, str) else planner,
+            dataflow,
+            self.hosts,
+            view or NetworkView({}),
+            None,
+            hints=hints or ask_hints(dataflow, self._allow),
+            costs=costs or MEASURED,
+            model=get_cost_model(model) if isinstance(model, str) else model,
+            probe=self.probe,
+        )
+
     def run(
         self,
         dataflow: Dataflow,
-        placement: Mapping[str, str],
+        placement: Mapping[str, str] | str = "one-shot",
         *,
         partitions: int | None = None,
         label: str = "",
@@ -111,7 +190,7 @@ class Client:
 
         Args:
             dataflow: the tree; its sink must be pinned to this client (or not at all).
-            placement: a host for every node that is not pinned; ``plan`` computes one.
+            placement: a host for every node that is not pinned, or the name of the planner to compute it.
             partitions: how many to deliver; None: until a source ends.
             label: stands in the run's records.
 
@@ -122,6 +201,8 @@ class Client:
             raise UsageError(f"the sink is pinned to another host than this client {self.name!r}")
         if partitions is not None and partitions < 1:
             raise UsageError(f"partitions must be at least 1, not {partitions}")
+        if isinstance(placement, str):
+            placement = self.plan(dataflow, placement).result.placement
         full = check_placement(dataflow, {dataflow.sink: self.name, **placement}, self._peers)
         run_id = f"{secrets.token_hex(6)}-{next(self._numbers)}"
         run = Run(self, run_id, full)

@@ -4,8 +4,9 @@ Rules:
 
 - ``Install`` goes to every host that holds a node and is repeated until answered; when all have answered, the
   run is ready and the application may demand its first partition.
-- Any message from a host is a sign of life; ``Ping`` asks for one. A host silent for ``liveness_s`` ends the run with
-  one line that names it and what it holds.
+- Any message from a host is a sign of life, but until it has installed the run only ``Installed`` is; ``Ping`` asks the
+  others for one. A host silent for ``liveness_s``, or one that says it does not know the run (it was restarted), ends
+  the run with one line that names it and what it holds.
 - ``Remove`` is repeated until answered, ``REMOVE_TRIES`` times at most (a host that never hears of it drops the run
   itself when its lease is over).
 """
@@ -66,7 +67,7 @@ class Coordinator:
 
     def heard(self, host: str) -> None:
         for led in self.led.values():
-            if host in led.heard_s:
+            if host in led.heard_s and host not in led.installing:
                 led.heard_s[host] = self.core.now
 
     def on_installed(self, sender: str, message: m.Installed) -> None:
@@ -77,8 +78,15 @@ class Coordinator:
             self._fail(led, f"host {sender!r} cannot take part: {message.error}")
             return
         led.installing.discard(sender)
+        led.heard_s[sender] = self.core.now
         if not led.installing and not led.failed:
             self.core.emit(e.Ready(message.run))
+
+    def on_pong(self, sender: str, message: m.Pong) -> None:
+        led = self.led.get(message.run)
+        if led is None or message.known or led.removing or sender not in led.remote - led.installing:
+            return
+        self._lost(led, sender, "no longer knows the run; was it restarted?")
 
     def on_removed(self, sender: str, message: m.Removed) -> None:
         led = self.led.get(message.run)
@@ -112,9 +120,11 @@ class Coordinator:
         elif what == "ping" and not led.removing and not led.failed:
             for host in sorted(led.remote):
                 if self.core.now - led.heard_s[host] > config.liveness_s:
-                    self._lost(led, host, f"has been silent for {config.liveness_s:g} s")
+                    what = "did not install the run within" if host in led.installing else "has been silent for"
+                    self._lost(led, host, f"{what} {config.liveness_s:g} s")
                     return
-                self.core.send(run_id, host, m.Ping(run_id))
+                if host not in led.installing:
+                    self.core.send(run_id, host, m.Ping(run_id))
             self._arm(led, key, config.ping_s)
 
     def _remove(self, led: _Led) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -111,6 +111,11 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
             raise DataflowError(f"a dataflow has exactly one sink; this one has {len(sinks)}: {sinks}")
         for node in self.nodes:
             self._check_node(node, hosts)
+        for node in self.nodes:
+            takers = self.consumers[node.name]
+            if node.kind != "sink" and len(takers) != 1:
+                what = "no consumer" if not takers else f"several consumers {list(takers)}; a tree allows one"
+                raise DataflowError(f"node {node.name!r} has {what}")
         _producers_first(self)  # finds cycles
         reached = {self.sink}
         queue = [self.sink]
@@ -127,6 +132,8 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
     def _check_node(self, node: Node, hosts: Collection[str] | None) -> None:
         if not node.name or len(node.name) > 128 or not node.name.isprintable():
             raise DataflowError(f"node name {node.name!r} is not 1 to 128 printable characters")
+        if node.kind not in get_args(Kind):
+            raise DataflowError(f"node {node.name!r} is of unknown kind {node.kind!r}; use one of {get_args(Kind)}")
         if node.kind == "source" and node.inputs:
             raise DataflowError(f"source {node.name!r} has inputs {list(node.inputs)}; a source has none")
         if node.kind == "operator" and not node.inputs:
@@ -146,10 +153,6 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
                 raise DataflowError(f"node {node.name!r} takes its input from the sink {name!r}")
         if len(set(node.inputs)) != len(node.inputs):
             raise DataflowError(f"node {node.name!r} names an input twice: {list(node.inputs)}")
-        takers = self.consumers[node.name]
-        if node.kind != "sink" and len(takers) != 1:
-            what = "no consumer" if not takers else f"several consumers {list(takers)}; a tree allows one"
-            raise DataflowError(f"node {node.name!r} has {what}")
         if hosts is not None and node.pinned is not None and node.pinned not in hosts:
             raise DataflowError(
                 f"{node.kind} {node.name!r} is pinned to unknown host {node.pinned!r};"

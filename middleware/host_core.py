@@ -232,9 +232,9 @@ class HostCore:
 
     def _on_next_requested(self, event: e.NextRequested) -> None:
         run = self.runs.get(event.run)
-        if run is None:
+        sink = run.nodes.get(run.install.dataflow.sink) if run is not None else None
+        if run is None or sink is None:
             return
-        sink = run.nodes[run.install.dataflow.sink]
         verdict, actions = sink.on_demand(sink.index)
         if verdict == "taken":
             self._perform(run, sink, actions)
@@ -254,7 +254,7 @@ class HostCore:
         run = self.runs.get(message.run)
         if run is not None:
             run.heard_s = self.now
-        self.send(message.run, sender, m.Pong(message.run))
+        self.send(message.run, sender, m.Pong(message.run, run is not None or not message.run))
 
     def _on_install(self, sender: str, message: m.Install) -> None:
         error = ""
@@ -356,7 +356,7 @@ class HostCore:
         self.send(run.install.run, run.locations[producer].host, demand)
         due = self.now + self.config.retry_s
         run.pending[consumer, producer] = Pending(index, due, self.config.retry_s)
-        if self._retry_at is None:
+        if self._retry_at is None or due < self._retry_at:  # those that wait have backed off further
             self._retry_at = due
             self.emit(e.SetTimer("retry", due))
 
@@ -419,7 +419,7 @@ class HostCore:
     _MESSAGES: ClassVar[dict[type[Any], Callable[[HostCore, str, Any], None]]] = {
         m.Hello: _on_hello,
         m.Ping: _on_ping,
-        m.Pong: lambda self, sender, message: None,
+        m.Pong: lambda self, sender, message: self.coordinator.on_pong(sender, message),
         m.Install: _on_install,
         m.Installed: lambda self, sender, message: self.coordinator.on_installed(sender, message),
         m.Remove: _on_remove,

@@ -65,6 +65,11 @@ def load_code(code: Code, allow: Collection[str] = DEFAULT_ALLOW) -> Any:
             factory = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
             raise OperatorError(f"{code.use!r} cannot be imported here: {error}") from None
+        home = getattr(factory, "__module__", None)
+        if not callable(factory) or not isinstance(home, str) or not _allowed(home, allow):
+            raise OperatorError(
+                f"{code.use!r} is no operator or source that is defined in an allowed package, but comes from {home!r}"
+            )
     else:
         point = registered().get(code.use)
         if point is None:

@@ -23,6 +23,10 @@ PROBE_BYTES = 16_384  # round-trip message of the paper's bandwidth study; Ranga
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+# What a socket can dial without refusing it at once: a host that is told anything else drops the message.
+Endpoint = Annotated[
+    str, msgspec.Meta(pattern=r"\Atcp://([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Za-z:.%]+\]):[0-9]{1,5}\Z", max_length=300)
+]
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
@@ -41,8 +45,8 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
     """Where a host listens: its control and bulk endpoints (``tcp://address:port``)."""
 
     name: Name
-    control: Text
-    bulk: Text
+    control: Endpoint
+    bulk: Endpoint
 
 
 class Hello(_Message, frozen=True):
@@ -65,9 +69,10 @@ class Ping(_Message, frozen=True):
 
 
 class Pong(_Message, frozen=True):
-    """Answer to Ping."""
+    """Answer to Ping; ``known`` is False when the host has no part in that run (any more)."""
 
     run: str
+    known: bool = True
 
 
 class Install(_Message, frozen=True):
@@ -147,13 +152,14 @@ class ProbeRequest(_Message, frozen=True):
 
 
 class Probe(_Message, frozen=True):
-    """16 KB towards ``target`` (bulk). ``echo``: the target answers with 16 KB of its own."""
+    """A stage of a probe (bulk); the last carries 16 KB. ``echo``: the target then probes the way back."""
 
     run: Name
     number: Index
     source: Peer
     requester: Peer
     echo: bool
+    stage: Annotated[int, msgspec.Meta(ge=0, le=2)] = 0
 
 
 class ProbeResult(_Message, frozen=True):
@@ -229,14 +235,22 @@ def decode_control(frame: memoryview | bytes) -> Control:
     """The message of a control frame; ProtocolError when it is not one."""
     try:
         message: Control = _control.decode(_body(frame))
-        return message
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"a control frame does not decode: {error}") from None
+    if isinstance(message, Partition) and not message.end:
+        raise ProtocolError(f"partition {message.index} of {message.producer!r} came as control, without its bytes")
+    return message
 
 
 def decode_chunk(frame: memoryview | bytes) -> Chunk:
     """The header of a bulk message; ProtocolError when it is not one."""
     try:
-        return _chunk.decode(_body(frame))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        chunk = _chunk.decode(_body(frame))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"a bulk header does not decode: {error}") from None
+    if isinstance(chunk.message, Probe):
+        if chunk.total_bytes > PROBE_BYTES:
+            raise ProtocolError(f"a probe of {chunk.total_bytes} bytes; it has at most {PROBE_BYTES}")
+    elif chunk.message.end:
+        raise ProtocolError(f"the end of {chunk.message.producer!r} came as bulk; it has no bytes")
+    return chunk

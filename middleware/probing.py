@@ -1,11 +1,13 @@
 """Bandwidth probes on demand: a 16 KB round trip between any two hosts, one at a time from each host.
 
 A probe from *a* to *b* teaches *a -> b*; the echo teaches *b -> a*; each sender tells the requester what it
-measured. Source: Ranganathan et al., section 4.
+measured. Two empty probes go first: one opens the connection, one measures what an empty message takes, so that
+neither the hand-shake nor the round trip is taken for transmission. Source: Ranganathan et al., section 4.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from thalweg.middleware.host_core import HostCore
 
 PROBE_PAYLOAD = bytes(m.PROBE_BYTES)
+LAST_STAGE = 2  # of a probe: the one that carries bytes, after two empty ones
 
 
 class Prober:
@@ -25,6 +28,7 @@ class Prober:
         self.core = core
         self.queue: deque[tuple[str, m.Peer, m.Peer]] = deque()  # (run, target, requester)
         self.under_way: m.Probe | None = None
+        self.empty_s: dict[str, float] = {}  # the least that an empty probe to a host took
         self.count = 0
 
     def request(self, event: e.ProbesRequested) -> None:
@@ -44,13 +48,19 @@ class Prober:
 
     def on_probe(self, sender: str, message: m.Probe) -> None:
         self.core.emit(e.Meet(message.run, (message.source, message.requester)))
-        if message.echo:
-            self._send(message.run, message.source.name, message.requester, message.number, echo=False)
+        if message.echo and message.stage == LAST_STAGE:
+            self._send(message.run, message.source.name, message.requester, message.number, 0, echo=False)
 
     def on_measured(self, peer: str, probe: m.Probe, size_bytes: int, duration_s: float) -> None:
-        rate = size_bytes * 8 / duration_s if duration_s > 0 else 0.0
-        if rate > 0:
-            result = m.ProbeResult(probe.run, self.core.host, peer, rate)
+        if probe.stage < LAST_STAGE:
+            self.empty_s[peer] = min(self.empty_s.get(peer, math.inf), duration_s)
+            after = self._send(probe.run, peer, probe.requester, probe.number, probe.stage + 1, echo=probe.echo)
+            if self.under_way == probe:
+                self.under_way = after
+            return
+        busy_s = duration_s - min(self.empty_s.get(peer, 0.0), duration_s / 2)
+        if busy_s > 0:
+            result = m.ProbeResult(probe.run, self.core.host, peer, size_bytes * 8 / busy_s)
             if probe.requester.name == self.core.host:
                 self.on_result(result)
             else:
@@ -72,9 +82,10 @@ class Prober:
         if self.under_way is None and self.queue:
             run, target, requester = self.queue.popleft()
             self.count += 1
-            self.under_way = self._send(run, target.name, requester, self.count, echo=True)
+            self.under_way = self._send(run, target.name, requester, self.count, 0, echo=True)
 
-    def _send(self, run: str, to: str, requester: m.Peer, number: int, *, echo: bool) -> m.Probe:
-        probe = m.Probe(run, number, self.core.me, requester, echo)
-        self.core.emit(e.Send(run, to, probe, PROBE_PAYLOAD, len(PROBE_PAYLOAD), bulk=True))
+    def _send(self, run: str, to: str, requester: m.Peer, number: int, stage: int, *, echo: bool) -> m.Probe:
+        probe = m.Probe(run, number, self.core.me, requester, echo, stage)
+        payload = PROBE_PAYLOAD if stage == LAST_STAGE else b""
+        self.core.emit(e.Send(run, to, probe, payload, len(payload), bulk=True))
         return probe

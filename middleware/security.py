@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import zmq
-import zmq.auth.thread
 
 from thalweg.middleware.errors import UsageError
+
+if TYPE_CHECKING:
+    from zmq.auth.thread import ThreadAuthenticator
 
 _DOMAIN = "thalweg"
 
@@ -32,11 +35,18 @@ class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def load(cls, path: Path) -> Keys:
         try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
+            keys = msgspec.json.decode(path.read_bytes(), type=cls)
         except OSError as error:
             raise UsageError(f"cannot read the key file {path}: {error.strerror}") from None
         except msgspec.DecodeError as error:
             raise UsageError(f"{path} is not a key file: {error}; make one with thalweg host --make-key FILE") from None
+        try:
+            matches = zmq.curve_public(keys.secret.encode()).decode() == keys.public
+        except (ValueError, zmq.ZMQError):
+            matches = False
+        if not matches:
+            raise UsageError(f"{path} does not hold a key pair; make one with thalweg host --make-key FILE")
+        return keys
 
     def save(self, path: Path) -> None:
         """Write the file, readable by its owner only; an existing file is left alone."""
@@ -63,9 +73,11 @@ def secure_router(socket: zmq.Socket[bytes], keys: Keys | None, endpoint: str, *
     socket.setsockopt_string(zmq.ZAP_DOMAIN, _DOMAIN)
 
 
-def start_authenticator(context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> zmq.auth.thread.ThreadAuthenticator:
+def start_authenticator(context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> ThreadAuthenticator:
     """A thread that admits to the context's servers only who holds ``keys``; to be stopped before the context."""
-    authenticator = zmq.auth.thread.ThreadAuthenticator(context)
+    from zmq.auth.thread import ThreadAuthenticator  # brings asyncio along, which hosts without keys can do without
+
+    authenticator = ThreadAuthenticator(context)
     authenticator.start()
     authenticator.configure_curve_callback(domain="*", credentials_provider=_Admit(keys.public))
     return authenticator

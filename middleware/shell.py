@@ -158,8 +158,8 @@ class Shell:
                 wait_s = min(wait_s, (self._timers[0][0] - self._now()) / self.config.time_scale)
             ready = dict(poller.poll(max(0, int(wait_s * 1000) + 1)))
             if self._wake_read in ready:
-                self._awake = False
                 os.read(self._wake_read, 64)
+                self._awake = False  # only now: a byte written meanwhile would be read with no one left to write the next
             while self._inbox:
                 self._handle(self._inbox.popleft())
             if self._control in ready:

@@ -5,7 +5,9 @@ A transfer of at most ``CHUNK_BYTES`` is one frame, which the receiver turns int
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -16,6 +18,7 @@ from thalweg.middleware.messages import MAX_PARTITION_BYTES, Chunk, Partition, P
 
 CHUNK_BYTES = 256 * 1024
 WINDOW_CHUNKS = 4  # chunks of one transfer that may be under way without credit
+_DTYPE = re.compile(r"[<>|][biufcmMSU]\d+(\[\d*\w+\])?")  # dtype.str of numbers, times and fixed-width text
 
 
 def frames_of(value: Any) -> tuple[str, tuple[int, ...], Any]:
@@ -23,16 +26,23 @@ def frames_of(value: Any) -> tuple[str, tuple[int, ...], Any]:
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             raise OperatorError(f"an array of dtype {value.dtype} holds Python objects; only plain numbers travel")
+        if value.dtype.kind == "V":
+            raise OperatorError(f"an array of dtype {value.dtype} has fields; send a plain array of each, or bytes")
+        _check_size(value.nbytes)  # before a copy is made of it
         flat = np.ascontiguousarray(value)
         body = flat.reshape(-1).view(np.uint8).data if flat.size else memoryview(b"")
         dtype, shape = flat.dtype.str, value.shape
     elif isinstance(value, bytes | bytearray | memoryview):
         dtype, shape, body = "", (), memoryview(value).cast("B")
+        _check_size(body.nbytes)
     else:
         raise OperatorError(f"a partition is bytes or a numpy array, not {type(value).__name__}")
-    if body.nbytes > MAX_PARTITION_BYTES:
-        raise OperatorError(f"a partition of {body.nbytes} bytes is over the limit of {MAX_PARTITION_BYTES}")
     return dtype, shape, body
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > MAX_PARTITION_BYTES:
+        raise OperatorError(f"a partition of {size_bytes} bytes is over the limit of {MAX_PARTITION_BYTES}")
 
 
 def size_of(value: Any) -> int:
@@ -41,17 +51,26 @@ def size_of(value: Any) -> int:
 
 
 def value_of(dtype: str, shape: tuple[int, ...], body: memoryview | bytes | bytearray) -> Any:
-    """The value that ``frames_of`` took apart; arrays view ``body``. ProtocolError when it does not fit."""
+    """The value that ``frames_of`` took apart; arrays view ``body``, read-only. ProtocolError when it does not fit."""
     if not dtype:
         return bytes(body)
     try:
-        kind = np.dtype(dtype)
-        if kind.hasobject:
-            raise ProtocolError(f"dtype {dtype!r} is not a plain number")
-        array = np.frombuffer(body, kind) if len(body) else np.empty(0, kind)
-        return array.reshape(shape)
-    except (TypeError, ValueError) as error:
+        kind = _dtype(dtype)
+        if any(length < 0 for length in shape):
+            raise ProtocolError(f"an array of shape {shape}")
+        array = (np.frombuffer(body, kind) if len(body) else np.empty(0, kind)).reshape(shape)
+    except (TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(f"{len(body)} bytes are not an array of {dtype!r} {shape}: {error}") from None
+    array.flags.writeable = False
+    return array
+
+
+@lru_cache(maxsize=256)
+def _dtype(text: str) -> np.dtype[Any]:
+    """The dtype whose ``str`` is ``text``: numpy's own parser takes much more, even expressions."""
+    if _DTYPE.fullmatch(text) is None:
+        raise ProtocolError(f"dtype {text!r} is not one of plain numbers")
+    return np.dtype(text)
 
 
 class Outgoing:

@@ -100,7 +100,16 @@ class Workers:
             frames_of(value)
             return e.OperatorFinished(run, name, index, value, size_of(value), duration_s=took)
         except ThalwegError as error:
-            return e.OperatorFailed(run, name, str(error))
-        except Exception as error:  # user code: whatever it raises ends the run with its name
+            return e.OperatorFailed(run, name, _one_line(error))
+        except BaseException as error:  # user code: whatever it raises (SystemExit too) ends the run with its name
             where = f" at partition {index}" if index >= 0 else ""
-            return e.OperatorFailed(run, name, f"{type(error).__name__}{where}: {error}")
+            return e.OperatorFailed(run, name, f"{type(error).__name__}{where}: {_one_line(error)}")
+
+
+def _one_line(error: BaseException) -> str:
+    """The error's text as one line that can be encoded (a file's name may not be UTF-8)."""
+    try:
+        text = str(error)
+    except Exception:  # user code again
+        text = "an error without a text"
+    return " ".join(text.encode("utf-8", "replace").decode().split())

@@ -1,1 +1,111 @@
-"""Thalweg."""
+"""Thalweg: combine data over a wide-area network, with operators placed where the network is fast.
+
+An embedder needs nothing but what is here::
+
+    from thalweg import Client, Code, LocalCluster, complete_binary_tree
+
+    scenes = {f"h{i + 1}": Code("scenes", {"site": i, "sites": 4, "seed": 1}) for i in range(4)}
+    with LocalCluster(4) as cluster, Client(cluster) as client:
+        for partition in client.run(complete_binary_tree(scenes, Code("composite")), "one-shot"):
+            print(partition.index, partition.value.shape)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from thalweg.middleware.client import Client, Delivered, Run
+    from thalweg.middleware.cluster import LocalCluster
+    from thalweg.middleware.dataflow import (
+        Code,
+        Dataflow,
+        Node,
+        Placement,
+        complete_binary_tree,
+        left_deep_tree,
+        star_tree,
+    )
+    from thalweg.middleware.errors import (
+        CapabilityError,
+        DataflowError,
+        HostLostError,
+        OperatorError,
+        PlacementError,
+        ProtocolError,
+        RunError,
+        TestbedError,
+        ThalwegError,
+        TraceError,
+        UsageError,
+    )
+    from thalweg.middleware.network_view import Link, LinkEstimate, LinksNeeded, NetworkView
+    from thalweg.middleware.planning import CostParameters, Hints, Planner, PlanResult, get_cost_model, get_planner
+    from thalweg.operators import Composite, ImageFolderSource, Operator, SceneSource, Source, Value
+
+__all__ = [
+    "CapabilityError",
+    "Client",
+    "Code",
+    "Composite",
+    "CostParameters",
+    "Dataflow",
+    "DataflowError",
+    "Delivered",
+    "Hints",
+    "HostLostError",
+    "ImageFolderSource",
+    "Link",
+    "LinkEstimate",
+    "LinksNeeded",
+    "LocalCluster",
+    "NetworkView",
+    "Node",
+    "Operator",
+    "OperatorError",
+    "Placement",
+    "PlacementError",
+    "PlanResult",
+    "Planner",
+    "ProtocolError",
+    "Run",
+    "RunError",
+    "SceneSource",
+    "Source",
+    "TestbedError",
+    "ThalwegError",
+    "TraceError",
+    "UsageError",
+    "Value",
+    "complete_binary_tree",
+    "get_cost_model",
+    "get_planner",
+    "left_deep_tree",
+    "star_tree",
+]
+__version__ = "0.1.0"
+
+# Where the names come from. They are imported when first used, so that a host process, which needs few of them, stays
+# small and starts fast.
+_HOME = {
+    "thalweg.middleware.client": "Client Delivered Run",
+    "thalweg.middleware.cluster": "LocalCluster",
+    "thalweg.middleware.dataflow": "Code Dataflow Node Placement complete_binary_tree left_deep_tree star_tree",
+    "thalweg.middleware.errors": "CapabilityError DataflowError HostLostError OperatorError PlacementError ProtocolError"
+    " RunError TestbedError ThalwegError TraceError UsageError",
+    "thalweg.middleware.network_view": "Link LinkEstimate LinksNeeded NetworkView",
+    "thalweg.middleware.planning": "CostParameters Hints Planner PlanResult get_cost_model get_planner",
+    "thalweg.operators": "Composite ImageFolderSource Operator SceneSource Source Value",
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOME.items():
+        if name in names.split():
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'thalweg' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

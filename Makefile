@@ -1,0 +1,34 @@
+# make demo and make test do their own set-up on a fresh Debian or Ubuntu machine.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+DEMO ?= runs/demo
+
+.PHONY: demo test check bench docs clean setup
+
+setup:
+	@VENV=$(VENV) PYTHON=$(PYTHON) bash .ci/setup
+
+demo: setup
+	@rm -rf $(DEMO)
+	$(BIN)/thalweg doctor
+	$(BIN)/thalweg run --testbed netns --servers 8 --placement download-all --placement one-shot \
+	  --images 60 --time-scale 120 --link-mean 0.2mbit --seed 1 --out $(DEMO)
+	$(BIN)/thalweg analyze $(DEMO)
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/thalweg bench tree
+	$(BIN)/thalweg bench link
+	$(BIN)/thalweg bench testbed
+
+clean:
+	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

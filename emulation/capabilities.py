@@ -1,0 +1,137 @@
+"""What this machine can do, found out by trying: namespaces, queueing disciplines, Docker, User-Mode Linux."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import msgspec
+import psutil
+
+from thalweg.emulation.supervisor_client import start_isolated
+from thalweg.middleware.errors import CapabilityError, TestbedError
+
+NETNS_FEATURES = ("bridge", "veth", "htb", "stab", "bfifo", "u32")  # what the netns testbed cannot do without
+DOCKER_SOCKET = "/var/run/docker.sock"
+ENGINE_TIMEOUT_S = 1.0
+UML_BINARIES = ("linux.uml", "linux")  # Debian's package user-mode-linux; a kernel built by hand
+
+
+class Capability(msgspec.Struct, frozen=True):
+    """One thing that works or does not; ``detail`` says what was found, or why not and what to do."""
+
+    name: str
+    works: bool
+    detail: str
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """All that was tried. ``cpus`` are those this process may use."""
+
+    netns: Capability
+    netem: Capability
+    user_namespaces: Capability
+    docker: Capability
+    uml: Capability
+    cpus: int
+    memory_bytes: int
+
+    def listed(self) -> tuple[Capability, ...]:
+        return (self.netns, self.netem, self.user_namespaces, self.docker, self.uml)
+
+
+def probe() -> Capabilities:
+    """Try everything; well under two seconds."""
+    with ThreadPoolExecutor() as pool:
+        kernel, users, docker = pool.submit(_kernel), pool.submit(_user_namespaces), pool.submit(_docker)
+        netns, netem = kernel.result()
+        return Capabilities(
+            netns=netns,
+            netem=netem,
+            user_namespaces=users.result(),
+            docker=docker.result(),
+            uml=_uml(),
+            cpus=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
+            memory_bytes=psutil.virtual_memory().total,
+        )
+
+
+def _kernel() -> tuple[Capability, Capability]:
+    """Namespaces with shaped links, and netem in them."""
+    no_netem = (
+        "links have rates only (--no-delay); for delays load sch_netem (modprobe sch_netem, part of most kernels'"
+        " linux-modules-extra), or run inside a User-Mode Linux kernel"
+    )
+    try:
+        supervisor = start_isolated("probe")
+    except CapabilityError as error:
+        return Capability("netns", False, str(error)), Capability(
+            "netem", False, f"no namespace to try it in; {no_netem}"
+        )
+    try:
+        verdict: dict[str, str] = supervisor.client.call("probe")
+    except TestbedError as error:
+        return Capability("netns", False, str(error)), Capability("netem", False, no_netem)
+    finally:
+        supervisor.close()
+    missing = [f"{name} ({verdict[name]})" for name in NETNS_FEATURES if verdict[name]]
+    if missing:
+        detail = f"the kernel lacks {', '.join(missing)}; load those modules, or use --testbed loopback"
+    else:
+        detail = f"namespaces as {supervisor.mode}, with {', '.join(NETNS_FEATURES)}"
+    netem = verdict["netem"]
+    return (
+        Capability("netns", not missing, detail),
+        Capability("netem", not netem, f"{netem}: {no_netem}" if netem else "delay, jitter and loss on links"),
+    )
+
+
+def _user_namespaces() -> Capability:
+    name = "user namespaces"
+    try:
+        supervisor = start_isolated("probe", as_user=True)
+    except CapabilityError:
+        remedy = "sysctl -w user.max_user_namespaces=15000 kernel.apparmor_restrict_unprivileged_userns=0"
+        return Capability(name, False, f"ordinary users cannot have netns testbeds; allow it with {remedy}")
+    supervisor.close()
+    return Capability(name, True, "netns testbeds without root")
+
+
+def _docker() -> Capability:
+    """Asks the engine itself for its version, over HTTP as the Docker API has it (GET /version)."""
+    where = os.environ.get("DOCKER_HOST", f"unix://{DOCKER_SOCKET}")
+    url = urlsplit(where)
+    try:
+        if url.scheme == "unix":
+            engine = socket.socket(socket.AF_UNIX)
+            engine.settimeout(ENGINE_TIMEOUT_S)
+            address: str | tuple[str, int] = url.path
+        else:
+            engine = socket.socket()
+            engine.settimeout(ENGINE_TIMEOUT_S)
+            address = (url.hostname or "localhost", url.port or 2375)
+        with engine:
+            engine.connect(address)
+            engine.sendall(b"GET /version HTTP/1.0\r\nHost: docker\r\n\r\n")
+            answer = b""
+            while piece := engine.recv(1 << 16):
+                answer += piece
+        version = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2], type=dict[str, object]).get("Version")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return Capability(
+            "docker", False, f"no engine at {where} ({why}); install and start Docker, and join the group docker"
+        )
+    return Capability("docker", True, f"engine {version} at {where}")
+
+
+def _uml() -> Capability:
+    found = next((path for binary in UML_BINARIES if (path := shutil.which(binary))), None)
+    if found is None:
+        remedy = "only needed for delays on a kernel without netem: apt-get install user-mode-linux"
+        return Capability("user-mode linux", False, remedy)
+    return Capability("user-mode linux", True, found)

@@ -1,0 +1,136 @@
+"""Bandwidth traces become schedules of rate changes for the supervisor, in wall time.
+
+A schedule covers one period and then starts over, as the trace does, so that a replay lasts as long as it is let.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import IO, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.emulation.shaping import RATE_FLOOR_BPS
+from thalweg.emulation.supervisor_client import SupervisorClient
+from thalweg.middleware.errors import TestbedError, UsageError
+from thalweg.middleware.network_view import Link
+
+GAP_S = 0.1
+"""Changes closer than this (wall) become one, at the mean rate of the time they cover: a class passes bursts of 10 ms,
+and a transfer of a partition takes longer than this on most links."""
+SHARE = 0.01  # changes smaller than this are left out: a fifth of what the link proof tolerates
+
+
+class Replayable(Protocol):
+    """What a replay needs of a trace; ``BandwidthTrace`` has it. Emulated seconds, bits per second."""
+
+    @property
+    def duration_s(self) -> float: ...
+
+    def steps(self, start_s: float, stop_s: float) -> Iterable[tuple[float, float]]: ...
+
+
+class LinkSchedule(msgspec.Struct, frozen=True):
+    """A link's rates over one period in wall time; ``times_s`` starts with 0. Period 0: a constant."""
+
+    times_s: npt.NDArray[np.float64]
+    rates_bps: npt.NDArray[np.float64]
+    period_s: float
+
+
+def schedule(trace: Replayable, time_scale: float = 1.0, gap_s: float = GAP_S, share: float = SHARE) -> LinkSchedule:
+    """The changes of one period of ``trace``, times divided and rates multiplied by ``time_scale``.
+
+    Rates below ``RATE_FLOOR_BPS`` are raised to it; changes closer than ``gap_s`` (wall seconds) are averaged,
+    those below ``share`` of the rate left out.
+    """
+    if not 0 < time_scale < float("inf"):
+        raise UsageError(f"the time scale is {time_scale:g}; it must be above 0")
+    period_s = trace.duration_s / time_scale
+    steps = ((time_s / time_scale, rate_bps * time_scale) for time_s, rate_bps in trace.steps(0.0, trace.duration_s))
+    merged = list(_spaced(steps, period_s, gap_s))
+    kept = [merged[0]]
+    for time_s, rate_bps in merged[1:]:
+        rate_bps = max(rate_bps, RATE_FLOOR_BPS)
+        if abs(rate_bps - kept[-1][1]) >= share * kept[-1][1]:
+            kept.append((time_s, rate_bps))
+    times, rates = np.array([t for t, _ in kept]), np.array([max(r, RATE_FLOOR_BPS) for _, r in kept])
+    return LinkSchedule(times, rates, period_s if len(kept) > 1 else 0.0)
+
+
+def _spaced(steps: Iterable[tuple[float, float]], period_s: float, gap_s: float) -> Iterator[tuple[float, float]]:
+    """Steps at least ``gap_s`` apart that carry the same bits as those given."""
+    given = [*steps, (period_s, 0.0)]
+    at, k = 0.0, 0
+    while at < period_s:
+        while given[k + 1][0] <= at:
+            k += 1
+        if given[k + 1][0] - at >= gap_s or given[k + 1][0] >= period_s:
+            yield at, given[k][1]
+            at = given[k + 1][0]
+            continue
+        stop, bits = min(at + gap_s, period_s), 0.0
+        start = at
+        while start < stop:
+            until = min(given[k + 1][0], stop)
+            bits += given[k][1] * (until - start)
+            start = until
+            if given[k + 1][0] <= start and start < stop:
+                k += 1
+        yield at, bits / (stop - at)
+        at = stop
+
+
+class ReplayStatistics(msgspec.Struct, frozen=True):
+    """How a replay kept time: when it started (``time.monotonic()``), steps applied, their lag in wall seconds."""
+
+    t0_s: float
+    steps: int
+    lag_p50_s: float
+    lag_p99_s: float
+    lag_max_s: float
+
+
+class ReplayHandle:
+    """A replay loaded into a testbed. ``start`` may be called again: every link goes back to its trace's start."""
+
+    def __init__(
+        self, client: SupervisorClient, schedules: Mapping[Link, LinkSchedule], sample_interval_s: float | None
+    ) -> None:
+        self._client, self._sample_interval_s = client, sample_interval_s
+        self.links = tuple(schedules)
+        heads = [
+            {"source": a, "target": b, "steps": len(one.times_s), "period_s": one.period_s}
+            for (a, b), one in schedules.items()
+        ]
+        with tempfile.TemporaryFile() as file:
+            _write(file, schedules.values())
+            client.call("replay", (file.fileno(),), heads=heads)
+
+    def start(self) -> float:
+        """Begin now; returns the start as ``time.monotonic()``, which all processes of this machine share."""
+        t0_s = float(self._client.call("replay_start")["t0_s"])
+        if self._sample_interval_s is not None:
+            self._client.call("sample_start", interval_s=self._sample_interval_s)
+        return t0_s
+
+    def stop(self) -> None:
+        """Leave every link at the rate it has; ends the sampling that ``start`` began. Idempotent."""
+        with suppress(TestbedError):  # a testbed that is gone replays nothing
+            self._client.call("replay_stop")
+            if self._sample_interval_s is not None:
+                self._client.call("sample_stop")
+
+    def statistics(self) -> ReplayStatistics:
+        return msgspec.convert(self._client.call("replay_statistics"), ReplayStatistics)
+
+
+def _write(file: IO[bytes], schedules: Iterable[LinkSchedule]) -> None:
+    for one in schedules:
+        file.write(one.times_s.astype(np.float64).tobytes())
+        file.write(one.rates_bps.astype(np.float64).tobytes())
+    file.flush()

@@ -1,0 +1,359 @@
+"""The supervisor: the one process that holds a testbed. Run as ``python -m thalweg.emulation.supervisor``.
+
+Started in namespaces of its own (process numbers, network, mounts), it is process 1 of all that it starts: whatever
+ends it, the kernel ends everything in it with it. It speaks JSON lines over Unix sockets:
+
+    launcher → supervisor   {"id": 7, "op": "spawn", …}          descriptors travel beside the line, "fds" counts them
+    supervisor → launcher   {"id": 7, "result": {…}}  or  {"id": 7, "error": "…", "kind": "usage"}
+    supervisor → launcher   {"exit": {"pid": 12, "status": -15}}, to the connection that spawned it
+
+States:   attached --detach--> detached;  attached --connection closed--> ended;  either --down, SIGTERM--> ended
+A connection that closes takes the processes it spawned with it (SIGHUP). One thread; standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from contextlib import nullcontext, suppress
+from typing import Any
+
+from thalweg.emulation import proof
+from thalweg.emulation.netns_netlink import NetlinkError
+from thalweg.emulation.netns_world import World, probe_kernel
+from thalweg.emulation.shaping import Shape
+from thalweg.emulation.supervisor_replay import Player, Sampler, due_in_s, read_schedules
+
+MAX_DESCRIPTORS = 8
+PR_SET_CHILD_SUBREAPER = 36
+Answer = dict[str, Any]
+
+
+class Refused(Exception):
+    """A request that cannot be met; ``kind`` names the launcher's exception (usage, capability, testbed)."""
+
+    def __init__(self, text: str, kind: str = "testbed") -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Connection:
+    """One launcher: its socket, the bytes of an unfinished line, descriptors not yet claimed."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self._pending = b""
+        self.descriptors: deque[int] = deque()
+
+    def read(self) -> list[bytes] | None:
+        """Whole lines received; None when the other side has closed."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, MAX_DESCRIPTORS)
+        except ConnectionError:
+            return None
+        self.descriptors.extend(descriptors)
+        if not data:
+            return None
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        return lines
+
+    def send(self, answer: Answer, descriptors: tuple[int, ...] = ()) -> None:
+        line = json.dumps(answer).encode() + b"\n"
+        with suppress(ConnectionError):  # gone: the selector will say so
+            sent = socket.send_fds(self.socket, [line], descriptors) if descriptors else 0
+            self.socket.sendall(line[sent:])
+
+    def close(self) -> None:
+        while self.descriptors:
+            os.close(self.descriptors.popleft())
+        self.socket.close()
+
+
+class Supervisor:
+    """The state of a testbed and its event loop."""
+
+    def __init__(self, control: socket.socket, listener: socket.socket | None) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._listener = listener
+        self._owner: Connection | None = Connection(control)
+        self._connections = {self._owner}
+        self._children: dict[int, tuple[subprocess.Popen[bytes], str, Connection]] = {}
+        self._world: World | None = None
+        self._player: Player | None = None
+        self._sampler: Sampler | None = None
+        self._ending = False
+        self._selector.register(control, selectors.EVENT_READ, self._owner)
+        if listener is not None:
+            self._selector.register(listener, selectors.EVENT_READ)
+        wake, wake_write = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(wake_write, False)
+        self._selector.register(wake, selectors.EVENT_READ)
+        self._wake = wake
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._end)
+        for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(ignored, signal.SIG_IGN)
+
+    def _end(self, *_: object) -> None:
+        self._ending = True
+
+    def serve(self) -> None:
+        """Work until told to end."""
+        while not self._ending:
+            player, sampler = self._player, self._sampler
+            change_s = player.next_due_s() if player is not None else None
+            sample_s = sampler.next_s if sampler is not None else None
+            for key, _ in self._selector.select(due_in_s(change_s, sample_s)):
+                if isinstance(key.data, Connection):
+                    self._hear(key.data)
+                elif key.fd == self._wake:
+                    with suppress(BlockingIOError):
+                        os.read(self._wake, 512)
+                elif self._listener is not None:
+                    self._admit(Connection(self._listener.accept()[0]))
+            self._reap()
+            if player is not None:
+                player.advance()
+            if sampler is not None and sampler is self._sampler and sampler.next_s <= time.monotonic():
+                sampler.sample()
+
+    def _admit(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+
+    def _hear(self, connection: Connection) -> None:
+        lines = connection.read()
+        if lines is None:
+            self._drop(connection)
+            return
+        for line in lines:
+            self._answer(connection, json.loads(line))
+
+    def _drop(self, connection: Connection) -> None:
+        self._selector.unregister(connection.socket)
+        self._connections.discard(connection)
+        connection.close()
+        if connection is self._owner:
+            self._ending = True
+        for child, _, parent in self._children.values():
+            if parent is connection:
+                self._signal(child, signal.SIGHUP)
+
+    def _answer(self, connection: Connection, request: Answer) -> None:
+        given = tuple(connection.descriptors.popleft() for _ in range(request.pop("fds", 0)))
+        number, op = request.pop("id"), request.pop("op")
+        send: tuple[int, ...] = ()
+        try:
+            method = getattr(self, f"do_{op}", None)
+            if method is None:
+                raise Refused(f"the testbed's supervisor does not know {op!r}; it is of another version")
+            result = method(connection, given, **request) or {}
+            send = result.pop("send_fds", ())
+            connection.send({"id": number, "result": result, "fds": len(send)}, send)
+        except Refused as error:
+            connection.send({"id": number, "error": str(error), "kind": error.kind})
+        except OSError as error:
+            connection.send({"id": number, "error": error.strerror or str(error), "kind": "testbed"})
+        except (TypeError, KeyError, ValueError) as error:  # a malformed request must not end the testbed
+            text = f"bad request {op!r}: {type(error).__name__} {error}"
+            connection.send({"id": number, "error": text, "kind": "testbed"})
+        finally:
+            for descriptor in (*given, *send):
+                with suppress(OSError):  # closed by whoever used it up
+                    os.close(descriptor)
+
+    # --- requests -------------------------------------------------------------------------------------
+
+    def do_build(
+        self, _: Connection, __: tuple[int, ...], *, hosts: dict[str, str], prefix_length: int, layer: int
+    ) -> Answer:
+        self._world = World(hosts, prefix_length, layer)
+        return {}
+
+    def do_probe(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        return probe_kernel()
+
+    def do_detach(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        self._owner = None
+        return {}
+
+    def do_status(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        player, links = self._player, self._world.links if self._world is not None else {}
+        return {
+            "processes": [{"pid": pid, "host": host} for pid, (_, host, _) in self._children.items()],
+            "rates": [[*link, state.shape.rate_bps] for link, state in links.items()],
+            "replaying": bool(player and player.running),
+        }
+
+    def do_down(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        self._ending = True
+        return {}
+
+    def do_shape(self, _: Connection, __: tuple[int, ...], *, links: list[list[Any]]) -> Answer:
+        world = self._need_world()
+        shapes = [(source, target, Shape(*rest)) for source, target, *rest in links]
+        if any(shape.needs_netem for _, _, shape in shapes) and not world.netem_works():
+            raise Refused(
+                "this kernel has no netem, so links cannot have delay, jitter or loss; ask for rates only (--no-delay),"
+                " or run on a kernel with sch_netem (thalweg doctor lists the ways)",
+                "capability",
+            )
+        started = time.monotonic()
+        try:
+            changed = world.shape(shapes)
+        except NetlinkError as error:
+            raise Refused(f"the kernel refused a link's shape: {error.strerror}", "testbed") from None
+        return {"changed": changed, "seconds": time.monotonic() - started}
+
+    def do_replay(self, _: Connection, descriptors: tuple[int, ...], *, heads: list[dict[str, Any]]) -> Answer:
+        self._player = Player(self._need_world(), read_schedules(os.dup(descriptors[0]), heads))
+        return {}
+
+    def do_replay_start(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        return {"t0_s": self._need_player().start()}
+
+    def do_replay_stop(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        self._need_player().stop()
+        return {}
+
+    def do_replay_statistics(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        return dict(self._need_player().statistics())
+
+    def do_sample_start(self, _: Connection, __: tuple[int, ...], *, interval_s: float) -> Answer:
+        self._sampler = Sampler(self._need_world(), interval_s)
+        return {}
+
+    def do_sample_stop(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        if self._sampler is not None:
+            self._sampler.sample()
+            self._sampler.next_s = float("inf")
+        return {}
+
+    def do_samples(self, _: Connection, descriptors: tuple[int, ...]) -> Answer:
+        rows = self._sampler.take() if self._sampler is not None else b""
+        with open(os.dup(descriptors[0]), "wb") as file:
+            file.write(rows)
+        return {}
+
+    def do_prove(self, _: Connection, __: tuple[int, ...], *, links: list[list[str]], seconds: float) -> Answer:
+        if self._player is not None and self._player.running:
+            raise Refused("links cannot be proven while a replay changes them; stop the replay first", "usage")
+        found = proof.measure(self._need_world(), ((source, target) for source, target in links), seconds)
+        return {"proofs": [list(one) for one in found]}
+
+    def do_spawn(
+        self,
+        connection: Connection,
+        descriptors: tuple[int, ...],
+        *,
+        host: str,
+        argv: list[str],
+        env: dict[str, str],
+        cwd: str,
+    ) -> Answer:
+        inside = self._world.inside(host) if self._world is not None else nullcontext()
+        stdin, stdout, stderr = descriptors
+        try:
+            with inside:
+                child = subprocess.Popen(
+                    argv, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd, start_new_session=True
+                )
+        except OSError as error:
+            raise Refused(f"cannot run {argv[0]!r} on {host!r}: {error.strerror}", "usage") from None
+        self._children[child.pid] = (child, host, connection)
+        # the descriptor lets the launcher translate the number into its own process namespace
+        handle = (os.pidfd_open(child.pid),) if sys.platform == "linux" and self._world is not None else ()
+        return {"pid": child.pid, "send_fds": handle}
+
+    def do_signal(self, _: Connection, __: tuple[int, ...], *, pid: int, signal: int) -> Answer:
+        if pid in self._children:
+            self._signal(self._children[pid][0], signal)
+        return {}
+
+    def _need_world(self) -> World:
+        if self._world is None:
+            raise Refused("this testbed has no links; use the netns testbed for shaping", "usage")
+        return self._world
+
+    def _need_player(self) -> Player:
+        if self._player is None:
+            raise Refused("no replay is loaded; call replay() first", "usage")
+        return self._player
+
+    # --- processes ------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _signal(child: subprocess.Popen[bytes], number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, number)
+
+    def _reap(self) -> None:
+        """Report children that ended; bury adopted orphans."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            known = self._children.pop(ended.si_pid, None)
+            if known is None:
+                os.waitpid(ended.si_pid, 0)
+                continue
+            child, _, connection = known
+            notice = {"pid": child.pid, "status": child.wait()}
+            if connection in self._connections:
+                connection.send({"exit": notice})
+
+    def end(self) -> None:
+        """Kill what still runs. As process 1 of a namespace this is the kernel's work, done when we end."""
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if os.getpid() == 1:
+            return
+        for child, _, _ in self._children.values():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+        import psutil  # only here: a child may have left its session
+
+        while left := psutil.Process().children(recursive=True):
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left, timeout=1)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="thalweg-supervisor")
+    parser.add_argument("--control", type=int, required=True, help="descriptor of the launcher's connection")
+    parser.add_argument("--listen", type=int, help="descriptor of a listening socket")
+    parser.add_argument("--run", default="", help="label: the testbed's id")
+    options = parser.parse_args(arguments)
+    if sys.platform == "linux":  # orphans come to us, so that we can end them
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    control = socket.socket(fileno=options.control)
+    control.set_inheritable(False)
+    listener = None
+    if options.listen is not None:
+        listener = socket.socket(fileno=options.listen)
+        listener.set_inheritable(False)
+    supervisor = Supervisor(control, listener)
+    Connection(control).send({"hello": {"pid": os.getpid()}})
+    try:
+        supervisor.serve()
+    finally:
+        supervisor.end()
+
+
+if __name__ == "__main__":
+    main()

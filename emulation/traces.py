@@ -1,0 +1,304 @@
+"""A bandwidth trace: a link's rate as a step function of time that starts over when it ends.
+
+Rules: times start at 0 and rise strictly; a rate holds until the next row, the last one until
+``duration_s``; then the trace starts again from its first row. Rates are in bits per second and at least 0
+(0 is an outage). Nothing in a trace can be changed; every method that alters something returns another trace.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.middleware.errors import TraceError, UsageError
+
+FloatArray = npt.NDArray[np.float64]
+
+CHANGE_WINDOW_S = 10.0  # changes are counted on 10-s averages, as in the data sets' published summaries
+CHANGE_SHARE = 0.10  # "significant changes in the bandwidth (>= 10%)", Ranganathan et al., section 4
+SINGLE_ROW_DURATION_S = 1.0  # a trace of one row is a constant; its period is without effect
+MAX_WINDOWS = 10_000_000  # three years of 10-s windows: longer is a mistaken unit, and would eat the memory
+
+
+class TraceSummary(msgspec.Struct, frozen=True):
+    """What a trace is like. Quantiles and changes are those of its 10-s averages; the mean is exact.
+
+    ``changes`` counts how often the 10-s average has moved by at least 10 % from its value at the change
+    before; ``mean_change_s`` and ``median_change_s`` are the seconds between them, None without any.
+    ``zero_share`` is the share of the time at rate 0.
+    """
+
+    name: str
+    rows: int
+    duration_s: float
+    mean_bps: float
+    median_bps: float
+    p5_bps: float
+    p95_bps: float
+    changes: int
+    mean_change_s: float | None
+    median_change_s: float | None
+    zero_share: float
+
+
+@dataclass(frozen=True, eq=False)
+class BandwidthTrace:
+    """One link's rate over time, in wrap-around.
+
+    ``times_s`` and ``rates_bps``: shape (rows,), made read-only float64. ``duration_s``: the period; None
+    takes the last time plus the median step. Raises TraceError naming the trace when the rules above are broken.
+    """
+
+    name: str
+    times_s: FloatArray
+    rates_bps: FloatArray
+    duration_s: float = cast(float, None)
+
+    def __post_init__(self) -> None:
+        times, rates = _frozen(self.times_s), _frozen(self.rates_bps)
+        if times.ndim != 1 or times.shape != rates.shape or not times.size:
+            raise TraceError(
+                f"trace {self.name!r} needs as many times as rates, at least one;"
+                f" it has shapes {times.shape} and {rates.shape}"
+            )
+        if times[0] != 0.0 or not (np.diff(times) > 0).all() or not np.isfinite(times[-1]):
+            raise TraceError(f"trace {self.name!r}: times must start at 0 and rise strictly; sort its rows")
+        if not (np.isfinite(rates) & (rates >= 0)).all():
+            raise TraceError(f"trace {self.name!r}: rates must be finite and not negative, in bits per second")
+        duration = _default_duration_s(times) if self.duration_s is None else float(self.duration_s)
+        if not times[-1] < duration < math.inf:
+            raise TraceError(f"trace {self.name!r} cannot last {duration:g} s: its last row is at {times[-1]:g} s")
+        object.__setattr__(self, "times_s", times)
+        object.__setattr__(self, "rates_bps", rates)
+        object.__setattr__(self, "duration_s", duration)
+
+    def __len__(self) -> int:
+        return len(self.times_s)
+
+    def __repr__(self) -> str:
+        return f"BandwidthTrace({self.name!r}, {len(self)} rows, {self.duration_s:g} s, {self.mean_bps:g} bit/s)"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BandwidthTrace):
+            return NotImplemented
+        return (
+            (self.name, self.duration_s) == (other.name, other.duration_s)
+            and np.array_equal(self.times_s, other.times_s)
+            and np.array_equal(self.rates_bps, other.rates_bps)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.duration_s, len(self)))
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    @cached_property
+    def _edges(self) -> array[float]:
+        """Every row's time, and the duration: shape (rows + 1,). Arrays box one element at a time, fast."""
+        return array("d", [*self.times_s.tolist(), self.duration_s])
+
+    @cached_property
+    def _rates(self) -> array[float]:
+        return array("d", self.rates_bps.tobytes())
+
+    @cached_property
+    def _bits(self) -> array[float]:
+        """Bits carried from 0 to each edge: shape (rows + 1,)."""
+        with np.errstate(over="ignore"):
+            bits = np.cumsum(self.rates_bps * np.diff(np.frombuffer(self._edges)))
+        if not np.isfinite(bits[-1]):
+            raise TraceError(f"trace {self.name!r} carries more bits than can be counted; check its units")
+        return array("d", [0.0, *bits.tolist()])
+
+    def _position(self, t_s: float) -> float:
+        position = t_s % self.duration_s
+        return position if position < self.duration_s else 0.0  # -1e-20 % d == d
+
+    @property
+    def mean_bps(self) -> float:
+        """Time-weighted mean rate over one period."""
+        return self._bits[-1] / self.duration_s
+
+    def rate_at(self, t_s: float) -> float:
+        """Rate in bits per second at any time (before 0 and after the end the trace repeats)."""
+        return self._rates[bisect_right(self._edges, self._position(t_s)) - 1]
+
+    def bits_between(self, start_s: float, stop_s: float) -> float:
+        """Bits the link can carry between two times, ``start_s <= stop_s``; exact over wrap-arounds."""
+        return self._bits_until(stop_s) - self._bits_until(start_s)
+
+    def _bits_until(self, t_s: float) -> float:
+        position = self._position(t_s)
+        laps = round((t_s - position) / self.duration_s)
+        row = bisect_right(self._edges, position) - 1
+        return laps * self._bits[-1] + self._bits[row] + self._rates[row] * (position - self._edges[row])
+
+    def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
+        """Seconds that ``size_bytes`` take when they have the link to themselves from ``start_s`` on.
+
+        Integrated exactly over the steps, in O(log rows), whatever the number of wrap-arounds and outages. Raises
+        TraceError for a trace that is zero everywhere, UsageError for a negative size.
+        """
+        edges, rates, bits = self._edges, self._rates, self._bits
+        per_lap = bits[-1]
+        if per_lap <= 0.0:
+            raise TraceError(f"trace {self.name!r} is zero everywhere: nothing ever arrives; give it a floor")
+        if not 0.0 <= size_bytes < math.inf:
+            raise UsageError(f"cannot transfer {size_bytes} bytes; the size must be finite and not negative")
+        left = size_bytes * 8.0
+        if left == 0.0:
+            return 0.0
+        position = self._position(start_s)
+        row = bisect_right(edges, position) - 1
+        waited = edges[row + 1] - position
+        room = rates[row] * waited
+        if left <= room:
+            return left / rates[row]
+        target = bits[row + 1] + (left - room)  # counted from this lap's start
+        waited -= edges[row + 1]
+        if target > per_lap:
+            laps = math.ceil(target / per_lap) - 1
+            target = min(max(target - laps * per_lap, 0.0), per_lap)
+            waited += laps * self.duration_s
+        row = max(bisect_left(bits, target) - 1, 0)  # the row in which the last bit arrives
+        rest = target - bits[row]
+        return waited + edges[row] + (rest / rates[row] if rest > 0.0 else 0.0)
+
+    def steps(
+        self, start_s: float = 0.0, stop_s: float = math.inf, floor_bps: float = 0.0
+    ) -> Iterator[tuple[float, float]]:
+        """(time_s, rate_bps) at ``start_s``, then at every change before ``stop_s``, across wrap-arounds.
+
+        Lazy: without ``stop_s`` it never ends unless the rate is constant. ``floor_bps`` replaces lower rates,
+        since a shaper cannot be set to 0.
+        """
+        if not start_s < stop_s:
+            return
+        edges, rates = self._edges, [max(rate, floor_bps) for rate in self._rates]
+        position = self._position(start_s)
+        row = bisect_right(edges, position) - 1
+        last = rates[row]
+        yield start_s, last
+        if min(rates) == max(rates):
+            return
+        origin, laps = start_s - position, 0
+        while True:
+            row += 1
+            if row == len(rates):
+                row, laps = 0, laps + 1
+            time_s = origin + laps * self.duration_s + edges[row]
+            if time_s >= stop_s:
+                return
+            if rates[row] != last:
+                last = rates[row]
+                yield time_s, last
+
+    def averaged(self, window_s: float = CHANGE_WINDOW_S) -> FloatArray:
+        """Mean rate of every whole window of ``window_s`` in one period; of the period if it is shorter."""
+        windows = math.floor(self.duration_s / window_s)
+        if windows > MAX_WINDOWS:
+            raise TraceError(
+                f"trace {self.name!r} lasts {self.duration_s:g} s, too long for windows of {window_s:g} s;"
+                " are its times seconds?"
+            )
+        if windows == 0:
+            return np.array([self.mean_bps])
+        grid = np.minimum(np.arange(windows + 1) * window_s, self.duration_s)
+        bits = np.interp(grid, np.frombuffer(self._edges), np.frombuffer(self._bits))
+        return cast(FloatArray, np.diff(bits) / np.diff(grid))
+
+    def change_intervals_s(self, share: float = CHANGE_SHARE, window_s: float = CHANGE_WINDOW_S) -> FloatArray:
+        """Seconds between changes: a change is when the window's average has moved by ``share`` since the last.
+
+        The first interval starts at 0. Source: Ranganathan et al. (1998), section 4, "the expected time between
+        significant changes in the bandwidth (>= 10%)".
+        """
+        averages = self.averaged(window_s).tolist()
+        reference, since = averages[0], 0
+        intervals: list[int] = []
+        for window, rate in enumerate(averages):
+            if rate != reference and abs(rate - reference) >= share * reference:
+                intervals.append(window - since)
+                reference, since = rate, window
+        return np.array(intervals, dtype=np.float64) * window_s
+
+    def summary(self) -> TraceSummary:
+        """The trace in figures; see TraceSummary."""
+        p5, median, p95 = np.percentile(self.averaged(), [5, 50, 95]).tolist()
+        intervals = self.change_intervals_s()
+        held = np.diff(np.frombuffer(self._edges))
+        return TraceSummary(
+            name=self.name,
+            rows=len(self),
+            duration_s=self.duration_s,
+            mean_bps=self.mean_bps,
+            median_bps=median,
+            p5_bps=p5,
+            p95_bps=p95,
+            changes=len(intervals),
+            mean_change_s=float(intervals.mean()) if intervals.size else None,
+            median_change_s=float(np.median(intervals)) if intervals.size else None,
+            zero_share=float(held[self.rates_bps == 0.0].sum() / self.duration_s),
+        )
+
+    # --- altering -------------------------------------------------------------------------------------
+
+    def scaled(self, factor: float) -> BandwidthTrace:
+        """Every rate times ``factor`` (above 0)."""
+        _check_positive("factor", factor)
+        return self._with(self.times_s, self.rates_bps * factor, self.duration_s)
+
+    def floored(self, floor_bps: float) -> BandwidthTrace:
+        """Lower rates raised to ``floor_bps``: shapers cannot be set to 0, so outages need a floor."""
+        if not 0.0 <= floor_bps < math.inf:
+            raise UsageError(f"floor_bps is {floor_bps}; it must be finite and not negative")
+        return self._with(self.times_s, np.maximum(self.rates_bps, floor_bps), self.duration_s)
+
+    def dilated(self, time_scale: float) -> BandwidthTrace:
+        """The same bytes in 1/``time_scale`` of the time: times divided by it, rates multiplied."""
+        _check_positive("time_scale", time_scale)
+        return self._with(self.times_s / time_scale, self.rates_bps * time_scale, self.duration_s / time_scale)
+
+    def offset(self, by_s: float) -> BandwidthTrace:
+        """The trace that starts ``by_s`` later in this one and wraps: its rate at t is this one's at t + by_s."""
+        position = self._position(by_s)
+        if position == 0.0:
+            return self
+        row = bisect_right(self._edges, position) - 1
+        after = self.times_s[row + 1 :] - position
+        before = self.times_s[: row + 1] + (self.duration_s - position)
+        times = np.concatenate(([0.0], after, before))
+        rates = np.concatenate((self.rates_bps[row:], self.rates_bps[: row + 1]))
+        held = np.append(np.diff(times), self.duration_s - times[-1]) > 0.0  # a cut on a row leaves an empty one
+        return self._with(times[held], rates[held], self.duration_s)
+
+    def _with(self, times: FloatArray, rates: FloatArray, duration_s: float) -> BandwidthTrace:
+        times.flags.writeable = rates.flags.writeable = False
+        return BandwidthTrace(self.name, times, rates, duration_s)
+
+
+def _frozen(values: npt.ArrayLike) -> FloatArray:
+    """A read-only float64 array; shared when nobody else can write to it, else copied."""
+    given = np.asarray(values, dtype=np.float64)
+    if given.flags.writeable or given.base is not None:
+        given = given.copy()
+        given.flags.writeable = False
+    return given
+
+
+def _default_duration_s(times: FloatArray) -> float:
+    return float(times[-1] + np.median(np.diff(times))) if times.size > 1 else SINGLE_ROW_DURATION_S
+
+
+def _check_positive(what: str, value: float) -> None:
+    if not 0.0 < value < math.inf:
+        raise UsageError(f"{what} is {value}; it must be finite and above 0")

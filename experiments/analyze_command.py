@@ -1,0 +1,102 @@
+"""``thalweg analyze``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from thalweg.experiments.analysis import RunSummary
+    from thalweg.experiments.records import RunInfo
+
+
+def analyze(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Run folders, as `thalweg run` writes them.", show_default=False)
+    ],
+    master: Annotated[
+        str, typer.Option(help="Spark master; a cluster's workers must see the folders under the same path.")
+    ] = "local[*]",
+    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw each run's pictures.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line, no table.")] = False,
+) -> None:
+    """Summary tables and plots of run folders, on Spark.
+
+    Writes plots/*.png and summary.json into every run folder. Exit status 1 when a run lost, repeated or
+    reordered images, or delivered others than its reference.
+
+    Example: thalweg analyze runs/a runs/b
+    """
+    from thalweg.experiments.analysis import failures, load_runs, to_json
+    from thalweg.experiments.spark import check_master, find_java
+
+    check_master(master)
+    runs = load_runs(folders)
+    find_java()
+    summaries, pictures = _work(runs, master, plots)
+    if as_json:
+        print(to_json(summaries).decode())
+    else:
+        _print(summaries, runs, pictures)
+    wrong = [line for summary in summaries for line in failures(summary)]
+    sys.stdout.flush()
+    for line in wrong:
+        print(f"thalweg: {line}", file=sys.stderr)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _work(runs: Mapping[Path, RunInfo], master: str, plots: bool) -> tuple[list[RunSummary], dict[Path, list[Path]]]:
+    """Draw while Spark starts and computes; then write every summary."""
+    from thalweg.experiments.analysis import analyze_runs, write_summary
+    from thalweg.experiments.plots import plot_run
+    from thalweg.experiments.spark import session
+
+    stop = Event()
+    with ThreadPoolExecutor(1) as pool, _spinner(f"analysing {len(runs)} run{'s' * (len(runs) > 1)}"):
+        drawing = {folder: pool.submit(plot_run, folder, info, stop) for folder, info in runs.items() if plots}
+        try:
+            with session(master) as spark:
+                summaries = analyze_runs(spark, runs)
+            for folder, summary in zip(runs, summaries, strict=True):
+                write_summary(folder, summary)
+            return summaries, {folder: future.result() for folder, future in drawing.items()}
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _print(summaries: list[RunSummary], runs: Mapping[Path, RunInfo], pictures: Mapping[Path, list[Path]]) -> None:
+    from thalweg.experiments.records import SUMMARY, half_written
+    from thalweg.experiments.tables import print_runs
+
+    print_runs(summaries)
+    for folder, info in runs.items():
+        for note in info.notes:
+            print(f"note: {folder}: {note}")
+        for log in half_written(folder):
+            print(f"note: {folder}: {log} ends in half a line, which was left out; its writer was killed")
+        drawn = pictures.get(folder)
+        print(f"summary: {folder / SUMMARY}" + (f"   plots: {drawn[0].parent}{os.sep}" if drawn else ""))
+
+
+@contextmanager
+def _spinner(what: str) -> Iterator[None]:
+    """A spinner on a terminal; nothing elsewhere."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield

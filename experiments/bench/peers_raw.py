@@ -1,0 +1,77 @@
+"""The hand-written comparison: processes that know nothing but pyzmq and numpy.
+
+Started as ``python -m thalweg.experiments.bench.peers_raw node|hop JSON``. A process prints its endpoint, reads
+its children's endpoints (one line of JSON) from standard input, and ends when standard input is closed.
+
+*node*: one node of a REQ/REP tree. It asks all its children at once, combines what comes, holds the result until it is
+asked for, sends it, and asks its children again. *hop*: a DEALER that sends a partition for each credit it gets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import zmq
+
+from thalweg.experiments.bench.workload import FixedSource, maximum
+
+
+def node(site: int | None, size_bytes: int, zero_copy: bool) -> None:
+    """Run one node for ever; ``site`` is that of a source, None for an operator."""
+    context = zmq.Context()
+    replies = context.socket(zmq.REP)
+    replies.bind("tcp://127.0.0.1:*")
+    children = _meet(replies)
+    requests = [context.socket(zmq.REQ) for _ in children]
+    for socket, endpoint in zip(requests, children, strict=True):
+        socket.connect(endpoint)
+    source = None if site is None else FixedSource(site, size_bytes)
+    index = 0
+    while True:
+        value: Any
+        if source is not None:
+            value = source.produce(index)
+        else:
+            for socket in requests:
+                socket.send(b"")
+            frames = [socket.recv(copy=False) for socket in requests]
+            value = maximum([np.frombuffer(frame.buffer, np.uint8) for frame in frames])
+        replies.recv()
+        replies.send(value, copy=not zero_copy)
+        index += 1
+
+
+def hop(size_bytes: int, zero_copy: bool) -> None:
+    """Send a partition for each credit message that arrives, for ever."""
+    context = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.bind("tcp://127.0.0.1:*")
+    _meet(dealer)
+    source = FixedSource(0, size_bytes)
+    index = 0
+    while True:
+        dealer.recv()
+        dealer.send(source.produce(index), copy=not zero_copy)
+        index += 1
+
+
+def _meet(socket: zmq.Socket[bytes]) -> list[str]:
+    print(json.dumps({"endpoint": socket.getsockopt_string(zmq.LAST_ENDPOINT)}), flush=True)
+    children: list[str] = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    return children
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 4096):
+        continue
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    {"node": node, "hop": hop}[sys.argv[1]](**json.loads(sys.argv[2]))

@@ -1,0 +1,134 @@
+"""``bench tree``: a complete binary tree of maxima, one node a process, on loopback, side by side."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import zmq
+
+from thalweg.experiments.bench.processes import Pythons
+from thalweg.experiments.bench.rounds import Progress, Side, alternate, median_per_s, median_ratio, silent
+from thalweg.experiments.bench.workload import expected_digest
+from thalweg.middleware.client import Client
+from thalweg.middleware.cluster import LocalCluster
+from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
+from thalweg.middleware.errors import RunError, UsageError
+
+ALLOW = ("thalweg.experiments",)
+WORKLOAD = "thalweg.experiments.bench.workload"
+ANSWER_S = 30.0  # a raw tree that is silent for so long is broken
+
+
+def bench_dataflow(sources: int, size_bytes: int) -> Dataflow:
+    """The tree over hosts ``h1`` …, one fixed source on each."""
+    code = {f"h{i + 1}": Code(f"{WORKLOAD}:FixedSource", {"site": i, "size_bytes": size_bytes}) for i in range(sources)}
+    return complete_binary_tree(code, Code(f"{WORKLOAD}:Maximum"))
+
+
+class ThalwegTree:
+    """The tree on a running cluster; closing it leaves cluster and client, which may serve another."""
+
+    def __init__(self, client: Client, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
+        self._client = client
+        self._dataflow = dataflow
+        self._placement = placement
+
+    def stream(self, partitions: int) -> Iterator[Any]:
+        with self._client.run(self._dataflow, self._placement, partitions=partitions) as run:
+            for delivered in run:
+                yield delivered.value
+
+    def close(self) -> None:
+        """Nothing of its own to end."""
+
+
+class RawTree:
+    """The same tree by hand: REQ and REP sockets, a process a node. ``zero_copy``: how replies are sent."""
+
+    def __init__(self, dataflow: Dataflow, size_bytes: int, *, zero_copy: bool) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._pythons = Pythons()
+        try:
+            nodes = [name for name in dataflow.upward if name != dataflow.sink]
+            for name in nodes:
+                site = dataflow.sources.index(name) if name in dataflow.sources else None
+                spec = {"site": site, "size_bytes": size_bytes, "zero_copy": zero_copy}
+                self._pythons.start(name, "thalweg.experiments.bench.peers_raw", "node", spec)
+            endpoints = self._pythons.ready()
+            for name in nodes:
+                self._pythons.tell(name, [endpoints[child]["endpoint"] for child in dataflow.by_name[name].inputs])
+            self._sink = self._context.socket(zmq.REQ)
+            self._sink.setsockopt(zmq.RCVTIMEO, int(ANSWER_S * 1000))
+            self._sink.connect(endpoints[dataflow.by_name[dataflow.sink].inputs[0]]["endpoint"])
+        except BaseException:
+            self.close()
+            raise
+
+    def stream(self, partitions: int) -> Iterator[Any]:
+        for _ in range(partitions):
+            self._sink.send(b"")
+            try:
+                yield self._sink.recv(copy=False).buffer
+            except zmq.Again:
+                raise RunError(f"the hand-written tree was silent for {ANSWER_S:g} s; run the benchmark again") from None
+
+    def close(self) -> None:
+        self._pythons.close()
+        self._context.destroy(linger=0)
+
+
+def bench_tree(
+    *,
+    sources: int = 8,
+    size_bytes: int = 128 * 1024,
+    rounds: int = 7,
+    partitions: int = 200,
+    warm_up: int = 40,
+    others: bool = True,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Compare the sides; the object that ``thalweg bench tree --json`` prints.
+
+    Args:
+        sources: leaves of the tree, at least 2; the Thalweg and raw sides take one process a node.
+        size_bytes: of every partition.
+        rounds: of every side, in turn; rates are medians over them, ``ratio`` the median of each round's ratio.
+        partitions: timed in a round, after ``warm_up`` that are not.
+        others: also Ray and Dask, where they are installed.
+        progress: is told each step.
+
+    Raises UsageError for numbers that make no tree, RunError when a side's digest is wrong.
+    """
+    if sources < 2 or size_bytes < 1 or rounds < 1 or partitions < 1 or warm_up < 1:
+        raise UsageError("bench tree needs at least 2 sources, and at least 1 byte, round, partition and warm-up")
+    dataflow = bench_dataflow(sources, size_bytes)
+    spread = {name: f"h{sources + 1 + i}" for i, name in enumerate(dataflow.operators)}
+    placed = {name: f"h{i + 1}" for i, name in enumerate(dataflow.operators)}
+    with contextlib.ExitStack() as stack:
+        progress("starting the processes")
+        cluster = stack.enter_context(LocalCluster(sources + len(dataflow.operators), allow=ALLOW))
+        client = stack.enter_context(Client(cluster, allow=ALLOW))
+        sides: dict[str, Side] = {
+            "thalweg": ThalwegTree(client, dataflow, spread),
+            "raw": RawTree(dataflow, size_bytes, zero_copy=False),
+            "thalweg_placed": ThalwegTree(client, dataflow, placed),
+        }
+        for side in sides.values():
+            stack.callback(side.close)
+        played = alternate(sides, rounds, partitions, warm_up, progress)
+    digest = expected_digest(sources, size_bytes, partitions + warm_up + -(partitions + warm_up) % 4)
+    for name, each in played.items():
+        if any(one.digest != digest for one in each):
+            raise RunError(f"the side {name!r} delivered other bytes than a single-process run")
+    return {
+        "bench": "tree",
+        "thalweg_per_s": round(median_per_s(played["thalweg"]), 1),
+        "raw_per_s": round(median_per_s(played["raw"]), 1),
+        "ratio": round(median_ratio(played["thalweg"], played["raw"]), 3),
+        "ray_per_s": None,
+        "dask_per_s": None,
+        "thalweg_placed_per_s": round(median_per_s(played["thalweg_placed"]), 1),
+        "digest": digest,
+    }

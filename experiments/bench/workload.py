@@ -1,0 +1,70 @@
+"""What every side of a benchmark computes: the same fixed arrays, combined by the same maximum.
+
+A source hands out one of ``VARIANTS`` arrays made once, so that a benchmark times the moving and combining of
+partitions and not their making.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.operators.interface import Operator, Source
+
+VARIANTS = 4  # partition i of a source has the bytes of partition i + VARIANTS
+
+Bytes = NDArray[np.uint8]
+
+
+class FixedSource(Source):
+    """Hands out ``size_bytes`` fixed pseudo-random bytes; ``site`` and ``index % VARIANTS`` choose which."""
+
+    def __init__(self, site: int, size_bytes: int) -> None:
+        self._arrays = [
+            np.random.default_rng([site, variant]).integers(0, 256, size_bytes, dtype=np.uint8)
+            for variant in range(VARIANTS)
+        ]
+        for array in self._arrays:
+            array.flags.writeable = False
+
+    def produce(self, index: int) -> Bytes:
+        return self._arrays[index % VARIANTS]
+
+    def size_bytes(self) -> float:
+        return float(self._arrays[0].nbytes)
+
+
+class Maximum(Operator):
+    """The largest of the inputs, byte by byte."""
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Bytes:
+        return maximum(inputs)
+
+
+def maximum(inputs: Sequence[Bytes]) -> Bytes:
+    """The largest of at least two arrays of equal shape, element by element."""
+    out: Bytes = np.maximum(inputs[0], inputs[1])
+    for other in inputs[2:]:
+        np.maximum(out, other, out=out)
+    return out
+
+
+def expected_digest(sites: int, size_bytes: int, partitions: int) -> str:
+    """What ``digest_of`` gives for partitions 0 … of the maximum over ``sites`` sources."""
+    sources = [FixedSource(site, size_bytes) for site in range(sites)]
+    cycle = [
+        sources[0].produce(i) if sites == 1 else maximum([s.produce(i) for s in sources]) for i in range(VARIANTS)
+    ]
+    return digest_of(cycle[i % VARIANTS] for i in range(partitions))
+
+
+def digest_of(values: Iterable[Any]) -> str:
+    """SHA-256 over the bytes of all values in their order."""
+    state = hashlib.sha256()
+    for value in values:
+        state.update(value)
+    return f"sha256:{state.hexdigest()}"

@@ -1,0 +1,309 @@
+"""Run folders: the event log of a run (Parquet) and its whole configuration (``run.toml``).
+
+A run folder holds ``run.toml``, ``events.parquet``, ``images/<placement>/NNN.png``, ``plots/`` and
+``summary.json``. While a run goes on, every host process appends its records as JSON Lines to a file of its
+own, one ``Record`` a line; ``write_events`` turns those files into one Parquet file when it has ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from thalweg.middleware.errors import RunError, UsageError
+
+RUN_TOML = "run.toml"
+EVENTS = "events.parquet"
+IMAGES = "images"
+PLOTS = "plots"
+SUMMARY = "summary.json"
+FORMAT = 1  # of a run folder; raised when an older reader would misread it
+
+SCHEMA = pa.schema(
+    [
+        pa.field("run", pa.string(), nullable=False),
+        pa.field("placement", pa.string()),  # null: the record belongs to the run, not to one placement
+        pa.field("host", pa.string(), nullable=False),
+        pa.field("t_s", pa.float64(), nullable=False),  # emulated seconds since the placement's start
+        pa.field("wall_s", pa.float64(), nullable=False),  # Unix time
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("node", pa.string()),
+        pa.field("peer", pa.string()),
+        pa.field("index", pa.int64()),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("duration_s", pa.float64()),
+        pa.field("value", pa.float64()),
+        pa.field("detail", pa.string()),  # a JSON object
+    ]
+)
+SPARK_SCHEMA = (
+    "run string, placement string, host string, t_s double, wall_s double, kind string, node string,"
+    " peer string, `index` bigint, size_bytes bigint, duration_s double, value double, detail string"
+)
+ROW_GROUP = 16_384  # rows held in memory at a time, about 5 MB
+MAX_LINE_BYTES = 1 << 20  # a record is some hundred bytes; a longer line is not one of ours
+_TORN = b"thalweg.half_written"
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One line of a host's log. ``t`` is emulated seconds since the placement's start, ``wall`` Unix time.
+
+    What the other fields mean depends on ``kind``; kinds that the analysis does not know are kept.
+    """
+
+    t: float
+    wall: float
+    host: str
+    kind: str
+    placement: str | None = None
+    node: str | None = None
+    peer: str | None = None
+    index: int | None = None
+    size_bytes: int | None = None
+    duration_s: float | None = None
+    value: float | None = None
+    detail: dict[str, Any] | None = None
+
+
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``run.toml`` holds: how to read the run's records, its whole configuration, and the versions.
+
+    ``run`` is unlike that of any other run; ``images`` is how many partitions each placement must deliver;
+    ``time_scale`` is emulated seconds per wall second; ``reference_digest`` is the ``sequence_digest`` of a
+    single-process run of the same seed; ``config`` is everything else the run was started with.
+    """
+
+    run: str
+    testbed: str
+    seed: int
+    images: int
+    placements: list[str]
+    format: int = FORMAT
+    time_scale: float = 1.0
+    delay_emulated: bool = False
+    reference_digest: str | None = None
+    started: str | None = None  # ISO 8601, UTC
+    hosts: list[str] = []
+    notes: list[str] = []  # what the reader must know, such as "rates only: the kernel has no netem"
+    config: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+
+
+def sequence_digest(digests: Iterable[str]) -> str:
+    """The digest of a whole delivery, ``sha256:`` and 64 hex digits, from its partitions' in their order.
+
+    It is the SHA-256 of the partitions' digests (any text, as in ``detail.digest``) joined by newlines.
+    """
+    whole = hashlib.sha256()
+    for i, digest in enumerate(digests):
+        whole.update(f"\n{digest}".encode() if i else digest.encode())
+    return f"sha256:{whole.hexdigest()}"
+
+
+# --- the event log ----------------------------------------------------------------------------------
+
+
+def write_events(run_folder: Path, run_id: str, jsonl_files: Iterable[Path]) -> Path:
+    """Gather the hosts' logs into ``run_folder/events.parquet`` and return its path.
+
+    Rows keep each file's order. At most ``ROW_GROUP`` rows are in memory. The file appears whole or not at
+    all. A last line without its newline that does not decode (its writer was killed) is left out and its
+    file noted in the Parquet metadata (``half_written``); anything else that is not a record raises RunError
+    naming file and line.
+    """
+    target = run_folder / EVENTS
+    part = run_folder / f".{EVENTS}.{os.getpid()}"
+    torn: list[str] = []
+    try:
+        with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
+            columns: list[list[Any]] = [[] for _ in SCHEMA]
+            for path in jsonl_files:
+                for record, detail in _read_log(path, torn):
+                    row = (
+                        run_id, record.placement or None, record.host, record.t, record.wall, record.kind,
+                        record.node, record.peer, record.index, record.size_bytes, record.duration_s,
+                        record.value, detail,
+                    )  # fmt: skip
+                    for column, value in zip(columns, row, strict=True):
+                        column.append(value)
+                    if len(columns[0]) == ROW_GROUP:
+                        _flush(writer, columns)
+            _flush(writer, columns)
+            writer.add_key_value_metadata({_TORN: json.dumps(torn).encode()})
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.replace(target)
+    except OSError as error:
+        raise RunError(f"{target} cannot be written: {error.strerror or error}; free space there") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return target
+
+
+def _flush(writer: pq.ParquetWriter, columns: list[list[Any]]) -> None:
+    if columns[0]:
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+        writer.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA), row_group_size=ROW_GROUP)
+    for column in columns:
+        column.clear()
+
+
+class _Line(Record, frozen=True, forbid_unknown_fields=True):
+    """A record whose detail stays the JSON text it was."""
+
+    detail: msgspec.Raw = msgspec.Raw(b"")  # type: ignore[assignment]
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+def _read_log(path: Path, torn: list[str]) -> Iterator[tuple[Record, str | None]]:
+    """Each record of one host's log with its detail as JSON text; ``torn`` gets half-written files' names."""
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    raise RunError(f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes; not a host log")
+                try:
+                    record = _decode_line(line)
+                    detail = bytes(record.detail).decode() or None
+                    if detail is not None and detail != "null" and not detail.startswith("{"):
+                        raise msgspec.ValidationError("Expected `object` - at `$.detail`")
+                    _check_range(record)
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                    if not line.endswith(b"\n"):
+                        torn.append(path.name)
+                        return
+                    raise RunError(
+                        f"{path}, line {number}: not a record ({error}); the log is damaged, run again"
+                    ) from None
+                yield record, None if detail == "null" else detail
+    except OSError as error:
+        raise RunError(f"host log {path} cannot be read: {error.strerror or error}") from error
+
+
+def _check_range(record: Record) -> None:
+    for name, value in (("index", record.index), ("size_bytes", record.size_bytes)):
+        if value is not None and not -(2**63) <= value < 2**63:
+            raise msgspec.ValidationError(f"Expected a 64-bit `int` - at `$.{name}`")
+
+
+def half_written(run_folder: Path) -> list[str]:
+    """Names of the host logs whose last line was half-written, from the event log's metadata."""
+    metadata = pq.read_metadata(run_folder / EVENTS).metadata or {}
+    return list(json.loads(metadata.get(_TORN, b"[]")))
+
+
+# --- run.toml ---------------------------------------------------------------------------------------
+
+
+def save_run(run_folder: Path, info: RunInfo) -> Path:
+    """Write ``run.toml`` (whole or not at all) and return its path; None values are left out."""
+    target = run_folder / RUN_TOML
+    part = run_folder / f".{RUN_TOML}.{os.getpid()}"
+    text = to_toml(msgspec.to_builtins(info))
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
+    except OSError as error:
+        raise RunError(f"{target} cannot be written: {error.strerror or error}; choose another --out") from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+    return target
+
+
+def load_run(folder: Path) -> RunInfo:
+    """Read a run folder's ``run.toml``.
+
+    Raises UsageError when ``folder`` is not a run folder, has no event log, or its ``run.toml`` is damaged
+    or of a newer format.
+    """
+    path = folder / RUN_TOML
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"{folder} is not a run folder (no {RUN_TOML}); name one that `run` wrote") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    if isinstance(form := tree.get("format", FORMAT), int) and form > FORMAT:
+        raise UsageError(f"{path} is of format {form} and this version reads up to {FORMAT}; upgrade thalweg")
+    try:
+        info = msgspec.convert(tree, RunInfo)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path} is damaged: {error}") from None
+    if not math.isfinite(info.time_scale) or info.time_scale <= 0:
+        raise UsageError(f"{path} is damaged: time_scale must be positive, not {info.time_scale}")
+    if not (folder / EVENTS).is_file():
+        raise UsageError(f"{folder} has no {EVENTS}; its run did not end, run it again")
+    return info
+
+
+# --- a TOML writer (the standard library only reads) ------------------------------------------------
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+
+
+def to_toml(tree: Mapping[str, Any]) -> str:
+    """TOML 1.0 of nested mappings, lists, strings, booleans, 64-bit integers and floats.
+
+    ``tomllib.loads`` gives an equal tree back; keys whose value is None are left out. Raises UsageError,
+    naming the key, for anything else.
+    """
+    return "\n".join(_table(tree, ())).strip("\n") + "\n"
+
+
+def _table(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    here = {key: value for key, value in tree.items() if value is not None and not isinstance(value, Mapping)}
+    below = {key: value for key, value in tree.items() if isinstance(value, Mapping)}
+    if path and (here or not below):
+        yield f"\n[{'.'.join(_key(name, path) for name in path)}]"
+    for key, value in here.items():
+        yield f"{_key(key, path)} = {_value(value, (*path, key))}"
+    for key, value in below.items():
+        yield from _table(value, (*path, key))
+
+
+def _key(key: object, path: tuple[str, ...]) -> str:
+    if not isinstance(key, str):
+        raise UsageError(f"key {key!r} of {'.'.join(map(str, path)) or 'the configuration'} is not a string")
+    return key if _BARE_KEY.fullmatch(key) else _string(key, path)
+
+
+def _string(text: str, path: tuple[str, ...]) -> str:
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise UsageError(f"{'.'.join(map(str, path))} has text that is not Unicode: {text!r}")
+    body = (_ESCAPES.get(char) or (f"\\u{ord(char):04x}" if char < " " or char == "\x7f" else char) for char in text)
+    return f'"{"".join(body)}"'
+
+
+def _value(value: object, path: tuple[str, ...]) -> str:
+    if isinstance(value, str):
+        return _string(value, path)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return str(int(value))
+    if isinstance(value, float):
+        return repr(float(value))  # also inf, -inf and nan are TOML's own words
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_value(item, path) for item in value)}]"
+    if isinstance(value, Mapping):
+        pairs = (f"{_key(k, path)} = {_value(v, (*path, k))}" for k, v in value.items() if v is not None)
+        return f"{{{', '.join(pairs)}}}"
+    raise UsageError(f"{'.'.join(map(str, path))} cannot be written as TOML: {value!r}")

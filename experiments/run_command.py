@@ -1,0 +1,184 @@
+"""``thalweg run``."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from thalweg.emulation.rates import parse_rate
+from thalweg.experiments.config import RunConfig
+
+if TYPE_CHECKING:
+    from thalweg.experiments.analysis import RunSummary
+    from thalweg.experiments.runner import Outcome
+
+_DEFAULT = RunConfig()
+DEFAULT_DATA_SET = "wanify_aws"  # of a collection: wide-area paths between eight cloud regions, all measured at once
+
+
+def run(
+    testbed: Annotated[str, typer.Option(help="netns: shaped network namespaces; loopback: unshaped.")] = "netns",
+    servers: Annotated[int, typer.Option(help="Image servers, beside the client.")] = 8,
+    placement: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Placement algorithm; give it several times to compare.", show_default="download-all, one-shot"
+        ),
+    ] = None,
+    images: Annotated[int, typer.Option(help="Composites to deliver under each placement.")] = 60,
+    tree: Annotated[str, typer.Option(help="Order of combination: binary, left-deep, star.")] = "binary",
+    rule: Annotated[str, typer.Option(help="Pixel selection: max, min, latest, or package.module:function.")] = "max",
+    seed: Annotated[int, typer.Option(help="Of images, link assignment and generated traces.")] = 1,
+    traces: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of bandwidth traces, or a collection with bandwidth/<data set>; generated ones without.",
+            envvar="THALWEG_TRACES",
+        ),
+    ] = None,
+    link_mean: Annotated[
+        str | None, typer.Option(help="Scale the pool by one constant to this mean rate, e.g. 0.2mbit.")
+    ] = None,
+    time_scale: Annotated[float, typer.Option(help="Emulated seconds per second: rates × N, periods ÷ N.")] = 1.0,
+    view: Annotated[
+        str, typer.Option(help="What planners know: probe, or truth (the emulator's own values).")
+    ] = "probe",
+    cost: Annotated[
+        str, typer.Option(help="What planners minimise: expected-period, period, or critical-path (the paper's).")
+    ] = _DEFAULT.cost,
+    startup_s: Annotated[float, typer.Option(help="Message start-up cost that planners reckon with.")] = 0.0,
+    disk_rate: Annotated[
+        float | None, typer.Option(help="Disk bandwidth that planners reckon with, bytes/s.", show_default="free")
+    ] = None,
+    pixel_s: Annotated[
+        float | None, typer.Option(help="Composition time a pixel that planners reckon with.", show_default="measured")
+    ] = None,
+    image_bytes: Annotated[int, typer.Option(help="Mean size of the synthetic images.")] = 131_072,
+    image_deviation: Annotated[float, typer.Option(help="Its relative standard deviation.")] = 0.25,
+    dtype: Annotated[str, typer.Option(help="uint8 or uint16.")] = "uint8",
+    bands: Annotated[int, typer.Option(help="Bands of the synthetic images.")] = 1,
+    folder: Annotated[
+        Path | None, typer.Option(help="Your own images (PNG, JPEG, TIFF): one subfolder a server.")
+    ] = None,
+    skip_corrupt: Annotated[bool, typer.Option("--skip-corrupt", help="Leave out images that cannot be read.")] = False,
+    pictures: Annotated[int, typer.Option(help="How many composites to keep as PNG.")] = 12,
+    prove: Annotated[bool, typer.Option(help="Measure every link before the run.")] = True,
+    out: Annotated[Path | None, typer.Option(help="Run folder.", show_default="runs/<time>")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
+) -> None:
+    """Run one workload on one testbed under one or more placements.
+
+    Example: thalweg run --servers 8 --placement download-all --placement one-shot --images 60
+    --time-scale 120 --link-mean 0.2mbit --seed 1 --out runs/a
+    """
+    options: dict[str, Any] = {
+        "testbed": testbed,
+        "servers": servers,
+        "placements": tuple(placement or _DEFAULT.placements),
+        "images": images,
+        "tree": tree,
+        "rule": rule,
+        "seed": seed,
+        "traces": None if traces is None or testbed == "loopback" else str(pool_folder(traces)),
+        "link_mean_bps": None if link_mean is None else parse_rate(link_mean),
+        "time_scale": time_scale,
+        "view": view,
+        "cost": cost,
+        "startup_s": startup_s,
+        "disk_bytes_per_s": disk_rate,
+        "pixel_s": pixel_s,
+        "image_bytes": image_bytes,
+        "image_deviation": image_deviation,
+        "dtype": dtype,
+        "bands": bands,
+        "folder": None if folder is None else str(folder),
+        "skip_corrupt": skip_corrupt,
+        "pictures": pictures,
+        "prove": prove,
+    }
+    config = make_config(options)
+    where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    run_and_report(config, where, as_json=as_json)
+
+
+def pool_folder(folder: Path) -> Path:
+    """``folder``, or in a collection of data sets its default one."""
+    sets = folder / "bandwidth"
+    if not sets.is_dir():
+        return folder
+    preferred = sets / DEFAULT_DATA_SET
+    return preferred if preferred.is_dir() else sets
+
+
+def make_config(options: dict[str, Any]) -> RunConfig:
+    """The options as a checked configuration; UsageError names the one that does not fit."""
+    from thalweg.middleware.errors import UsageError
+
+    try:
+        return msgspec.convert(options, RunConfig).check()
+    except msgspec.ValidationError as error:
+        raise UsageError(f"an option does not fit: {error}; see thalweg run --help") from None
+
+
+def run_and_report(config: RunConfig, where: Path, *, as_json: bool) -> None:
+    """Execute, summarise without Spark, and print."""
+    from thalweg.experiments.runner import execute
+    from thalweg.experiments.sheets import write_sheet
+    from thalweg.experiments.summary import summarize_run
+
+    with progress() as tell:
+        outcome = execute(config, where, tell)
+        sheet = write_sheet(config, outcome)
+    summary = summarize_run(outcome.folder)
+    _print(summary, outcome, sheet, as_json=as_json)
+
+
+def _print(summary: RunSummary, outcome: Outcome, sheet: Path | None, *, as_json: bool) -> None:
+    """The table and where things are, or the JSON object; exit status 1 when a promise was not kept."""
+    from thalweg.experiments.analysis import failures, to_json
+    from thalweg.experiments.tables import print_runs
+
+    if as_json:
+        print(to_json([summary]).decode())
+    else:
+        print_runs([summary])
+        for label, placed in outcome.placed.items():
+            where = ", ".join(f"{node} {host}" for node, host in placed.items())
+            print(f"{label}: {where}")
+        for note in outcome.info.notes:
+            print(f"note: {note}")
+        print(f"records: {outcome.folder}" + (f"   pictures: {sheet}" if sheet else ""))
+        print(f"next: thalweg analyze {outcome.folder}")
+    wrong = failures(summary)
+    for line in wrong:
+        print(f"thalweg: {line}", file=sys.stderr)
+    if wrong:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def progress() -> Iterator[Any]:
+    """A progress bar on a terminal; nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda what, done, total: None
+        return
+    columns = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total or None)
+
+        yield tell
+    sys.stderr.flush()

@@ -1,0 +1,373 @@
+"""``thalweg run``: a testbed, its hosts, the client's worker, and the records they leave, put together.
+
+Whatever happens, host processes and testbed are gone when ``execute`` returns or raises, and what was recorded until
+then is in the run folder.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import selectors
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from thalweg.emulation.replay import ReplayHandle
+from thalweg.emulation.testbed import LinkShape, Testbed, TestbedProcess, open_testbed
+from thalweg.emulation.traces import BandwidthTrace
+from thalweg.experiments.config import RunConfig
+from thalweg.experiments.network import build_links
+from thalweg.experiments.records import RunInfo, save_run, sequence_digest, write_events
+from thalweg.experiments.run_worker import Go, Job, Word
+from thalweg.experiments.workload import CLIENT, build_dataflow, host_names, images_available, reference_digests
+from thalweg.middleware.cluster import host_command, host_environment, wait_ready_lines
+from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.errors import HostLostError, RunError, UsageError
+from thalweg.middleware.network_view import Link
+from thalweg.middleware.planning import CostParameters, get_cost_model, get_planner
+
+PORT = 7800  # control port of every host in a testbed with addresses of its own
+FREE_BYTES_PER_S = 1e18  # a disk that costs nothing; JSON has no infinity
+# What bounds the rate here: every pair of hosts has a link of its own, and a node demands while it sends.
+LINKS_APART = {"interface": "independent", "node_cycles": False}
+START_S = 60.0
+END_S = 5.0
+Tell = Callable[[str, int, int], None]  # (what is going on, done, of how many; 0 of 0: unknown)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a run left: its folder, and for each placement where the operators were and how many images came."""
+
+    info: RunInfo
+    folder: Path
+    placed: dict[str, dict[str, str]]
+    delivered: dict[str, int]
+
+
+def execute(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
+    """Run every placement of ``config`` in turn and leave ``run.toml`` and ``events.parquet`` in ``folder``.
+
+    Raises UsageError and its kin before anything is started, RunError or HostLostError when a run cannot go on.
+    """
+    config.check()
+    for name in config.placements:
+        get_planner(name)
+    get_cost_model(config.cost)
+    dataflow = build_dataflow(config)
+    hosts = [*host_names(config.servers), CLIENT]
+    tell("reading the images", 0, 0)
+    images = images_available(config)
+    config = msgspec.structs.replace(config, images=images)
+    links = build_links(config, hosts, len(dataflow.nodes) - 1) if config.testbed != "loopback" else {}
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty; choose another --out, or remove it")
+    bed = open_testbed(config.testbed, hosts)
+    logs = folder / "logs"
+    logs.mkdir(parents=True)
+    try:
+        session = _Session(config, dataflow, hosts, links, bed, folder, tell)
+        with ExitStack() as stack:
+            stack.callback(session.save)
+            session.run(stack)
+    except BaseException:
+        if not any(folder.glob("*.parquet")):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    assert session.info is not None
+    return Outcome(session.info, folder, session.placed, session.delivered)
+
+
+class _Session:
+    """One call of ``execute``."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        dataflow: Dataflow,
+        hosts: list[str],
+        links: dict[Link, BandwidthTrace],
+        bed: Testbed,
+        folder: Path,
+        tell: Tell,
+    ) -> None:
+        self.config, self.dataflow, self.hosts, self.links = config, dataflow, hosts, links
+        self.bed, self.folder, self.tell = bed, folder, tell
+        self.logs = folder / "logs"
+        self.run_id = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{config.testbed}-{config.seed}"
+        self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self.info: RunInfo | None = None
+        self.reference: str | None = None
+        self.rows: list[dict[str, Any]] = []  # what the testbed itself has to record
+        self.placed: dict[str, dict[str, str]] = {}
+        self.delivered: dict[str, int] = {}
+        self.notes: list[str] = []
+        self.processes: dict[str, TestbedProcess] = {}
+
+    def run(self, stack: ExitStack) -> None:
+        config, tell = self.config, self.tell
+        self.reference = self._reference()
+        tell("setting up the testbed", 0, 0)
+        stack.callback(self.bed.down)
+        self.bed.up()
+        if self.links:
+            self._shape_and_prove()
+        tell("starting the hosts", 0, 0)
+        addresses, outputs = self._start_hosts(stack)
+        worker, words = self._start_worker(stack, addresses, outputs)
+        replay = None
+        if self.links:
+            replay = self.bed.replay(self.links, config.time_scale)
+            stack.callback(replay.stop)
+        for label in config.placements:
+            truth = None
+            if config.view == "truth":
+                truth = [(a, b, trace.rate_at(0.0)) for (a, b), trace in self.links.items()]
+            began = time.time()
+            if replay is not None:
+                replay.start()
+            self._write(worker, msgspec.json.encode(Go(label, truth)))
+            self._follow(label, words)
+            if replay is not None:
+                replay.stop()
+                self._record_replay(label, began, replay)
+        self._end(worker)
+
+    def _reference(self) -> str:
+        """What a single process makes of the same sources."""
+        images, digests = self.config.images, []
+        for one in reference_digests(self.dataflow, images):
+            digests.append(one)
+            self.tell("composing on a single machine", len(digests), images)
+        return sequence_digest(digests)
+
+    def _shape_and_prove(self) -> None:
+        scale = self.config.time_scale
+        self.bed.shape({link: LinkShape(rate_bps=trace.rate_at(0.0) * scale) for link, trace in self.links.items()})
+        if not self.config.prove:
+            return
+        self.tell("proving the links", 0, 0)
+        now = time.time()
+        for proof in self.bed.prove():
+            detail = {"asked_bps": proof.asked_bps, "error": proof.error, "method": proof.method}
+            self.rows.append(
+                {
+                    "t": 0.0,
+                    "wall": now,
+                    "host": proof.src,
+                    "peer": proof.dst,
+                    "kind": "proof",
+                    "value": proof.delivered_bps,
+                    "size_bytes": proof.size_bytes,
+                    "duration_s": proof.seconds,
+                    "detail": detail,
+                }
+            )
+
+    def _start_hosts(self, stack: ExitStack) -> tuple[dict[str, str], dict[str, IO[bytes]]]:
+        """Start a host process on every server; their control endpoints, and their standard outputs."""
+        outputs: dict[str, IO[bytes]] = {}
+        for name in self.hosts:
+            if name == CLIENT:
+                continue
+            command = host_command(
+                name, self._listen(name), time_scale=self.config.time_scale, records=self.logs, insecure=True
+            )
+            outputs[name] = self._spawn(stack, name, name, command)[1]
+        ready = wait_ready_lines({name: stream.fileno() for name, stream in outputs.items()}, START_S)
+        return {name: line["control"] for name, line in ready.items()}, outputs
+
+    def _listen(self, host: str) -> str:
+        return f"tcp://{self.bed.hosts[host]}:{'*' if self.config.testbed == 'loopback' else PORT}"
+
+    def _spawn(self, stack: ExitStack, host: str, name: str, command: list[str]) -> tuple[IO[bytes], IO[bytes]]:
+        """Start ``command`` on ``host``; its standard input and output. Its errors go to a file of the run folder."""
+        with (self.logs / f"{name}.err").open("wb") as errors:
+            process = self.bed.run(
+                host, command, env=host_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+            )
+        self.processes[name] = process
+        stack.callback(process.close)
+        stack.callback(process.kill)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        return process.stdin, process.stdout
+
+    def _start_worker(
+        self, stack: ExitStack, addresses: dict[str, str], outputs: Mapping[str, IO[bytes]]
+    ) -> tuple[IO[bytes], Iterator[Word]]:
+        config = self.config
+        job = Job(
+            dataflow=self.dataflow,
+            addresses=addresses,
+            listen=self._listen(CLIENT),
+            insecure=True,
+            time_scale=config.time_scale,
+            images=config.images,
+            pictures=config.pictures,
+            cost=config.cost,
+            cost_options=LINKS_APART if config.cost == "period" else {},
+            costs=CostParameters(
+                startup_s=config.startup_s, disk_bytes_per_s=config.disk_bytes_per_s or FREE_BYTES_PER_S
+            ),
+            records=str(self.logs),
+            pictures_to=str(self.folder / "images"),
+        )
+        command = [sys.executable, "-m", "thalweg.experiments.run_worker"]
+        stdin, stdout = self._spawn(stack, CLIENT, "worker", command)
+        words = self._words(stdout, outputs)
+        self._write(stdin, msgspec.json.encode(job))
+        first = next(words)
+        if first.event != "ready":
+            self._failed(first)
+        return stdin, words
+
+    @staticmethod
+    def _write(stream: IO[bytes], line: bytes) -> None:
+        stream.write(line + b"\n")
+        stream.flush()
+
+    def _words(self, worker: IO[bytes], outputs: Mapping[str, IO[bytes]]) -> Iterator[Word]:
+        """What the worker says; HostLostError as soon as a host process or the worker has ended."""
+        decoder = msgspec.json.Decoder(Word)
+        buffer = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(worker, selectors.EVENT_READ, "worker")
+            for name, stream in outputs.items():
+                selector.register(stream, selectors.EVENT_READ, name)
+            while True:
+                for key, _ in selector.select():
+                    piece = os.read(key.fd, 65536)
+                    if not piece:
+                        raise HostLostError(self._epitaph(key.data))
+                    if key.data == "worker":
+                        *lines, buffer = (buffer + piece).split(b"\n")
+                        yield from map(decoder.decode, lines)
+
+    def _epitaph(self, name: str) -> str:
+        process = self.processes[name]
+        try:
+            status = process.wait(2.0)
+        except TimeoutError:
+            status = None
+        what = "the client's worker" if name == "worker" else f"host {name!r}"
+        last = (self.logs / f"{name}.err").read_text(errors="replace").strip().splitlines()
+        return f"{what} ended with status {status}" + (f"; its last line: {last[-1]}" if last else "")
+
+    def _follow(self, label: str, words: Iterator[Word]) -> None:
+        """Show a placement's progress until it is done."""
+        self.delivered[label] = 0
+        total = self.config.images
+        self.tell(f"{label}: planning", 0, total)
+        for word in words:
+            if word.event == "delivered":
+                self.delivered[label] += 1
+                self.tell(label, self.delivered[label], total)
+            elif word.event == "planned":
+                self.placed[label] = word.detail["placement"]
+                self.tell(label, 0, total)
+            elif word.event == "done":
+                return
+            else:
+                self._failed(word)
+
+    @staticmethod
+    def _failed(word: Word) -> None:
+        raise UsageError(word.message) if word.usage else RunError(word.message or f"the worker said {word.event!r}")
+
+    def _end(self, worker: IO[bytes]) -> None:
+        """Let everybody finish their logs."""
+        worker.close()
+        self.processes["worker"].wait(END_S)
+        for name, process in self.processes.items():
+            if name != "worker":
+                process.terminate()
+        for process in self.processes.values():
+            process.wait(END_S)
+
+    def _record_replay(self, label: str, began: float, replay: ReplayHandle) -> None:
+        """What the links were asked and what they delivered, sampled while the placement ran."""
+        scale = self.config.time_scale
+        offset = time.time() - time.monotonic()
+        for sample in self.bed.samples():
+            wall = sample.at_s + offset
+            detail = {"asked_bps": sample.asked_bps, "backlogged": sample.backlogged}
+            self.rows.append(
+                {
+                    "t": (wall - began) * scale,
+                    "wall": wall,
+                    "host": sample.src,
+                    "peer": sample.dst,
+                    "placement": label,
+                    "kind": "link",
+                    "value": sample.delivered_bps,
+                    "detail": detail,
+                }
+            )
+        statistics = msgspec.to_builtins(replay.statistics())
+        self.rows.append(
+            {"t": 0.0, "wall": began, "host": "testbed", "placement": label, "kind": "replay", "detail": statistics}
+        )
+
+    def save(self) -> None:
+        """Write run.toml and the event log from whatever has been recorded."""
+        if self.reference is None:
+            return
+        config = self.config
+        self.info = RunInfo(
+            run=self.run_id,
+            testbed=config.testbed,
+            seed=config.seed,
+            images=config.images,
+            placements=list(config.placements),
+            time_scale=config.time_scale,
+            delay_emulated=self.bed.delay_emulated,
+            reference_digest=self.reference,
+            started=self.started,
+            hosts=self.hosts,
+            notes=self.notes,
+            config={key: value for key, value in msgspec.to_builtins(config).items() if value is not None},
+            versions=versions(),
+        )
+        self._enrich()
+        (self.logs / "testbed.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(self.rows))
+        files = sorted(self.logs.glob("*.jsonl"))
+        write_events(self.folder, self.run_id, files)
+        save_run(self.folder, self.info)
+        for path in files:
+            path.unlink()
+        for path in self.logs.glob("*.err"):
+            if path.stat().st_size == 0:
+                path.unlink()
+        if not any(self.logs.iterdir()):
+            self.logs.rmdir()
+
+    def _enrich(self) -> None:
+        """Set the emulator's truth beside every estimate."""
+        path = self.logs / "deliveries.jsonl"
+        if not (path.exists() and self.links):
+            return
+        lines = []
+        for line in path.read_bytes().splitlines():
+            row = msgspec.json.decode(line)
+            if row["kind"] == "estimate":
+                link = (row["detail"]["src"], row["detail"]["dst"])
+                row["host"], row["peer"] = link
+                row["detail"]["truth_bps"] = self.links[link].rate_at(row["t"])
+            lines.append(row)
+        path.write_bytes(msgspec.json.Encoder().encode_lines(lines))
+
+
+def versions() -> dict[str, str]:
+    """The versions that a run depends on."""
+    names = ("thalweg", "pyzmq", "msgspec", "numpy", "pyspark", "pyarrow", "pyroute2")
+    return {"python": platform.python_version(), "kernel": platform.release(), **{n: version(n) for n in names}}

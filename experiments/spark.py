@@ -1,0 +1,245 @@
+"""A Spark session that is quiet, stays on loopback when local, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from thalweg.middleware.errors import CapabilityError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MINIMUM = 17  # Spark 4's documented minimum
+INSTALL_JAVA = (
+    "install it with `sudo apt-get install openjdk-17-jre-headless`"
+    " (Debian 13 and later: openjdk-21-jre-headless), or set JAVA_HOME to one"
+)
+_MASTER = re.compile(r"local|local\[(\*|[1-9]\d*)(,\d+)?\]|spark://\S+|yarn|k8s://\S+")
+_GATEWAY = "gateway"  # the file in which the JVM says where it listens
+_STOP_S = 20.0  # how long the JVM may take to end by itself before it is killed
+
+_QUIET = """\
+status = fatal
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %p %c{1}: %m%n%ex{1}
+"""
+
+
+def find_java() -> tuple[str, int]:
+    """The Java that Spark would start and its major version, JAVA_HOME before PATH.
+
+    Raises CapabilityError, with the command to install one, when there is none or it is too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None:
+        raise CapabilityError(f"Spark needs Java {JAVA_MINIMUM} or newer and none was found; {INSTALL_JAVA}")
+    try:
+        done = subprocess.run(
+            [java, "-XX:-UsePerfData", "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CapabilityError(f"{java} cannot be run ({error}); {INSTALL_JAVA}") from None
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    if done.returncode or found is None:
+        raise CapabilityError(f"{java} -version does not tell its version; {INSTALL_JAVA}")
+    if int(found[1]) < JAVA_MINIMUM:
+        raise CapabilityError(f"Spark needs Java {JAVA_MINIMUM} or newer and {java} is Java {found[1]}; {INSTALL_JAVA}")
+    return java, int(found[1])
+
+
+def check_master(master: str) -> str:
+    """``master`` itself, or UsageError when Spark knows no such form."""
+    if not _MASTER.fullmatch(master):
+        raise UsageError(
+            f"{master!r} is not a Spark master; use local[*], local[2], spark://host:port, yarn or k8s://…"
+        )
+    return master
+
+
+@contextmanager
+def session(master: str = "local[*]", *, app: str = "thalweg") -> Iterator[SparkSession]:
+    """Start Spark, yield its session, stop it and wait until its JVM has ended.
+
+    ``master``: ``local``, ``local[N]`` or ``local[*]`` binds to 127.0.0.1 only; ``spark://…``, ``yarn`` and
+    ``k8s://…`` leave addresses to Spark's own configuration. Nothing is printed; all temporary files are in
+    one folder that is removed at the end. One session at a time in a process.
+
+    Raises CapabilityError when there is no Java of version 17 or newer or Spark does not start, and
+    UsageError for an unknown form of ``master``.
+    """
+    check_master(master)
+    find_java()
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:
+        raise UsageError("this process already has a Spark session; end it before starting another")
+    before = signal.getsignal(signal.SIGINT)  # SparkContext installs its own
+    folder = Path(tempfile.mkdtemp(prefix="thalweg-spark-"))
+    chatter = logging.getLogger("py4j")  # complains about connections that an interrupt has cut
+    level = chatter.level
+    chatter.setLevel(logging.CRITICAL)
+    try:
+        with (folder / "jvm.log").open("w+b") as log, _jvm(_settings(master, app, folder), folder, log) as jvm:
+            try:
+                yield _connect(master, jvm, folder, log)
+                _stop()
+            except Exception:
+                _stop()
+                raise
+            except BaseException:  # interrupted: the JVM is killed whatever it is doing
+                _forget()
+                raise
+    finally:
+        chatter.setLevel(level)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _settings(master: str, app: str, folder: Path) -> dict[str, str]:
+    options = (
+        f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()} -Djava.io.tmpdir={folder}"
+        f" -Dderby.system.home={folder} -XX:-UsePerfData -XX:TieredStopAtLevel=1"  # C1: start-up dominates
+    )
+    settings = {
+        "spark.master": master,
+        "spark.app.name": app,
+        "spark.driver.extraJavaOptions": options,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
+        "spark.sql.session.timeZone": "UTC",
+    }
+    if master.startswith("local"):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(folder),
+            "spark.sql.shuffle.partitions": "4",  # few cores, and tables of a few megabytes
+        }
+    return settings
+
+
+@contextmanager
+def _jvm(settings: dict[str, str], folder: Path, log: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Spark's JVM in a process group of its own, so that Ctrl-C does not reach it; ended or killed after use."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    (folder / "log4j2.properties").write_text(_QUIET, encoding="utf-8")
+    home: str = _find_spark_home()
+    command = [os.path.join(home, "bin", "spark-submit")]
+    for key, value in settings.items():
+        command += ["--conf", f"{key}={value}"]
+    launcher = f"{os.environ.get('SPARK_LAUNCHER_OPTS', '')} -XX:-UsePerfData -XX:TieredStopAtLevel=1".strip()
+    environment = os.environ | {
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / _GATEWAY),
+        "SPARK_CONNECT_MODE": "0",
+        "SPARK_LAUNCHER_OPTS": launcher,
+    }
+    process = subprocess.Popen(
+        [*command, "pyspark-shell"],
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        env=environment,
+        cwd=folder,
+        process_group=0,
+    )
+    assert process.stdin is not None
+    clean = False
+    try:
+        yield process
+        clean = True
+    finally:
+        process.stdin.close()  # the JVM ends when its standard input does
+        try:
+            process.wait(_STOP_S if clean else 0)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _connect(master: str, process: subprocess.Popen[bytes], folder: Path, log: IO[bytes]) -> SparkSession:
+    """The session, once the JVM has written where it listens; CapabilityError when it ends instead."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    where = folder / _GATEWAY
+    while not where.exists() and process.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.05)
+    try:
+        # what PySpark's own launcher does with this file, but without a process that it alone can end
+        port, length = struct.unpack(">ii", (content := where.read_bytes())[:8])
+        handed = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": content[8 : 8 + length].decode()}
+        os.environ.update(handed)
+        try:
+            SparkContext._gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        finally:
+            for name in handed:
+                del os.environ[name]
+        SparkContext._jvm = SparkContext._gateway.jvm
+        return SparkSession(SparkContext(conf=SparkConf()))
+    except (PySparkException, Py4JError, OSError) as error:
+        raise CapabilityError(
+            f"Spark does not start on {master}: {_why(log, error)}; check address, JAVA_HOME and memory"
+        ) from error
+
+
+def _why(log: IO[bytes], error: Exception) -> str:
+    """The JVM's own first complaint in one line, or else the exception's."""
+    log.seek(0)
+    lines = log.read().decode("utf-8", "replace").splitlines()
+    telling = [line.strip() for line in lines if re.search(r"error|exception|denied|cannot", line, re.I)]
+    text = telling[0] if telling else str(error).strip().split("\n")[0]
+    return text[:200]
+
+
+def _stop() -> None:
+    """Stop the context, whatever state it is in, and close the gateway."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is not None:
+        with suppress(Py4JError, OSError):  # the JVM may have gone by itself
+            context.stop()
+    _forget()
+
+
+def _forget() -> None:
+    """Let PySpark forget its JVM without a word to it."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession, SQLContext
+
+    context, gateway = SparkContext._active_spark_context, SparkContext._gateway
+    if context is not None:
+        context._jsc = None
+        context.stop()  # only the accumulators' server is left to stop
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    SQLContext._instantiatedContext = None
+    SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+    if gateway is not None:
+        gateway.shutdown()

@@ -1,0 +1,343 @@
+"""``thalweg traces``: list, describe, import and generate bandwidth traces."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from statistics import fmean, median
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from thalweg.emulation.rates import format_rate, parse_rate
+from thalweg.emulation.trace_files import (
+    MAHIMAHI_STEP_S,
+    load_pool,
+    read_csv,
+    read_mahimahi,
+    sniff_format,
+    write_csv,
+)
+from thalweg.emulation.trace_generator import LinkClass, TraceModel, generate_pool
+from thalweg.emulation.traces import BandwidthTrace, TraceSummary
+from thalweg.middleware.errors import UsageError
+
+ENVIRONMENT_VARIABLE = "THALWEG_TRACES"
+EXAMPLE_DURATION_S = 21_600.0  # six hours: longer than any run of the papers
+FILE_WIDTH = 140  # columns of tables that go to a file or a pipe
+_MODEL = TraceModel()
+_Item = TypeVar("_Item")
+
+app = typer.Typer(name="traces", no_args_is_help=True, help="List, describe, import and generate bandwidth traces.")
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, no table.")]
+OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write the CSV files into.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
+StepOption = Annotated[
+    float, typer.Option("--step", metavar="SECONDS", help="Mahimahi files: seconds that each rate is averaged over.")
+]
+PathArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[DIR]",
+        envvar=ENVIRONMENT_VARIABLE,
+        help="A folder of traces, searched with the folders in it, or one trace file.",
+        show_default=False,
+    ),
+]
+
+
+class Format(StrEnum):
+    """The file formats that can be imported."""
+
+    csv = "csv"
+    mahimahi = "mahimahi"
+
+
+@app.command("list")
+def list_traces(
+    directory: PathArgument = None, as_json: JsonOption = False, step_s: StepOption = MAHIMAHI_STEP_S
+) -> None:
+    """List the traces in a folder: one line a data set where there are several, else one line a trace.
+
+    Example: thalweg traces list ../shared/traces
+    """
+    root = _given(directory)
+    summaries = _summaries(load_pool(root, step_s=step_s), quiet=as_json)
+    sets: dict[str, list[TraceSummary]] = {}
+    for one in summaries:
+        sets.setdefault(one.name.rpartition("/")[0] or ".", []).append(one)
+    if as_json:
+        _print_json(
+            {
+                "path": str(root),
+                "sets": [{"name": name, **_pooled_means(members)} for name, members in sets.items()],
+                "traces": [
+                    {"name": one.name, "duration_s": one.duration_s, "mean_bps": one.mean_bps} for one in summaries
+                ],
+            }
+        )
+    elif len(sets) == 1:
+        _print_traces(summaries)
+    else:
+        table = _table("data set", "traces", "median hours", "mean rate", "change s", "zeros")
+        table.caption = "change s: mean seconds between changes of at least 10 %"
+        for name, members in sets.items():
+            means = _pooled_means(members)
+            table.add_row(
+                name,
+                str(len(members)),
+                f"{means['median_duration_s'] / 3600:.2f}",
+                format_rate(means["mean_bps"]),
+                _or_dash(means["mean_change_s"], ".0f"),
+                f"{means['zero_share']:.1%}",
+            )
+        _console().print(table)
+
+
+@app.command()
+def describe(path: PathArgument = None, as_json: JsonOption = False, step_s: StepOption = MAHIMAHI_STEP_S) -> None:
+    """Describe a trace, or every trace of a folder and all of them together.
+
+    Rates' quantiles and the time between changes of at least 10 % are those of 10-s averages.
+
+    Example: thalweg traces describe ../shared/traces/bandwidth/wanify_aws
+    """
+    root = _given(path)
+    pool = load_pool(root, step_s=step_s)
+    summaries = _summaries(pool, quiet=as_json)
+    pooled = _pooled(pool, summaries)
+    if as_json:
+        _print_json({"path": str(root), "pool": pooled, "traces": summaries})
+        return
+    if len(summaries) > 1:
+        _print_traces(summaries)
+    table = Table("all together" if len(summaries) > 1 else "trace", str(root), box=box.SIMPLE_HEAD)
+    rates = [(f"{key} rate", format_rate(pooled[f"{key}_bps"])) for key in ("mean", "median", "p5", "p95")]
+    for label, text in [
+        ("traces", str(pooled["traces"])),
+        ("duration, median", f"{pooled['median_duration_s']:g} s"),
+        *rates,
+        ("mean time between changes >= 10 %", f"{_or_dash(pooled['mean_change_s'], '.0f')} s"),
+        ("median time between changes >= 10 %", f"{_or_dash(pooled['median_change_s'], '.0f')} s"),
+        ("time at rate 0", f"{pooled['zero_share']:.1%}"),
+    ]:
+        table.add_row(label, text)
+    _console().print(table)
+
+
+@app.command("import")
+def import_traces(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The files to import.", show_default=False)],
+    out: OutOption,
+    file_format: Annotated[
+        Format | None, typer.Option("--format", help="Default: CSV if the first line has a comma, else Mahimahi.")
+    ] = None,
+    step_s: StepOption = MAHIMAHI_STEP_S,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check trace files and write them as CSV (time_s,bandwidth_bps).
+
+    CSV files' times are shifted to start at 0. Nothing is written unless all files are sound.
+
+    Example: thalweg traces import Verizon-LTE.up Verizon-LTE.down --format mahimahi --out traces/lte
+    """
+    pool = [_read(file, file_format, step_s) for file in _progress(files, "reading", quiet=as_json)]
+    _write_pool(pool, out, force=force, as_json=as_json)
+
+
+@app.command()
+def generate(
+    out: OutOption,
+    count: Annotated[int, typer.Option(help="How many traces.")] = 100,
+    duration_s: Annotated[
+        float, typer.Option("--duration", metavar="SECONDS", help="How long each lasts.")
+    ] = EXAMPLE_DURATION_S,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same files.")] = 1,
+    link_class: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:LOW:HIGH:SHARE",
+            help="A class of links, its levels and its share, as in us:160kbit:800kbit:0.375; give one for every class."
+            f" Default: {' '.join(f'{c.name}:{c.low_bps:g}:{c.high_bps:g}:{c.share:g}' for c in _MODEL.classes)}",
+            show_default=False,
+        ),
+    ] = None,
+    stretch: Annotated[float, typer.Option(help="Stretches the log-levels about the pivot.")] = _MODEL.stretch,
+    pivot: Annotated[str, typer.Option(metavar="RATE", help="The rate that stretching leaves alone.")] = (
+        f"{_MODEL.pivot_bps:g}bit"
+    ),
+    big_sigma: Annotated[float, typer.Option(help="Big jumps: sigma of the log-normal factor.")] = _MODEL.big_sigma,
+    big_hold_s: Annotated[
+        float, typer.Option("--big-hold", metavar="SECONDS", help="Big jumps: how long one holds on average.")
+    ] = _MODEL.big_hold_s,
+    small_sigma: Annotated[float, typer.Option(help="Small jumps: sigma of the factor.")] = _MODEL.small_sigma,
+    small_hold_s: Annotated[
+        float, typer.Option("--small-hold", metavar="SECONDS", help="Small jumps: how long one holds on average.")
+    ] = _MODEL.small_hold_s,
+    jitter: Annotated[float, typer.Option(help="Sigma of every sample's own factor.")] = _MODEL.jitter,
+    step_s: Annotated[float, typer.Option("--step", metavar="SECONDS", help="Seconds a sample.")] = _MODEL.step_s,
+    mean_s_per_kb: Annotated[
+        float,
+        typer.Option(
+            help="Scale the pool to this mean of 1/bandwidth, in seconds per 1024 bytes; 0 leaves the levels."
+        ),
+    ] = _MODEL.mean_s_per_kb or 0.0,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Generate traces with the statistics of the wide-area network of 1998, or of any other by parameters.
+
+    Example: thalweg traces generate --count 72 --duration 21600 --seed 1 --out traces/generated
+    """
+    model = TraceModel(
+        classes=tuple(map(_link_class, link_class)) if link_class else _MODEL.classes,
+        stretch=stretch,
+        pivot_bps=parse_rate(pivot),
+        big_sigma=big_sigma,
+        big_hold_s=big_hold_s,
+        small_sigma=small_sigma,
+        small_hold_s=small_hold_s,
+        jitter=jitter,
+        step_s=step_s,
+        mean_s_per_kb=mean_s_per_kb or None,
+    )
+    pool = generate_pool(model, count, seed, duration_s)
+    _write_pool(pool, out, force=force, as_json=as_json, more={"seed": seed, "model": model})
+
+
+def _given(path: Path | None) -> Path:
+    if path is None:
+        raise UsageError(f"no traces named: give a folder or file, or set {ENVIRONMENT_VARIABLE}")
+    return path
+
+
+def _read(file: Path, file_format: Format | None, step_s: float) -> BandwidthTrace:
+    found = Format(sniff_format(file)) if file_format is None else file_format
+    return read_csv(file, rebase=True) if found is Format.csv else read_mahimahi(file, step_s=step_s)
+
+
+def _link_class(text: str) -> LinkClass:
+    parts = text.split(":")
+    try:
+        name, low, high, share = parts
+        return LinkClass(name, parse_rate(low), parse_rate(high), float(share))
+    except ValueError as error:
+        raise UsageError(
+            f"--link-class {text!r} is not NAME:LOW:HIGH:SHARE, for example us:160kbit:800kbit:0.375"
+        ) from error
+
+
+def _write_pool(
+    pool: Sequence[BandwidthTrace], out: Path, *, force: bool, as_json: bool, more: dict[str, Any] | None = None
+) -> None:
+    """Write every trace as ``out/<name>.csv``, or nothing at all where that would overwrite something."""
+    twice = [name for name, times in Counter(trace.name for trace in pool).items() if times > 1]
+    if twice:
+        raise UsageError(f"{twice[0]!r} would be written twice; rename one of the files, or import them separately")
+    if os.path.exists(out) and not os.path.isdir(out):
+        raise UsageError(f"--out {str(out)!r} is a file; name a folder")
+    paths = [out / f"{trace.name}.csv" for trace in pool]
+    present = [path for path in paths if os.path.lexists(path)]
+    if present and not force:
+        others = f" and {len(present) - 1} more" if len(present) > 1 else ""
+        raise UsageError(f"{str(present[0])!r}{others} exists already; choose another --out, or overwrite with --force")
+    for trace, path in _progress(list(zip(pool, paths, strict=True)), "writing", quiet=as_json):
+        write_csv(trace, path)
+    if as_json:
+        pooled = _pooled(pool, [trace.summary() for trace in pool])
+        _print_json({"out": str(out), **(more or {}), "pool": pooled, "files": [path.name for path in paths]})
+    else:
+        mean_bps = fmean(trace.mean_bps for trace in pool)
+        _console().print(f"{len(pool)} traces with a mean rate of {format_rate(mean_bps)} in {out}", soft_wrap=True)
+
+
+# --- figures and output -----------------------------------------------------------------------------
+
+
+def _summaries(pool: Sequence[BandwidthTrace], *, quiet: bool) -> list[TraceSummary]:
+    return [trace.summary() for trace in _progress(pool, "measuring", quiet=quiet)]
+
+
+def _pooled_means(members: Sequence[TraceSummary]) -> dict[str, Any]:
+    """Figures of several traces that follow from their summaries."""
+    changes = sum(one.changes for one in members)
+    total_s = sum(one.duration_s for one in members)
+    return {
+        "traces": len(members),
+        "median_duration_s": median(one.duration_s for one in members),
+        "mean_bps": fmean(one.mean_bps for one in members),
+        "changes": changes,
+        "mean_change_s": sum((one.mean_change_s or 0.0) * one.changes for one in members) / changes
+        if changes
+        else None,
+        "zero_share": sum(one.zero_share * one.duration_s for one in members) / total_s,
+    }
+
+
+def _pooled(pool: Sequence[BandwidthTrace], summaries: Sequence[TraceSummary]) -> dict[str, Any]:
+    """Figures of several traces taken as one: every 10-s average and every interval counts the same."""
+    p5, middle, p95 = np.percentile(np.concatenate([trace.averaged() for trace in pool]), [5, 50, 95]).tolist()
+    intervals = np.concatenate([trace.change_intervals_s() for trace in pool])
+    return {
+        **_pooled_means(summaries),
+        "median_bps": middle,
+        "p5_bps": p5,
+        "p95_bps": p95,
+        "median_change_s": float(np.median(intervals)) if intervals.size else None,
+    }
+
+
+def _print_traces(summaries: Sequence[TraceSummary]) -> None:
+    table = _table("trace", "hours", "mean", "5 %", "median", "95 %", "change s", "zeros")
+    table.caption = "rates in Mbit/s; change s: mean seconds between changes of at least 10 %"
+    for one in summaries:
+        rates = [_mbit(rate) for rate in (one.mean_bps, one.p5_bps, one.median_bps, one.p95_bps)]
+        change = _or_dash(one.mean_change_s, ".0f")
+        table.add_row(one.name, f"{one.duration_s / 3600:.2f}", *rates, change, f"{one.zero_share:.1%}")
+    _console().print(table)
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, caption_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(first, overflow="fold", min_width=24)
+    for other in others:
+        table.add_column(other, justify="right", no_wrap=True)
+    return table
+
+
+def _mbit(rate_bps: float) -> str:
+    rate = rate_bps / 1e6
+    return f"{rate:.3g}" if rate < 100 else f"{rate:.0f}"
+
+
+def _or_dash(value: float | None, spec: str) -> str:
+    return "-" if value is None else format(value, spec)
+
+
+def _console() -> Console:
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
+    return console
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    print(msgspec.json.encode(content).decode())
+
+
+def _progress(items: Sequence[_Item], what: str, *, quiet: bool) -> Iterator[_Item]:
+    """The items, with a bar on a terminal's standard error while they last."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        yield from bar.track(items, description=what)

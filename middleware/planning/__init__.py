@@ -1,0 +1,54 @@
+"""Where the operators go: cost models, planners, and planning with knowledge fetched on demand."""
+
+from __future__ import annotations
+
+from thalweg.middleware.planning.costs import CostModel, CriticalPath, Evaluation, Position, evaluate
+from thalweg.middleware.planning.expected_period import ExpectedPeriod
+from thalweg.middleware.planning.hints import CostParameters, Hints, SupportsHints, propagate_hints
+from thalweg.middleware.planning.period import Period
+from thalweg.middleware.planning.planners import (
+    DownloadAll,
+    Exhaustive,
+    OneShot,
+    Planner,
+    PlanResult,
+    Step,
+    plan_result,
+)
+from thalweg.middleware.planning.probing import ProbedPlan, plan_probing, plan_with_probes
+from thalweg.middleware.planning.problem import Problem
+from thalweg.middleware.planning.registry import (
+    COST_MODELS,
+    PLANNERS,
+    get_cost_model,
+    get_planner,
+)
+
+__all__ = [
+    "COST_MODELS",
+    "PLANNERS",
+    "CostModel",
+    "CostParameters",
+    "CriticalPath",
+    "DownloadAll",
+    "Evaluation",
+    "Exhaustive",
+    "ExpectedPeriod",
+    "Hints",
+    "OneShot",
+    "Period",
+    "PlanResult",
+    "Planner",
+    "Position",
+    "ProbedPlan",
+    "Problem",
+    "Step",
+    "SupportsHints",
+    "evaluate",
+    "get_cost_model",
+    "get_planner",
+    "plan_probing",
+    "plan_result",
+    "plan_with_probes",
+    "propagate_hints",
+]

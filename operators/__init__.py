@@ -1,0 +1,25 @@
+"""What runs inside a node: operators that combine partitions, and sources that produce them."""
+
+from __future__ import annotations
+
+from thalweg.operators.composition import Composite
+from thalweg.operators.folder import ImageFolderSource
+from thalweg.operators.interface import Operator, Source, Value
+from thalweg.operators.pictures import contact_sheet, write_image
+from thalweg.operators.reference import digest, reference_run, stream_digest
+from thalweg.operators.scenes import SceneSource, ground_truth
+
+__all__ = [
+    "Composite",
+    "ImageFolderSource",
+    "Operator",
+    "SceneSource",
+    "Source",
+    "Value",
+    "contact_sheet",
+    "digest",
+    "ground_truth",
+    "reference_run",
+    "stream_digest",
+    "write_image",
+]

@@ -1,0 +1,90 @@
+"""What an embedder writes: operators, which combine partitions, and sources, which produce them.
+
+A partition's value is a numpy array or ``bytes``. An operator in ten lines:
+
+    import numpy as np
+    from thalweg.operators import Operator
+
+    class Mean(Operator):
+        def __init__(self, weight: float = 0.5) -> None:      # the params of Code("my.module:Mean", params)
+            self.weight = weight
+
+        def combine(self, inputs, index):
+            first, second = inputs
+            return (self.weight * first + (1 - self.weight) * second).astype(first.dtype)
+
+The runtime calls one node's methods from a worker thread, one call at a time. Inputs may be
+read-only arrays that view network buffers: never write into them, and never keep them after the call.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.middleware.errors import OperatorError
+
+Array = NDArray[np.generic]
+Value = Array | bytes
+
+
+class Operator(ABC):
+    """An inner node: combines the partitions of one index into one.
+
+    An operator that remembers something from index to index overrides ``snapshot`` and ``restore``; the
+    pair moves it to another host with identical outputs. One that does not is stateless, and done.
+    """
+
+    @abstractmethod
+    def combine(self, inputs: Sequence[Value], index: int) -> Value:
+        """The output partition ``index`` from the input partitions of that index.
+
+        ``inputs`` stand in the order of the node's inputs; they are borrowed, so do not write into them.
+        Raises OperatorError when they cannot be combined.
+        """
+
+    def snapshot(self) -> bytes:
+        """The state as of now, between two calls of ``combine``; empty for a stateless operator."""
+        return b""
+
+    def restore(self, state: bytes) -> None:
+        """Take over a state that ``snapshot`` returned, on a newly constructed operator.
+
+        Raises OperatorError when the state is not one of this operator's.
+        """
+        if state:
+            raise OperatorError(
+                f"operator {type(self).__name__} is stateless but was given {len(state)} bytes of state;"
+                " override restore() along with snapshot()"
+            )
+
+    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
+        """Hint for planners: the output's expected size, given the inputs' in bytes. Default: the largest."""
+        return max(input_sizes, default=0.0)
+
+    def compute_s(self, input_sizes: Sequence[float]) -> float:
+        """Hint for planners: the expected seconds of one ``combine``, given the inputs' bytes. Default: 0."""
+        return 0.0
+
+
+class Source(ABC):
+    """A leaf: produces the partitions 0, 1, 2, … of one site.
+
+    ``length`` is the number of partitions where it is known in advance, else None.
+    """
+
+    length: int | None = None
+
+    @abstractmethod
+    def produce(self, index: int) -> Value | None:
+        """Partition ``index``, or None when the stream has ended before it.
+
+        Asking for the same index again gives the same value. Raises OperatorError when it cannot be had.
+        """
+
+    def size_bytes(self) -> float:
+        """Hint for planners: the expected size of a partition in bytes. Default: 0 (transfers cost nothing)."""
+        return 0.0

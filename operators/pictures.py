@@ -1,0 +1,159 @@
+"""Partitions as pictures: PNG files, and sheets that show the sites' images beside their composite.
+
+Pillow is imported when a picture is made, so that host processes do not carry it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.middleware.errors import OperatorError
+
+Image = NDArray[Any]
+Palette = Literal["vegetation", "grey"]
+
+_INK = (28, 33, 40)
+_FAINT = (110, 118, 129)
+_PAPER = (250, 250, 248)
+_MARK = (201, 84, 27)
+
+# Value of 255 -> colour; below 18 the synthetic scenes have clouds (0 = no data), up to 60 water, then land.
+_VEGETATION = [
+    (0, (248, 249, 251)),
+    (16, (205, 212, 220)),
+    (17, (13, 40, 84)),
+    (46, (52, 128, 172)),
+    (62, (126, 196, 205)),
+    (64, (168, 146, 118)),
+    (92, (222, 202, 156)),
+    (130, (204, 204, 120)),
+    (170, (128, 174, 84)),
+    (210, (58, 132, 62)),
+    (255, (16, 76, 44)),
+]
+
+
+def write_image(value: Image, path: str | os.PathLike[str]) -> None:
+    """Write (height, width) uint8 or uint16, or (height, width, 3) uint8, as a PNG, pixel for pixel.
+
+    Raises OperatorError for any other array, or when the file cannot be written.
+    """
+    from PIL import Image as pillow
+
+    grey = value.ndim == 2 and value.dtype in (np.uint8, np.uint16)
+    colour = value.ndim == 3 and value.shape[2] == 3 and value.dtype == np.uint8
+    if not (grey or colour) or value.size == 0:
+        raise OperatorError(
+            f"no PNG of {value.dtype} {'x'.join(map(str, value.shape))}; give uint8 or uint16 (height, width)"
+            " or uint8 (height, width, 3)"
+        )
+    _save(pillow.fromarray(np.ascontiguousarray(value)), path)
+
+
+def colour(image: Image, palette: Palette = "vegetation", white: float | None = None) -> NDArray[np.uint8]:
+    """An RGB picture (height, width, 3) of an image of one or more bands for the eye.
+
+    One band goes through the ``palette``; of several the first three are red, green and blue (two: the
+    third is the second). ``white``: the value shown as 255; by default the dtype's largest.
+    """
+    largest = white or float(np.iinfo(image.dtype).max)
+    eight = image if image.dtype == np.uint8 and largest == 255 else _to_eight(image, largest)
+    if eight.ndim == 3 and eight.shape[2] > 1:
+        bands = [min(band, eight.shape[2] - 1) for band in range(3)]
+        return np.ascontiguousarray(eight[..., bands], np.uint8)
+    flat = eight if eight.ndim == 2 else eight[..., 0]
+    picture: NDArray[np.uint8] = _table(palette)[flat]
+    return picture
+
+
+def contact_sheet(
+    rows: Sequence[Sequence[Image]],
+    labels: Sequence[str],
+    path: str | os.PathLike[str],
+    *,
+    row_labels: Sequence[str] = (),
+    title: str = "",
+    palette: Palette = "vegetation",
+    cell_width: int = 200,
+    mark_last: bool = True,
+) -> None:
+    """Write a PNG of pictures in rows under column headings ``labels``, each fitted into an equal cell.
+
+    ``rows``: for instance one row a partition, one column a site and the composite last, which
+    ``mark_last`` sets apart. ``row_labels`` stand at the left. 16-bit images are shown relative to the largest
+    value of all. Raises OperatorError for an empty sheet, rows longer than ``labels``, or a file that cannot be
+    written.
+    """
+    from PIL import Image as pillow
+    from PIL import ImageDraw, ImageFont
+
+    if not rows or not any(rows) or any(len(row) > len(labels) for row in rows):
+        raise OperatorError(f"a contact sheet of {len(rows)} rows needs a label for every column")
+    wide = [image for row in rows for image in row if image.dtype != np.uint8]
+    white = max((float(image.max()) for image in wide), default=0.0) or None
+    ratio = max(image.shape[0] / image.shape[1] for row in rows for image in row)
+    cell_height = max(round(cell_width * min(ratio, 2.0)), 1)
+    head_font, font = ImageFont.load_default(20), ImageFont.load_default(14)
+    margin, gap, heading = 24, 8, 28
+    left = margin + (max(round(font.getlength(text)) for text in row_labels) + 14 if row_labels else 0)
+    top = margin + (40 if title else 0)
+    last_gap = 3 * gap if mark_last and len(labels) > 1 else gap
+    width = left + len(labels) * (cell_width + gap) + last_gap - 2 * gap + margin
+    width = max(width, round(head_font.getlength(title)) + 2 * margin)
+    height = top + heading + len(rows) * (cell_height + gap) - gap + margin
+    sheet = pillow.new("RGB", (width, height), _PAPER)
+    draw = ImageDraw.Draw(sheet)
+    if title:
+        draw.text((margin, margin), title, fill=_INK, font=head_font, anchor="lt")
+
+    def left_of(column: int) -> int:
+        extra = last_gap - gap if column == len(labels) - 1 else 0
+        return left + column * (cell_width + gap) + extra
+
+    for column, text in enumerate(labels):
+        last = mark_last and column == len(labels) - 1
+        at = (left_of(column), top + heading - 9)
+        draw.text(at, text, fill=_MARK if last else _INK, font=font, anchor="ls")
+    for line, row in enumerate(rows):
+        y = top + heading + line * (cell_height + gap)
+        if line < len(row_labels):
+            draw.text((margin, y + cell_height // 2), row_labels[line], fill=_FAINT, font=font, anchor="lm")
+        for column, image in enumerate(row):
+            picture = pillow.fromarray(colour(image, palette, white if image.dtype != np.uint8 else None))
+            scale = min(cell_width / picture.width, cell_height / picture.height)
+            size = max(round(picture.width * scale), 1), max(round(picture.height * scale), 1)
+            x = left_of(column) + (cell_width - size[0]) // 2
+            sheet.paste(picture.resize(size, pillow.Resampling.LANCZOS), (x, y + (cell_height - size[1]) // 2))
+            if mark_last and column == len(labels) - 1:
+                box = (left_of(column) - 3, y - 3, left_of(column) + cell_width + 2, y + cell_height + 2)
+                draw.rectangle(box, outline=_MARK, width=2)
+    _save(sheet, path)
+
+
+def _to_eight(image: Image, white: float) -> NDArray[np.uint8]:
+    scaled = image.astype(np.float32) * np.float32(255 / white)
+    np.clip(scaled, 0, 255, out=scaled)
+    return scaled.astype(np.uint8)
+
+
+def _table(palette: Palette) -> NDArray[np.uint8]:
+    stops = _VEGETATION if palette == "vegetation" else [(0, (0, 0, 0)), (255, (255, 255, 255))]
+    places = [place for place, _ in stops]
+    values = np.arange(256)
+    bands = [np.interp(values, places, [rgb[band] for _, rgb in stops]) for band in range(3)]
+    return np.stack(bands, axis=1).round().astype(np.uint8)
+
+
+def _save(picture: Any, path: str | os.PathLike[str]) -> None:
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(target, format="PNG")
+    except OSError as error:
+        raise OperatorError(f"cannot write the picture {target}: {error.strerror or error}") from None

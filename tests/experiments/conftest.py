@@ -1,0 +1,143 @@
+"""One Spark session for the whole test run, and run folders like those that real runs leave."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from thalweg.experiments import records, spark
+from thalweg.middleware.errors import CapabilityError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WALL = 1_750_000_000.0  # when every synthetic run starts, Unix time
+TREE = {  # one-shot: where the transfers of one image go
+    "download-all": [(f"h{i}", "client") for i in range(1, 9)],
+    "one-shot": [
+        ("h1", "h2"), ("h3", "h2"), ("h4", "h6"), ("h5", "h6"), ("h7", "h6"), ("h8", "h2"), ("h2", "h6"),
+        ("h6", "client"),
+    ],
+}  # fmt: skip
+
+
+def require_java() -> None:
+    try:
+        spark.find_java()
+    except CapabilityError as error:
+        if "spark" in os.environ.get("THALWEG_REQUIRE", "").split(","):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark_session() -> Iterator[SparkSession]:
+    """The one Spark session of the test run; the tests that use it are marked ``spark``."""
+    require_java()
+    with spark.session("local[2]") as session:
+        yield session
+
+
+def digest(seed: int, index: int) -> str:
+    """What stands for the digest of an image: the same for every placement of a seed."""
+    return hashlib.sha256(f"{seed}/{index}".encode()).hexdigest()
+
+
+class Run:
+    """Writes one run folder as `thalweg run` would: a log for every host, gathered at the end."""
+
+    def __init__(self, folder: Path, *, seed: int = 1, images: int = 20, time_scale: float = 120.0) -> None:
+        self.folder, self.seed, self.images, self.time_scale = folder, seed, images, time_scale
+        self.random = random.Random(seed)
+        self.lines: dict[str, list[str]] = {}
+        self.placements: list[str] = []
+        folder.mkdir(parents=True)
+
+    def digest(self, index: int) -> str:
+        return digest(self.seed, index)
+
+    def add(self, t: float, host: str, kind: str, placement: str | None = None, **more: Any) -> None:
+        record = {"t": t, "wall": WALL + t / self.time_scale, "host": host, "kind": kind}
+        if placement is not None:
+            record["placement"] = placement
+        self.lines.setdefault(host, []).append(json.dumps(record | more))
+
+    def deliver(self, placement: str, times: list[tuple[float, int]], seed: int | None = None) -> None:
+        """Deliveries at the client: (emulated time, image index), in the order of the log."""
+        for t, index in times:
+            detail = {"digest": digest(self.seed if seed is None else seed, index)}
+            self.add(t, "client", "delivered", placement, index=index, size_bytes=131072, detail=detail)
+
+    def flow(self, placement: str, mean_s: float, link_rows: int = 600) -> None:
+        """A whole placement: deliveries every ``mean_s`` or so, its transfers, links and host load."""
+        self.placements.append(placement)
+        links = TREE.get(placement, TREE["one-shot"])
+        self.add(0.0, "client", "started", placement)
+        plan = {"planner": placement, "predicted_s": mean_s * 0.9, "placement": {"op0": "h2"}}
+        probed = 0 if placement == "download-all" else 2
+        self.add(0.0, "client", "placed", placement, detail=plan | {"probed": probed})
+        now, times = mean_s * 3, []
+        for index in range(self.images):
+            times.append((now, index))
+            for source, target in links:
+                took = self.random.lognormvariate(0, 0.3) * mean_s / 3
+                size = int(self.random.gauss(131072, 32768 / 4))
+                self.add(
+                    now - self.random.random() * mean_s / 2, source, "transfer", placement, peer=target,
+                    node="op0", index=index, size_bytes=size, duration_s=took, value=size * 8 / took,
+                )  # fmt: skip
+            now += mean_s * self.random.lognormvariate(-0.125, 0.5)
+        self.deliver(placement, times)
+        steps = max(2, link_rows // len(links))
+        for source, target in links:
+            asked = self.random.uniform(1e5, 4e5)
+            for step in range(steps):
+                t = now * step / steps
+                if step % max(1, steps // 40) == 0:
+                    asked = min(6e5, max(4e4, asked * self.random.lognormvariate(0, 0.35)))
+                busy = (t // mean_s) % 3 != 0
+                got = asked * self.random.uniform(0.95, 1.0) if busy else asked * self.random.uniform(0, 0.4)
+                detail = {"asked_bps": asked * self.time_scale, "backlogged": busy}  # on the wire
+                self.add(t, source, "link", placement, peer=target, value=got * self.time_scale, detail=detail)
+        for host in ["client", *(f"h{i}" for i in range(1, 9))]:
+            for step in range(60):
+                cpu = abs(self.random.gauss(0.04 if host != "h2" else 0.12, 0.02))
+                rss = 48_000_000 + step * 20_000 + (6_000_000 if host == "client" else 0)
+                self.add(now * step / 60, host, "host_load", placement, value=cpu, size_bytes=rss)
+        self.add(now, "client", "finished", placement)
+
+    def prove(self, errors: dict[tuple[str, str], tuple[float, float]]) -> None:
+        """Link proofs: link to (asked bits per second on the wire, relative error)."""
+        for (source, target), (asked, error) in errors.items():
+            detail = {"asked_bps": asked, "error": abs(error)}
+            self.add(0.0, source, "proof", peer=target, value=asked * (1 + error), detail=detail)
+
+    def write(self, **changes: Any) -> Path:
+        reference = records.sequence_digest(digest(self.seed, i) for i in range(self.images))
+        info = {
+            "run": f"run-{self.folder.name}", "testbed": "netns", "seed": self.seed, "images": self.images,
+            "placements": self.placements, "time_scale": self.time_scale, "reference_digest": reference,
+            "config": {"servers": 8, "link_mean_bps": 2e5}, "versions": {"thalweg": "0.1.0"},
+        }  # fmt: skip
+        logs = []
+        for host, lines in self.lines.items():
+            logs.append(self.folder / f"{host}.jsonl")
+            logs[-1].write_text("\n".join(lines) + "\n", encoding="utf-8")
+        records.write_events(self.folder, info["run"], logs)
+        for log in logs:
+            log.unlink()
+        records.save_run(self.folder, records.RunInfo(**(info | changes)))
+        return self.folder
+
+
+@pytest.fixture
+def new_run(tmp_path: Path) -> Callable[..., Run]:
+    """Call it with a name (and the arguments of ``Run``) for a run folder to fill."""
+    return lambda name="a", **options: Run(tmp_path / "runs" / name, **options)

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from thalweg.experiments import spark
+from thalweg.experiments.analysis import analyze_runs, load_runs
+from thalweg.experiments.analyze_command import analyze
+from thalweg.experiments.tables import print_runs, seconds
+from thalweg.middleware.errors import CapabilityError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(analyze)
+ALONE = "import typer; from thalweg.experiments.analyze_command import analyze; typer.run(analyze)"
+
+
+@pytest.fixture
+def shared_spark(spark_session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command use the test run's session."""
+
+    @contextmanager
+    def session(master: str) -> Iterator[SparkSession]:
+        yield spark_session
+
+    monkeypatch.setattr(spark, "session", session)
+
+
+def filled(run: Any) -> Any:
+    run.flow("download-all", 24.0, link_rows=160)
+    run.flow("one-shot", 12.0, link_rows=160)
+    run.prove({("h1", "client"): (2e6, 0.01)})
+    return run
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("shared_spark")
+def test_table_then_paths(new_run: Any) -> None:
+    folder = filled(new_run("a [1]")).write(notes=["rates only: the kernel has no netem"])
+    with (folder / "events.parquet").open("rb") as file:
+        assert file.read(4) == b"PAR1"
+    done = CliRunner().invoke(app, [str(folder)])
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    rows = {words[0]: words for line in lines if (words := line.split())}
+    assert rows["download-all"][4:] == ["1.00", "20/20", "ok"]
+    assert float(rows["one-shot"][4]) > 1.3
+    assert rows["links:"][1:] == "1 proved, worst rate error 1.0% (h1>client); rates only, no delays".split()
+    assert lines[-2:] == [
+        f"note: {folder}: rates only: the kernel has no netem",
+        f"summary: {folder / 'summary.json'}   plots: {folder / 'plots'}{os.sep}",
+    ]
+    assert len(list((folder / "plots").glob("*.png"))) == 5
+    assert json.loads((folder / "summary.json").read_text())["run"] == "run-a [1]"
+
+
+@pytest.mark.spark
+def test_alone_it_prints_json_last_says_what_is_wrong_and_leaves_nothing(new_run: Any, tmp_path: Path) -> None:
+    if not os.environ.get("THALWEG_REQUIRE"):
+        try:
+            spark.find_java()
+        except CapabilityError as error:
+            pytest.skip(str(error))
+    good, bad = filled(new_run("good")), filled(new_run("bad", seed=2))
+    bad.lines["client"] = [line for line in bad.lines["client"] if '"index": 7,' not in line]
+    for name in ("cwd", "tmp"):
+        (tmp_path / name).mkdir()
+    command = [sys.executable, "-W", "error", "-c", ALONE, str(good.write()), str(bad.write()), "--json"]
+    done = subprocess.run(
+        [*command, "--no-plots", "--master", "local[2]"],
+        capture_output=True, text=True, check=False, cwd=tmp_path / "cwd", timeout=120,
+        env=os.environ | {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(Path(spark.__file__).parents[2])},
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    said = json.loads(done.stdout)
+    assert [run["placements"]["one-shot"]["lost"] for run in said["runs"]] == [0, 1]
+    assert said["aggregate"]["one-shot"]["delivered"] == 39
+    lost = "1 of 20 images were not delivered"
+    wrong = [f"thalweg: {bad.folder}, {name}: {lost}" for name in ("download-all", "one-shot")]
+    assert done.stderr.splitlines() == wrong
+    assert list((tmp_path / "cwd").iterdir()) == []
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert sorted(path.name for path in bad.folder.iterdir()) == ["events.parquet", "run.toml", "summary.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["{there}"], "is not a run folder"), (["{there}/x", "--master", "moon"], "is not a Spark master")],
+)
+def test_bad_input_starts_nothing(tmp_path: Path, arguments: list[str], says: str) -> None:
+    done = CliRunner().invoke(app, [argument.format(there=tmp_path) for argument in arguments])
+    assert isinstance(done.exception, UsageError)
+    assert says in str(done.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_java_leaves_the_run_folder_as_it_was(new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = filled(new_run()).write()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    done = CliRunner().invoke(app, [str(folder)])
+    assert isinstance(done.exception, CapabilityError)
+    assert sorted(path.name for path in folder.iterdir()) == ["events.parquet", "run.toml"]
+
+
+def test_help_has_an_example() -> None:
+    done = CliRunner().invoke(app, ["--help"])
+    assert "Example: thalweg analyze runs/a runs/b" in done.stdout
+
+
+@pytest.mark.spark
+def test_tables_fit_80_columns(new_run: Any, spark_session: SparkSession) -> None:
+    runs = []
+    for name in ("one", "two"):
+        run = new_run(name, images=12000 if name == "one" else 20)
+        run.placements = ["download-all", "one-shot", "global", "a-placement-with-a-rather-long-name-of-its-own"]
+        for factor, placement in enumerate(run.placements, 1):
+            run.deliver(placement, [(3456.7 * factor * (i + 1), i) for i in range(20 - factor // 4)])
+        runs.append(run.write())
+    summaries = analyze_runs(spark_session, load_runs(runs))
+    out = io.StringIO()
+    print_runs(summaries, Console(file=out, width=80))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "20/12000" in out.getvalue()
+    assert "all 2 runs" in out.getvalue()
+    heads = [line for line in lines if "median s" in line]
+    cells = [line for line in lines if line.lstrip().startswith("one-shot")]
+    assert [head.index("median s") + len("median s") for head in heads] == [
+        cell.index("6913", cell.index("6913") + 4) + 4 for cell in cells
+    ]
+    assert [line.split()[-1] for line in cells] == ["differs", "ok", "differ"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0.01234, "0.0123"), (1.234, "1.23"), (12.34, "12.3"), (1234.5, "1234")],  # noqa: RUF001
+)
+def test_seconds_have_three_digits(value: float | None, text: str) -> None:
+    assert seconds(value) == text

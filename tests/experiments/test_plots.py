@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from thalweg.experiments import plots
+from thalweg.experiments.plots import BUCKETS, RunSeries, colour, plot_run
+from thalweg.experiments.records import load_run
+from thalweg.middleware.errors import RunError
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 1e9)), min_size=1, max_size=50))
+def test_thinning_keeps_the_mean_and_bounds_the_points(samples: list[tuple[float, float]]) -> None:
+    thinned = plots._Thinned(100.0, 1)
+    for t_s, value in samples:
+        thinned.add(t_s, (value,))
+    t_s, (means,) = thinned.series()
+    assert 1 <= len(t_s) == len(means) <= BUCKETS
+    assert np.all(np.diff(t_s) > 0)
+    weights = thinned.count[thinned.count > 0]
+    expected = np.mean([value for _, value in samples])
+    assert np.average(means, weights=weights) == pytest.approx(expected, rel=1e-9, abs=1e-6)
+
+
+def test_series_of_a_run(new_run: Any) -> None:
+    """The busiest links only, busiest first, in emulated rates; hosts' load; arrivals in order."""
+    run = new_run(images=3, time_scale=10.0)
+    run.placements = ["one-shot"]
+    run.deliver("one-shot", [(10.0, 0), (30.0, 2), (20.0, 1)])
+    for i in range(12):
+        for t in (10.0, 20.0):
+            detail = {"asked_bps": 4e6, "backlogged": True}
+            run.add(t, f"h{i}", "link", "one-shot", peer="client", value=1e5 * (i + 1), detail=detail)
+    run.add(20.0, "h0", "link", "one-shot", peer="h1", value=10.0, detail={"asked_bps": 4e6})
+    run.add(5.0, "h1", "host_load", "one-shot", value=0.5, size_bytes=7)
+    run.add(6.0, "h1", "host_load", "one-shot", value=0.1, size_bytes=9)
+    folder = run.write()
+    series = RunSeries(folder, load_run(folder))
+    assert series.arrivals_s["one-shot"].tolist() == [10.0, 20.0, 30.0]
+    assert list(series.links["one-shot"]) == [(f"h{i}", "client") for i in range(11, 3, -1)]
+    t_s, (asked, got) = series.links["one-shot"][("h11", "client")].series()
+    assert t_s == pytest.approx([10.0, 20.0], abs=30 / BUCKETS)
+    assert asked.tolist() == [4e5, 4e5]
+    assert got == pytest.approx([1.2e5, 1.2e5])
+    load = series.load["one-shot"]["h1"]
+    assert (load.count, load.total, load.least, load.largest, load.rss_bytes) == (2, 0.6, 0.1, 0.5, 9)
+
+
+def test_pictures_of_a_run(new_run: Any) -> None:
+    run = new_run()
+    run.flow("download-all", 24.0)
+    run.flow("a/b: c", 14.0)
+    folder = run.write()
+    paths = plot_run(folder, load_run(folder))
+    names = ["arrivals", "interarrival", "links-download-all", "links-a_b__c", "hosts"]
+    assert paths == [folder / "plots" / f"{name}.png" for name in names]
+    for path in paths:
+        with Image.open(path) as image:
+            colours = {pixel for _, pixel in image.convert("RGB").getcolors(1 << 24)}
+            assert image.width > 800
+            assert image.height > 400
+        if "download-all" not in path.name:
+            assert {(0xD5, 0x5E, 0x00)} & colours or path.name.startswith("links"), path
+    assert colour(["x", "y"], "y") == "#D55E00"
+
+
+def test_every_axis_has_its_unit(new_run: Any) -> None:
+    run = new_run()
+    run.flow("one-shot", 14.0)
+    folder = run.write()
+    info = load_run(folder)
+    for name, figure in plots._figures(RunSeries(folder, info), info):
+        labels = [figure.get_supxlabel(), *(axes.get_xlabel() for axes in figure.axes)]
+        assert any(unit in " ".join(labels) for unit in ("(min)", "(emulated s", "%", "(MB)")), name
+        for axes in figure.axes:
+            if axes.get_visible() and not name.startswith("links"):
+                assert axes.get_xlabel(), name
+
+
+def test_a_run_without_records_has_no_pictures(new_run: Any) -> None:
+    run = new_run()
+    run.add(0.0, "client", "proof", peer="h1", value=1.0)
+    folder = run.write()
+    assert plot_run(folder, load_run(folder)) == []
+
+
+def test_one_delivery_and_an_early_stop(new_run: Any) -> None:
+    run = new_run(images=1)
+    run.deliver("one-shot", [(10.0, 0)])
+    folder = run.write()
+    stop = Event()
+    stop.set()
+    assert plot_run(folder, load_run(folder), stop) == []
+    assert [path.name for path in plot_run(folder, load_run(folder))] == ["arrivals.png"]
+
+
+def test_a_folder_that_cannot_be_written(new_run: Any) -> None:
+    run = new_run(images=1)
+    run.deliver("one-shot", [(10.0, 0)])
+    folder: Path = run.write()
+    (folder / "plots").write_text("in the way")
+    with pytest.raises(RunError, match="plots cannot be written"):
+        plot_run(folder, load_run(folder))

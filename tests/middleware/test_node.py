@@ -1,0 +1,287 @@
+"""The demand-driven node: every transition of its table, and everything that must change nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from playbook import Arrived, Demanded, Finished, NodePlaybook, TransferOver, state_of
+from thalweg.middleware.dataflow import Code, Node
+from thalweg.middleware.diagrams import node_diagram, state_diagram
+from thalweg.middleware.node import (
+    TRANSITIONS,
+    Ask,
+    Dispatch,
+    Hand,
+    InvalidTransition,
+    NodeCore,
+    Output,
+    Phase,
+    Run,
+    Trigger,
+)
+
+CODE = Code("some")
+
+
+class Traced(NodeCore):
+    """A node that remembers the table entries it used."""
+
+    def __init__(self, node: Node, limit: int | None = None) -> None:
+        self.used: list[tuple[Phase, Trigger]] = []
+        super().__init__(node, limit)
+
+    def _move(self, trigger: Trigger) -> None:
+        entry = (self.phase, trigger)
+        super()._move(trigger)
+        self.used.append(entry)
+
+
+def source(limit: int | None = None) -> NodePlaybook:
+    return NodePlaybook(Traced(Node("s", "source", (), CODE, "h1"), limit))
+
+
+def operator(limit: int | None = None) -> NodePlaybook:
+    return NodePlaybook(Traced(Node("o", "operator", ("a", "b"), CODE), limit))
+
+
+def sink(limit: int | None = None) -> NodePlaybook:
+    return NodePlaybook(Traced(Node("t", "sink", ("o",)), limit))
+
+
+def out(index: int, value: object = None, *, end: bool = False) -> Output:
+    return Output(index, value, 0, end)
+
+
+# --- conversations, each of which uses the transitions it is listed for ------------------------------
+
+
+def source_runs_when_demanded_and_prefetches_one() -> NodePlaybook:
+    book = source()
+    book << Demanded(0) >> [Run(0, ())]
+    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), Run(1, ())]
+    book << Finished(1, "p1") >> []
+    assert book.node.phase is Phase.HOLDING
+    book << Demanded(1) >> [Dispatch(out(1, "p1")), Run(2, ())]
+    return book
+
+
+def operator_gathers_runs_and_dispatches() -> NodePlaybook:
+    book = operator()
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("b", 0, "b0") >> []
+    book << Arrived("a", 0, "a0") >> [Run(0, ("a0", "b0"))]
+    book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Ask(1)]
+    return book
+
+
+def operator_holds_until_demanded() -> NodePlaybook:
+    book = operator_gathers_runs_and_dispatches()
+    book << Arrived("a", 1, "a1") >> []
+    book << Arrived("b", 1, "b1") >> [Run(1, ("a1", "b1"))]
+    book << Finished(1, "ab1") >> []
+    assert book.node.phase is Phase.HOLDING
+    assert book.node.retained == out(0, "ab0")
+    book << Demanded(1) >> [Dispatch(out(1, "ab1")), Ask(2)]
+    assert book.node.retained == out(1, "ab1")
+    return book
+
+
+def demand_while_running_dispatches_when_finished() -> NodePlaybook:
+    book = operator_gathers_runs_and_dispatches()
+    book << Demanded(1) >> []
+    book << Arrived("a", 1) >> []
+    book << Arrived("b", 1) >> [Run(1, (None, None))]
+    book << Finished(1, "ab1") >> [Dispatch(out(1, "ab1")), Ask(2)]
+    return book
+
+
+def operator_passes_the_end_on_without_running() -> NodePlaybook:
+    book = operator()
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("a", 0, end=True) >> []
+    book << Arrived("b", 0, "b0") >> [Dispatch(out(0, end=True))]
+    assert book.node.phase is Phase.ENDED
+    return book
+
+
+def source_ends_its_stream() -> NodePlaybook:
+    book = source()
+    book << Demanded(0) >> [Run(0, ())]
+    book << Finished(0, end=True) >> [Dispatch(out(0, end=True))]
+    assert book.node.phase is Phase.ENDED
+    return book
+
+
+def sink_hands_each_partition_to_the_application() -> NodePlaybook:
+    book = sink()
+    for i in range(3):
+        book << Demanded(i) >> [Ask(i)]
+        book << Arrived("o", i, f"p{i}") >> [Hand(out(i, f"p{i}"))]
+        assert book.node.phase is Phase.IDLE
+    return book
+
+
+def sink_hands_the_end() -> NodePlaybook:
+    book = sink_hands_each_partition_to_the_application()
+    book << Demanded(3) >> [Ask(3)]
+    book << Arrived("o", 3, end=True) >> [Hand(out(3, end=True))]
+    assert book.node.phase is Phase.ENDED
+    return book
+
+
+def sink_ends_at_the_limit() -> NodePlaybook:
+    book = sink(limit=1)
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("o", 0, "p0") >> [Hand(out(0, "p0"))]
+    book << Demanded(1) >> [Hand(out(1, end=True))]
+    book << Demanded(1) >> "duplicate"
+    return book
+
+
+WALKS: dict[tuple[Phase, Trigger], Callable[[], NodePlaybook]] = {
+    (Phase.IDLE, Trigger.DEMANDED): source_runs_when_demanded_and_prefetches_one,
+    (Phase.GATHERING, Trigger.GATHERED): operator_gathers_runs_and_dispatches,
+    (Phase.GATHERING, Trigger.DELIVERED): sink_hands_each_partition_to_the_application,
+    (Phase.GATHERING, Trigger.FINISHED): operator_passes_the_end_on_without_running,
+    (Phase.RUNNING, Trigger.FINISHED): demand_while_running_dispatches_when_finished,
+    (Phase.HOLDING, Trigger.DISPATCHED): operator_holds_until_demanded,
+    (Phase.HOLDING, Trigger.EXHAUSTED): source_ends_its_stream,
+    (Phase.IDLE, Trigger.EXHAUSTED): sink_ends_at_the_limit,
+}
+
+
+@pytest.mark.parametrize("entry", TRANSITIONS, ids=lambda entry: f"{entry[0]}-{entry[1]}")
+def test_every_entry_of_the_table_is_used_by_its_conversation(entry: tuple[Phase, Trigger]) -> None:
+    assert entry in WALKS, "a transition nobody tests; add a conversation that uses it"
+    assert entry in WALKS[entry]().node.used
+
+
+@pytest.mark.parametrize(("phase", "trigger"), [(p, t) for p in Phase for t in Trigger if (p, t) not in TRANSITIONS])
+def test_what_is_not_in_the_table_is_a_defect(phase: Phase, trigger: Trigger) -> None:
+    node = source().node
+    node.phase = phase
+    with pytest.raises(InvalidTransition, match=re.escape(f"<node s {phase} at 0, demanded -1> cannot be {trigger}")):
+        node._move(trigger)
+    assert node.phase is phase
+
+
+def test_the_end_at_the_sink_is_handed_once() -> None:
+    book = sink_hands_the_end()
+    book << Arrived("o", 3, end=True) >> "duplicate"
+    book << Arrived("o", 5, "more") >> "ahead"
+
+
+def test_an_ended_source_is_not_run_again() -> None:
+    book = source_ends_its_stream()
+    book << Demanded(0) >> [Dispatch(out(0, end=True), again=True)]
+    book << Finished(1, "late") >> "late"
+
+
+# --- what changes nothing ---------------------------------------------------------------------------
+
+
+def test_late_repeated_and_early_messages_change_nothing() -> None:
+    book = operator()
+    book << Demanded(1) >> "ahead"
+    book << Arrived("a", 0, "unasked") >> "duplicate"
+    book << Finished(0, "not running") >> "late"
+    book << Demanded(0) >> [Ask(0)]
+    book << Demanded(0) >> "duplicate"
+    book << Demanded(-1) >> "late"
+    book << Arrived("a", 1, "a1") >> "ahead"
+    book << Arrived("stranger", 0, "x") >> "duplicate"
+    book << Arrived("a", 0, "a0") >> []
+    book << Arrived("a", 0, "a0 again") >> "duplicate"
+    book << Arrived("b", 0, "b0") >> [Run(0, ("a0", "b0"))]
+    book << Arrived("b", 0, "b0 again") >> "duplicate"
+    book << Finished(1, "of another index") >> "late"
+    book << Finished(0, "x") >> [Dispatch(out(0, "x")), Ask(1)]
+    book << Finished(0, "x again") >> "late"
+
+
+# --- retained, sending, again -----------------------------------------------------------------------
+
+
+def test_a_retained_output_is_sent_again_only_when_no_transfer_is_under_way() -> None:
+    book = operator_gathers_runs_and_dispatches()
+    book.node.sending = True  # the host core began a transfer
+    book << Demanded(0) >> "duplicate"
+    book << TransferOver(7) >> []
+    book << Demanded(0) >> "duplicate"
+    book << TransferOver(0) >> []
+    book << Demanded(0) >> [Dispatch(out(0, "ab0"), again=True)]
+
+
+def test_the_next_demand_lets_the_retained_output_go() -> None:
+    book = operator_gathers_runs_and_dispatches()
+    book.node.sending = True
+    book << Demanded(1) >> []
+    assert book.node.retained is None
+    assert not book.node.sending
+    book << Demanded(0) >> "late"
+    book << TransferOver(0) >> []
+
+
+def test_the_last_partition_of_a_limited_run_stays_retained_after_the_end() -> None:
+    book = source(limit=2)
+    book << Demanded(0) >> [Run(0, ())]
+    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), Run(1, ())]
+    book << Finished(1, "p1") >> []
+    book << Demanded(1) >> [Dispatch(out(1, "p1"))]
+    assert book.node.phase is Phase.ENDED
+    book << Demanded(1) >> [Dispatch(out(1, "p1"), again=True)]
+    book << Demanded(3) >> "ahead"
+
+
+@given(
+    kind=st.sampled_from([source, operator, sink]),
+    limit=st.none() | st.integers(1, 3),
+    steps=st.lists(
+        st.one_of(
+            st.builds(Demanded, st.integers(-1, 5)),
+            st.builds(Arrived, st.sampled_from(["a", "b", "o", "x"]), st.integers(-1, 5), end=st.booleans()),
+            st.builds(Finished, st.integers(-1, 5), end=st.booleans()),
+            st.builds(TransferOver, st.integers(-1, 5)),
+        ),
+        max_size=40,
+    ),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_order_of_anything_keeps_the_invariants(
+    kind: Callable[[int | None], NodePlaybook], limit: int | None, steps: list[Demanded]
+) -> None:
+    book = kind(limit)
+    handed: list[int] = []
+    first_dispatches: list[int] = []
+    for step in steps:
+        before = state_of(book.node)
+        book << step  # validates
+        if book.verdict != "taken":
+            assert book.actions == []
+            assert state_of(book.node) == before
+        handed += [action.output.index for action in book.actions if isinstance(action, Hand)]
+        sends = [action for action in book.actions if isinstance(action, Dispatch)]
+        first_dispatches += [action.output.index for action in sends if not action.again]
+    assert handed == list(range(len(handed)))
+    assert first_dispatches == list(range(len(first_dispatches)))
+
+
+# --- the diagram ------------------------------------------------------------------------------------
+
+
+def test_the_diagram_in_the_docs_is_the_table() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "node.md").read_text()
+    drawn = re.findall(r"```mermaid\n(.*?)```", page, re.DOTALL)
+    assert drawn == [node_diagram()], "paste what python -m thalweg.middleware.diagrams prints into docs/node.md"
+
+
+def test_a_diagram_has_every_transition_and_the_final_states() -> None:
+    text = state_diagram({("a", "go"): "b", ("b", "back"): "a", ("b", "stop"): "c"}, "a")
+    lines = [line.strip() for line in text.splitlines()]
+    assert lines == ["stateDiagram-v2", "[*] --> a", "a --> b: go", "b --> a: back", "b --> c: stop", "c --> [*]"]

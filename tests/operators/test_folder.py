@@ -1,0 +1,161 @@
+"""The user's folder: every format as it is stored, order by number, corrupt files named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from thalweg.middleware.errors import OperatorError
+from thalweg.operators import ImageFolderSource
+
+GREY = np.arange(60, dtype=np.uint8).reshape(6, 10)
+COLOUR = np.random.default_rng(1).integers(0, 255, (6, 10, 3), dtype=np.uint8)
+DEEP = (np.arange(60, dtype=np.uint16) * 1000).reshape(6, 10)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff", "TIF"])
+@pytest.mark.parametrize("pixels", [GREY, COLOUR, DEEP], ids=["grey", "colour", "16bit"])
+def test_lossless_formats_come_back_exactly(tmp_path, suffix, pixels):
+    Image.fromarray(pixels).save(tmp_path / f"a.{suffix}")
+    source = ImageFolderSource(str(tmp_path))
+    image = source.produce(0)
+    np.testing.assert_array_equal(image, pixels)
+    assert image.dtype == pixels.dtype
+    assert image.flags.c_contiguous
+    assert source.size_bytes() == pixels.nbytes
+    assert source.produce(1) is None
+
+
+def test_big_endian_16_bit_tiff_is_kept(tmp_path):
+    Image.fromarray(DEEP.astype(">u2")).save(tmp_path / "a.tif")
+    image = ImageFolderSource(str(tmp_path)).produce(0)
+    assert image.dtype == np.uint16
+    np.testing.assert_array_equal(image, DEEP)
+
+
+def test_jpeg_is_close(tmp_path):
+    smooth = np.linspace(0, 255, 64 * 48).reshape(48, 64).astype(np.uint8)
+    Image.fromarray(smooth).save(tmp_path / "a.jpg", quality=95)
+    Image.fromarray(np.stack([smooth] * 3, axis=2)).save(tmp_path / "b.JPEG", quality=95)
+    source = ImageFolderSource(str(tmp_path))
+    assert np.abs(source.produce(0).astype(int) - smooth).max() < 12
+    assert source.produce(1).shape == (48, 64, 3)
+    assert source.size_bytes() == smooth.size * 2
+
+
+def test_palette_alpha_and_bilevel(tmp_path):
+    opaque = np.dstack([COLOUR, np.full((6, 10), 128, np.uint8)])
+    Image.fromarray(opaque).save(tmp_path / "1.png")
+    Image.fromarray(COLOUR).quantize(64).save(tmp_path / "2.png")
+    Image.fromarray(GREY > 30).save(tmp_path / "3.png")
+    Image.fromarray(np.dstack([GREY, GREY])).save(tmp_path / "4.png")
+    alpha, palette, bilevel, grey_alpha = map(ImageFolderSource(str(tmp_path)).produce, range(4))
+    np.testing.assert_array_equal(alpha, COLOUR)
+    assert palette.shape == (6, 10, 3)
+    np.testing.assert_array_equal(bilevel, np.where(GREY > 30, 255, 0))
+    assert bilevel.dtype == np.uint8
+    np.testing.assert_array_equal(grey_alpha, GREY)
+
+
+def test_order_is_natural_and_other_files_are_left_out(tmp_path):
+    for position, name in enumerate(["b1.png", "img2.png", "img10.png", "Img11.png", "img10b.png"]):
+        Image.fromarray(np.full((1, 1), position, np.uint8)).save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no image")
+    (tmp_path / "folder.png").mkdir()
+    source = ImageFolderSource(str(tmp_path))
+    assert [path.name for path in source.files] == [
+        "b1.png",
+        "img2.png",
+        "img10.png",
+        "img10b.png",
+        "Img11.png",
+    ]
+    assert source.length == 5
+    assert source.produce(3)[0, 0] == 4
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """Six files; 1, 3 and 5 are damaged in different ways."""
+    for number in (0, 1, 2, 4):
+        noise = np.random.default_rng(number).integers(0, 255, (40, 50), dtype=np.uint8)
+        noise[0, 0] = number
+        Image.fromarray(noise).save(tmp_path / f"{number}.png")
+    whole = (tmp_path / "1.png").read_bytes()
+    (tmp_path / "1.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "3.jpg").write_bytes(b"")
+    (tmp_path / "5.tif").write_bytes(b"II*\x00" + b"\xff" * 40)
+    return tmp_path
+
+
+def test_a_corrupt_file_is_named_with_the_way_to_skip_it(damaged):
+    source = ImageFolderSource(str(damaged))
+    for index, name in [(1, "1.png"), (3, "3.jpg"), (5, "5.tif")]:
+        with pytest.raises(OperatorError, match="is corrupt") as caught:
+            source.produce(index)
+        text = str(caught.value)
+        assert name in text
+        assert "--skip-corrupt" in text
+        assert "\n" not in text
+    assert source.produce(2)[0, 0] == 2
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (2, 0, 1, 3), (3, 2, 1, 0)])
+def test_corrupt_files_are_skipped_on_request(damaged, caplog, order):
+    source = ImageFolderSource(str(damaged), skip_corrupt=True)
+    assert source.length is None
+    got = {index: source.produce(index) for index in order}
+    assert [got[index][0, 0] for index in (0, 1, 2)] == [0, 2, 4]
+    assert got[3] is None
+    assert [path.name for path in source.skipped] == ["1.png", "3.jpg", "5.tif"]
+    assert len(caplog.records) == 3
+    assert source.size_bytes() == 2000  # the truncated file's header is intact
+
+
+def test_nothing_but_corrupt_files_is_an_error(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"not an image")
+    source = ImageFolderSource(str(tmp_path), skip_corrupt=True)
+    with pytest.raises(OperatorError, match="all 1 images are corrupt"):
+        source.produce(0)
+    assert source.size_bytes() == 0.0
+
+
+def test_missing_and_empty_folders(tmp_path):
+    with pytest.raises(OperatorError, match=r"nowhere: No such file or directory; name a folder"):
+        ImageFolderSource(str(tmp_path / "nowhere"))
+    with pytest.raises(OperatorError, match="holds no image"):
+        ImageFolderSource(str(tmp_path))
+
+
+@pytest.mark.parametrize("limit", [40, 20], ids=["warned", "refused"])
+def test_a_decompression_bomb_is_not_decoded_nor_skipped(tmp_path, monkeypatch, limit):
+    Image.fromarray(GREY).save(tmp_path / "a.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    for skip in (False, True):
+        source = ImageFolderSource(str(tmp_path), skip_corrupt=skip)
+        with pytest.raises(OperatorError, match=rf"a\.png has more than {limit} pixels"):
+            source.produce(0)
+
+
+def test_pixels_that_do_not_fit_are_refused_not_cut(tmp_path):
+    Image.fromarray(GREY.astype(np.float32)).save(tmp_path / "1.tif")
+    Image.fromarray(GREY.astype(np.int32) + 70_000).save(tmp_path / "2.tif")
+    (tmp_path / "3.png").write_bytes(rgb16_png())
+    source = ImageFolderSource(str(tmp_path))
+    for index, text in enumerate(["floating-point", "beyond 16 bits", "several bands of 16 bits"]):
+        with pytest.raises(OperatorError, match=text):
+            source.produce(index)
+
+
+def rgb16_png() -> bytes:
+    import struct
+    import zlib
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(13))) + chunk(b"IEND", b"")
+    )

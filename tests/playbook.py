@@ -1,0 +1,156 @@
+"""Unit tests of pure cores as a conversation: ``core << event >> [commands]``, after mitmproxy's ``Playbook``.
+
+    book = Playbook(core)
+    book << MessageReceived("h1", Demand(...)) >> [RunOperator(...)]
+    book.at(0.5) << TimerFired("retry") >> [Send(...), SetTimer("retry", 1.5)]
+
+``>>`` compares all commands, in order; records of the event log are left out unless the expected list has some. The
+next ``<<`` fails when commands were given that nobody looked at: a book tells everything, or says ``>> ANY``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from thalweg.middleware import events as e
+from thalweg.middleware.host_core import HostCore
+from thalweg.middleware.node import NodeCore, Output
+
+
+class _Any:
+    def __repr__(self) -> str:
+        return "ANY"
+
+
+ANY = _Any()
+
+
+class Playbook:
+    """A conversation with a ``HostCore``, whose invariants are checked after every event."""
+
+    def __init__(self, core: HostCore, now: float = 0.0) -> None:
+        self.core = core
+        self.now = now
+        self.commands: list[e.Command] = []
+        self._unread = False
+
+    def at(self, now: float) -> Playbook:
+        """Let the clock stand at ``now`` from here on."""
+        assert now >= self.now, f"time runs backwards, from {self.now} to {now}"
+        self.now = now
+        return self
+
+    def __lshift__(self, event: e.Event) -> Playbook:
+        missed = _without_records(self.commands) if self._unread else []
+        assert not missed, f"nobody expected {missed}"
+        self.commands = self.core.handle(event, self.now)
+        self._unread = True
+        self.core.validate()
+        return self
+
+    def __rshift__(self, expected: Iterable[e.Command] | _Any) -> Playbook:
+        self._unread = False
+        if isinstance(expected, _Any):
+            return self
+        wanted = list(expected)
+        got = self.commands
+        if not any(isinstance(command, e.Record) for command in wanted):
+            got = _without_records(got)
+        assert got == wanted, _difference(wanted, got)
+        return self
+
+    def sent(self, to: str | None = None) -> list[Any]:
+        """The messages of the last event's ``Send`` commands (to one host), whose order does not matter here."""
+        self._unread = False
+        return [c.message for c in self.commands if isinstance(c, e.Send) and to in (None, c.to)]
+
+    def only(self, kind: type[Any]) -> list[Any]:
+        """The last event's commands of one kind."""
+        self._unread = False
+        return [command for command in self.commands if isinstance(command, kind)]
+
+    def recorded(self) -> list[str]:
+        """The kinds of the last event's records."""
+        self._unread = False
+        return [command.kind for command in self.commands if isinstance(command, e.Record)]
+
+
+def _without_records(commands: list[e.Command]) -> list[e.Command]:
+    return [command for command in commands if not isinstance(command, e.Record)]
+
+
+def _difference(wanted: list[Any], got: list[Any]) -> str:
+    lines = ["the core's commands differ:"]
+    for i in range(max(len(wanted), len(got))):
+        left = wanted[i] if i < len(wanted) else "(nothing)"
+        right = got[i] if i < len(got) else "(nothing)"
+        lines.append(f"  {'=' if left == right else '!'} expected {left}\n      got      {right}")
+    return "\n".join(lines)
+
+
+# --- a single node ----------------------------------------------------------------------------------
+
+
+class Demanded:
+    """The consumer, or the application, demands partition ``index``."""
+
+    def __init__(self, index: int) -> None:
+        self.apply: Callable[[NodeCore], Any] = lambda node: node.on_demand(index)
+
+
+class Arrived:
+    """``producer`` delivers partition ``index``, or with ``end`` the end of its stream."""
+
+    def __init__(self, producer: str, index: int, value: Any = None, *, end: bool = False) -> None:
+        self.apply: Callable[[NodeCore], Any] = lambda node: node.on_partition(
+            producer, Output(index, value, 0, end)
+        )
+
+
+class Finished:
+    """The node's code returned partition ``index``."""
+
+    def __init__(self, index: int, value: Any = None, *, end: bool = False) -> None:
+        self.apply: Callable[[NodeCore], Any] = lambda node: node.on_finished(Output(index, value, 0, end))
+
+
+class TransferOver:
+    """The transfer of partition ``index`` is over."""
+
+    def __init__(self, index: int) -> None:
+        self.apply: Callable[[NodeCore], Any] = lambda node: ("taken", node.on_transfer_over(index) or [])
+
+
+class NodePlaybook:
+    """``node << Demanded(0) >> [Ask(0)]``; what must change nothing: ``node << Demanded(0) >> "duplicate"``.
+
+    ``seen`` collects the transitions (phase, phase) that happened, for coverage of the table.
+    """
+
+    def __init__(self, node: NodeCore) -> None:
+        self.node = node
+        self.verdict = ""
+        self.actions: list[Any] = []
+        self._before: Any = None
+
+    def __lshift__(self, stimulus: Demanded | Arrived | Finished | TransferOver) -> NodePlaybook:
+        self._before = state_of(self.node)
+        self.verdict, self.actions = stimulus.apply(self.node)
+        self.node.validate()
+        return self
+
+    def __rshift__(self, expected: list[Any] | str) -> NodePlaybook:
+        if isinstance(expected, str):
+            assert (self.verdict, self.actions) == (expected, [])
+            assert state_of(self.node) == self._before, f"a {expected} message changed {self.node!r}"
+        else:
+            assert self.verdict == "taken", self.verdict
+            assert self.actions == expected, _difference(expected, self.actions)
+        return self
+
+
+def state_of(node: NodeCore) -> dict[str, Any]:
+    """A copy of all of a node's state."""
+    copied = {name: getattr(node, name) for name in NodeCore.__slots__}
+    return {name: type(value)(value) if isinstance(value, dict | set) else value for name, value in copied.items()}

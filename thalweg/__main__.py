@@ -1,0 +1,8 @@
+"""``python -m thalweg``."""
+
+from __future__ import annotations
+
+from thalweg.experiments.cli import main
+
+if __name__ == "__main__":
+    main()
