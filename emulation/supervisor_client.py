@@ -287,7 +287,7 @@ class StartedSupervisor:
     def leave(self) -> None:
         """Forget it without ending it (it has been detached)."""
         self.client.close()
-        self.process.returncode = 0  # no ResourceWarning: it is meant to outlive us
+        threading.Thread(target=self.process.wait, name="detached", daemon=True).start()  # no zombie if we live longer
         self._log.close()
 
 

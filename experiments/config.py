@@ -40,6 +40,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     bands: int = 1
     folder: str | None = None
     skip_corrupt: bool = False
+    allow: tuple[str, ...] = ()
     pictures: int = 12
     prove: bool = True
 

@@ -161,7 +161,8 @@ def colour(placements: Sequence[str], name: str) -> str:
 def plot_run(folder: Path, info: RunInfo, stop: Event | None = None) -> list[Path]:
     """Draw a run's pictures into ``folder/plots`` and return their paths; a picture without data is not drawn.
 
-    Safe beside other threads as long as they do not draw; ``stop``, once set, ends it before the next picture. Raises RunError when a file cannot be written.
+    Safe beside other threads as long as they do not draw. ``stop``, once set, ends it before the next picture.
+    Raises RunError when a file cannot be written.
     """
     import matplotlib as mpl
 

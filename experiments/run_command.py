@@ -68,6 +68,7 @@ def run(
         Path | None, typer.Option(help="Your own images (PNG, JPEG, TIFF): one subfolder a server.")
     ] = None,
     skip_corrupt: Annotated[bool, typer.Option("--skip-corrupt", help="Leave out images that cannot be read.")] = False,
+    allow: Annotated[list[str] | None, typer.Option(help="Package of your own whose code may be named.")] = None,
     pictures: Annotated[int, typer.Option(help="How many composites to keep as PNG.")] = 12,
     prove: Annotated[bool, typer.Option(help="Measure every link before the run.")] = True,
     out: Annotated[Path | None, typer.Option(help="Run folder.", show_default="runs/<time>")] = None,
@@ -100,6 +101,7 @@ def run(
         "bands": bands,
         "folder": None if folder is None else str(folder),
         "skip_corrupt": skip_corrupt,
+        "allow": tuple(allow or ()),
         "pictures": pictures,
         "prove": prove,
     }

@@ -33,6 +33,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     addresses: dict[str, str]
     listen: str
     insecure: bool
+    allow: tuple[str, ...]
     time_scale: float
     images: int
     pictures: int
@@ -78,6 +79,7 @@ def main() -> int:
             job.addresses,
             listen=job.listen,
             insecure=job.insecure,
+            allow=job.allow,
             time_scale=job.time_scale,
             records=Path(job.records) / "client.jsonl",
         ) as client:

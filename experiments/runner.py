@@ -42,6 +42,7 @@ FREE_BYTES_PER_S = 1e18  # a disk that costs nothing; JSON has no infinity
 LINKS_APART = {"interface": "independent", "node_cycles": False}
 START_S = 60.0
 END_S = 5.0
+SAMPLE_S = 0.25  # between two readings of the links' counters
 Tell = Callable[[str, int, int], None]  # (what is going on, done, of how many; 0 of 0: unknown)
 
 
@@ -126,7 +127,7 @@ class _Session:
         worker, words = self._start_worker(stack, addresses, outputs)
         replay = None
         if self.links:
-            replay = self.bed.replay(self.links, config.time_scale)
+            replay = self.bed.replay(self.links, config.time_scale, sample_interval_s=SAMPLE_S)
             stack.callback(replay.stop)
         for label in config.placements:
             truth = None
@@ -145,7 +146,7 @@ class _Session:
     def _reference(self) -> str:
         """What a single process makes of the same sources."""
         images, digests = self.config.images, []
-        for one in reference_digests(self.dataflow, images):
+        for one in reference_digests(self.dataflow, images, self.config.allow):
             digests.append(one)
             self.tell("composing on a single machine", len(digests), images)
         return sequence_digest(digests)
@@ -180,7 +181,12 @@ class _Session:
             if name == CLIENT:
                 continue
             command = host_command(
-                name, self._listen(name), time_scale=self.config.time_scale, records=self.logs, insecure=True
+                name,
+                self._listen(name),
+                allow=self.config.allow,
+                time_scale=self.config.time_scale,
+                records=self.logs,
+                insecure=True,
             )
             outputs[name] = self._spawn(stack, name, name, command)[1]
         ready = wait_ready_lines({name: stream.fileno() for name, stream in outputs.items()}, START_S)
@@ -211,6 +217,7 @@ class _Session:
             addresses=addresses,
             listen=self._listen(CLIENT),
             insecure=True,
+            allow=config.allow,
             time_scale=config.time_scale,
             images=config.images,
             pictures=config.pictures,

@@ -9,8 +9,9 @@ import numpy as np
 from thalweg.experiments.config import RunConfig
 from thalweg.experiments.runner import Outcome
 from thalweg.experiments.workload import build_dataflow
-from thalweg.middleware.loading import load_code
-from thalweg.operators import Composite, contact_sheet
+from thalweg.middleware.dataflow import Code
+from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
+from thalweg.operators import contact_sheet
 
 _SHOWN_SITES = 4
 _SHOWN_IMAGES = 3
@@ -26,7 +27,7 @@ def write_sheet(config: RunConfig, outcome: Outcome) -> Path | None:
         code = dataflow.by_name[name].code
         assert code is not None
         sources.append(load_code(code))
-    composite = Composite(config.rule)
+    composite = load_code(Code("composite", {"rule": config.rule}), (*DEFAULT_ALLOW, *config.allow))
     rows = []
     for index in range(min(_SHOWN_IMAGES, outcome.info.images)):
         seen = [np.asarray(source.produce(index)) for source in sources]

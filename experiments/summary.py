@@ -54,10 +54,9 @@ def _placement(info: RunInfo, name: str, by: dict[tuple[str | None, str], list[d
         first.setdefault(row["index"], row)
         out_of_order += row["index"] < highest
         highest = max(highest, row["index"])
-    ordered = [first[index] for index in sorted(first)]
     times = np.array([row["t_s"] for row in came])
     gaps = np.diff(np.sort(times))
-    digest = sequence_digest(row["detail"].get("digest", "") for row in ordered) if ordered else None
+    digest = sequence_digest(row["detail"].get("digest", "") for row in came) if came else None
     plan = by[name, "placed"][0]["detail"] if by[name, "placed"] else {}
     loads: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in by[name, "host_load"]:
@@ -66,7 +65,7 @@ def _placement(info: RunInfo, name: str, by: dict[tuple[str | None, str], list[d
         host: HostLoad(float(np.mean([row["value"] for row in some])), max(row["size_bytes"] for row in some))
         for host, some in sorted(loads.items())
     }
-    transfers = by[name, "transfer"]
+    transfers = [row for row in by[name, "transfer"] if row["peer"] != row["host"]]
     pauses = [row["duration_s"] for row in by[name, "relocated"] if row["duration_s"] is not None]
     wall_s = None
     if came:

@@ -19,7 +19,7 @@ from thalweg.experiments.analysis import (
 )
 
 MANY = 12  # runs; of more only what they say together is printed
-NONE = "–"  # noqa: RUF001
+NONE = "–"
 
 
 def print_runs(summaries: Sequence[RunSummary], console: Console | None = None) -> None:

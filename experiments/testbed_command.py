@@ -143,9 +143,10 @@ def execute(
 
     Example: thalweg testbed exec h1 -- ip address
     """
+    words = command[1:] if command[0] == "--" else command
     testbed = detached.attach(detached.choose(identity))
     try:
-        process = testbed.run(host, command)
+        process = testbed.run(host, words)
         previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             for number in previous:

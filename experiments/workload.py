@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from thalweg.experiments.config import RunConfig
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
 from thalweg.middleware.errors import OperatorError, UsageError
+from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.operators import ImageFolderSource, digest, reference_run
 
 CLIENT = "client"
@@ -91,6 +92,6 @@ def images_available(config: RunConfig) -> int:
     return min(counts)
 
 
-def reference_digests(dataflow: Dataflow, images: int) -> Iterator[str]:
+def reference_digests(dataflow: Dataflow, images: int, allow: Collection[str] = ()) -> Iterator[str]:
     """The digests of the composites that a single process makes."""
-    return (digest(value) for value in reference_run(dataflow, images))
+    return (digest(value) for value in reference_run(dataflow, images, (*DEFAULT_ALLOW, *allow)))

@@ -437,6 +437,7 @@ def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s:
                     raise HostLostError(
                         f"what answers at {addresses[name]} is not a host of this version: {error}"
                     ) from None
+                socket.close(0)
                 if not isinstance(answer, m.Welcome):
                     raise HostLostError(f"what answers at {addresses[name]} is not a Thalweg host")
                 if answer.host != name:

@@ -11,6 +11,7 @@ import difflib
 import importlib
 import re
 from collections.abc import Collection, Sequence
+from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, runtime_checkable
@@ -47,6 +48,10 @@ def registered() -> dict[str, EntryPoint]:
     return found
 
 
+ALLOWED: ContextVar[Collection[str]] = ContextVar("thalweg_allowed", default=DEFAULT_ALLOW)
+"""The packages allowed while a node's code is being constructed, for code that names more code by import path."""
+
+
 def _allowed(module: str, allow: Collection[str]) -> bool:
     return any(module == prefix or module.startswith(prefix + ".") for prefix in allow)
 
@@ -80,10 +85,13 @@ def load_code(code: Code, allow: Collection[str] = DEFAULT_ALLOW) -> Any:
             factory = point.load()
         except (ImportError, AttributeError) as error:
             raise OperatorError(f"{code.use!r} ({point.value}) cannot be imported here: {error}") from None
+    token = ALLOWED.set(allow)
     try:
         made = factory(**code.params)
     except (TypeError, ValueError) as error:
         raise OperatorError(f"{code.use!r} does not take {code.params}: {error}") from None
+    finally:
+        ALLOWED.reset(token)
     if not isinstance(made, OperatorCode | SourceCode):
         raise OperatorError(f"{code.use!r} has neither combine(inputs, index) nor produce(index)")
     return made

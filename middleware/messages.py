@@ -1,6 +1,7 @@
 """What hosts say to each other, and how it is put into frames.
 
-A control frame is the two bytes ``TW``, one byte protocol version, and one msgpack array of a struct below.
+A control frame is the two bytes ``TW``, one byte protocol version, and one msgpack array of a struct below. A
+control message has one to ``MAX_FRAMES`` such frames: credits may travel with what is sent to the same host anyway.
 A bulk message has two frames: a control-style frame with a ``Chunk``, and the chunk's bytes. Nothing
 executable is ever decoded: every field is typed and checked by msgspec, and every size is limited.
 """
@@ -17,6 +18,7 @@ from thalweg.middleware.errors import ProtocolError
 PROTOCOL_VERSION = 1
 MAGIC = b"TW"
 MAX_CONTROL_BYTES = 4 * 1024 * 1024  # an Install of a tree of thousands of nodes fits
+MAX_FRAMES = 16
 MAX_PARTITION_BYTES = 1024 * 1024 * 1024
 PROBE_BYTES = 16_384  # round-trip message of the paper's bandwidth study; Ranganathan et al., section 4
 
@@ -172,11 +174,15 @@ class ProbeResult(_Message, frozen=True):
 
 
 class Credit(_Message, frozen=True):
-    """``received_bytes`` of transfer ``transfer`` have arrived (all of it when ``done``)."""
+    """``received_bytes`` of transfer ``transfer`` have arrived (all of it when ``done``).
+
+    ``held_s``: wall-clock seconds it waited for another message to travel with, which the sender does not count.
+    """
 
     transfer: Index
     received_bytes: Index
     done: bool
+    held_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
 
 
 class Chunk(_Message, frozen=True):

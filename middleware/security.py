@@ -79,7 +79,7 @@ def start_authenticator(context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> 
 
     authenticator = ThreadAuthenticator(context)
     authenticator.start()
-    authenticator.configure_curve_callback(domain="*", credentials_provider=_Admit(keys.public))
+    authenticator.configure_curve_callback(domain=_DOMAIN, credentials_provider=_Admit(keys.public))
     return authenticator
 
 

@@ -32,7 +32,7 @@ class _Slot:
                 self._code = load_code(self.node.code, self._allow)
                 wants = "combine" if self.node.kind == "operator" else "produce"
                 if not hasattr(self._code, wants):
-                    raise ThalwegError(f"{self.node.code.use!r} cannot be a {self.node.kind}: it has no {wants}()")
+                    raise ThalwegError(f"{self.node.code.use!r} cannot run as {self.node.kind}: it has no {wants}()")
         return self._code
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.middleware.errors import OperatorError
-from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.loading import ALLOWED
 from thalweg.operators.interface import Operator, Value
 from thalweg.operators.noise import nearest
 
@@ -228,17 +228,20 @@ def brightest(a: Image, b: Image) -> Image:
     return mask
 
 
-def load_rule(path: str, allow: Collection[str] = DEFAULT_ALLOW) -> Rule:
+def load_rule(path: str, allow: Collection[str] | None = None) -> Rule:
     """The function at ``package.module:function``, whose module must lie in one of the ``allow`` packages.
+
+    ``allow``: by default the packages whose operators the host constructs at this moment.
 
     A dataflow's parameters come off the wire, so a rule is as restricted as an operator's import path.
     Raises OperatorError when it is not allowed, cannot be imported or is not callable.
     """
     module, _, name = path.partition(":")
+    allow = ALLOWED.get() if allow is None else allow
     if not any(module == package or module.startswith(package + ".") for package in allow):
         raise OperatorError(
-            f"composite: rules are not taken from {module!r}; write a subclass of Composite that passes"
-            " the function, and allow its package on the host"
+            f"composite: this host does not allow a rule from {module!r}; start it with --allow"
+            f" {module.partition('.')[0]}"
         )
     try:
         rule = getattr(importlib.import_module(module), name)

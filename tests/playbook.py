@@ -103,9 +103,7 @@ class Arrived:
     """``producer`` delivers partition ``index``, or with ``end`` the end of its stream."""
 
     def __init__(self, producer: str, index: int, value: Any = None, *, end: bool = False) -> None:
-        self.apply: Callable[[NodeCore], Any] = lambda node: node.on_partition(
-            producer, Output(index, value, 0, end)
-        )
+        self.apply: Callable[[NodeCore], Any] = lambda node: node.on_partition(producer, Output(index, value, 0, end))
 
 
 class Finished:

@@ -26,7 +26,7 @@ def node(site: int | None, size_bytes: int, zero_copy: bool) -> None:
     context = zmq.Context()
     replies = context.socket(zmq.REP)
     replies.bind("tcp://127.0.0.1:*")
-    children = _meet(replies)
+    children = _meet(replies.getsockopt_string(zmq.LAST_ENDPOINT))
     requests = [context.socket(zmq.REQ) for _ in children]
     for socket, endpoint in zip(requests, children, strict=True):
         socket.connect(endpoint)
@@ -42,7 +42,7 @@ def node(site: int | None, size_bytes: int, zero_copy: bool) -> None:
             frames = [socket.recv(copy=False) for socket in requests]
             value = maximum([np.frombuffer(frame.buffer, np.uint8) for frame in frames])
         replies.recv()
-        replies.send(value, copy=not zero_copy)
+        replies.send(value, 0, not zero_copy)
         index += 1
 
 
@@ -50,18 +50,21 @@ def hop(size_bytes: int, zero_copy: bool) -> None:
     """Send a partition for each credit message that arrives, for ever."""
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
-    dealer.bind("tcp://127.0.0.1:*")
-    _meet(dealer)
+    (endpoint,) = _meet("")
+    dealer.connect(endpoint)
+    dealer.send(b"")  # tells the other side where credits go
     source = FixedSource(0, size_bytes)
     index = 0
     while True:
         dealer.recv()
-        dealer.send(source.produce(index), copy=not zero_copy)
+        value: Any = source.produce(index)
+        dealer.send(value, 0, not zero_copy)
         index += 1
 
 
-def _meet(socket: zmq.Socket[bytes]) -> list[str]:
-    print(json.dumps({"endpoint": socket.getsockopt_string(zmq.LAST_ENDPOINT)}), flush=True)
+def _meet(endpoint: str) -> list[str]:
+    """Tell the parent the own endpoint, and take those to connect to."""
+    print(json.dumps({"endpoint": endpoint}), flush=True)
     children: list[str] = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     return children
@@ -74,4 +77,8 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    {"node": node, "hop": hop}[sys.argv[1]](**json.loads(sys.argv[2]))
+    spec = json.loads(sys.argv[2])
+    if sys.argv[1] == "node":
+        node(**spec)
+    else:
+        hop(**spec)

@@ -29,10 +29,6 @@ class Side(Protocol):
         """The next ``partitions`` partitions' values (uint8, any buffer), as the sink gets them."""
         ...
 
-    def close(self) -> None:
-        """End everything it started; idempotent."""
-        ...
-
 
 class Round(msgspec.Struct, frozen=True):
     """One round of one side: partitions per second after the warm-up, and the digest of all its partitions."""
@@ -58,20 +54,28 @@ def play(side: Side, partitions: int, warm_up: int) -> Round:
     return Round(partitions / took, digest_of(values))
 
 
-def alternate(
-    sides: Mapping[str, Side], rounds: int, partitions: int, warm_up: int, progress: Progress = silent
-) -> dict[str, list[Round]]:
-    """``rounds`` rounds of every side in turn.
+class Plan(msgspec.Struct, frozen=True):
+    """How many partitions of a side's round are timed, and how many before them are not."""
 
-    The number of partitions of a round is rounded up to a multiple of ``VARIANTS``, so that the
-    rounds of a side that numbers its partitions on begin alike.
-    """
-    partitions += -(partitions + warm_up) % VARIANTS
+    partitions: int
+    warm_up: int
+
+    @property
+    def total(self) -> int:
+        """All partitions of a round: rounded up to a multiple of ``VARIANTS``, so that rounds begin alike."""
+        return self.partitions + self.warm_up + -(self.partitions + self.warm_up) % VARIANTS
+
+
+def alternate(
+    sides: Mapping[str, Side], plans: Mapping[str, Plan], rounds: int, progress: Progress = silent
+) -> dict[str, list[Round]]:
+    """``rounds`` rounds of every side in turn, each as its plan says."""
     played: dict[str, list[Round]] = {name: [] for name in sides}
     for number in range(rounds):
         for name, side in sides.items():
             progress(f"round {number + 1} of {rounds}: {name}")
-            played[name].append(play(side, partitions, warm_up))
+            plan = plans[name]
+            played[name].append(play(side, plan.total - plan.warm_up, plan.warm_up))
     return played
 
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import zmq
 
+from thalweg.experiments.bench import peers_dask, peers_ray
 from thalweg.experiments.bench.processes import Pythons
-from thalweg.experiments.bench.rounds import Progress, Side, alternate, median_per_s, median_ratio, silent
+from thalweg.experiments.bench.rounds import (
+    Plan,
+    Progress,
+    Round,
+    Side,
+    alternate,
+    median_per_s,
+    median_ratio,
+    silent,
+)
 from thalweg.experiments.bench.workload import expected_digest
 from thalweg.middleware.client import Client
 from thalweg.middleware.cluster import LocalCluster
@@ -18,6 +28,8 @@ from thalweg.middleware.errors import RunError, UsageError
 
 ALLOW = ("thalweg.experiments",)
 WORKLOAD = "thalweg.experiments.bench.workload"
+OTHERS: dict[str, Any] = {"ray": peers_ray, "dask": peers_dask}
+OTHERS_ROUNDS = 3
 ANSWER_S = 30.0  # a raw tree that is silent for so long is broken
 
 
@@ -28,7 +40,7 @@ def bench_dataflow(sources: int, size_bytes: int) -> Dataflow:
 
 
 class ThalwegTree:
-    """The tree on a running cluster; closing it leaves cluster and client, which may serve another."""
+    """The tree on a running cluster, which is its maker's to close."""
 
     def __init__(self, client: Client, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
         self._client = client
@@ -40,14 +52,14 @@ class ThalwegTree:
             for delivered in run:
                 yield delivered.value
 
-    def close(self) -> None:
-        """Nothing of its own to end."""
-
 
 class RawTree:
-    """The same tree by hand: REQ and REP sockets, a process a node. ``zero_copy``: how replies are sent."""
+    """The same tree by hand: REQ and REP sockets, a process a node.
 
-    def __init__(self, dataflow: Dataflow, size_bytes: int, *, zero_copy: bool) -> None:
+    ``zero_copy``: how replies are sent. At 128 KB copying is the faster way, as a hand-written tree would find out.
+    """
+
+    def __init__(self, dataflow: Dataflow, size_bytes: int, *, zero_copy: bool = False) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._pythons = Pythons()
         try:
@@ -72,11 +84,23 @@ class RawTree:
             try:
                 yield self._sink.recv(copy=False).buffer
             except zmq.Again:
-                raise RunError(f"the hand-written tree was silent for {ANSWER_S:g} s; run the benchmark again") from None
+                raise RunError(
+                    f"the hand-written tree was silent for {ANSWER_S:g} s; run the benchmark again"
+                ) from None
 
     def close(self) -> None:
         self._pythons.close()
         self._context.destroy(linger=0)
+
+
+def check_digests(
+    played: Mapping[str, Sequence[Round]], plans: Mapping[str, Plan], sources: int, size_bytes: int
+) -> None:
+    """RunError naming a side that delivered other bytes than a single process computes."""
+    for name, each in played.items():
+        digest = expected_digest(sources, size_bytes, plans[name].total)
+        if any(one.digest != digest for one in each):
+            raise RunError(f"the side {name!r} delivered other bytes than a single process computes")
 
 
 def bench_tree(
@@ -92,11 +116,11 @@ def bench_tree(
     """Compare the sides; the object that ``thalweg bench tree --json`` prints.
 
     Args:
-        sources: leaves of the tree, at least 2; the Thalweg and raw sides take one process a node.
+        sources: leaves of the tree, at least 2; every side takes one process a node, and the sink.
         size_bytes: of every partition.
         rounds: of every side, in turn; rates are medians over them, ``ratio`` the median of each round's ratio.
-        partitions: timed in a round, after ``warm_up`` that are not.
-        others: also Ray and Dask, where they are installed.
+        partitions: timed in a round, after ``warm_up`` that are not (Ray a quarter of them, Dask an eighth).
+        others: also Ray and Dask, where they are installed (null where not), a few rounds each after the rest.
         progress: is told each step.
 
     Raises UsageError for numbers that make no tree, RunError when a side's digest is wrong.
@@ -106,29 +130,45 @@ def bench_tree(
     dataflow = bench_dataflow(sources, size_bytes)
     spread = {name: f"h{sources + 1 + i}" for i, name in enumerate(dataflow.operators)}
     placed = {name: f"h{i + 1}" for i, name in enumerate(dataflow.operators)}
+    plan = Plan(partitions, warm_up)
+    plans = {
+        "thalweg": plan,
+        "raw": plan,
+        "thalweg_placed": plan,
+        "ray": Plan(max(8, partitions // 4), warm_up),
+        "dask": Plan(max(4, partitions // 8), max(4, warm_up // 4)),
+    }
     with contextlib.ExitStack() as stack:
         progress("starting the processes")
         cluster = stack.enter_context(LocalCluster(sources + len(dataflow.operators), allow=ALLOW))
         client = stack.enter_context(Client(cluster, allow=ALLOW))
+        raw = stack.enter_context(contextlib.closing(RawTree(dataflow, size_bytes)))
         sides: dict[str, Side] = {
             "thalweg": ThalwegTree(client, dataflow, spread),
-            "raw": RawTree(dataflow, size_bytes, zero_copy=False),
+            "raw": raw,
             "thalweg_placed": ThalwegTree(client, dataflow, placed),
         }
-        for side in sides.values():
-            stack.callback(side.close)
-        played = alternate(sides, rounds, partitions, warm_up, progress)
-    digest = expected_digest(sources, size_bytes, partitions + warm_up + -(partitions + warm_up) % 4)
-    for name, each in played.items():
-        if any(one.digest != digest for one in each):
-            raise RunError(f"the side {name!r} delivered other bytes than a single-process run")
+        played = alternate(sides, plans, rounds, progress)
+    if others:  # afterwards and one by one: their background work would slow the others' rounds down
+        for name, peers in OTHERS.items():
+            if peers.installed():
+                progress(f"starting {name}")
+                with contextlib.closing(peers.Tree(dataflow, size_bytes)) as tree:
+                    played |= alternate({name: tree}, plans, min(rounds, OTHERS_ROUNDS), progress)
+    check_digests(played, plans, sources, size_bytes)
+    rates = {name: round(median_per_s(each), 1) for name, each in played.items()}
     return {
         "bench": "tree",
-        "thalweg_per_s": round(median_per_s(played["thalweg"]), 1),
-        "raw_per_s": round(median_per_s(played["raw"]), 1),
+        "thalweg_per_s": rates["thalweg"],
+        "raw_per_s": rates["raw"],
         "ratio": round(median_ratio(played["thalweg"], played["raw"]), 3),
-        "ray_per_s": None,
-        "dask_per_s": None,
-        "thalweg_placed_per_s": round(median_per_s(played["thalweg_placed"]), 1),
-        "digest": digest,
+        "ray_per_s": rates.get("ray"),
+        "dask_per_s": rates.get("dask"),
+        "thalweg_placed_per_s": rates["thalweg_placed"],
+        "sources": sources,
+        "operators": len(dataflow.operators),
+        "size_bytes": size_bytes,
+        "rounds": rounds,
+        "partitions": plan.total - warm_up,
+        "digest": expected_digest(sources, size_bytes, plan.total),
     }

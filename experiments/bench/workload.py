@@ -56,9 +56,7 @@ def maximum(inputs: Sequence[Bytes]) -> Bytes:
 def expected_digest(sites: int, size_bytes: int, partitions: int) -> str:
     """What ``digest_of`` gives for partitions 0 … of the maximum over ``sites`` sources."""
     sources = [FixedSource(site, size_bytes) for site in range(sites)]
-    cycle = [
-        sources[0].produce(i) if sites == 1 else maximum([s.produce(i) for s in sources]) for i in range(VARIANTS)
-    ]
+    cycle = [sources[0].produce(i) if sites == 1 else maximum([s.produce(i) for s in sources]) for i in range(VARIANTS)]
     return digest_of(cycle[i % VARIANTS] for i in range(partitions))
 
 

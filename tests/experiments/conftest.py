@@ -28,7 +28,9 @@ TREE = {  # one-shot: where the transfers of one image go
 }  # fmt: skip
 
 
-def require_java() -> None:
+@pytest.fixture(scope="session")
+def java() -> None:
+    """Skips the test where there is no Java that Spark could use."""
     try:
         spark.find_java()
     except CapabilityError as error:
@@ -38,9 +40,8 @@ def require_java() -> None:
 
 
 @pytest.fixture(scope="session")
-def spark_session() -> Iterator[SparkSession]:
+def spark_session(java: None) -> Iterator[SparkSession]:
     """The one Spark session of the test run; the tests that use it are marked ``spark``."""
-    require_java()
     with spark.session("local[2]") as session:
         yield session
 

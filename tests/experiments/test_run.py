@@ -97,7 +97,9 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals, sta
     assert process.wait(timeout=5) == status
     process.stderr.close()
     assert descendants() == before
-    held = [p.info["pid"] for p in psutil.process_iter(["pid", "cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])]
+    held = [
+        p.info["pid"] for p in psutil.process_iter(["pid", "cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])
+    ]
     assert held == []
 
 

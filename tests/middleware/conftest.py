@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
-
 from playbook import Playbook
+from pytest import MonkeyPatch
+from runtime_codes import ALLOW
+
 from thalweg.middleware import messages as m
+from thalweg.middleware.client import Client
+from thalweg.middleware.cluster import LocalCluster
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.host_core import CoreConfig, HostCore
 
 CODE = Code("some")
+TESTS = Path(__file__).parents[1]
 
 
 def peer_of(host: str) -> m.Peer:
@@ -62,3 +69,24 @@ def make_book() -> Callable[..., Playbook]:
         return Playbook(HostCore(peer_of(host), config, ("composite",)))
 
     return make
+
+
+# --- real processes and sockets ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    """Three host processes on loopback that may run ``runtime_codes``; tests leave them as they found them."""
+    with MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
+        started = LocalCluster(3, allow=ALLOW)
+    with started:
+        yield started
+        assert started.poll() == {}, "a host ended during the tests"
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    with Client(cluster, allow=ALLOW) as client:
+        yield client
+        assert client.shell.alive, "the client's host ended during the test"

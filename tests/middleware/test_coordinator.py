@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-
 from playbook import ANY, Playbook
+
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
 from thalweg.middleware.coordinator import REMOVE_TRIES
@@ -31,14 +31,18 @@ def asked(make_book: Book, make_install: Make) -> Playbook:
     """A client that has asked h1 and h2 to install the chain."""
     install = make_install()
     book = make_book("client", CONFIG)
-    book << e.RunRequested(install) >> [
-        e.Meet("r", install.peers),
-        e.OpenRun(install, ("t",)),
-        e.Send("r", "h1", install),
-        e.Send("r", "h2", install),
-        e.SetTimer("install r", 0.5),
-        e.SetTimer("ping r", 2.0),
-    ]
+    (
+        book
+        << e.RunRequested(install)
+        >> [
+            e.Meet("r", install.peers),
+            e.OpenRun(install, ("t",)),
+            e.Send("r", "h1", install),
+            e.Send("r", "h2", install),
+            e.SetTimer("install r", 0.5),
+            e.SetTimer("ping r", 2.0),
+        ]
+    )
     return book
 
 
@@ -59,11 +63,15 @@ def test_a_run_on_the_client_alone_is_ready_at_once(make_book: Book, make_instal
 
 def test_install_is_repeated_to_those_that_have_not_answered(asked: Playbook, make_install: Make) -> None:
     install = make_install()
-    asked.at(0.5) << e.TimerFired("install r") >> [
-        e.Send("r", "h1", install),
-        e.Send("r", "h2", install),
-        e.SetTimer("install r", 2.5),
-    ]
+    (
+        asked.at(0.5)
+        << e.TimerFired("install r")
+        >> [
+            e.Send("r", "h1", install),
+            e.Send("r", "h2", install),
+            e.SetTimer("install r", 2.5),
+        ]
+    )
     asked << got("h2", m.Installed("r", "h2")) >> []
     asked.at(2.5) << e.TimerFired("install r") >> [e.Send("r", "h1", install), e.SetTimer("install r", 4.5)]
     asked << got("h2", m.Installed("r", "h2")) >> []  # repeated
@@ -148,12 +156,16 @@ def test_a_long_reason_is_cut_to_what_a_message_may_carry(make_book: Book, make_
 
 def test_remove_is_repeated_until_all_have_answered(ready: Playbook) -> None:
     remove = m.Remove("r")
-    ready << e.RunAbandoned("r") >> [
-        e.CloseRun("r"),
-        e.Send("r", "h1", remove),
-        e.Send("r", "h2", remove),
-        e.SetTimer("remove r", 0.5),
-    ]
+    (
+        ready
+        << e.RunAbandoned("r")
+        >> [
+            e.CloseRun("r"),
+            e.Send("r", "h1", remove),
+            e.Send("r", "h2", remove),
+            e.SetTimer("remove r", 0.5),
+        ]
+    )
     ready << e.RunAbandoned("r") >> []
     ready << got("h1", m.Removed("r", "h1")) >> []
     ready.at(0.5) << e.TimerFired("remove r") >> [e.Send("r", "h2", remove), e.SetTimer("remove r", 1.0)]

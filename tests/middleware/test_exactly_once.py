@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from adversary import Mood, World, content
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from adversary import Mood, World, content
 from thalweg.middleware.host_core import CoreConfig
 
 # A failure is reproduced by its mood's seed; shrinking it would take minutes and rarely makes it simpler.

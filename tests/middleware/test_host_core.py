@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from playbook import ANY, Playbook
+
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
 from thalweg.middleware.dataflow import Code, Dataflow, Node
@@ -48,12 +48,16 @@ def test_install_opens_the_run_once_and_is_answered_every_time(make_book: Book, 
     install = make_install({"o": "h1"})
     answer = e.Send("r", "client", m.Installed("r", "h1"))
     book = make_book("h1")
-    book << got("client", install) >> [
-        e.Meet("r", install.peers),
-        e.OpenRun(install, ("s", "o")),
-        e.SetTimer("lease", 30.0),
-        answer,
-    ]
+    (
+        book
+        << got("client", install)
+        >> [
+            e.Meet("r", install.peers),
+            e.OpenRun(install, ("s", "o")),
+            e.SetTimer("lease", 30.0),
+            answer,
+        ]
+    )
     nodes = book.core.runs["r"].nodes
     book << got("client", install) >> [e.Meet("r", install.peers), answer]
     assert book.core.runs["r"].nodes is nodes
@@ -61,11 +65,15 @@ def test_install_opens_the_run_once_and_is_answered_every_time(make_book: Book, 
 
 def test_a_host_without_nodes_takes_part_too(make_book: Book, make_install: Make) -> None:
     install = make_install()
-    make_book("h9") << got("client", install) >> [
-        e.Meet("r", install.peers),
-        e.SetTimer("lease", 30.0),
-        e.Send("r", "client", m.Installed("r", "h9")),
-    ]
+    (
+        make_book("h9")
+        << got("client", install)
+        >> [
+            e.Meet("r", install.peers),
+            e.SetTimer("lease", 30.0),
+            e.Send("r", "client", m.Installed("r", "h9")),
+        ]
+    )
 
 
 def test_an_installation_that_cannot_be_is_refused_with_the_reason(make_book: Book, make_install: Make) -> None:
@@ -149,11 +157,15 @@ def test_a_remote_edge_demands_and_repeats_with_back_off(make_book: Book, make_i
     book << got("h1", partition("s", "o", 0), b"s0", 2) >> [e.RunOperator("r", "o", 0, (b"s0",))]
     book.at(6.5) << e.TimerFired("retry") >> []
     # with nothing left to repeat, no timer runs until the next demand
-    book.at(7.0) << e.OperatorFinished("r", "o", 0, b"o0", 2) >> [
-        e.Send("r", "client", partition("o", "t", 0), b"o0", 2, bulk=True),
-        e.Send("r", "h1", demand("s", "o", 1)),
-        e.SetTimer("retry", 7.5),
-    ]
+    (
+        book.at(7.0)
+        << e.OperatorFinished("r", "o", 0, b"o0", 2)
+        >> [
+            e.Send("r", "client", partition("o", "t", 0), b"o0", 2, bulk=True),
+            e.Send("r", "h1", demand("s", "o", 1)),
+            e.SetTimer("retry", 7.5),
+        ]
+    )
 
 
 def test_a_demand_is_repeated_soon_though_others_have_backed_off(make_book: Book, make_install: Make) -> None:
@@ -175,16 +187,24 @@ def test_local_edges_need_no_messages(make_book: Book, make_install: Make) -> No
     book << e.RunRequested(everything) >> ANY
     assert e.Ready("r") in book.commands
     book << e.NextRequested("r") >> [e.RunOperator("r", "s", 0)]
-    book << e.OperatorFinished("r", "s", 0, "s0", 2) >> [
-        e.RunOperator("r", "s", 1),
-        e.RunOperator("r", "o", 0, ("s0",)),
-    ]
+    (
+        book
+        << e.OperatorFinished("r", "s", 0, "s0", 2)
+        >> [
+            e.RunOperator("r", "s", 1),
+            e.RunOperator("r", "o", 0, ("s0",)),
+        ]
+    )
     book << e.OperatorFinished("r", "s", 1, "s1", 2) >> []
-    book << e.OperatorFinished("r", "o", 0, "o0", 2) >> [
-        e.Deliver("r", 0, "o0", 2),
-        e.RunOperator("r", "s", 2),
-        e.RunOperator("r", "o", 1, ("s1",)),
-    ]
+    (
+        book
+        << e.OperatorFinished("r", "o", 0, "o0", 2)
+        >> [
+            e.Deliver("r", 0, "o0", 2),
+            e.RunOperator("r", "s", 2),
+            e.RunOperator("r", "o", 1, ("s1",)),
+        ]
+    )
 
 
 def test_partitions_for_the_sink_are_delivered_and_repeats_only_recorded(make_book: Book, make_install: Make) -> None:
@@ -233,13 +253,17 @@ def test_an_output_is_sent_again_only_when_its_transfer_is_over(make_book: Book,
 
 def test_a_measured_transfer_is_recorded_with_its_rate(make_book: Book, make_install: Make) -> None:
     book = installed(make_book, make_install(), "h1")
-    book << e.TransferMeasured("h2", partition("s", "o", 3), 1000, 0.5) >> [
-        e.Record(
-            "r",
-            "transfer",
-            {"peer": "h2", "node": "s", "index": 3, "size_bytes": 1000, "duration_s": 0.5, "value": 16000.0},
-        )
-    ]
+    (
+        book
+        << e.TransferMeasured("h2", partition("s", "o", 3), 1000, 0.5)
+        >> [
+            e.Record(
+                "r",
+                "transfer",
+                {"peer": "h2", "node": "s", "index": 3, "size_bytes": 1000, "duration_s": 0.5, "value": 16000.0},
+            )
+        ]
+    )
 
 
 def test_memory_is_taken_only_for_what_was_demanded(make_book: Book, make_install: Make) -> None:
@@ -343,12 +367,16 @@ def test_a_probe_is_a_round_trip_that_teaches_both_directions(make_book: Book) -
     back = transfer(far)
     assert (back.to, back.message.echo) == ("h1", False)
     near << got("h2", back.message, back.payload, back.size_bytes) >> [e.Meet("p", (peer("h2"), peer("client")))]
-    near << e.TransferMeasured("h2", there.message, 16_384, 2.5) >> [
-        e.Send("p", "client", m.ProbeResult("p", "h1", "h2", 65_536.0))
-    ]
-    far << e.TransferMeasured("h1", back.message, 16_384, 1.5) >> [
-        e.Send("p", "client", m.ProbeResult("p", "h2", "h1", 131_072.0))
-    ]
+    (
+        near
+        << e.TransferMeasured("h2", there.message, 16_384, 2.5)
+        >> [e.Send("p", "client", m.ProbeResult("p", "h1", "h2", 65_536.0))]
+    )
+    (
+        far
+        << e.TransferMeasured("h1", back.message, 16_384, 1.5)
+        >> [e.Send("p", "client", m.ProbeResult("p", "h2", "h1", 131_072.0))]
+    )
     asking << got("h1", m.ProbeResult("p", "h1", "h2", 65_536.0)) >> [e.Report("h1", "h2", 65_536.0)]
 
 

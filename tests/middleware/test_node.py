@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from playbook import Arrived, Demanded, Finished, NodePlaybook, TransferOver, state_of
+
 from thalweg.middleware.dataflow import Code, Node
 from thalweg.middleware.diagrams import node_diagram, state_diagram
 from thalweg.middleware.node import (

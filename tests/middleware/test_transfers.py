@@ -177,7 +177,7 @@ def test_chunks_keep_the_window_and_add_up_to_the_value(size: int, credit_every:
             assert not complete or size == 0
             complete = incoming.add(chunk, memoryview(piece))
         out.credit = incoming.received
-        under_way += send_all(out)if out.sent < size else []
+        under_way += send_all(out) if out.sent < size else []
     assert complete
     assert_same(value_of(chunk.dtype, chunk.shape, incoming.buffer.data), value)
 

@@ -1,0 +1,141 @@
+"""``thalweg bench``: the performance figures, each side by side with what a user would otherwise write."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from thalweg.experiments.bench.rounds import Progress
+
+app = typer.Typer(name="bench", no_args_is_help=True, help="The performance figures, side by side in one run.")
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, no table.")]
+RoundsOption = Annotated[int, typer.Option("--rounds", min=1, help="Rounds of every side; figures are medians.")]
+
+
+@app.command("tree", epilog="Example: thalweg bench tree --rounds 9 --json")
+def tree(
+    sources: Annotated[int, typer.Option("--sources", min=2, help="Leaves of the complete binary tree.")] = 8,
+    size_kib: Annotated[int, typer.Option("--size", min=1, metavar="KIB", help="Partition size in KiB.")] = 128,
+    partitions: Annotated[int, typer.Option("--partitions", min=1, help="Timed partitions of a round.")] = 200,
+    rounds: RoundsOption = 7,
+    others: Annotated[bool, typer.Option(help="Also Ray and Dask, if the bench extra is installed.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Partitions/s of a combining tree on loopback, one node a process: Thalweg, hand-written pyzmq, Ray, Dask."""
+    from thalweg.experiments.bench.tree import bench_tree
+
+    answer = _measure(
+        lambda progress: bench_tree(
+            sources=sources,
+            size_bytes=size_kib * 1024,
+            rounds=rounds,
+            partitions=partitions,
+            others=others,
+            progress=progress,
+        )
+    )
+    if as_json:
+        _print_json(answer)
+        return
+    table = _table(
+        f"{sources} sources, {answer['operators']} operators, {size_kib} KiB", "side", "partitions/s", "of raw"
+    )
+    names = {
+        "thalweg_per_s": "Thalweg, one node a process",
+        "raw_per_s": "pyzmq REQ/REP by hand",
+        "thalweg_placed_per_s": "Thalweg, operators on the sources' hosts",
+        "ray_per_s": "Ray actors",
+        "dask_per_s": "Dask distributed",
+    }
+    for key, name in names.items():
+        rate = answer[key]
+        share = answer["ratio"] if key == "thalweg_per_s" else rate and rate / answer["raw_per_s"]
+        table.add_row(name, *(("-", "-") if rate is None else (f"{rate:.0f}", f"{share:.2f}")))
+    _console().print(table)
+
+
+@app.command("link", epilog="Example: thalweg bench link --size 128 --size 4096")
+def link(
+    sizes_kib: Annotated[
+        list[int], typer.Option("--size", min=1, metavar="KIB", help="Partition size in KiB; repeat it for several.")
+    ] = [128, 512, 1024, 4096],  # noqa: B006  the type that typer reads
+    rounds: RoundsOption = 5,
+    as_json: JsonOption = False,
+) -> None:
+    """MB/s of one hop on loopback: Thalweg, and a bare DEALER and ROUTER with credits."""
+    from thalweg.experiments.bench.link import bench_link
+
+    answer = _measure(
+        lambda progress: bench_link(sizes_bytes=[kib * 1024 for kib in sizes_kib], rounds=rounds, progress=progress)
+    )
+    if as_json:
+        _print_json(answer)
+        return
+    table = _table("One hop", "partition", "Thalweg MB/s", "DEALER/ROUTER MB/s", "ratio")
+    for row in answer["sizes"]:
+        rates = (f"{row['thalweg_mb_per_s']:.0f}", f"{row['raw_mb_per_s']:.0f}", f"{row['ratio']:.2f}")
+        table.add_row(f"{row['size_bytes'] // 1024} KiB", *rates)
+    _console().print(table)
+
+
+@app.command("testbed", epilog="Example: thalweg bench testbed --json")
+def bench_of_testbed(
+    networks: Annotated[
+        list[int], typer.Option("--network", min=2, metavar="HOSTS", help="Hosts of a network; repeat it for several.")
+    ] = [9, 33],  # noqa: B006  the type that typer reads
+    hosts: Annotated[int, typer.Option("--hosts", min=1, help="Host processes on loopback.")] = 9,
+    idle_s: Annotated[float, typer.Option("--idle", metavar="SECONDS", help="How long they are watched idling.")] = 5.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Seconds to bring namespaces with every link shaped up and down, and hosts ready; what a host idles at."""
+    from thalweg.experiments.bench.testbed import bench_testbed
+
+    answer = _measure(lambda progress: bench_testbed(networks=networks, hosts=hosts, idle_s=idle_s, progress=progress))
+    if as_json:
+        _print_json(answer)
+        return
+    if answer["networks"] is None:
+        _console().print(f"no networks here: {answer['reason']}", markup=False)
+    else:
+        table = _table("Network namespaces", "hosts", "links", "up s", "links s", "down s", "total s")
+        for row in answer["networks"]:
+            keys = ("up_s", "shape_s", "down_s", "total_s")
+            table.add_row(str(row["hosts"]), str(row["links"]), *(f"{row[key]:.2f}" for key in keys))
+        _console().print(table)
+    processes = answer["processes"]
+    table = _table("Host processes", "hosts", "ready s", "idle MB each", "idle % of a core each")
+    memory, share = processes["idle_memory_bytes"] / 1e6, processes["idle_cpu_share"] * 100
+    table.add_row(str(processes["hosts"]), f"{processes['ready_s']:.2f}", f"{memory:.0f}", f"{share:.2f}")
+    _console().print(table)
+
+
+def _measure(measure: Callable[[Progress], dict[str, Any]]) -> dict[str, Any]:
+    """Run it, with the present step on standard error when that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return measure(lambda step: None)
+    with console.status("starting") as status:
+        return measure(status.update)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    return table
+
+
+def _console() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=140)
+
+
+def _print_json(answer: dict[str, Any]) -> None:
+    print(msgspec.json.encode(answer).decode())

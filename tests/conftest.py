@@ -1,0 +1,65 @@
+"""What a test needs of the machine, by marker: it is skipped where that is missing, with the reason.
+
+``THALWEG_REQUIRE=netns,spark`` makes such a skip a failure; continuous integration sets it.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import pytest
+
+from thalweg.middleware.errors import CapabilityError
+
+NEEDS = {
+    "netns": "needs network namespaces and tc",
+    "netem": "needs a kernel with sch_netem",
+    "spark": "needs Java and PySpark",
+    "docker": "needs a Docker engine",
+}
+
+
+def required() -> set[str]:
+    return {name.strip() for name in os.environ.get("THALWEG_REQUIRE", "").split(",") if name.strip()}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, why in NEEDS.items():
+        config.addinivalue_line("markers", f"{name}: {why}")
+    unknown = required() - NEEDS.keys()
+    if unknown:
+        raise pytest.UsageError(f"THALWEG_REQUIRE names {sorted(unknown)}; it may name {sorted(NEEDS)}")
+
+
+@cache
+def missing(need: str) -> str:
+    """Why this machine cannot run a test that needs this; empty when it can."""
+    if need == "spark":
+        from thalweg.experiments.spark import find_java
+
+        try:
+            find_java()
+        except CapabilityError as error:
+            return str(error)
+        return ""
+    from thalweg.emulation.capabilities import probe
+
+    capability = getattr(_probed(probe), need)
+    return "" if capability.works else capability.detail
+
+
+@cache
+def _probed(probe):  # type: ignore[no-untyped-def]
+    return probe()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for need in NEEDS:
+        if item.get_closest_marker(need) is None:
+            continue
+        why = missing(need)
+        if why and need in required():
+            pytest.fail(f"THALWEG_REQUIRE names {need!r}, but: {why}", pytrace=False)
+        elif why:
+            pytest.skip(why)

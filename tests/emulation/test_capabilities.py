@@ -1,0 +1,73 @@
+"""The capability probe tells the truth, and tells what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from thalweg.emulation import capabilities, supervisor_client
+from thalweg.middleware.errors import CapabilityError
+
+
+def test_the_probe_is_quick_and_every_no_has_a_remedy() -> None:
+    started = time.monotonic()
+    found = capabilities.probe()
+    assert time.monotonic() - started < 5
+    assert found.cpus >= 1
+    assert found.memory_bytes > 1 << 28
+    for one in found.listed():
+        assert one.detail
+        assert "\n" not in one.detail
+        if not one.works:
+            assert any(word in one.detail for word in ("install", "load", "allow", "run as root", "use ")), one
+
+
+def test_no_unshare_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_: None)
+    with pytest.raises(CapabilityError, match="install util-linux"):
+        supervisor_client.start_isolated("x")
+    found = capabilities.probe()
+    assert not found.netns.works
+    assert not found.netem.works
+
+
+def test_not_linux_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_client.sys, "platform", "darwin")
+    with pytest.raises(CapabilityError, match="need Linux, this is darwin"):
+        supervisor_client.start_isolated("x")
+
+
+def test_no_permission_names_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    unshare = tmp_path / "unshare"
+    unshare.write_text("#!/bin/sh\necho 'unshare: unshare failed: Operation not permitted' >&2\nexit 1\n")
+    unshare.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda *_: str(unshare))
+    with pytest.raises(CapabilityError, match=r"no permission .*Operation not permitted.*run as root"):
+        supervisor_client.start_isolated("x")
+
+
+def test_a_docker_engine_is_asked_for_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "docker.sock"
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(os.fspath(path))
+        engine.listen()
+
+        def answer() -> None:
+            with engine.accept()[0] as connection:
+                connection.recv(1 << 16)
+                connection.sendall(b'HTTP/1.0 200 OK\r\n\r\n{"Version": "28.1"}')
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+        found = capabilities._docker()
+        thread.join()
+    assert found.works
+    assert "28.1" in found.detail
+    assert not capabilities._docker().works  # nobody listens any more

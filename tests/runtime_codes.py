@@ -1,0 +1,82 @@
+"""Sources and operators for the runtime's tests; hosts of a test cluster are allowed to load them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from thalweg.operators import Operator, Source
+
+ALLOW = ("runtime_codes",)
+
+
+class Blocks(Source):
+    """Noise that depends on site and index; sizes go round. ``text``: bytes instead of arrays."""
+
+    def __init__(
+        self, site: int, sizes: Sequence[int] = (1000,), length: int | None = None, text: bool = False
+    ) -> None:
+        self.site, self.sizes, self.length, self.text = site, sizes, length, text
+
+    def produce(self, index: int) -> Any:
+        if self.length is not None and index >= self.length:
+            return None
+        size = self.sizes[index % len(self.sizes)]
+        block = np.random.default_rng([self.site, index]).integers(0, 256, size, dtype=np.uint8)
+        return block.tobytes() if self.text else block
+
+    def size_bytes(self) -> float:
+        return sum(self.sizes) / len(self.sizes)
+
+
+class Mix(Operator):
+    """Weighs each input by its place, so that an output tells which inputs it was made of, and in which order."""
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        if isinstance(inputs[0], bytes):
+            return b"|".join([*inputs, str(index).encode()])
+        out = np.full_like(inputs[0], index % 256)
+        for place, value in enumerate(inputs):
+            out += value * np.uint8(2 * place + 3)
+        return out
+
+
+class Raises(Operator):
+    """Fails in one of several ways at partition ``at``."""
+
+    def __init__(self, how: str, at: int = 2) -> None:
+        self.how, self.at = how, at
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        if index < self.at:
+            return inputs[0]
+        match self.how:
+            case "value":
+                raise ValueError("two lines\nof text")
+            case "surrogate":
+                raise FileNotFoundError("no file caf\udce9")
+            case "exit":
+                sys.exit(3)
+            case "none":
+                return None
+            case "text":
+                return "text"
+            case _:
+                return np.array([object()])
+
+
+class Picky(Operator):
+    """Cannot be constructed."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("never")
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        return inputs[0]
+
+
+def not_an_operator() -> int:
+    return 3
