@@ -17,6 +17,7 @@ import argparse
 import ctypes
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -71,6 +72,12 @@ class Connection:
         with suppress(ConnectionError):  # gone: the selector will say so
             sent = socket.send_fds(self.socket, [line], descriptors) if descriptors else 0
             self.socket.sendall(line[sent:])
+
+    def hung_up(self) -> bool:
+        """Whether the other side has closed, found out without reading."""
+        poller = select.poll()
+        poller.register(self.socket, select.POLLRDHUP)
+        return bool(poller.poll(0))
 
     def close(self) -> None:
         while self.descriptors:
@@ -246,11 +253,15 @@ class Supervisor:
             file.write(rows)
         return {}
 
-    def do_prove(self, _: Connection, __: tuple[int, ...], *, links: list[list[str]], seconds: float) -> Answer:
+    def do_prove(self, connection: Connection, _: tuple[int, ...], *, links: list[list[str]], seconds: float) -> Answer:
         if self._player is not None and self._player.running:
             raise Refused("links cannot be proven while a replay changes them; stop the replay first", "usage")
-        found = proof.measure(self._need_world(), ((source, target) for source, target in links), seconds)
-        return {"proofs": [list(one) for one in found]}
+        found = []
+        for one in proof.measure(self._need_world(), ((source, target) for source, target in links), seconds):
+            found.append(list(one))
+            if self._ending or connection.hung_up():
+                raise Refused("interrupted")
+        return {"proofs": found}
 
     def do_spawn(
         self,

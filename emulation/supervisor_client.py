@@ -355,11 +355,16 @@ def _attempt(
         return lines[-1] if lines else ""
 
     client = SupervisorClient(ours, lost)
-    if client.greeted():
+    greeted = False
+    try:
+        greeted = client.greeted()
+    finally:
+        if not greeted:  # or interrupted
+            client.close()
+            process.kill()
+            process.wait()
+    if greeted:
         return StartedSupervisor(process, client, log, mode), ""
-    client.close()
-    process.kill()
-    process.wait()
     why = lost() or "it did not answer"
     log.close()
     return None, why

@@ -42,6 +42,8 @@ class LocalCluster:
         names = [f"h{i + 1}" for i in range(count)] if isinstance(count, int) else list(count)
         if not names:
             raise UsageError("a cluster needs at least one host")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise UsageError(f"a cluster cannot have a host {twice[0]!r} twice")
         self.addresses: dict[str, str] = {}
         self.pids: dict[str, int] = {}
         self.time_scale = time_scale
@@ -63,9 +65,9 @@ class LocalCluster:
     def _wait_ready(self) -> None:
         streams = {name: process.stdout for name, process in self._processes.items() if process.stdout is not None}
         lines = wait_ready_lines({name: stream.fileno() for name, stream in streams.items()}, START_S)
-        for name, ready in lines.items():
-            self.addresses[name] = ready["control"]
-            self.pids[name] = int(ready["pid"])
+        for name in self._processes:  # in the order of the names, not of their coming up
+            self.addresses[name] = lines[name]["control"]
+            self.pids[name] = int(lines[name]["pid"])
 
     def poll(self) -> dict[str, int]:
         """The hosts that have ended, with their exit status."""

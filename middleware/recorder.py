@@ -8,11 +8,14 @@ from typing import Any
 
 import msgspec
 
+from thalweg.middleware.errors import UsageError
+
 _FLUSH_ROWS = 256
 
 
 class Recorder:
-    """Appends records to ``path``; without a path it takes them and forgets them.
+    """Appends records to ``path``; without a path it takes them and forgets them. Raises UsageError for one that
+    cannot be written.
 
     A record has ``t`` (seconds of emulated time since its run's start), ``wall`` (Unix time), ``host``,
     ``placement`` (the run's label), ``kind``, and the kind's own fields.
@@ -21,7 +24,10 @@ class Recorder:
     def __init__(self, host: str, path: Path | None, time_scale: float = 1.0) -> None:
         self._host = host
         self._scale = time_scale
-        self._file = None if path is None else path.open("ab")
+        try:
+            self._file = None if path is None else path.open("ab")
+        except OSError as error:
+            raise UsageError(f"cannot write the records {path}: {error.strerror}") from None
         self._rows: list[dict[str, Any]] = []
         self._runs: dict[str, tuple[str, float]] = {}
         self._encoder = msgspec.json.Encoder()

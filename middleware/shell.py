@@ -66,15 +66,16 @@ class Shell:
         self._instance = secrets.token_hex(4)
         self._authenticator = None if keys is None else start_authenticator(self._context, keys)
         try:
+            bulk_listen = _next_port(config.listen)
             self._control, control = self._bind(config.listen, zmq.ROUTER)
-            self._bulk, bulk = self._bind(_next_port(config.listen), zmq.ROUTER)
+            self._bulk, bulk = self._bind(bulk_listen, zmq.ROUTER)
+            self._recorder = Recorder(config.name, Path(config.records) if config.records else None, config.time_scale)
         except BaseException:
             self._destroy(0)
             raise
         self.me = m.Peer(config.name, _advertised(control, config.advertise), _advertised(bulk, config.advertise))
         self.core = HostCore(self.me, config.core.dilated(config.time_scale), tuple(sorted(registered())))
         self._on_application = on_application or (lambda command: None)
-        self._recorder = Recorder(config.name, Path(config.records) if config.records else None, config.time_scale)
         self._load = HostLoad()
         self._epoch = time.monotonic()
         self._peers: dict[str, dict[str, m.Peer]] = {}

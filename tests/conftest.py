@@ -10,6 +10,7 @@ from functools import cache
 
 import pytest
 
+from thalweg.emulation.capabilities import Capabilities, Capability, probe
 from thalweg.middleware.errors import CapabilityError
 
 NEEDS = {
@@ -43,14 +44,12 @@ def missing(need: str) -> str:
         except CapabilityError as error:
             return str(error)
         return ""
-    from thalweg.emulation.capabilities import probe
-
-    capability = getattr(_probed(probe), need)
+    capability: Capability = getattr(_probed(), need)
     return "" if capability.works else capability.detail
 
 
 @cache
-def _probed(probe):  # type: ignore[no-untyped-def]
+def _probed() -> Capabilities:
     return probe()
 
 

@@ -233,6 +233,27 @@ def test_nothing_outlives_a_killed_launcher(sign: signal.Signals) -> None:
         os.close(handle)
 
 
+def test_an_interrupt_in_the_middle_of_a_proof_ends_it() -> None:
+    class Interrupt(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with NetnsTestbed(NAMES) as bed:
+            bed.shape(dict.fromkeys(pairs(NAMES), LinkShape(1e6)))
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(Interrupt):
+                bed.prove(seconds=2)  # three rounds
+            started = time.monotonic()
+        assert time.monotonic() - started < 4
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
 def test_down_leaves_no_process() -> None:
     bed = NetnsTestbed(NAMES)
     bed.up()

@@ -41,6 +41,11 @@ def call_json(*arguments: str, status: int = 0) -> Any:
     return json.loads(call(*arguments, "--json", status=status).splitlines()[-1])
 
 
+def kill(process: psutil.Process) -> None:
+    process.kill()
+    assert not psutil.wait_procs([process], 5)[1]
+
+
 def run_exec(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     code = "from thalweg.experiments.testbed_command import app; app()"
     return subprocess.run(
@@ -75,8 +80,7 @@ def test_several_testbeds_are_told_apart_and_a_crashed_one_is_cleared_away(folde
     with pytest.raises(UsageError, match="2 testbeds are up"):
         call("exec", "h1", "true")
     state = next(state for state in detached.known_testbeds() if state.id == one)
-    os.kill(state.pid, signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(state.pid)], 5)
+    kill(psutil.Process(state.pid))
     rows = {row["id"]: row for row in call_json("status")["testbeds"]}
     assert (rows[one]["alive"], rows[two]["alive"]) == (False, True)
     assert f"testbed down {one}" in call("status")
@@ -96,8 +100,7 @@ def test_a_reused_process_number_is_nobody_of_ours(folder: Path) -> None:
     file.write_text(json.dumps({**state, "pid": os.getpid()}))
     assert not detached.known_testbeds()[0].alive
     assert call_json("down") == {"removed": [made]}  # and we live
-    os.kill(state["pid"], signal.SIGKILL)  # the real one, orphaned by this test
-    psutil.wait_procs([psutil.Process(state["pid"])], 5)
+    kill(psutil.Process(state["pid"]))  # the real one, orphaned by this test
 
 
 @pytest.mark.netns

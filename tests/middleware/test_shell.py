@@ -43,12 +43,14 @@ def running(config: ShellConfig) -> Iterator[Shell]:
 def dial() -> Iterator[Callable[..., zmq.Socket[bytes]]]:
     """``dial(endpoint)``: a DEALER there, with a Thalweg identity unless another is given."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    sockets = []
 
     def connect(endpoint: str, identity: bytes = b"tester/1") -> zmq.Socket[bytes]:
         socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.ROUTING_ID, identity)
         socket.setsockopt(zmq.RCVTIMEO, 5000)
         socket.connect(endpoint)
+        sockets.append(socket)
         return socket
 
     yield connect

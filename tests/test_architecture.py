@@ -1,0 +1,124 @@
+"""The house: which folder may import which, how the package is laid out, and what is public."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import thalweg
+
+ROOT = Path(__file__).parents[1]
+MAY_IMPORT = {
+    "middleware": {"middleware"},
+    "operators": {"operators", "middleware"},
+    "emulation": {"emulation", "middleware"},
+    "experiments": {"experiments", "emulation", "operators", "middleware"},
+}
+# Decides, so it has no sockets, threads, clock, chance, files or logging of its own (DESIGN, "One core, three shells").
+PURE = (
+    "coordinator",
+    "dataflow",
+    "events",
+    "host_core",
+    "messages",
+    "network_view",
+    "node",
+    "probing",
+)
+IMPURE = {"asyncio", "logging", "os", "pathlib", "random", "secrets", "socket", "subprocess", "threading", "time", "zmq"}
+FILES = sorted(path for folder in MAY_IMPORT for path in (ROOT / folder).rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """All modules a file imports anywhere, also inside functions; ``from a import b`` counts as ``a`` and ``a.b``."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively; write thalweg.…"
+            module = node.module or ""
+            found |= {module} | {f"{module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_dependencies_point_one_way(path: Path) -> None:
+    folder = path.relative_to(ROOT).parts[0]
+    for name in imports(path):
+        parts = name.split(".")
+        assert parts[0] not in MAY_IMPORT, f"import thalweg.{name} instead of {name}"
+        assert parts[0] not in ("pickle", "marshal", "shelve"), "nothing executable comes off the wire"
+        if parts[0] == "thalweg" and len(parts) > 1 and parts[1] in MAY_IMPORT:
+            assert parts[1] in MAY_IMPORT[folder], f"{folder} must not import {name}"
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_the_core_is_pure(module: str) -> None:
+    used = {name.partition(".")[0] for name in imports(ROOT / "middleware" / f"{module}.py")}
+    assert used.isdisjoint(IMPURE)
+
+
+def test_the_core_imports_no_shell() -> None:
+    """Also not through others: a core can be loaded where there is no ZeroMQ."""
+    code = "import sys, thalweg.middleware.host_core; print(sorted({'zmq', 'asyncio', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_the_packages_are_relative_links_to_the_folders(folder: str) -> None:
+    link = ROOT / "thalweg" / folder
+    assert link.is_symlink()
+    assert os.readlink(link) == f"../{folder}"
+    assert (link / "__init__.py").is_file()
+
+
+def test_the_package_holds_nothing_but_the_links_and_its_own_files() -> None:
+    own = {path.name for path in (ROOT / "thalweg").iterdir() if not path.is_symlink()} - {"__pycache__"}
+    assert own == {"__init__.py", "__main__.py", "py.typed"}
+
+
+def test_what_is_public_is_what_all_says() -> None:
+    assert sorted(thalweg.__all__) == list(thalweg.__all__)
+    assert len(set(thalweg.__all__)) == len(thalweg.__all__)
+    assert dir(thalweg) == sorted(thalweg.__all__)
+    offered = {name for names in thalweg._HOME.values() for name in names.split()}
+    assert offered == set(thalweg.__all__)
+    for module, names in thalweg._HOME.items():
+        for name in names.split():
+            assert getattr(thalweg, name) is getattr(import_module(module), name)
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        thalweg.nonsense  # noqa: B018
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    """The imports under TYPE_CHECKING are those that ``__getattr__`` makes at run time."""
+    tree = ast.parse((ROOT / "thalweg" / "__init__.py").read_text())
+    guarded = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        (node.module, alias.name)
+        for node in ast.walk(guarded)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == {(module, name) for module, names in thalweg._HOME.items() for name in names.split()}
+
+
+def test_every_public_thing_says_what_it_is_for() -> None:
+    for name in thalweg.__all__:
+        thing = getattr(thalweg, name)
+        if isinstance(thing, type) or callable(thing):
+            assert (thing.__doc__ or "").strip(), f"{name} has no docstring"
+
+
+def test_importing_the_package_is_cheap() -> None:
+    code = "import sys, thalweg; print(sorted({'zmq', 'numpy', 'pyspark', 'matplotlib'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
