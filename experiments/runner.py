@@ -376,5 +376,5 @@ class _Session:
 
 def versions() -> dict[str, str]:
     """The versions that a run depends on."""
-    names = ("thalweg", "pyzmq", "msgspec", "numpy", "pyspark", "pyarrow", "pyroute2")
+    names = ("thalweg", "pyzmq", "msgspec", "numpy", "pyspark", "pyarrow")
     return {"python": platform.python_version(), "kernel": platform.release(), **{n: version(n) for n in names}}

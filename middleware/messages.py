@@ -59,8 +59,8 @@ class Welcome(_Message, frozen=True):
     """Answer to Hello, with the endpoints the host listens on and what it knows how to run."""
 
     host: Name
-    control: Text
-    bulk: Text
+    control: Endpoint
+    bulk: Endpoint
     codes: tuple[Name, ...] = ()
 
 
@@ -226,6 +226,11 @@ def encode(message: Control | Chunk) -> bytes:
     return _PREFIX + _encoder.encode(message)
 
 
+def _one_line(error: Exception) -> str:
+    """The decoder's words, which quote what came off the wire."""
+    return " ".join(str(error).split())
+
+
 def _body(frame: memoryview | bytes) -> memoryview:
     view = memoryview(frame)
     if len(view) > MAX_CONTROL_BYTES:
@@ -242,7 +247,7 @@ def decode_control(frame: memoryview | bytes) -> Control:
     try:
         message: Control = _control.decode(_body(frame))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"a control frame does not decode: {error}") from None
+        raise ProtocolError(f"a control frame does not decode: {_one_line(error)}") from None
     if isinstance(message, Partition) and not message.end:
         raise ProtocolError(f"partition {message.index} of {message.producer!r} came as control, without its bytes")
     return message
@@ -253,7 +258,7 @@ def decode_chunk(frame: memoryview | bytes) -> Chunk:
     try:
         chunk = _chunk.decode(_body(frame))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"a bulk header does not decode: {error}") from None
+        raise ProtocolError(f"a bulk header does not decode: {_one_line(error)}") from None
     if isinstance(chunk.message, Probe):
         if chunk.total_bytes > PROBE_BYTES:
             raise ProtocolError(f"a probe of {chunk.total_bytes} bytes; it has at most {PROBE_BYTES}")

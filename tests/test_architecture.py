@@ -31,7 +31,19 @@ PURE = (
     "node",
     "probing",
 )
-IMPURE = {"asyncio", "logging", "os", "pathlib", "random", "secrets", "socket", "subprocess", "threading", "time", "zmq"}
+IMPURE = {
+    "asyncio",
+    "logging",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "socket",
+    "subprocess",
+    "threading",
+    "time",
+    "zmq",
+}
 FILES = sorted(path for folder in MAY_IMPORT for path in (ROOT / folder).rglob("*.py"))
 
 

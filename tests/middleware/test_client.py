@@ -150,9 +150,11 @@ def test_probes_measure_what_is_asked(client: Client) -> None:
 )
 def test_failing_code_ends_the_run_with_node_and_host(client: Client, how: str, says: str) -> None:
     run = client.run(chain(Code("runtime_codes:Raises", {"how": how})), {"o": "h2"}, partitions=10)
-    assert (next(run).index, next(run).index) == (0, 1)
+    delivered = []
     with pytest.raises(RunError) as caught:
-        next(run)
+        for each in run:
+            delivered.append(each.index)
+    assert delivered in ([], [0], [0, 1])  # the failure may overtake what is still on its way
     assert str(caught.value) == f"node 'o' on host 'h2': {says}"
     assert list(run) == []
 

@@ -26,7 +26,7 @@ def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
             at_most = kind.le if kind.le is not None else (kind.lt - 1 if kind.lt is not None else BIG)
             return st.integers(kind.ge if kind.ge is not None else -BIG, at_most)
         case msgspec.inspect.FloatType():
-            return st.floats(allow_nan=False)
+            return st.floats(kind.ge, kind.le, allow_nan=False)
         case msgspec.inspect.BoolType():
             return st.booleans()
         case msgspec.inspect.NoneType():
