@@ -32,7 +32,7 @@ from thalweg.experiments.run_worker import Go, Job, Word
 from thalweg.experiments.workload import CLIENT, build_dataflow, host_names, images_available, reference_digests
 from thalweg.middleware.cluster import host_command, host_environment, wait_ready_lines
 from thalweg.middleware.dataflow import Dataflow
-from thalweg.middleware.errors import HostLostError, RunError, UsageError
+from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, UsageError
 from thalweg.middleware.network_view import Link
 from thalweg.middleware.planning import CostParameters, get_cost_model, get_planner
 
@@ -75,13 +75,13 @@ def execute(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
     bed = open_testbed(config.testbed, hosts)
     logs = folder / "logs"
     logs.mkdir(parents=True)
+    session = _Session(config, dataflow, hosts, links, bed, folder, tell)
     try:
-        session = _Session(config, dataflow, hosts, links, bed, folder, tell)
         with ExitStack() as stack:
             stack.callback(session.save)
             session.run(stack)
     except BaseException:
-        if not any(folder.glob("*.parquet")):
+        if not session.delivered:  # nothing had begun, so there is nothing to keep
             shutil.rmtree(folder, ignore_errors=True)
         raise
     assert session.info is not None
@@ -189,7 +189,11 @@ class _Session:
                 insecure=True,
             )
             outputs[name] = self._spawn(stack, name, name, command)[1]
-        ready = wait_ready_lines({name: stream.fileno() for name, stream in outputs.items()}, START_S)
+        try:
+            ready = wait_ready_lines({name: stream.fileno() for name, stream in outputs.items()}, START_S)
+        except HostAbsentError as error:
+            said = [line for name in outputs for line in self._last_line(name)]
+            raise HostAbsentError(f"{error}" + (f": {said[0]}" if said else "")) from None
         return {name: line["control"] for name, line in ready.items()}, outputs
 
     def _listen(self, host: str) -> str:
@@ -267,8 +271,12 @@ class _Session:
         except TimeoutError:
             status = None
         what = "the client's worker" if name == "worker" else f"host {name!r}"
-        last = (self.logs / f"{name}.err").read_text(errors="replace").strip().splitlines()
-        return f"{what} ended with status {status}" + (f"; its last line: {last[-1]}" if last else "")
+        last = self._last_line(name)
+        return f"{what} ended with status {status}" + (f"; its last line: {last[0]}" if last else "")
+
+    def _last_line(self, name: str) -> list[str]:
+        """The last line a process wrote to its standard error, if it wrote any."""
+        return (self.logs / f"{name}.err").read_text(errors="replace").strip().splitlines()[-1:]
 
     def _follow(self, label: str, words: Iterator[Word]) -> None:
         """Show a placement's progress until it is done."""

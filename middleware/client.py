@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import math
 import secrets
@@ -22,7 +23,7 @@ from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
 from thalweg.middleware.cluster import LocalCluster
 from thalweg.middleware.dataflow import Dataflow, Node, Placement, check_placement
-from thalweg.middleware.errors import HostLostError, OperatorError, ProtocolError, RunError, UsageError
+from thalweg.middleware.errors import HostAbsentError, HostLostError, OperatorError, ProtocolError, RunError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
 from thalweg.middleware.network_view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import (
@@ -95,7 +96,7 @@ class Client:
         listen: where the other hosts reach this one.
         keys: the cluster's key file; needed off loopback unless ``insecure``.
 
-    Raises HostLostError when a host does not answer within ``HELLO_S``, UsageError for names that do not match.
+    Raises HostAbsentError when a host does not answer within ``HELLO_S``, UsageError for names that do not match.
     """
 
     def __init__(
@@ -362,7 +363,7 @@ class Run:
             arrived = asyncio.Event()
             with self._news:
                 if not self._queue:
-                    self._waiter = lambda event=arrived: _set_in(loop, event)  # type: ignore[misc]
+                    self._waiter = functools.partial(_set_in, loop, arrived)
                     command = None
                 else:
                     command = self._queue.popleft()
@@ -399,7 +400,7 @@ def _set_in(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
 def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s: float = HELLO_S) -> dict[str, m.Peer]:
     """Ask every host who it is; the hosts as peers, in the order given.
 
-    Raises HostLostError for one that does not answer, UsageError for one of another name.
+    Raises HostAbsentError for one that does not answer, UsageError for one of another name.
     """
     peers: dict[str, m.Peer] = {}
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -424,7 +425,7 @@ def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s:
             ready = poller.poll(max(0, int((deadline - time.monotonic()) * 1000)))
             if not ready:
                 name = next(iter(waiting.values()))
-                raise HostLostError(
+                raise HostAbsentError(
                     f"host {name!r} at {addresses[name]} did not answer within {timeout_s:g} s; is thalweg host running"
                     " there, with the same keys?"
                 )
@@ -434,12 +435,12 @@ def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s:
                 try:
                     answer = m.decode_control(socket.recv())
                 except ProtocolError as error:
-                    raise HostLostError(
+                    raise HostAbsentError(
                         f"what answers at {addresses[name]} is not a host of this version: {error}"
                     ) from None
                 socket.close(0)
                 if not isinstance(answer, m.Welcome):
-                    raise HostLostError(f"what answers at {addresses[name]} is not a Thalweg host")
+                    raise HostAbsentError(f"what answers at {addresses[name]} is not a Thalweg host")
                 if answer.host != name:
                     raise UsageError(f"the host at {addresses[name]} is called {answer.host!r}, not {name!r}")
                 like = addresses[name]

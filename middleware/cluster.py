@@ -14,7 +14,7 @@ from types import TracebackType
 
 import msgspec
 
-from thalweg.middleware.errors import HostLostError, UsageError
+from thalweg.middleware.errors import HostAbsentError, UsageError
 
 START_S = 30.0  # a host process that has not said it listens by then is not coming
 
@@ -28,7 +28,7 @@ class LocalCluster:
         time_scale: emulated seconds per wall-clock second.
         records: folder for the hosts' event logs (``<host>.jsonl``).
 
-    Raises HostLostError when a process does not come up. Use it as a context manager, or call ``close()``.
+    Raises HostAbsentError when a process does not come up. Use it as a context manager, or call ``close()``.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ host_environment = _environment
 
 
 def wait_ready_lines(descriptors: Mapping[str, int], timeout_s: float) -> dict[str, dict[str, str]]:
-    """The first line (JSON) each named pipe delivers; HostLostError names one that closes or stays silent."""
+    """The first line (JSON) each named pipe delivers; HostAbsentError names one that closes or stays silent."""
     buffers = dict.fromkeys(descriptors, b"")
     ready: dict[str, dict[str, str]] = {}
     deadline = time.monotonic() + timeout_s
@@ -145,12 +145,12 @@ def wait_ready_lines(descriptors: Mapping[str, int], timeout_s: float) -> dict[s
             events = selector.select(max(0.0, deadline - time.monotonic()))
             if not events:
                 missing = sorted(set(descriptors) - set(ready))
-                raise HostLostError(f"host {missing[0]!r} did not come up within {timeout_s:g} s; see its error output")
+                raise HostAbsentError(f"host {missing[0]!r} did not come up within {timeout_s:g} s")
             for key, _ in events:
                 name = key.data
                 piece = os.read(key.fd, 4096)
                 if not piece:
-                    raise HostLostError(f"host {name!r} ended before it listened; its error output says why")
+                    raise HostAbsentError(f"host {name!r} ended before it listened")
                 buffers[name] += piece
                 if b"\n" in buffers[name]:
                     selector.unregister(key.fd)

@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from thalweg.middleware.node import TRANSITIONS, Phase
 
+State = TypeVar("State", bound=str)
+Event = TypeVar("Event", bound=str)
 
-def state_diagram(transitions: Mapping[tuple[str, str], str], initial: str) -> str:
+
+def state_diagram(transitions: Mapping[tuple[State, Event], State], initial: str) -> str:
     """The table ``(state, trigger) -> state`` as a Mermaid state diagram; states without a way out are final."""
     lines = ["stateDiagram-v2", f"    [*] --> {initial}"]
     lines += [f"    {state} --> {target}: {trigger}" for (state, trigger), target in transitions.items()]

@@ -45,5 +45,9 @@ class HostLostError(ThalwegError):
     """A host the flow cannot do without did not come up, or went away for good."""
 
 
+class HostAbsentError(HostLostError, UsageError):
+    """A host that was named does not answer, or never came up: nothing has been lost, nothing was begun."""
+
+
 class RunError(ThalwegError):
     """A run ended before its last partition; the text says which node or host ended it, and why."""

@@ -280,9 +280,21 @@ class Shell:
                 self._recorder.close_run(run)
                 for number in [n for n, out in self._outgoing.items() if out.message.run == run]:
                     del self._outgoing[number]
+                if run not in self.core.coordinator.led:  # its client still has to tell everyone that it is over
+                    self._forget_peers(run)
+                self._on_application(command)
+            case e.Forgotten(run):
+                self._forget_peers(run)
                 self._on_application(command)
             case _:
                 self._on_application(command)
+
+    def _forget_peers(self, run: str) -> None:
+        """Forget where a run's hosts are, and hang up on those that no other run talks to."""
+        self._peers.pop(run, None)
+        used = {end for peers in self._peers.values() for peer in peers.values() for end in (peer.control, peer.bulk)}
+        for endpoint in self._dealers.keys() - used:
+            self._dealers.pop(endpoint).close()
 
     def _set_timer(self, command: e.SetTimer) -> None:
         self._timer_at[command.key] = command.at_s

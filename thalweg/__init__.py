@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from thalweg.middleware.errors import (
         CapabilityError,
         DataflowError,
+        HostAbsentError,
         HostLostError,
         OperatorError,
         PlacementError,
@@ -54,6 +55,7 @@ __all__ = [
     "DataflowError",
     "Delivered",
     "Hints",
+    "HostAbsentError",
     "HostLostError",
     "ImageFolderSource",
     "Link",
@@ -92,8 +94,8 @@ _HOME = {
     "thalweg.middleware.client": "Client Delivered Run",
     "thalweg.middleware.cluster": "LocalCluster",
     "thalweg.middleware.dataflow": "Code Dataflow Node Placement complete_binary_tree left_deep_tree star_tree",
-    "thalweg.middleware.errors": "CapabilityError DataflowError HostLostError OperatorError PlacementError ProtocolError"
-    " RunError TestbedError ThalwegError TraceError UsageError",
+    "thalweg.middleware.errors": "CapabilityError DataflowError HostAbsentError HostLostError OperatorError"
+    " PlacementError ProtocolError RunError TestbedError ThalwegError TraceError UsageError",
     "thalweg.middleware.network_view": "Link LinkEstimate LinksNeeded NetworkView",
     "thalweg.middleware.planning": "CostParameters Hints Planner PlanResult get_cost_model get_planner",
     "thalweg.operators": "Composite ImageFolderSource Operator SceneSource Source Value",

@@ -151,3 +151,18 @@ def test_bad_input_is_one_line_and_status_2(tmp_path: Path, arguments: list[str]
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "a").exists()
+
+
+def test_a_host_that_never_comes_up_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that ends before it listens: one line with its own last words, and no folder left."""
+    from thalweg.experiments import runner
+    from thalweg.experiments.config import RunConfig
+    from thalweg.middleware.errors import HostAbsentError
+
+    fails = [sys.executable, "-c", "import sys; sys.exit('no room for h2')"]
+    real = runner.host_command
+    monkeypatch.setattr(runner, "host_command", lambda name, *a, **k: fails if name == "h2" else real(name, *a, **k))
+    config = RunConfig(testbed="loopback", servers=2, images=2, image_bytes=20_000)
+    with pytest.raises(HostAbsentError, match="host 'h2' ended before it listened: no room for h2"):
+        runner.execute(config, tmp_path / "a", lambda what, done, total: None)
+    assert not (tmp_path / "a").exists()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from playbook import Playbook
-from pytest import MonkeyPatch
 from runtime_codes import ALLOW
 
 from thalweg.middleware import messages as m
@@ -77,7 +76,7 @@ def make_book() -> Callable[..., Playbook]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
     """Three host processes on loopback that may run ``runtime_codes``; tests leave them as they found them."""
-    with MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
         started = LocalCluster(3, allow=ALLOW)
     with started:

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 import zmq
-
 from runtime_codes import ALLOW
+
 from thalweg.middleware import messages as m
 from thalweg.middleware.client import Client, say_hello
 from thalweg.middleware.cluster import LocalCluster, host_command
