@@ -7,6 +7,7 @@ It prints one line of JSON when it listens (``{"host": …, "control": …, "bul
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
@@ -78,6 +79,8 @@ def main(argv: list[str] | None = None) -> int:
     print(msgspec.json.encode(ready).decode(), flush=True)
     if options.with_parent:
         threading.Thread(target=_watch_parent, args=(stop,), name="thalweg-parent", daemon=True).start()
+    gc.collect()
+    gc.freeze()  # what is imported stays: do not look through it again and again
     stop.wait()
     failed = not shell.alive
     shell.close()

@@ -9,7 +9,7 @@ import msgspec
 from thalweg.middleware.messages import Install, Message, Peer
 
 
-class _Fact(msgspec.Struct, frozen=True):
+class _Fact(msgspec.Struct, frozen=True, gc=False):
     """Base of events and commands: immutable, slotted, compared by value."""
 
 

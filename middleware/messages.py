@@ -31,7 +31,7 @@ Endpoint = Annotated[
 ]
 
 
-class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True, gc=False):
     """Base of all wire structs; the tag is the class name."""
 
 
@@ -231,7 +231,9 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _body(frame: memoryview | bytes) -> memoryview:
+def _body(frame: memoryview | bytes) -> memoryview | bytes:
+    if 3 < len(frame) <= MAX_CONTROL_BYTES and frame[:3] == _PREFIX:
+        return frame[3:]
     view = memoryview(frame)
     if len(view) > MAX_CONTROL_BYTES:
         raise ProtocolError(f"a control frame of {len(view)} bytes is over the limit of {MAX_CONTROL_BYTES}")

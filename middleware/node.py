@@ -57,7 +57,7 @@ class InvalidTransition(Exception):
     """A defect of the host core; carries the node's story."""
 
 
-class Output(msgspec.Struct, frozen=True):
+class Output(msgspec.Struct, frozen=True, gc=False):
     """A partition as a node holds it; ``end`` marks the end of the stream and has no value."""
 
     index: int
@@ -66,27 +66,27 @@ class Output(msgspec.Struct, frozen=True):
     end: bool = False
 
 
-class Ask(msgspec.Struct, frozen=True):
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """Demand partition ``index`` from every producer."""
 
     index: int
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, gc=False):
     """Run the code on ``inputs``, in the order of the node's producers."""
 
     index: int
     inputs: tuple[Any, ...]
 
 
-class Dispatch(msgspec.Struct, frozen=True):
+class Dispatch(msgspec.Struct, frozen=True, gc=False):
     """Send ``output`` to the consumer; ``again`` when it was sent before."""
 
     output: Output
     again: bool = False
 
 
-class Hand(msgspec.Struct, frozen=True):
+class Hand(msgspec.Struct, frozen=True, gc=False):
     """Give ``output`` to the application (sink only)."""
 
     output: Output
@@ -185,7 +185,7 @@ class NodeCore:
     def _gathered(self) -> list[Action]:
         inputs = [self.inputs[name] for name in self.node.inputs]
         self.inputs = {}
-        over = any(output.end for output in inputs)
+        over = any([output.end for output in inputs])
         if self.node.kind == "sink":
             self._move(Trigger.DELIVERED)
             self.index += 1
@@ -195,7 +195,7 @@ class NodeCore:
         if over:
             return self._hold(Output(self.index, end=True))
         self._move(Trigger.GATHERED)
-        return [Run(self.index, tuple(output.value for output in inputs))]
+        return [Run(self.index, tuple([output.value for output in inputs]))]
 
     def _hold(self, output: Output) -> list[Action]:
         self._move(Trigger.FINISHED)

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -31,6 +32,8 @@ from thalweg.middleware.security import Keys, secure_dealer, secure_router, star
 from thalweg.middleware.transfers import CHUNK_BYTES, Incoming, Outgoing, Statistics, value_of
 from thalweg.middleware.workers import Workers
 
+NOBLOCK = int(zmq.NOBLOCK)  # plain numbers: combining pyzmq's enumerations takes longer than a send
+NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 HOUSEKEEPING_S = 5.0
 ZERO_COPY_BYTES = 1024 * 1024  # below it, copying is cheaper than keeping track
 CREDIT_HOLD_S = 0.02  # how long the last credit of a transfer waits for a message to travel with
@@ -75,6 +78,7 @@ class Shell:
             raise
         self.me = m.Peer(config.name, _advertised(control, config.advertise), _advertised(bulk, config.advertise))
         self.core = HostCore(self.me, config.core.dilated(config.time_scale), tuple(sorted(registered())))
+        self.core.recording = self._recorder.active
         self._on_application = on_application or (lambda command: None)
         self._load = HostLoad()
         self._epoch = time.monotonic()
@@ -173,21 +177,23 @@ class Shell:
                 self._take(self._control, self._receive_control)
             if self._bulk in ready:
                 self._take(self._bulk, self._receive_bulk)
-            self._fire_timers()
-            if self._credits_due_s is not None and time.monotonic() >= self._credits_due_s:
+            now = time.monotonic()
+            if self._timers and self._timers[0][0] <= (now - self._epoch) * self.config.time_scale:
+                self._fire_timers()
+            if self._credits_due_s is not None and now >= self._credits_due_s:
                 self._send_credits()
-            if time.monotonic() >= housekeeping:
-                housekeeping = time.monotonic() + HOUSEKEEPING_S
+            if now >= housekeeping:
+                housekeeping = now + HOUSEKEEPING_S
                 self._keep_house()
 
     def _take(self, socket: zmq.Socket[bytes], receive: Callable[[list[zmq.Frame]], None]) -> None:
         """Take one message, which is there; polling for the next costs a tenth of finding none."""
         try:
-            frames = [socket.recv(zmq.NOBLOCK, copy=False)]
+            frames = [socket.recv(NOBLOCK, copy=False)]
         except zmq.Again:
             return
         while frames[-1].more:
-            frames.append(socket.recv(zmq.NOBLOCK, copy=False))
+            frames.append(socket.recv(NOBLOCK, copy=False))
         try:
             receive(frames)
         except ProtocolError as error:
@@ -199,7 +205,7 @@ class Shell:
             raise ProtocolError(f"a control message of {len(frames) - 1} frames; it has 1 to {m.MAX_FRAMES}")
         identity = frames[0].bytes
         sender = _name(identity)
-        for message in [m.decode_control(frame.buffer) for frame in frames[1:]]:
+        for message in [m.decode_control(frame.bytes) for frame in frames[1:]]:
             if type(message) is m.Credit:
                 self._credited(message)
                 continue
@@ -210,7 +216,7 @@ class Shell:
     def _receive_bulk(self, frames: list[zmq.Frame]) -> None:
         if len(frames) != 3:
             raise ProtocolError(f"a bulk message of {len(frames) - 1} frames; it has two")
-        chunk = m.decode_chunk(frames[1].buffer)
+        chunk = m.decode_chunk(frames[1].bytes)
         body = frames[2].buffer
         identity = frames[0].bytes
         sender = _name(identity)
@@ -331,8 +337,8 @@ class Shell:
         socket = self._dealer(out.to.bulk)
         for chunk, piece in out.chunks():
             try:
-                socket.send(m.encode(chunk), zmq.NOBLOCK | zmq.SNDMORE)
-                socket.send(piece, zmq.NOBLOCK, copy=piece.nbytes < ZERO_COPY_BYTES)
+                socket.send(m.encode(chunk), NOBLOCK_MORE)
+                socket.send(piece, NOBLOCK, copy=piece.nbytes < ZERO_COPY_BYTES)
             except zmq.Again:
                 self._counts["sends_refused"] += 1
                 return  # the credit of what is under way, or the stuck check, goes on from here
@@ -400,8 +406,8 @@ class Shell:
     @staticmethod
     def _send_frames(socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
         for frame in frames[:-1]:
-            socket.send(frame, zmq.NOBLOCK | zmq.SNDMORE)
-        socket.send(frames[-1], zmq.NOBLOCK)
+            socket.send(frame, NOBLOCK_MORE)
+        socket.send(frames[-1], NOBLOCK)
 
     def _keep_house(self) -> None:
         now = time.monotonic()
@@ -464,6 +470,7 @@ def _heartbeat(socket: zmq.Socket[bytes]) -> None:
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30_000)
 
 
+@lru_cache(maxsize=1024)
 def _name(identity: bytes) -> str:
     name, slash, _ = identity.partition(b"/")
     if not slash or not 1 <= len(name) <= 128:

@@ -12,7 +12,7 @@ from typing import Any
 from thalweg.middleware import events as e
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.errors import ThalwegError
-from thalweg.middleware.loading import OperatorCode, load_code
+from thalweg.middleware.loading import load_code
 from thalweg.middleware.transfers import frames_of, size_of
 
 
@@ -23,17 +23,19 @@ class _Slot:
         self.node = node
         self._allow = allow
         self._lock = threading.Lock()
-        self._code: Any = None
+        self._call: Callable[..., Any] | None = None
 
-    def code(self) -> Any:
+    def call(self) -> Callable[..., Any]:
+        """``combine(inputs, index)`` of an operator, ``produce(index)`` of a source."""
         with self._lock:
-            if self._code is None:
+            if self._call is None:
                 assert self.node.code is not None
-                self._code = load_code(self.node.code, self._allow)
+                code = load_code(self.node.code, self._allow)
                 wants = "combine" if self.node.kind == "operator" else "produce"
-                if not hasattr(self._code, wants):
+                self._call = getattr(code, wants, None)
+                if self._call is None:
                     raise ThalwegError(f"{self.node.code.use!r} cannot run as {self.node.kind}: it has no {wants}()")
-        return self._code
+            return self._call
 
 
 class Workers:
@@ -64,10 +66,13 @@ class Workers:
     def submit(self, command: e.RunOperator) -> None:
         self._queue.put((command.run, command.node, command.index, command.inputs))
 
-    def stop(self) -> None:
-        """Let the threads end after their present call; does not wait for user code that never returns."""
+    def stop(self, wait_s: float = 1.0) -> None:
+        """End the threads after their present call; one in user code that takes longer is left to the process's end."""
         for _ in self._threads:
             self._queue.put(None)
+        deadline = time.monotonic() + wait_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _work(self) -> None:
         while (task := self._queue.get()) is not None:
@@ -86,12 +91,11 @@ class Workers:
     def _call(slot: _Slot, run: str, index: int, inputs: tuple[Any, ...] | None) -> e.Event | None:
         name = slot.node.name
         try:
-            code = slot.code()
+            call = slot.call()
             if inputs is None:  # only to find out early whether it can be loaded
                 return None
             begun = time.perf_counter()
-            is_operator = slot.node.kind == "operator" and isinstance(code, OperatorCode)
-            value = code.combine(inputs, index) if is_operator else code.produce(index)
+            value = call(inputs, index) if slot.node.kind == "operator" else call(index)
             took = time.perf_counter() - begun
             if value is None:
                 if slot.node.kind == "operator":

@@ -170,7 +170,7 @@ def test_a_partition_nobody_asked_for_is_given_no_memory(
 
 
 def test_a_port_in_use_is_a_usage_error_and_leaves_nothing() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with running(ShellConfig("a")) as first:
         for endpoint in (first.me.control, first.me.bulk):
             with pytest.raises(UsageError, match=f"{endpoint} is already in use; choose another port"):
@@ -178,7 +178,9 @@ def test_a_port_in_use_is_a_usage_error_and_leaves_nothing() -> None:
         port = int(first.me.control.rpartition(":")[2])
         with pytest.raises(UsageError, match=f"{first.me.control} is already in use"):
             Shell(ShellConfig("b", listen=f"tcp://127.0.0.1:{port - 1}"))  # its bulk port is taken
-    assert threading.active_count() == before
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+        assert not thread.is_alive(), thread
 
 
 @pytest.mark.parametrize(
