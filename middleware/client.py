@@ -23,7 +23,16 @@ from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
 from thalweg.middleware.cluster import LocalCluster
 from thalweg.middleware.dataflow import Dataflow, Node, Placement, check_placement
-from thalweg.middleware.errors import HostAbsentError, HostLostError, OperatorError, ProtocolError, RunError, UsageError
+from thalweg.middleware.errors import (
+    HostAbsentError,
+    HostLostError,
+    OperatorError,
+    PlacementError,
+    ProtocolError,
+    RunError,
+    UsageError,
+)
+from thalweg.middleware.host_core import CoreConfig
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
 from thalweg.middleware.network_view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import (
@@ -95,6 +104,7 @@ class Client:
         name: this host's name in placements.
         listen: where the other hosts reach this one.
         keys: the cluster's key file; needed off loopback unless ``insecure``.
+        limits: how soon demands are repeated and silent hosts given up, in wall-clock seconds.
 
     Raises HostAbsentError when a host does not answer within ``HELLO_S``, UsageError for names that do not match.
     """
@@ -111,6 +121,7 @@ class Client:
         insecure: bool = False,
         time_scale: float | None = None,
         records: Path | None = None,
+        limits: CoreConfig | None = None,
     ) -> None:
         addresses = hosts.addresses if isinstance(hosts, LocalCluster) else hosts
         scale = time_scale or (hosts.time_scale if isinstance(hosts, LocalCluster) else 1.0)
@@ -132,6 +143,7 @@ class Client:
             allow=self._allow,
             records=None if records is None else str(records),
             insecure=insecure,
+            core=limits or CoreConfig(),
         )
         self.shell = Shell(config, self._on_application, self._keys)
         self._peers[name] = self.shell.me
@@ -195,8 +207,11 @@ class Client:
             partitions: how many to deliver; None: until a source ends.
             label: stands in the run's records.
 
-        Raises DataflowError, PlacementError; while iterating RunError, which names the node or host at fault.
+        Raises DataflowError, PlacementError, UsageError for what no message can carry, RunError when the client is
+        closed; while iterating RunError, which names the node or host at fault.
         """
+        if not self.shell.alive:
+            raise RunError(f"the client {self.name!r} is closed; make another")
         dataflow.validate(self._peers)
         if dataflow.by_name[dataflow.sink].pinned not in (None, self.name):
             raise UsageError(f"the sink is pinned to another host than this client {self.name!r}")
@@ -205,11 +220,11 @@ class Client:
         if isinstance(placement, str):
             placement = self.plan(dataflow, placement).result.placement
         full = check_placement(dataflow, {dataflow.sink: self.name, **placement}, self._peers)
+        if full[dataflow.sink] != self.name:
+            raise PlacementError(
+                f"the sink {dataflow.sink!r} is placed on {full[dataflow.sink]!r}; it is at the client"
+            )
         run_id = f"{secrets.token_hex(6)}-{next(self._numbers)}"
-        run = Run(self, run_id, full)
-        self._runs[run_id] = run
-        with self._forgotten:
-            self._open.add(run_id)
         install = m.Install(
             run=run_id,
             dataflow=dataflow,
@@ -220,6 +235,14 @@ class Client:
             label=label,
             epoch_s=time.time(),
         )
+        try:
+            m.decode_control(m.encode(install))  # what a host would refuse is refused here
+        except (ProtocolError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise UsageError(f"the run cannot be told to the hosts: {error}") from None
+        run = Run(self, run_id, full)
+        self._runs[run_id] = run
+        with self._forgotten:
+            self._open.add(run_id)
         self.shell.tell(e.RunRequested(install))
         return run
 
@@ -318,10 +341,13 @@ class Run:
     def _take(self, command: e.Command) -> None:
         with self._news:
             self._queue.append(command)
-            self._news.notify_all()
-            if self._waiter is not None:
-                self._waiter()
-                self._waiter = None
+            self._wake()
+
+    def _wake(self) -> None:
+        self._news.notify_all()
+        if self._waiter is not None:
+            self._waiter()
+            self._waiter = None
 
     def _consume(self, command: e.Command) -> Delivered | None:
         """The partition a command brings, None when it brings none; raises at the end of the run."""
@@ -346,8 +372,10 @@ class Run:
     def __next__(self) -> Delivered:
         while not self._over:
             with self._news:
-                while not self._queue:
+                while not self._queue and not self._over:
                     self._news.wait()
+                if self._over:
+                    break
                 command = self._queue.popleft()
             delivered = self._consume(command)
             if delivered is not None:
@@ -362,6 +390,8 @@ class Run:
         while not self._over:
             arrived = asyncio.Event()
             with self._news:
+                if self._over:
+                    break
                 if not self._queue:
                     self._waiter = functools.partial(_set_in, loop, arrived)
                     command = None
@@ -379,8 +409,10 @@ class Run:
         raise StopAsyncIteration
 
     def close(self) -> None:
-        """End the run on every host; idempotent."""
-        self._over = True
+        """End the run on every host; idempotent, from any thread: whoever waits for a partition sees the end."""
+        with self._news:
+            self._over = True
+            self._wake()
         self._client._closed(self)
 
     def __enter__(self) -> Run:

@@ -185,7 +185,7 @@ class NodeCore:
     def _gathered(self) -> list[Action]:
         inputs = [self.inputs[name] for name in self.node.inputs]
         self.inputs = {}
-        over = any([output.end for output in inputs])
+        over = any(output.end for output in inputs)
         if self.node.kind == "sink":
             self._move(Trigger.DELIVERED)
             self.index += 1

@@ -216,9 +216,58 @@ def test_usage_errors(client: Client, cluster: LocalCluster) -> None:
         say_hello({"h9": "tcp://127.0.0.1:1"}, timeout_s=0.2)
 
 
+@pytest.mark.parametrize(
+    ("code", "options", "says"),
+    [
+        (MIX, {"label": "x" * 129}, "length <= 128"),
+        (MIX, {"partitions": 2**60}, "9007199254740991"),
+        (Code("runtime_codes:Mix", {"object": object()}), {}, "type object is unsupported"),
+        (Code("runtime_codes:Mix", {"name": "caf\udce9"}), {}, "surrogates not allowed"),
+        (Code("runtime_codes:Mix", {"data": bytes(5 * MB)}), {}, "over the limit of 4194304"),
+    ],
+)
+def test_what_no_message_can_carry_is_refused_before_the_run(
+    client: Client, code: Code, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UsageError, match=f"the run cannot be told to the hosts: .*{says}"):
+        client.run(chain(code), {"o": "h1"}, **options)
+    assert len(list(client.run(chain(MIX), {"o": "h2"}, partitions=2))) == 2
+
+
+def test_the_sink_stays_with_the_client(client: Client) -> None:
+    with pytest.raises(PlacementError, match="the sink 't' is placed on 'h1'; it is at the client"):
+        client.run(chain(MIX), {"o": "h1", "t": "h1"})
+
+
+def test_closing_the_client_ends_the_iterations_that_wait(cluster: LocalCluster) -> None:
+    client = Client(cluster, allow=ALLOW)
+    runs = [client.run(chain(MIX), {"o": "h2"}) for _ in range(2)]
+    taken = threading.Semaphore(0)
+
+    def take() -> None:
+        for _ in runs[0]:
+            taken.release()
+
+    async def take_async() -> None:
+        async for _ in runs[1]:
+            taken.release()
+
+    threads = [threading.Thread(target=take), threading.Thread(target=lambda: asyncio.run(take_async()))]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        taken.acquire()
+    client.close()
+    for thread in threads:
+        thread.join(5)
+        assert not thread.is_alive()
+    with pytest.raises(RunError, match="the client 'client' is closed; make another"):
+        client.run(chain(MIX), {"o": "h2"})
+
+
 def test_a_killed_host_ends_the_run_within_the_liveness_limit(cluster: LocalCluster) -> None:
-    with LocalCluster(["k1", "k2"]) as doomed, Client(doomed, allow=ALLOW) as client:
-        client.shell.core.config = CoreConfig(ping_s=0.1, liveness_s=0.5)
+    limits = CoreConfig(ping_s=0.1, liveness_s=0.5)
+    with LocalCluster(["k1", "k2"]) as doomed, Client(doomed, allow=ALLOW, limits=limits) as client:
         scenes = {host: Code("scenes", {"site": i, "sites": 2, "seed": 1}) for i, host in enumerate(["k1", "k2"])}
         flow = star_tree(scenes, Code("composite"))
         run = client.run(flow, {"op0": "k2"})

@@ -199,6 +199,31 @@ def test_two_consecutive_ports_are_used_and_advertised() -> None:
         assert shell.me == m.Peer("a", f"tcp://gate.example:{port}", f"tcp://gate.example:{port + 1}")
 
 
+@pytest.mark.parametrize("name", ["", "a/b", "x" * 129, "é" * 65, "a\nb", "caf\udce9"])
+def test_what_is_no_name_of_a_host_is_a_usage_error(name: str) -> None:
+    with pytest.raises(UsageError, match="is no name of a host"):
+        ShellConfig(name)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
+def test_time_cannot_stand_still(scale: float) -> None:
+    with pytest.raises(UsageError, match="give a positive number"):
+        ShellConfig("a", time_scale=scale)
+
+
+def test_a_host_hangs_up_on_clients_that_are_gone() -> None:
+    source = Code("scenes", {"site": 0, "sites": 1, "seed": 1})
+    nodes = (Node("s", "source", (), source, "a"), Node("t", "sink", ("s",)))
+    with running(ShellConfig("a")) as host:
+        for _ in range(3):
+            with Client({"a": host.me.control}) as client:
+                assert len(list(client.run(Dataflow(nodes), {}, partitions=2))) == 2
+                ports = {client.shell.me.control, client.shell.me.bulk}
+            say_hello({"a": host.me.control})  # what came before is done
+            assert not ports & host._dealers.keys()
+        assert host._peers == {}
+
+
 # --- host processes ---------------------------------------------------------------------------------
 
 
