@@ -77,11 +77,9 @@ def test_netns_shapes_the_links_that_the_flow_crosses(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals, status: int) -> None:
     before = descendants()
+    options = "run --testbed netns --servers 3 --images 500 --time-scale 60 --link-mean 0.05mbit --out a"
     process = subprocess.Popen(
-        [
-            *THALWEG,
-            *"run --testbed netns --servers 3 --images 500 --time-scale 60 --link-mean 0.05mbit --out a".split(),
-        ],
+        [*THALWEG, *options.split(" ")],
         cwd=tmp_path,
         env={key: value for key, value in os.environ.items() if key != "THALWEG_TRACES"},
         stderr=subprocess.PIPE,
