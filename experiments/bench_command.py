@@ -29,7 +29,7 @@ def tree(
     others: Annotated[bool, typer.Option(help="Also Ray and Dask, if the bench extra is installed.")] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Partitions/s of a combining tree on loopback, one node a process: Thalweg, hand-written pyzmq, Ray, Dask."""
+    """Partitions/s of a combining tree on loopback: Thalweg, hand-written pyzmq, Ray, Dask."""
     from thalweg.experiments.bench.tree import bench_tree
 
     answer = _measure(
@@ -49,9 +49,9 @@ def tree(
         f"{sources} sources, {answer['operators']} operators, {size_kib} KiB", "side", "partitions/s", "of raw"
     )
     names = {
-        "thalweg_per_s": "Thalweg, one node a process",
+        "thalweg_per_s": "Thalweg, operators beside an input",
         "raw_per_s": "pyzmq REQ/REP by hand",
-        "thalweg_placed_per_s": "Thalweg, operators on the sources' hosts",
+        "thalweg_spread_per_s": "Thalweg, one node a process",
         "ray_per_s": "Ray actors",
         "dask_per_s": "Dask distributed",
     }

@@ -12,7 +12,6 @@ import heapq
 import math
 import os
 import secrets
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +23,7 @@ import zmq
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
+from thalweg.middleware.duty import Duty
 from thalweg.middleware.errors import OperatorError, ProtocolError, ThalwegError, UsageError
 from thalweg.middleware.host_core import CoreConfig, HostCore
 from thalweg.middleware.load import HostLoad
@@ -38,6 +38,7 @@ NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 HOUSEKEEPING_S = 5.0
 ZERO_COPY_BYTES = 1024 * 1024  # below it, copying is cheaper than keeping track
 CREDIT_HOLD_S = 0.02  # how long the last credit of a transfer waits for a message to travel with
+TAKE_OVER_S = 0.02  # a quick node's call that lasts longer loses its thread the sockets
 STUCK_S = 60.0  # without any credit; a chunk takes 32 s on the slowest link a testbed makes (64 kbit/s)
 
 
@@ -107,8 +108,9 @@ class Shell:
         self._stopping = False
         self._error: BaseException | None = None
         self._workers = Workers(self.tell, config.allow)
-        self._thread = threading.Thread(target=self._run, name=f"thalweg-{config.name}", daemon=True)
-        self._thread.start()
+        self._quick: deque[e.RunOperator] = deque()
+        self._housekeeping_s = time.monotonic() + HOUSEKEEPING_S
+        self._duty = Duty(self._run, f"thalweg-{config.name}", TAKE_OVER_S)
 
     # --- used from other threads -----------------------------------------------------------------------
 
@@ -122,11 +124,11 @@ class Shell:
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        return not self._duty.over.is_set()
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for the I/O thread to end; raises what ended it, if something did."""
-        self._thread.join(timeout)
+        self._duty.wait(timeout)
         if self._error is not None:
             raise self._error
 
@@ -134,7 +136,7 @@ class Shell:
         """Stop the I/O thread and free sockets and files; idempotent."""
         self._stopping = True
         self._wake()
-        self._thread.join(10)
+        self._duty.wait(10)
 
     def _wake(self) -> None:
         if self._asleep:
@@ -149,27 +151,28 @@ class Shell:
     def _now(self) -> float:
         return (time.monotonic() - self._epoch) * self.config.time_scale
 
-    def _run(self) -> None:
+    def _run(self) -> bool:
         try:
-            self._loop()
+            if not self._loop():
+                return False
         except BaseException as error:
             self._error = error
             self._on_application(e.Fail("", f"the host {self.config.name!r} stopped: {type(error).__name__}: {error}"))
-        finally:
-            self._workers.stop()
-            self._recorder.close()
-            self._destroy(200)
-            os.close(self._wake_read)
-            os.close(self._wake_write)
+        self._workers.stop()
+        self._recorder.close()
+        self._destroy(200)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        return True
 
-    def _loop(self) -> None:
+    def _loop(self) -> bool:
+        """Serve until the shell is to stop (True), or another thread has taken the duty over (False)."""
         poller = zmq.Poller()
         poller.register(self._control, zmq.POLLIN)
         poller.register(self._bulk, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
-        housekeeping = time.monotonic() + HOUSEKEEPING_S
         while not self._stopping:
-            wait_s = housekeeping - time.monotonic()
+            wait_s = self._housekeeping_s - time.monotonic()
             if self._timers:
                 wait_s = min(wait_s, (self._timers[0][0] - self._now()) / self.config.time_scale)
             if self._credits_due_s is not None:
@@ -185,14 +188,34 @@ class Shell:
                 self._take(self._control, self._receive_control)
             if self._bulk in ready:
                 self._take(self._bulk, self._receive_bulk)
+            if self._quick and not self._make_quick_calls():
+                return False
             now = time.monotonic()
             if self._timers and self._timers[0][0] <= (now - self._epoch) * self.config.time_scale:
                 self._fire_timers()
             if self._credits_due_s is not None and now >= self._credits_due_s:
                 self._send_credits()
-            if now >= housekeeping:
-                housekeeping = now + HOUSEKEEPING_S
+            if now >= self._housekeeping_s:
+                self._housekeeping_s = now + HOUSEKEEPING_S
                 self._keep_house()
+        return True
+
+    def _make_quick_calls(self) -> bool:
+        """Make the calls of quick nodes; False when one was not, and the duty was taken over meanwhile."""
+        while self._quick:
+            command = self._quick.popleft()
+            if not self._duty.present:
+                self._workers.submit(command)
+                continue
+            number = self._duty.begin()
+            event = self._workers.call(command)
+            if not self._duty.end(number):
+                if event is not None:
+                    self.tell(event)
+                return False
+            if event is not None:
+                self._handle(event)
+        return True
 
     def _take(self, socket: zmq.Socket[bytes], receive: Callable[[list[zmq.Frame]], None]) -> None:
         """Take one message, which is there; polling for the next costs a tenth of finding none."""
@@ -272,7 +295,10 @@ class Shell:
             if kind is e.Send:
                 self._send(command)  # type: ignore[arg-type]
             elif kind is e.RunOperator:
-                self._workers.submit(command)  # type: ignore[arg-type]
+                if self._workers.is_quick(command):  # type: ignore[arg-type]
+                    self._quick.append(command)  # type: ignore[arg-type]
+                else:
+                    self._workers.submit(command)  # type: ignore[arg-type]
             elif kind is e.Record:
                 self._recorder.write(command.run, command.kind, command.fields)  # type: ignore[union-attr]
             elif kind is e.SetTimer:

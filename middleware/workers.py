@@ -1,4 +1,6 @@
-"""Operators run here, in threads of their own, so that they never hold up a host's sockets."""
+"""Operators run here, in threads of their own, so that they never hold up a host's sockets.
+
+Calls of a node that has proved quick may also be made by ``call`` in the shell's own thread (see ``duty``)."""
 
 from __future__ import annotations
 
@@ -15,6 +17,10 @@ from thalweg.middleware.errors import ThalwegError
 from thalweg.middleware.loading import load_code
 from thalweg.middleware.transfers import frames_of, size_of
 
+QUICK_S = 0.001
+QUICK_CALLS = 3  # in a row of less than QUICK_S each make a node quick
+SLOW_S = 0.01  # one such call, and the node is never quick again
+
 
 class _Slot:
     """The code of one node, constructed once, by the first worker that needs it."""
@@ -24,6 +30,12 @@ class _Slot:
         self._allow = allow
         self._lock = threading.Lock()
         self._call: Callable[..., Any] | None = None
+        self.streak = 0  # of quick calls
+
+    def took(self, duration_s: float) -> None:
+        self.streak = (
+            -(2**62) if duration_s > SLOW_S else self.streak + 1 if duration_s < QUICK_S else min(0, self.streak)
+        )
 
     def call(self) -> Callable[..., Any]:
         """``combine(inputs, index)`` of an operator, ``produce(index)`` of a source."""
@@ -66,6 +78,16 @@ class Workers:
     def submit(self, command: e.RunOperator) -> None:
         self._queue.put((command.run, command.node, command.index, command.inputs))
 
+    def is_quick(self, command: e.RunOperator) -> bool:
+        """Whether the node's last calls were so short that handing this one over would take longer."""
+        slot = self._slots.get((command.run, command.node))
+        return slot is not None and slot.streak >= QUICK_CALLS
+
+    def call(self, command: e.RunOperator) -> e.Event | None:
+        """Make the call here and now; the event to handle, None when the node is gone."""
+        slot = self._slots.get((command.run, command.node))
+        return None if slot is None else self._call(slot, command.run, command.index, command.inputs)
+
     def stop(self, wait_s: float = 1.0) -> None:
         """End the threads after their present call; one in user code that takes longer is left to the process's end."""
         for _ in self._threads:
@@ -97,6 +119,7 @@ class Workers:
             begun = time.perf_counter()
             value = call(inputs, index) if slot.node.kind == "operator" else call(index)
             took = time.perf_counter() - begun
+            slot.took(took)
             if value is None:
                 if slot.node.kind == "operator":
                     return e.OperatorFailed(run, name, f"combine returned None for partition {index}")

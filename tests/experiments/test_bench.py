@@ -65,7 +65,7 @@ def test_tree(capfd: pytest.CaptureFixture[str]) -> None:
     answer = bench_tree(sources=2, size_bytes=4096, rounds=2, partitions=6, warm_up=2, others=False)
     assert answer["digest"] == expected_digest(2, 4096, 8)
     assert answer["operators"] == 1
-    assert min(answer["thalweg_per_s"], answer["raw_per_s"], answer["thalweg_placed_per_s"], answer["ratio"]) > 0
+    assert min(answer["thalweg_per_s"], answer["raw_per_s"], answer["thalweg_spread_per_s"], answer["ratio"]) > 0
     assert answer["ray_per_s"] is None
     assert capfd.readouterr().err == ""
 
