@@ -52,7 +52,8 @@ ALLOWED: ContextVar[Collection[str]] = ContextVar("thalweg_allowed", default=DEF
 """The packages allowed while a node's code is being constructed, for code that names more code by import path."""
 
 
-def _allowed(module: str, allow: Collection[str]) -> bool:
+def is_allowed(module: str, allow: Collection[str]) -> bool:
+    """Whether ``module`` is one of the packages or modules in ``allow``, or inside one."""
     return any(module == prefix or module.startswith(prefix + ".") for prefix in allow)
 
 
@@ -62,7 +63,7 @@ def load_code(code: Code, allow: Collection[str] = DEFAULT_ALLOW) -> Any:
         if not _IMPORT_PATH.fullmatch(code.use):
             raise OperatorError(f"{code.use!r} is not an import path of the form package.module:attribute")
         module, _, attribute = code.use.partition(":")
-        if not _allowed(module, allow):
+        if not is_allowed(module, allow):
             raise OperatorError(
                 f"this host does not allow code from {module!r}; start it with --allow {module.partition('.')[0]}"
             )
@@ -71,7 +72,7 @@ def load_code(code: Code, allow: Collection[str] = DEFAULT_ALLOW) -> Any:
         except (ImportError, AttributeError) as error:
             raise OperatorError(f"{code.use!r} cannot be imported here: {error}") from None
         home = getattr(factory, "__module__", None)
-        if not callable(factory) or not isinstance(home, str) or not _allowed(home, allow):
+        if not callable(factory) or not isinstance(home, str) or not is_allowed(home, allow):
             raise OperatorError(
                 f"{code.use!r} is no operator or source that is defined in an allowed package, but comes from {home!r}"
             )

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.middleware.errors import OperatorError
-from thalweg.middleware.loading import ALLOWED
+from thalweg.middleware.loading import ALLOWED, is_allowed
 from thalweg.operators.interface import Operator, Value
 from thalweg.operators.noise import nearest
 
@@ -238,7 +238,7 @@ def load_rule(path: str, allow: Collection[str] | None = None) -> Rule:
     """
     module, _, name = path.partition(":")
     allow = ALLOWED.get() if allow is None else allow
-    if not any(module == package or module.startswith(package + ".") for package in allow):
+    if not is_allowed(module, allow):
         raise OperatorError(
             f"composite: this host does not allow a rule from {module!r}; start it with --allow"
             f" {module.partition('.')[0]}"
@@ -249,6 +249,9 @@ def load_rule(path: str, allow: Collection[str] | None = None) -> Rule:
         raise OperatorError(f"composite: rule {path!r} cannot be imported here: {error}") from None
     if not callable(rule) or isinstance(rule, type):
         raise OperatorError(f"composite: rule {path!r} is not a function; name one that takes two images")
+    home = getattr(rule, "__module__", None)
+    if not isinstance(home, str) or not is_allowed(home, allow):  # what an allowed module imported is not lent out
+        raise OperatorError(f"composite: rule {path!r} comes from {home!r}; name one of an allowed package's own")
     found: Rule = rule
     return found
 

@@ -83,6 +83,7 @@ def test_reference_run_of_own_code_and_of_code_in_the_wrong_place(monkeypatch):
 
     module = types.ModuleType("embedders_module")
     module.Letters, module.Joined = Letters, Joined
+    Letters.__module__ = Joined.__module__ = "embedders_module"  # as if it were defined there
     monkeypatch.setitem(sys.modules, "embedders_module", module)
     letters, joined = Code("embedders_module:Letters"), Code("embedders_module:Joined")
     flow = star_tree({"x": letters, "y": letters}, joined)
