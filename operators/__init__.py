@@ -6,7 +6,7 @@ from thalweg.operators.composition import Composite
 from thalweg.operators.folder import ImageFolderSource
 from thalweg.operators.interface import Operator, Source, Value
 from thalweg.operators.pictures import contact_sheet, write_image
-from thalweg.operators.reference import digest, reference_run, stream_digest
+from thalweg.operators.reference import digest, reference_run
 from thalweg.operators.scenes import SceneSource, ground_truth
 
 __all__ = [
@@ -20,6 +20,5 @@ __all__ = [
     "digest",
     "ground_truth",
     "reference_run",
-    "stream_digest",
     "write_image",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -31,16 +31,6 @@ def digest(value: Value) -> str:
 
     state = hashlib.sha256(head.encode())
     state.update(body)
-    return f"sha256:{state.hexdigest()}"
-
-
-def stream_digest(digests: Iterable[str]) -> str:
-    """One ``sha256:…`` for a sequence of partitions' digests, in order."""
-    import hashlib
-
-    state = hashlib.sha256()
-    for one in digests:
-        state.update(one.encode() + b"\n")
     return f"sha256:{state.hexdigest()}"
 
 
