@@ -63,7 +63,7 @@ def probe() -> Capabilities:
 def _kernel() -> tuple[Capability, Capability]:
     """Namespaces with shaped links, and netem in them."""
     no_netem = (
-        "links have rates only (--no-delay); for delays load sch_netem (modprobe sch_netem, part of most kernels'"
+        "links have rates only; for delays load sch_netem (modprobe sch_netem, part of most kernels'"
         " linux-modules-extra), or run inside a User-Mode Linux kernel"
     )
     try:

@@ -212,7 +212,7 @@ class Supervisor:
         shapes = [(source, target, Shape(*rest)) for source, target, *rest in links]
         if any(shape.needs_netem for _, _, shape in shapes) and not world.netem_works():
             raise Refused(
-                "this kernel has no netem, so links cannot have delay, jitter or loss; ask for rates only (--no-delay),"
+                "this kernel has no netem, so links cannot have delay, jitter or loss; ask for rates only,"
                 " or run on a kernel with sch_netem (thalweg doctor lists the ways)",
                 "capability",
             )

@@ -1,7 +1,7 @@
 """The client's side of a run, in a process of its own inside the client's host of the testbed.
 
-It speaks JSON, one object a line, with the process that started it: the job on standard input, then for every placement
-``ready`` out, ``go`` in, ``planned``, ``delivered`` …, ``done`` out. It ends when its standard input is closed.
+It speaks JSON, one object a line, with the process that started it: the job in and ``ready`` out, then for every
+placement ``go`` in, and ``planned``, ``delivered`` …, ``done`` out. It ends when its standard input is closed.
 """
 
 from __future__ import annotations

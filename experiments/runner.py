@@ -122,6 +122,10 @@ class _Session:
         self.bed.up()
         if self.links:
             self._shape_and_prove()
+            if not self.bed.delay_emulated:
+                self.notes.append("links have rates only: no delay is emulated")
+        else:
+            self.notes.append("links are not shaped")
         tell("starting the hosts", 0, 0)
         addresses, outputs = self._start_hosts(stack)
         worker, words = self._start_worker(stack, addresses, outputs)

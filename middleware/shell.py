@@ -178,7 +178,8 @@ class Shell:
             if self._credits_due_s is not None:
                 wait_s = min(wait_s, self._credits_due_s - time.monotonic())
             self._asleep = True  # said before looking into the inbox: whoever tells after that look writes to the pipe
-            ready = dict(poller.poll(0 if self._inbox or self._stopping else max(0, int(wait_s * 1000) + 1)))
+            at_once = self._inbox or self._quick or self._stopping  # a thread that lost the duty may leave calls behind
+            ready = dict(poller.poll(0 if at_once else max(0, int(wait_s * 1000) + 1)))
             self._asleep = False
             if self._wake_read in ready:
                 os.read(self._wake_read, 64)

@@ -44,6 +44,19 @@ class Mix(Operator):
         return out
 
 
+class Stalls(Operator):
+    """Quick, but at partition ``at`` it waits until somebody opens the named pipe ``path`` for writing."""
+
+    def __init__(self, path: str, at: int) -> None:
+        self.path, self.at = path, at
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        if index == self.at:
+            with open(self.path, "rb") as pipe:
+                pipe.read()
+        return inputs[0]
+
+
 class Raises(Operator):
     """Fails in one of several ways at partition ``at``."""
 

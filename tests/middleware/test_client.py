@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,19 @@ def assert_reference(got: list[Any], flow: Dataflow, partitions: int | None) -> 
     expected = [digest(value) for value in reference_run(flow, partitions, ALLOW)]
     assert [digest(value) for value in got] == expected
     assert partitions is None or len(got) == partitions
+
+
+def test_a_quick_operator_that_stalls_does_not_hold_up_its_host(client: Client, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    flow = chain(Code("runtime_codes:Stalls", {"path": str(pipe), "at": 20}), Code("runtime_codes:Blocks", {"site": 0}))
+    run = client.run(flow, {"o": "h1"}, partitions=40)
+    assert [next(run).index for _ in range(20)] == list(range(20))
+    with pipe.open("wb"):  # returns when the operator has opened its end, and lets it go on when closed
+        say_hello({"h1": client._peers["h1"].control}, timeout_s=5)
+        other = client.run(chain(MIX), {"o": "h1"}, partitions=30)  # new nodes on the same host, quick ones soon
+        assert [each.index for each in other] == list(range(30))
+    assert [each.index for each in run] == list(range(20, 40))
 
 
 # --- what comes out ---------------------------------------------------------------------------------
