@@ -13,7 +13,7 @@ demo: setup
 	@rm -rf $(DEMO)
 	$(BIN)/thalweg doctor
 	$(BIN)/thalweg run --testbed netns --servers 8 --placement download-all --placement one-shot \
-	  --images 30 --time-scale 120 --link-mean 0.4mbit --seed 1 --out $(DEMO)
+	  --images 24 --time-scale 120 --link-mean 0.2mbit --seed 1 --out $(DEMO)
 	$(BIN)/thalweg analyze $(DEMO)
 
 test: setup
