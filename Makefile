@@ -28,6 +28,11 @@ bench: setup
 	$(BIN)/thalweg bench tree
 	$(BIN)/thalweg bench link
 	$(BIN)/thalweg bench testbed
+	$(BIN)/thalweg bench plan
+	$(BIN)/thalweg bench move
+
+docs: setup
+	$(BIN)/python -m thalweg.middleware.diagrams docs/*.md
 
 clean:
 	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -125,7 +125,7 @@ class NetnsTestbed(SupervisedTestbed):
         missing = traces.keys() - self._shapes.keys()
         if missing:
             self.shape({link: LinkShape(float(schedules[link].rates_bps[0])) for link in traces if link in missing})
-        return ReplayHandle(self._client, schedules, sample_interval_s)
+        return ReplayHandle(self._client, schedules, time_scale, sample_interval_s)
 
     def prove(self, links: Iterable[Link] | None = None, seconds: float | None = None) -> list[LinkProof]:
         chosen = list(self._shapes) if links is None else list(links)

@@ -32,6 +32,7 @@ DATAGRAM_BYTES = (64, 1400)
 PACKETS_WANTED = 40  # in a measurement: smaller datagrams on slow links rather than few of them
 HEADERS_BYTES = {3: 28, 2: 42}  # IPv4 and UDP, and Ethernet
 SENDER_QUEUE_S = 0.09  # kept in each sender's socket against late wake-ups; the link's own queue holds 0.1 s
+FILL_DATAGRAMS = 256  # at a time: a link faster than this process would never push back
 TOGETHER_BPS = 6e8  # rates measured at once: about half of what one core sends and receives with 1400-byte datagrams
 TRUST = 0.03  # an error above this is measured again, longer: another process may have taken the processor
 ATTEMPTS = 3  # after the first; a link that is wrong stays wrong
@@ -108,7 +109,7 @@ class _Stream:
         if self._sent and not struct.unpack("=i", fcntl.ioctl(self.sender, SIOCOUTQ, b"\0\0\0\0"))[0]:
             self._fillings.append(self._sent)
         with suppress(BlockingIOError):
-            while True:
+            for _ in range(FILL_DATAGRAMS):
                 struct.pack_into("=Q", self._payload, 0, self._sent)
                 self.sender.send(self._payload)
                 self._sent += 1

@@ -5,6 +5,7 @@ A schedule covers one period and then starts over, as the trace does, so that a 
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from thalweg.emulation.shaping import RATE_FLOOR_BPS
 from thalweg.emulation.supervisor_client import SupervisorClient
+from thalweg.emulation.traces import SINGLE_ROW_DURATION_S, BandwidthTrace
 from thalweg.middleware.errors import TestbedError, UsageError
 from thalweg.middleware.network_view import Link
 
@@ -99,10 +101,14 @@ class ReplayHandle:
     """A replay loaded into a testbed. ``start`` may be called again: every link goes back to its trace's start."""
 
     def __init__(
-        self, client: SupervisorClient, schedules: Mapping[Link, LinkSchedule], sample_interval_s: float | None
+        self,
+        client: SupervisorClient,
+        schedules: Mapping[Link, LinkSchedule],
+        time_scale: float,
+        sample_interval_s: float | None,
     ) -> None:
-        self._client, self._sample_interval_s = client, sample_interval_s
-        self.links = tuple(schedules)
+        self._client, self._time_scale, self._sample_interval_s = client, time_scale, sample_interval_s
+        self._schedules = dict(schedules)
         heads = [
             {"source": a, "target": b, "steps": len(one.times_s), "period_s": one.period_s}
             for (a, b), one in schedules.items()
@@ -110,6 +116,49 @@ class ReplayHandle:
         with tempfile.TemporaryFile() as file:
             _write(file, schedules.values())
             client.call("replay", (file.fileno(),), heads=heads)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        return tuple(self._schedules)
+
+    def emulated(self) -> dict[Link, BandwidthTrace]:
+        """What every link is really set to, as a trace in emulated seconds and bit/s, before any ``scale``.
+
+        It differs from the trace that was given where changes were averaged, left out, or below the floor.
+        """
+        return {
+            link: BandwidthTrace(
+                f"{link[0]} → {link[1]}",
+                one.times_s * self._time_scale,
+                one.rates_bps / self._time_scale,
+                one.period_s * self._time_scale if one.period_s > 0 else SINGLE_ROW_DURATION_S,
+            )
+            for link, one in self._schedules.items()
+        }
+
+    def scale(self, links: Iterable[Link], factor: float, from_s: float, floor_bps: float = 0.0) -> None:
+        """From ``from_s`` seconds after every later ``start`` on, ``links`` have ``factor`` times their rates.
+
+        A rate does not fall below ``floor_bps`` by it; one that is lower anyhow stays. Seconds and bit/s are emulated.
+        It holds until the next scaling of a link, however often its trace starts over.
+        Raises UsageError for a link that is not replayed, and for figures out of range.
+        """
+        chosen = list(links)
+        if missing := [link for link in chosen if link not in self._schedules]:
+            raise UsageError(f"link {missing[0][0]} → {missing[0][1]} is not replayed; it cannot be scaled")
+        if not 0 < factor < math.inf:
+            raise UsageError(f"the factor of a link's rate is {factor:g}; it must be above 0")
+        if not 0 <= from_s < math.inf:
+            raise UsageError(f"links are to be scaled from {from_s:g} s on; it must be at least 0")
+        if not 0 <= floor_bps < math.inf:
+            raise UsageError(f"the floor of scaled rates is {floor_bps:g} bit/s; it must be at least 0")
+        self._client.call(
+            "replay_scale",
+            links=[list(link) for link in chosen],
+            factor=factor,
+            floor_bps=floor_bps * self._time_scale,
+            from_s=from_s / self._time_scale,
+        )
 
     def start(self) -> float:
         """Begin now; returns the start as ``time.monotonic()``, which all processes of this machine share."""

@@ -32,7 +32,7 @@ from thalweg.emulation import proof
 from thalweg.emulation.netns_netlink import NetlinkError
 from thalweg.emulation.netns_world import World, probe_kernel
 from thalweg.emulation.shaping import Shape
-from thalweg.emulation.supervisor_replay import Player, Sampler, due_in_s, read_schedules
+from thalweg.emulation.supervisor_replay import Player, Sampler, Scaling, due_in_s, read_schedules
 
 MAX_DESCRIPTORS = 8
 PR_SET_CHILD_SUBREAPER = 36
@@ -225,6 +225,19 @@ class Supervisor:
 
     def do_replay(self, _: Connection, descriptors: tuple[int, ...], *, heads: list[dict[str, Any]]) -> Answer:
         self._player = Player(self._need_world(), read_schedules(os.dup(descriptors[0]), heads))
+        return {}
+
+    def do_replay_scale(
+        self,
+        _: Connection,
+        __: tuple[int, ...],
+        *,
+        links: list[list[str]],
+        factor: float,
+        floor_bps: float,
+        from_s: float,
+    ) -> Answer:
+        self._need_player().scale([(source, target) for source, target in links], Scaling(factor, floor_bps), from_s)
         return {}
 
     def do_replay_start(self, _: Connection, __: tuple[int, ...]) -> Answer:

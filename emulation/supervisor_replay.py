@@ -10,7 +10,8 @@ import math
 import os
 import time
 from array import array
-from typing import Any
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 from thalweg.emulation.netns_world import World
 
@@ -51,12 +52,27 @@ def read_schedules(descriptor: int, heads: list[dict[str, Any]]) -> list[Schedul
     return schedules
 
 
+class Scaling(NamedTuple):
+    """A link has ``factor`` times its schedule's rate, but not less than ``floor_bps`` where its schedule has more."""
+
+    factor: float
+    floor_bps: float
+
+    def of(self, rate_bps: float) -> float:
+        return max(rate_bps * self.factor, min(rate_bps, self.floor_bps))
+
+
+UNSCALED = Scaling(1.0, 0.0)
+
+
 class Player:
     """Applies schedules to a world, one batch of changes a host and wake-up. Restartable."""
 
     def __init__(self, world: World, schedules: list[Schedule]) -> None:
         self._world, self._schedules = world, schedules
-        self._queue: list[tuple[float, int, int]] = []  # (due, schedule, step)
+        self._queue: list[tuple[float, int, int]] = []  # (due, schedule, step; or -1 - the number of a scaling)
+        self._applied: list[tuple[int, Scaling]] = [(0, UNSCALED)] * len(schedules)
+        self._scalings: list[tuple[float, int, Scaling]] = []  # (seconds after the start, schedule, scaling)
         self._lags_s = array("d")
         self._t0_s = 0.0
         self.steps = 0
@@ -65,15 +81,28 @@ class Player:
     def running(self) -> bool:
         return bool(self._queue)
 
+    def scale(self, links: Collection[tuple[str, str]], scaling: Scaling, from_s: float) -> None:
+        """Scale the rates of ``links`` from ``from_s`` seconds after every later start on.
+
+        It holds until the next scaling of the link. Raises ValueError, and changes nothing, for a link without a
+        schedule.
+        """
+        numbers = {one.link: i for i, one in enumerate(self._schedules)}
+        if missing := set(links) - numbers.keys():
+            raise ValueError(f"links {sorted(missing)} are not replayed")
+        self._scalings += [(from_s, numbers[link], scaling) for link in links]
+
     def start(self) -> float:
         """Set every link to the start of its trace and begin; returns the start on the shared clock."""
         self._lags_s, self.steps = array("d"), 0
+        self._applied = [(0, UNSCALED)] * len(self._schedules)
         links = self._world.links
         first = ((s.link, links[s.link].shape._replace(rate_bps=s.rates_bps[0])) for s in self._schedules)
         self._world.shape((*link, shape) for link, shape in first)
         self._t0_s = time.monotonic()
         moving = (i for i, s in enumerate(self._schedules) if s.period_s > 0 and len(s.times_s) > 1)
         self._queue = [(self._t0_s + self._schedules[i].due_s(1), i, 1) for i in moving]
+        self._queue += [(self._t0_s + from_s, i, -1 - n) for n, (from_s, i, _) in enumerate(self._scalings)]
         heapq.heapify(self._queue)
         return self._t0_s
 
@@ -87,22 +116,27 @@ class Player:
     def advance(self) -> None:
         """Apply everything due by now; a link that is several steps behind jumps to its latest."""
         horizon = time.monotonic() + AHEAD_S
-        changes: dict[int, tuple[float, int]] = {}
+        changes: dict[int, float] = {}  # schedule: when the last of its changes was due
         while self._queue and self._queue[0][0] <= horizon:
             due, which, step = self._queue[0]
-            changes[which] = (due, step)
+            changes[which] = due
+            if step < 0:
+                heapq.heappop(self._queue)
+                self._applied[which] = (self._applied[which][0], self._scalings[-1 - step][2])
+                continue
+            self._applied[which] = (step, self._applied[which][1])
             schedule = self._schedules[which]
             heapq.heapreplace(self._queue, (self._t0_s + schedule.due_s(step + 1), which, step + 1))
         if not changes:
             return
         links, found = self._world.links, []
-        for which, (_, step) in changes.items():
-            schedule = self._schedules[which]
-            shape = links[schedule.link].shape._replace(rate_bps=schedule.rate_bps(step))
+        for which in changes:
+            schedule, (step, scaling) = self._schedules[which], self._applied[which]
+            shape = links[schedule.link].shape._replace(rate_bps=scaling.of(schedule.rate_bps(step)))
             found.append((*schedule.link, shape))
         self._world.shape(found)
         now = time.monotonic()
-        self._lags_s.extend(max(0.0, now - due) for due, _ in changes.values())
+        self._lags_s.extend(max(0.0, now - due) for due in changes.values())
         self.steps += len(changes)
 
     def statistics(self) -> dict[str, float]:

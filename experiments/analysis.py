@@ -11,6 +11,7 @@ import math
 import os
 import re
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,22 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from thalweg.experiments.moves import (
+    DECIDED,
+    ESTIMATES,
+    MOVES,
+    TIMELINE,
+    EstimateErrors,
+    Monitoring,
+    Move,
+    MoveFigures,
+    Plannings,
+    Spread,
+    Timeline,
+    estimate_rows,
+    placed_rows,
+    read_moves,
+)
 from thalweg.experiments.records import EVENTS, SCHEMA, SPARK_SCHEMA, SUMMARY, RunInfo, load_run
 from thalweg.middleware.errors import RunError, UsageError
 
@@ -43,7 +60,8 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     ``images`` were asked, ``delivered`` counts the different ones that came, ``lost`` those that did not,
     ``duplicate`` the deliveries of one that had come before, ``out_of_order`` those after a later one.
     ``digest`` is the ``sequence_digest`` of what came, ``digest_ok`` whether it is the run's reference.
-    ``speedup`` is the baseline's mean inter-arrival time over this one's.
+    ``speedup`` is the baseline's mean inter-arrival time over this one's. What the moves were and cost is
+    explained at ``MoveFigures``; ``moves`` lists them only where that was asked for.
     """
 
     images: int
@@ -61,8 +79,17 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float | None
     speedup: float | None
     relocations: int
+    stayed: int
     pause_p50_s: float | None
     pause_p99_s: float | None
+    pause_max_s: float | None
+    protocols: dict[str, int]
+    state_bytes: int
+    proposals: dict[str, int]
+    phases: dict[str, Spread]
+    timeline_wall: Timeline | None
+    plans: Plannings
+    monitor: Monitoring | None
     transfers: int
     bytes_moved: int
     probes: int
@@ -70,6 +97,7 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     predicted_s: float | None
     messages: dict[str, int]  # how many records of these kinds: duplicate, repeated, rejected, fault
     hosts: dict[str, HostLoad]
+    moves: list[Move] | msgspec.UnsetType = msgspec.UNSET
 
 
 class LinkSummary(msgspec.Struct, frozen=True):
@@ -95,10 +123,11 @@ class RunSummary(msgspec.Struct, frozen=True):
     reference_digest: str | None
     placements: dict[str, PlacementSummary]
     links: LinkSummary
+    estimates: EstimateErrors
 
 
 class PlacementAggregate(msgspec.Struct, frozen=True):
-    """One placement over several runs: means of the runs' values, the speed-up's geometric mean."""
+    """One placement over several runs: means of the runs' values, the speed-up's geometric mean, sums of the moves."""
 
     runs: int
     images: int
@@ -109,6 +138,8 @@ class PlacementAggregate(msgspec.Struct, frozen=True):
     median_interarrival_s: float | None
     p95_interarrival_s: float | None
     speedup: float | None
+    relocations: int
+    stayed: int
 
 
 class RunsSummary(msgspec.Struct, frozen=True):
@@ -139,13 +170,11 @@ COUNTS = """
 SELECT run, placement,
        count_if(kind = 'transfer' AND host <> peer) AS transfers,
        coalesce(sum(size_bytes) FILTER (WHERE kind = 'transfer' AND host <> peer), 0) AS bytes_moved,
-       count_if(kind = 'relocated') AS relocations,
-       percentile(duration_s, array(0.5, 0.99)) FILTER (WHERE kind = 'relocated') AS pauses_s,
        count_if(kind = 'duplicate') AS duplicate, count_if(kind = 'repeated') AS repeated,
        count_if(kind = 'rejected') AS rejected, count_if(kind = 'fault') AS fault,
        array_agg(detail) FILTER (WHERE kind = 'placed') AS placed
 FROM events
-WHERE kind IN ('transfer', 'relocated', 'duplicate', 'repeated', 'rejected', 'fault', 'placed')
+WHERE kind IN ('transfer', 'duplicate', 'repeated', 'rejected', 'fault', 'placed')
   AND placement IS NOT NULL
 GROUP BY run, placement
 """
@@ -191,7 +220,7 @@ def load_runs(folders: Sequence[Path]) -> dict[Path, RunInfo]:
 
 
 def analyze_runs(spark: SparkSession, runs: Mapping[Path, RunInfo]) -> list[RunSummary]:
-    """Summarise every run (see ``load_runs``), in the order given; four Spark queries however many runs.
+    """Summarise every run (see ``load_runs``), in the order given; eight Spark queries however many runs.
 
     Raises RunError when Spark cannot read the logs, as when a cluster's workers do not see the folders.
     """
@@ -199,7 +228,10 @@ def analyze_runs(spark: SparkSession, runs: Mapping[Path, RunInfo]) -> list[RunS
 
     try:
         _events(spark, [folder / EVENTS for folder in runs]).createOrReplaceTempView("events")
-        queries = (ARRIVALS, COUNTS, LOADS, PROOFS.format(floor=PROOF_FLOOR_BPS))
+        scales = [(info.run, info.time_scale) for info in runs.values()]
+        spark.createDataFrame(scales, "run string, time_scale double").createOrReplaceTempView("scales")
+        proofs_query = PROOFS.format(floor=PROOF_FLOOR_BPS)
+        queries = (ARRIVALS, COUNTS, LOADS, proofs_query, MOVES, TIMELINE, DECIDED, ESTIMATES)
         pool = ThreadPoolExecutor(len(queries))  # small logs: planning takes longer than running
         try:
             rows = list(pool.map(lambda query: spark.sql(query).collect(), queries))
@@ -213,12 +245,18 @@ def analyze_runs(spark: SparkSession, runs: Mapping[Path, RunInfo]) -> list[RunS
     for row in sorted(rows[2], key=lambda row: natural(row.host)):
         loads.setdefault((row.run, row.placement), {})[row.host] = HostLoad(row.cpu, row.rss)
     proofs = {row.run: row for row in rows[3]}
+    moves, decided = ({(row.run, row.placement): row for row in some} for some in (rows[4], rows[6]))
+    bins, estimates = _grouped(rows[5], "run", "placement"), _grouped(rows[7], "run")
     summaries = []
     for folder, info in runs.items():
         names = [*info.placements, *sorted(p for r, p in arrivals if r == info.run and p not in info.placements)]
         made = {
             name: _placement(
-                info, arrivals.get((info.run, name)), counts.get((info.run, name)), loads.get((info.run, name), {})
+                info,
+                arrivals.get((info.run, name)),
+                counts.get((info.run, name)),
+                loads.get((info.run, name), {}),
+                placed_rows(moves.get((info.run, name)), bins[info.run, name], decided.get((info.run, name))),
             )
             for name in names
         }
@@ -234,8 +272,18 @@ def analyze_runs(spark: SparkSession, runs: Mapping[Path, RunInfo]) -> list[RunS
             proof.worst_link if proof else None,
             info.delay_emulated,
         )
-        summaries.append(RunSummary(info.run, str(folder), info.testbed, info.seed, info.reference_digest, made, links))
+        errors = estimate_rows(estimates[info.run,])
+        summaries.append(
+            RunSummary(info.run, str(folder), info.testbed, info.seed, info.reference_digest, made, links, errors)
+        )
     return summaries
+
+
+def _grouped(rows: Iterable[Any], *columns: str) -> defaultdict[tuple[str, ...], list[Any]]:
+    groups: defaultdict[tuple[str, ...], list[Any]] = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[column] for column in columns)].append(row)
+    return groups
 
 
 def _events(spark: SparkSession, files: Iterable[Path]) -> DataFrame:
@@ -248,13 +296,14 @@ def _events(spark: SparkSession, files: Iterable[Path]) -> DataFrame:
     return frame.selectExpr("*", "_metadata.row_index AS row")
 
 
-def _placement(info: RunInfo, came: Any, counts: Any, hosts: dict[str, HostLoad]) -> PlacementSummary:
+def _placement(
+    info: RunInfo, came: Any, counts: Any, hosts: dict[str, HostLoad], figures: MoveFigures
+) -> PlacementSummary:
     """Put one placement's rows together; ``came`` and ``counts`` are None when there were no such records."""
     placed = [msgspec.json.decode(text) for text in counts.placed or ()] if counts else []
     plan: dict[str, Any] = placed[0] if placed else {}
     digest = f"sha256:{came.digest}" if came else None
     gaps = (came.gaps_s if came else None) or [None, None]
-    pauses = (counts.pauses_s if counts else None) or [None, None]
     return PlacementSummary(
         images=info.images,
         delivered=came.delivered if came else 0,
@@ -271,9 +320,6 @@ def _placement(info: RunInfo, came: Any, counts: Any, hosts: dict[str, HostLoad]
         # the placement's start on the wall clock is t_s = 0, which is told from the first delivery
         wall_s=came.last_wall_s - came.first_wall_s + came.first_s / info.time_scale if came else None,
         speedup=None,
-        relocations=counts.relocations if counts else 0,
-        pause_p50_s=pauses[0],
-        pause_p99_s=pauses[1],
         transfers=counts.transfers if counts else 0,
         bytes_moved=counts.bytes_moved if counts else 0,
         probes=sum(detail.get("probed", 0) for detail in placed),
@@ -281,6 +327,7 @@ def _placement(info: RunInfo, came: Any, counts: Any, hosts: dict[str, HostLoad]
         predicted_s=plan.get("predicted_s"),
         messages={k: counts[k] if counts else 0 for k in ("duplicate", "repeated", "rejected", "fault")},
         hosts=hosts,
+        **msgspec.structs.asdict(figures),
     )
 
 
@@ -318,9 +365,21 @@ def aggregate(summaries: Sequence[RunSummary]) -> dict[str, PlacementAggregate]:
             median_interarrival_s=_mean(part.median_interarrival_s for part in parts),
             p95_interarrival_s=_mean(part.p95_interarrival_s for part in parts),
             speedup=_mean((part.speedup for part in parts), statistics.geometric_mean),
+            relocations=sum(part.relocations for part in parts),
+            stayed=sum(part.stayed for part in parts),
         )
         for name, parts in found.items()
     }
+
+
+def with_moves(summary: RunSummary) -> RunSummary:
+    """The same with every placement's ``moves``, read from the run folder."""
+    moves = read_moves(Path(summary.out))
+    placements = {
+        name: msgspec.structs.replace(row, moves=[move for move in moves if move.placement == name])
+        for name, row in summary.placements.items()
+    }
+    return msgspec.structs.replace(summary, placements=placements)
 
 
 def to_json(summaries: Sequence[RunSummary]) -> bytes:

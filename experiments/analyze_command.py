@@ -26,6 +26,7 @@ def analyze(
         str, typer.Option(help="Spark master; a cluster's workers must see the folders under the same path.")
     ] = "local[*]",
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw each run's pictures.")] = True,
+    moves: Annotated[bool, typer.Option("--moves", help="List every move: who, where, when, why.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line, no table.")] = False,
 ) -> None:
     """Summary tables and plots of run folders, on Spark.
@@ -34,8 +35,10 @@ def analyze(
     reordered images, or delivered others than its reference.
 
     Example: thalweg analyze runs/a runs/b
+
+    Every move of a run: thalweg analyze runs/a --moves --no-plots
     """
-    from thalweg.experiments.analysis import failures, load_runs, to_json
+    from thalweg.experiments.analysis import failures, load_runs, to_json, with_moves
     from thalweg.experiments.spark import check_master, find_java
 
     check_master(master)
@@ -43,9 +46,9 @@ def analyze(
     find_java()
     summaries, pictures = _work(runs, master, plots)
     if as_json:
-        print(to_json(summaries).decode())
+        print(to_json([with_moves(summary) for summary in summaries] if moves else summaries).decode())
     else:
-        _print(summaries, runs, pictures)
+        _print(summaries, runs, pictures, all_moves=moves)
     wrong = [line for summary in summaries for line in failures(summary)]
     sys.stdout.flush()
     for line in wrong:
@@ -75,11 +78,17 @@ def _work(runs: Mapping[Path, RunInfo], master: str, plots: bool) -> tuple[list[
             raise
 
 
-def _print(summaries: list[RunSummary], runs: Mapping[Path, RunInfo], pictures: Mapping[Path, list[Path]]) -> None:
+def _print(
+    summaries: list[RunSummary],
+    runs: Mapping[Path, RunInfo],
+    pictures: Mapping[Path, list[Path]],
+    *,
+    all_moves: bool,
+) -> None:
     from thalweg.experiments.records import SUMMARY, half_written
     from thalweg.experiments.tables import print_runs
 
-    print_runs(summaries)
+    print_runs(summaries, all_moves=all_moves)
     for folder, info in runs.items():
         for note in info.notes:
             print(f"note: {folder}: {note}")

@@ -117,6 +117,75 @@ def bench_of_testbed(
     _console().print(table)
 
 
+@app.command("plan", epilog="Example: thalweg bench plan --servers 8 --servers 32 --json")
+def plan(
+    servers: Annotated[
+        list[int], typer.Option("--servers", min=1, metavar="N", help="Servers of a network; repeat it for several.")
+    ] = [4, 8, 16, 32],  # noqa: B006  the type that typer reads
+    problems: Annotated[int, typer.Option("--problems", min=1, help="Random networks that are planned for.")] = 20,
+    tree: Annotated[str, typer.Option("--tree", help="Order of combination: binary, left-deep, star.")] = "binary",
+    as_json: JsonOption = False,
+) -> None:
+    """Milliseconds that a plan takes with all links known, by cost model.
+
+    Rows "one-shot" start with every operator at the client, rows "global" with operators on random hosts.
+    """
+    from thalweg.experiments.bench.plan import bench_plan
+
+    answer = _measure(lambda progress: bench_plan(servers=servers, problems=problems, tree=tree, progress=progress))
+    if as_json:
+        _print_json(answer)
+        return
+    title = f"{tree} tree, {problems} networks: median / 95th percentile in ms"
+    table = _table(title, "cost model", "planner", *(f"{count} servers" for count in dict.fromkeys(servers)))
+    cells: dict[tuple[str, str], list[str]] = {}
+    for row in answer["plans"]:
+        cell = f"{row['median_s'] * 1e3:.1f} / {row['p95_s'] * 1e3:.1f}"
+        cells.setdefault((row["model"], row["planner"]), []).append(cell)
+    for (model, planner), figures in cells.items():
+        table.add_row(model, planner, *figures)
+    _console().print(table)
+
+
+@app.command("move", epilog="Example: thalweg bench move --size 0 --size 256 --moves 20 --json")
+def move(
+    sizes_kib: Annotated[
+        list[int], typer.Option("--size", min=0, metavar="KIB", help="State in KiB; repeat it for several.")
+    ] = [0, 16, 256, 4096],  # noqa: B006  the type that typer reads
+    moves: Annotated[int, typer.Option("--moves", min=1, help="Moves by each protocol, of each size.")] = 50,
+    rate: Annotated[str, typer.Option("--rate", help="Of the links that are shaped, as 50mbit.")] = "50mbit",
+    as_json: JsonOption = False,
+) -> None:
+    """For how long an operator pauses when it moves, on loopback and on shaped links, and the bound on it.
+
+    Bound: 1.2 × state ÷ rate of the link + 4 round trips. Rows "first" are moves to hosts it has not been on before,
+    which open the connections.
+    """
+    from thalweg.emulation.rates import parse_rate
+    from thalweg.experiments.bench.move import bench_move
+
+    rate_bps = parse_rate(rate)
+    answer = _measure(
+        lambda progress: bench_move(
+            sizes_bytes=[kib * 1024 for kib in sizes_kib], moves=moves, rate_bps=rate_bps, progress=progress
+        )
+    )
+    if as_json:
+        _print_json(answer)
+        return
+    columns = ("moves", "p50 ms", "p99 ms", "max ms", "bound ms", "within", "round trip ms")
+    table = _table(f"{answer['cpus']} cores, load {answer['load']:.1f} before", "links", "state", "protocol", *columns)
+    for row in answer["rows"]:
+        keys = ("p50_s", "p99_s", "max_s", "bound_s")
+        times = ["-" if row[key] is None else f"{row[key] * 1e3:.1f}" for key in keys]
+        within = "-" if row["within"] is None else f"{row['within']:.0%}"
+        what = (row["testbed"], f"{row['size_bytes'] // 1024} KiB", row["protocol"], str(row["moved"]))
+        table.add_row(*what, *times, within, f"{row['trip_s'] * 1e3:.2f}")
+    _console().print(table)
+    if answer["reason"] is not None:
+        _console().print(f"no shaped links here: {answer['reason']}", markup=False)
+
+
 def _measure(measure: Callable[[Progress], dict[str, Any]]) -> dict[str, Any]:
     """Run it, with the present step on standard error when that is a terminal."""
     console = Console(stderr=True)

@@ -8,15 +8,28 @@ from typing import Literal
 import msgspec
 
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.forecasting import make_forecaster
 
 MAX_SERVERS = 250
+
+# --- the scenario ``collapse`` (see ``scenario``), emulated seconds
+
+COLLAPSE_AT_S = 300.0  # in the middle of the first of the paper's planning periods (10 minutes, section 4)
+COLLAPSE_FACTOR = 0.1
+COLLAPSE_FLOOR = 0.05
+"""At a mean of 0.2 Mbit/s, 10 kbit/s: an image takes two minutes and a probe 13 s. Much lower, and planners would spend
+their period on waiting for probes, which is another experiment."""
+COLLAPSE_S = 7200.0
+"""Twelve such periods. It ends, because on links that are slow anyway a tree that stays would take a day for a hundred
+images; those that a healthy tree delivers in twenty minutes are through before."""
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One workload on one testbed under one or more placements.
 
     Rates in bit/s and times in seconds of the emulated network. The sizes of images are those of the paper
-    (Ranganathan et al., section 4: Normal, mean 128 KB, 25 %).
+    (Ranganathan et al., section 4: Normal, mean 128 KB, 25 %). Options of placements that move operators are None
+    where they were not given; their defaults are those of ``thalweg.middleware.adaptation``.
     """
 
     testbed: str = "netns"
@@ -31,6 +44,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     time_scale: float = 1.0
     view: Literal["probe", "truth"] = "probe"
     cost: str = "expected-period"
+    period_s: float | None = None
+    k: int | None = None
+    gate: bool | None = None
+    hysteresis: float | None = None
+    moves: int | None = None
+    forecaster: str | None = None
+    scenario: Literal["collapse"] | None = None
+    operator: str = "composite"
     startup_s: float = 0.0
     disk_bytes_per_s: float | None = None  # None: reading costs nothing
     pixel_s: float | None = None  # what planners take for composition; None: as the operator measures itself
@@ -61,6 +82,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError("--link-mean shapes links, and the loopback testbed has none; use --testbed netns")
         if self.testbed == "loopback" and self.view == "truth":
             raise UsageError("--view truth asks an emulator, and loopback is none; use --testbed netns")
+        if self.testbed == "loopback" and self.scenario is not None:
+            raise UsageError(f"--scenario {self.scenario} changes links, and loopback has none; use --testbed netns")
+        if self.forecaster is not None:
+            make_forecaster(self.forecaster)
         if self.image_bytes < 1024 or self.image_bytes > 64 * 1024 * 1024:
             raise UsageError(f"--image-bytes is {self.image_bytes}; it must be from 1024 to 67108864")
         if self.pictures < 0:

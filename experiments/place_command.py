@@ -244,13 +244,19 @@ def _options(pairs: Sequence[str] | None, flag: str) -> dict[str, Any]:
 def place(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A placement problem in TOML.", show_default=False)],
     planner: Annotated[
-        str, typer.Option("--planner", help="one-shot, download-all, exhaustive, or package.module:Class.")
+        str,
+        typer.Option(
+            "--planner",
+            help="one-shot, download-all, exhaustive; global, local: what they do in one period, from the file's"
+            " placement (global needs it); or package.module:Class.",
+        ),
     ] = "one-shot",
     cost: Annotated[
-        str, typer.Option("--cost", help="critical-path, period, or package.module:Class.")
+        str, typer.Option("--cost", help="critical-path, period, expected-period, or package.module:Class.")
     ] = "critical-path",
     option: Annotated[
-        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Of the planner, as start=current.")
+        list[str] | None,
+        typer.Option("--option", metavar="KEY=VALUE", help="Of the planner, as start=current, or k=2 of local."),
     ] = None,
     cost_option: Annotated[
         list[str] | None, typer.Option("--cost-option", metavar="KEY=VALUE", help="As interface=duplex.")
@@ -260,10 +266,14 @@ def place(
     """Solve a placement problem from a file: where does each operator go, and what does that cost?
 
     Example: thalweg place docs/examples/placement.toml --cost period
+
+    What local would do next: thalweg place docs/examples/placement.toml --planner local --option k=2
     """
     problem = load_problem(file)
     model = get_cost_model(cost, **_options(cost_option, "--cost-option"))
     chosen = get_planner(planner, **_options(option, "--option"))
+    if planner == "global" and problem.current is None:
+        raise UsageError(f"{file} has no table [placement], which global starts from; add one, or use one-shot")
     common = {"hints": problem.hints, "costs": problem.costs, "model": model}
     known = (problem.dataflow, problem.hosts, problem.view, problem.current)
     try:

@@ -1,28 +1,38 @@
-"""Pictures of one run: when images arrived, how far apart, what the links carried, what the hosts spent.
+"""Pictures of one run: when images arrived, how far apart, what the links carried, what the hosts spent, who
+moved where and when, and how good the bandwidth estimates were.
 
-A run's event log is read twice in batches, with series thinned to a few hundred points, so that memory does
-not grow with its length. Every placement has the same colour in all pictures of a run.
+A run's event log is read in batches, with series thinned to a few hundred points, so that memory does not grow
+with its length but by a few numbers for every delivery and move. Every placement has the same colour in all
+pictures of a run.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from thalweg.experiments.analysis import natural
+from thalweg.experiments.moves import (
+    HOW,
+    SPAN_S,
+    Move,
+    Timeline,
+    move_figures,
+    read_estimates,
+    read_moves,
+    read_rows,
+)
 from thalweg.experiments.records import EVENTS, PLOTS, RunInfo
 from thalweg.middleware.errors import RunError
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.ticker import Locator
@@ -32,6 +42,16 @@ LINKS = 8  # small multiples a placement
 USED = 0.02  # a link that carried less, relative to the busiest, carried demands and heartbeats only
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")  # Okabe and Ito
 INK = "#333333"
+HOST_COLOURS = (  # Tol's muted and bright ones, neighbours in the list far apart
+    "#4477AA", "#EE8866", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#997700", "#BBCC33", "#332288", "#EE99AA",
+    "#44AA99", "#882255", "#99DDFF", "#555555",
+)  # fmt: skip
+CLIENT_COLOUR = "#BBBBBB"
+POINTS = 4_000  # of a scatter plot; of more, every second, fourth, eighth … is shown
+SHORT_S = 180.0  # a placement that took no longer is shown in seconds
+CROWDED = 60  # moves of a placement; with more, bars are too short to be named and marks shrink
+MARKS = {"barrier": "v", "epoch": "D", "moved": "o", "stayed": "x"}  # of a handover, at its operator's row
+NAME: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "in_layout": False}  # of a bar
 STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 11,
@@ -88,11 +108,29 @@ class _Load:
         self.rss_bytes = max(self.rss_bytes, rss_bytes)
 
 
+class _Sampled:
+    """At most ``POINTS`` of a stream of points, evenly spaced in its order."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[float, float]] = []
+        self.seen, self.stride = 0, 1
+
+    def add(self, point: tuple[float, float]) -> None:
+        if self.seen % self.stride == 0:
+            self.points.append(point)
+        self.seen += 1
+        if len(self.points) > POINTS:
+            del self.points[1::2]
+            self.stride *= 2
+
+
 class RunSeries:
-    """What the pictures show of a run, by placement: arrivals, the busiest links, the hosts' load.
+    """What the pictures show of a run, by placement: arrivals, the busiest links, the hosts' load, the moves.
 
     ``arrivals_s``: sorted emulated times of the deliveries. ``links``: for the at most ``LINKS`` links that
     moved most bytes, asked and delivered bits per second. ``load``: CPU share and resident bytes by host.
+    ``moves``: every handover, in the order of time; ``timelines``: deliveries around the moves; ``places``:
+    where the nodes were at the start. ``estimates``: (truth, estimate) in bit/s by how it was measured.
     """
 
     def __init__(self, folder: Path, info: RunInfo) -> None:
@@ -100,7 +138,12 @@ class RunSeries:
         self.links: dict[str, dict[tuple[str, str], _Thinned]] = {}
         self.load: dict[str, dict[str, _Load]] = {}
         self.end_s: dict[str, float] = {}
+        self.moves: dict[str, list[Move]] = {}
+        self.timelines: dict[str, Timeline] = {}
+        self.places: dict[str, dict[str, str]] = {}
+        self.estimates: dict[str, _Sampled] = {}
         moved = self._first_pass(folder / EVENTS)
+        self._moves(folder, info.time_scale)
         self.placements = [*(name for name in info.placements if name in self.end_s)]
         self.placements += sorted(self.end_s.keys() - set(self.placements))
         for name in self.placements:
@@ -115,7 +158,7 @@ class RunSeries:
         moved: dict[str, dict[tuple[str, str], float]] = {}
         arrivals: dict[str, list[float]] = {}
         columns = ["placement", "host", "t_s", "kind", "peer", "value"]
-        for name, host, t_s, kind, peer, value in _rows(events, columns, ["delivered", "link", "host_load"]):
+        for name, host, t_s, kind, peer, value in read_rows(events, columns, ["delivered", "link", "host_load"]):
             self.end_s[name] = max(self.end_s.get(name, 0.0), t_s)
             if kind == "delivered":
                 arrivals.setdefault(name, []).append(t_s)
@@ -125,11 +168,29 @@ class RunSeries:
         self.arrivals_s = {name: np.sort(np.array(times)) for name, times in arrivals.items()}
         return moved
 
+    def _moves(self, folder: Path, time_scale: float) -> None:
+        """Handovers, where everything began, and estimates; deliveries again when a timeline needs them."""
+        events = folder / EVENTS
+        for how, value, truth in read_estimates(events):
+            self.estimates.setdefault(how, _Sampled()).add((truth, value))
+        for move in read_moves(folder):
+            self.moves.setdefault(move.placement, []).append(move)
+            self.end_s[move.placement] = max(self.end_s.get(move.placement, 0.0), move.settled_s)
+        if not self.moves:
+            return
+        placed = msgspec.json.Decoder(_Placed)
+        for name, figures in move_figures(folder, time_scale).items():
+            if figures.timeline_wall is not None:
+                self.timelines[name] = figures.timeline_wall
+        placed = msgspec.json.Decoder(_Placed)
+        for name, _, text in read_rows(events, ["placement", "kind", "detail"], ["placed"]):
+            self.places.setdefault(name, placed.decode(text or "{}").placement)
+
     def _second_pass(self, events: Path, time_scale: float) -> None:
         """The links' and the hosts' series; links are recorded in rates on the wire, so undo the time scale."""
         asked = msgspec.json.Decoder(_Asked)
         columns = ["placement", "host", "t_s", "kind", "peer", "size_bytes", "value", "detail"]
-        for name, host, t_s, kind, peer, size, value, detail in _rows(events, columns, ["link", "host_load"]):
+        for name, host, t_s, kind, peer, size, value, detail in read_rows(events, columns, ["link", "host_load"]):
             if value is None or name not in self.links:
                 continue
             if kind == "host_load":
@@ -143,14 +204,8 @@ class _Asked(msgspec.Struct):
     asked_bps: float = float("nan")
 
 
-def _rows(events: Path, columns: list[str], kinds: list[str]) -> Iterator[tuple]:  # type: ignore[type-arg]
-    """The rows of these kinds that belong to a placement, in bounded memory."""
-    wanted = pa.array(kinds)
-    with pq.ParquetFile(events) as file:
-        for batch in file.iter_batches(columns=columns, batch_size=16_384):
-            keep = pc.and_(pc.is_in(batch["kind"], wanted), pc.is_valid(batch["placement"]))
-            kept = batch.filter(keep)
-            yield from zip(*(kept[column].to_pylist() for column in columns), strict=True)
+class _Placed(msgspec.Struct):
+    placement: dict[str, str] = {}
 
 
 def colour(placements: Sequence[str], name: str) -> str:
@@ -192,6 +247,10 @@ def _figures(series: RunSeries, info: RunInfo) -> Iterator[tuple[str, Figure]]:
             yield f"links-{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}", _links(series, name)
     if any(series.load.values()):
         yield "hosts", _hosts(series)
+    if series.moves:
+        yield "moves", _moves(series)
+    if series.estimates:
+        yield "estimates", _estimates(series)
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -304,6 +363,167 @@ def _hosts(series: RunSeries) -> Figure:
         axes.grid(visible=False, axis="y")
         _widen(axes)
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(names)))
+    return figure
+
+
+def _moves(series: RunSeries) -> Figure:
+    """Deliveries around a move, and below, for every placement with handovers, which host had which operator."""
+    names = [name for name in series.placements if name in series.moves]
+    rows = {name: _operators(series, name) for name in names}
+    hosts = sorted(
+        {host for name in names for host in _hosts_of(series, name, rows[name])}, key=lambda host: natural(host)
+    )
+    tints = _host_colours(hosts)
+    heights = [2.6] * any(name in series.timelines for name in names)
+    heights += [0.75 + 0.32 * len(rows[name]) for name in names]
+    figure = _figure(9.0, sum(heights) + 0.9)
+    panels = list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights).flat)
+    if len(heights) > len(names):
+        _timelines(panels.pop(0), series)
+    unit_s, unit = (60.0, "min") if max(series.end_s[name] for name in names) > SHORT_S else (1.0, "s")
+    for axes, name in zip(panels, names, strict=True):
+        _whereabouts(axes, series, name, rows[name], tints, unit_s)
+    panels[-1].set_xlabel(f"emulated time ({unit})")
+    handles = _move_legend(series, names, tints)
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=12, columnspacing=1.1, handlelength=1.1, fontsize=9
+    )
+    return figure
+
+
+def _operators(series: RunSeries, name: str) -> list[str]:
+    """The nodes worth a row: all but those that are pinned, to go by the names that the tree builders give
+    sources (``source@h1``) and the sink, and that were never handed over."""
+    moved = {move.node for move in series.moves[name]}
+    placed = {node for node, host in series.places.get(name, {}).items() if node not in (f"source@{host}", "sink")}
+    return sorted(moved | placed, key=natural)
+
+
+def _hosts_of(series: RunSeries, name: str, operators: Sequence[str]) -> set[str]:
+    started = {host for node, host in series.places.get(name, {}).items() if node in operators}
+    return started | {host for move in series.moves[name] for host in ((move.source, move.target)[: 1 + move.moved])}
+
+
+def _host_colours(hosts: Sequence[str]) -> dict[str, str]:
+    """A colour for every host, grey for the client, the same in all panels of a picture."""
+    servers = [host for host in hosts if host != "client"]
+    tints = {host: HOST_COLOURS[i % len(HOST_COLOURS)] for i, host in enumerate(servers)}
+    return tints | ({"client": CLIENT_COLOUR} if "client" in hosts else {})
+
+
+def _timelines(axes: Axes, series: RunSeries) -> None:
+    for name in series.placements:
+        if (timeline := series.timelines.get(name)) is None:
+            continue
+        rates = [np.nan if rate is None else rate for rate in timeline.deliveries_per_s]
+        edges = np.append(timeline.offset_s, timeline.offset_s[-1] + timeline.bin_s)
+        counted = f"{timeline.moves} move{'s' * (timeline.moves > 1)}"
+        axes.stairs(
+            rates, edges, color=colour(series.placements, name), label=f"{name} (mean of {counted})", baseline=None
+        )
+    axes.axvline(0, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.set(
+        title="Images at the client around a move", xlabel="wall-clock time since the operator was suspended (s)",
+        ylabel="images per second (wall)", ylim=(0, axes.get_ylim()[1] * 1.2 or 1.0), xlim=(-SPAN_S, SPAN_S),
+    )  # fmt: skip
+    axes.legend(loc="upper left", ncols=3)
+
+
+def _whereabouts(
+    axes: Axes, series: RunSeries, name: str, operators: Sequence[str], tints: Mapping[str, str], unit_s: float
+) -> None:
+    """One row an operator, coloured by its host, white while it is under way; a mark at each handover."""
+    moves, end_s = series.moves[name], series.end_s[name]
+    crowded = len(moves) > CROWDED
+    span = (end_s or 1.0) / unit_s
+    for y, node in enumerate(operators):
+        own = [move for move in moves if move.node == node]
+        known = series.places.get(name, {}).get(node)
+        stays = _stays(own, known, end_s)
+        spans = [(begin_s / unit_s, (until_s - begin_s) / unit_s) for begin_s, until_s, _ in stays]
+        axes.broken_barh(spans, (y - 0.22, 0.66), facecolors=[tints[host] for *_, host in stays], linewidth=0)
+        for (begin, width), (*_, host) in zip(spans, stays, strict=True):
+            if not crowded and width > span * (0.012 + 0.011 * len(host)):
+                axes.text(begin + width / 2, y + 0.11, host, color=_on(tints[host]), **NAME)
+        for mark in sorted({_mark(move) for move in own}):
+            at = [move.at_s / unit_s for move in own if _mark(move) == mark]
+            axes.plot(at, [y - 0.36] * len(at), **_mark_style(mark, 3.0 if crowded else 5.0))
+    axes.set_yticks(np.arange(len(operators)) + 0.11, operators)
+    axes.set_ylim(len(operators) - 0.4, -0.7)
+    axes.set_xlim(0, span)
+    axes.grid(visible=False, axis="y")
+    moved = sum(move.moved for move in moves)
+    axes.set_title(f"{name}: {moved} moved, {len(moves) - moved} stayed")
+
+
+def _stays(moves: Sequence[Move], started: str | None, end_s: float) -> list[tuple[float, float, str]]:
+    """An operator's stays as (from, until, host) in emulated seconds: at its first host, then wherever it moved."""
+    stays = []
+    begin_s = 0.0
+    for move in moves:
+        if move.moved:
+            stays.append((begin_s, move.at_s, move.source))
+            begin_s, started = move.settled_s, move.target
+    if started is not None:
+        stays.append((begin_s, end_s, started))
+    return [(begin_s, until_s, host) for begin_s, until_s, host in stays if until_s > begin_s]
+
+
+def _mark(move: Move) -> str:
+    return (move.protocol or "moved") if move.moved else "stayed"
+
+
+def _mark_style(mark: str, size: float) -> dict[str, Any]:
+    tint = "#CC0000" if mark == "stayed" else INK
+    return {
+        "marker": MARKS[mark], "markersize": size, "linestyle": "none", "color": tint, "markeredgecolor": "white",
+        "markeredgewidth": 0.6, "clip_on": False, "label": mark,
+    } | ({"markeredgecolor": tint, "markeredgewidth": 1.5} if mark == "stayed" else {})  # fmt: skip
+
+
+def _move_legend(series: RunSeries, names: Sequence[str], tints: Mapping[str, str]) -> list[Artist]:
+    """The hosts' colours, then the marks that occur."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    seen = {_mark(move) for name in names for move in series.moves[name]}
+    patches: list[Artist] = [Patch(color=tint, label=host) for host, tint in tints.items()]
+    return patches + [Line2D([], [], **_mark_style(mark, 6.0)) for mark in MARKS if mark in seen]
+
+
+def _on(tint: str) -> str:
+    """Black or white, whichever reads better on ``tint``."""
+    red, green, blue = (int(tint[i : i + 2], 16) for i in (1, 3, 5))
+    return "#222222" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "white"
+
+
+def _estimates(series: RunSeries) -> Figure:
+    figure = _figure(6.0, 5.8)
+    axes = figure.add_subplot()
+    shown = {how: np.array(series.estimates[how].points) / 1e6 for how in HOW if how in series.estimates}
+    limits = np.array([min(points.min() for points in shown.values()), max(points.max() for points in shown.values())])
+    limits = np.array([max(limits[0], limits[1] / 1e4) / 1.3, limits[1] * 1.3])
+    axes.fill_between(limits, limits * 0.75, limits * 1.25, color="#eeeeee", linewidth=0, label="within 25%")
+    axes.fill_between(limits, limits * 0.9, limits * 1.1, color="#dddddd", linewidth=0, label="within 10%")
+    axes.plot(limits, limits, color=INK, linewidth=1)
+    many = sum(map(len, shown.values())) > 400
+    for tint, (how, points) in zip(COLOURS, shown.items(), strict=False):
+        sampled = series.estimates[how]
+        some = f"{sampled.seen}" if sampled.stride == 1 else f"{len(points)} of {sampled.seen}"
+        axes.plot(
+            *points.T, ".", color=tint, markersize=3 if many else 6, alpha=0.35 if many else 0.6, markeredgewidth=0,
+            label=f"{how} ({some})",
+        )  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlim=limits, ylim=limits, aspect="equal")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(_one_two_five())
+        axis.set_major_formatter(lambda value, _: _short(value))
+    axes.minorticks_off()
+    axes.set(
+        title="Bandwidth estimates against the truth", xlabel="the emulator's rate (emulated Mbit/s, log scale)",
+        ylabel="estimate (emulated Mbit/s, log scale)",
+    )  # fmt: skip
+    axes.legend(loc="upper left", markerscale=3 if many else 1.5)
     return figure
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from thalweg.emulation.rates import parse_rate
-from thalweg.experiments.config import RunConfig
+from thalweg.experiments.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, COLLAPSE_S, RunConfig
 
 if TYPE_CHECKING:
     from thalweg.experiments.analysis import RunSummary
@@ -29,7 +29,9 @@ def run(
     placement: Annotated[
         list[str] | None,
         typer.Option(
-            help="Placement algorithm; give it several times to compare.", show_default="download-all, one-shot"
+            help="Placement algorithm: download-all, one-shot, exhaustive (operators stay); global, local, random-moves"
+            " (they move); or package.module:Planner. Give it several times to compare.",
+            show_default="download-all, one-shot",
         ),
     ] = None,
     images: Annotated[int, typer.Option(help="Composites to deliver under each placement.")] = 60,
@@ -39,7 +41,7 @@ def run(
     traces: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of bandwidth traces, or a collection with bandwidth/<data set>; generated ones without.",
+            help="Folder of bandwidth traces, or a collection with bandwidth/NAME; generated ones without.",
             envvar="THALWEG_TRACES",
         ),
     ] = None,
@@ -53,6 +55,49 @@ def run(
     cost: Annotated[
         str, typer.Option(help="What planners minimise: expected-period, period, or critical-path (the paper's).")
     ] = _DEFAULT.cost,
+    period: Annotated[
+        float | None,
+        typer.Option(help="Emulated seconds between decisions of global and local.", show_default="600"),
+    ] = None,
+    k: Annotated[
+        int | None, typer.Option("--k", help="Random hosts that local considers besides neighbours.", show_default="0")
+    ] = None,
+    gate: Annotated[
+        bool | None,
+        typer.Option("--gate/--no-gate", help="Local: only operators on the critical path move.", show_default="gate"),
+    ] = None,
+    hysteresis: Annotated[
+        float | None,
+        typer.Option(
+            help="Global and local: move when the gain of a period exceeds this many times the move's cost.",
+            show_default="0",
+        ),
+    ] = None,
+    moves: Annotated[
+        int | None, typer.Option(help="Random-moves (a test): after so many it stops.", show_default="500")
+    ] = None,
+    forecaster: Annotated[
+        str | None,
+        typer.Option(
+            help="What a link's next rate is taken to be: last, mean, median, exponential, best.",
+            show_default="the monitor's own",
+        ),
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            help=f"collapse: {COLLAPSE_AT_S:g} s into every placement, all links of the host that one-shot gives"
+            f" most operators fall to {COLLAPSE_FACTOR:.0%} of their rate, for {COLLAPSE_S:g} s.",
+            show_default="none",
+        ),
+    ] = None,
+    operator: Annotated[
+        str,
+        typer.Option(
+            help="What combines: composite; with state: running, join, best-of-last, or mixed (these in turn);"
+            " or package.module:Class."
+        ),
+    ] = _DEFAULT.operator,
     startup_s: Annotated[float, typer.Option(help="Message start-up cost that planners reckon with.")] = 0.0,
     disk_rate: Annotated[
         float | None, typer.Option(help="Disk bandwidth that planners reckon with, bytes/s.", show_default="free")
@@ -76,8 +121,17 @@ def run(
 ) -> None:
     """Run one workload on one testbed under one or more placements.
 
+    Every placement is planned ahead, on the links as they are at the start of their traces, and then runs from that
+    start on warmed-up hosts. Those that begin with one-shot (one-shot, global, local) share one plan.
+
     Example: thalweg run --servers 8 --placement download-all --placement one-shot --images 60
     --time-scale 120 --link-mean 0.2mbit --seed 1 --out runs/a
+
+    Operators that move: thalweg run --servers 8 --placement one-shot --placement global --placement local
+    --period 600 --images 120 --time-scale 120 --link-mean 0.2mbit --scenario collapse
+
+    Moves at random, of operators with state: thalweg run --testbed loopback --placement random-moves --moves 500
+    --images 600 --operator mixed
     """
     options: dict[str, Any] = {
         "testbed": testbed,
@@ -92,6 +146,14 @@ def run(
         "time_scale": time_scale,
         "view": view,
         "cost": cost,
+        "period_s": period,
+        "k": k,
+        "gate": gate,
+        "hysteresis": hysteresis,
+        "moves": moves,
+        "forecaster": forecaster,
+        "scenario": scenario,
+        "operator": operator,
         "startup_s": startup_s,
         "disk_bytes_per_s": disk_rate,
         "pixel_s": pixel_s,
@@ -152,8 +214,7 @@ def _print(summary: RunSummary, outcome: Outcome, sheet: Path | None, *, as_json
     else:
         print_runs([summary])
         for label, placed in outcome.placed.items():
-            where = ", ".join(f"{node} {host}" for node, host in placed.items())
-            print(f"{label}: {where}")
+            print(f"{label}: {_where(placed, outcome.ended.get(label))}")
         for note in outcome.info.notes:
             print(f"note: {note}")
         print(f"records: {outcome.folder}" + (f"   pictures: {sheet}" if sheet else ""))
@@ -163,6 +224,18 @@ def _print(summary: RunSummary, outcome: Outcome, sheet: Path | None, *, as_json
         print(f"thalweg: {line}", file=sys.stderr)
     if wrong:
         raise typer.Exit(1)
+
+
+def _where(placed: Mapping[str, str], ended: Mapping[str, str] | None) -> str:
+    """Where each operator was, and where it was at the end, for placements that move: ``op0 h1 → h4, op1 h2``."""
+    places = [
+        f"{node} {host}" + (f" → {ended[node]}" if ended and ended[node] != host else "")
+        for node, host in placed.items()
+    ]
+    if ended is None:
+        return ", ".join(places)
+    elsewhere = sum(ended[node] != host for node, host in placed.items())
+    return f"{elsewhere} of {len(placed)} operators ended elsewhere: {', '.join(places)}"
 
 
 @contextmanager

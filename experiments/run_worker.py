@@ -1,7 +1,8 @@
 """The client's side of a run, in a process of its own inside the client's host of the testbed.
 
 It speaks JSON, one object a line, with the process that started it: the job in and ``ready`` out, then for every
-placement ``go`` in, and ``planned``, ``delivered`` …, ``done`` out. It ends when its standard input is closed.
+placement ``go`` in, and ``planned``, ``delivered`` …, ``done`` out (for a plan made ahead, ``planned`` alone). It ends
+when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -11,23 +12,31 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from thalweg.experiments.strategies import begins_with_one_shot, make_strategy
 from thalweg.middleware.client import Client
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import ThalwegError, UsageError
+from thalweg.middleware.monitor import MonitorConfig
 from thalweg.middleware.network_view import LinkEstimate, NetworkView
 from thalweg.middleware.planning import CostParameters, ProbedPlan, get_cost_model
+from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.recorder import Recorder
+from thalweg.middleware.run_state import CoreConfig
 from thalweg.operators import Value, digest, write_image
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the worker is to do; ``addresses`` are the hosts' control endpoints."""
+    """What the worker is to do.
+
+    ``addresses`` are the hosts' control endpoints; ``strategies`` has the options of every placement's.
+    """
 
     dataflow: Dataflow
     addresses: dict[str, str]
@@ -39,16 +48,22 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pictures: int
     cost: str
     cost_options: dict[str, Any]
+    strategies: dict[str, dict[str, Any]]
+    monitor: MonitorConfig
     costs: CostParameters
     records: str
     pictures_to: str
 
 
 class Go(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Start ``placement`` now. ``truth``: the emulator's own (source, target, bit/s), when planners are to have it."""
+    """Start ``placement`` now, or with ``ahead`` plan for it and no more.
+
+    ``truth``: the emulator's own (source, target, bit/s), when planners are to have it.
+    """
 
     placement: str
     truth: list[tuple[str, str, float]] | None = None
+    ahead: bool = False
 
 
 class Word(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -57,7 +72,6 @@ class Word(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     event: str
     placement: str = ""
     index: int = -1
-    t_s: float = 0.0
     message: str = ""
     usage: bool = False
     detail: dict[str, Any] = {}
@@ -82,10 +96,16 @@ def main() -> int:
             allow=job.allow,
             time_scale=job.time_scale,
             records=Path(job.records) / "client.jsonl",
+            limits=CoreConfig(monitor=job.monitor),
         ) as client:
             say(Word("ready"))
+            plans = Plans(client, job)
             for line in lines:
-                _placement(client, job, msgspec.json.decode(line, type=Go), recorder)
+                go = msgspec.json.decode(line, type=Go)
+                if go.ahead:
+                    _plan_ahead(plans, go)
+                else:
+                    _placement(plans, go, recorder)
         recorder.close()
     except ThalwegError as error:
         say(Word("failed", message=str(error), usage=isinstance(error, UsageError)))
@@ -93,24 +113,70 @@ def main() -> int:
     return 0
 
 
-def _placement(client: Client, job: Job, go: Go, recorder: Recorder) -> None:
-    """Plan and run one placement, recording what it knew and what came."""
+class Plans:
+    """What a run's placements begin with. Those that begin with one-shot share the first plan of it."""
+
+    def __init__(self, client: Client, job: Job) -> None:
+        self.client, self.job = client, job
+        self.model = get_cost_model(job.cost, **job.cost_options)
+        self._made: dict[str, ProbedPlan] = {}  # by placement; the shared one by that for which it was made
+        self._one_shot: str | None = None
+
+    def make(self, strategy: Strategy, go: Go) -> ProbedPlan:
+        """Plan, if no plan can be shared."""
+        shareable = begins_with_one_shot(strategy)
+        if shareable and self._one_shot is not None:
+            return self._made[self._one_shot]
+        view = None
+        if go.truth is not None:
+            view = NetworkView({(a, b): LinkEstimate(rate_bps) for a, b, rate_bps in go.truth})
+        job = self.job
+        plan = self.client.plan(job.dataflow, strategy.initial, model=self.model, costs=job.costs, view=view)
+        self._made[go.placement] = plan
+        if shareable:
+            self._one_shot = go.placement
+        return plan
+
+    def made(self, label: str) -> tuple[ProbedPlan, bool]:
+        """The plan of a placement that was planned ahead, and whether it was made for another one."""
+        own = self._made.get(label)
+        if own is not None:
+            return own, False
+        assert self._one_shot is not None
+        return self._made[self._one_shot], True
+
+    def operators(self, placement: Mapping[str, str]) -> dict[str, str]:
+        """Where a placement has the operators."""
+        return {name: placement[name] for name in self.job.dataflow.operators}
+
+
+def _plan_ahead(plans: Plans, go: Go) -> None:
+    """Plan a placement, and let one partition pass, so that no placement pays for what hosts do for the first time."""
+    job = plans.job
+    plan = plans.make(make_strategy(go.placement, job.strategies.get(go.placement, {})), go)
+    with plans.client.run(job.dataflow, plan.result.placement, partitions=1) as first:
+        for _ in first:
+            pass
+    say(Word("planned", go.placement, detail={"placement": plans.operators(plan.result.placement)}))
+
+
+def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
+    """Run one placement, which has been planned, recording what it knew and what came."""
+    client, job = plans.client, plans.job
     begun = time.time()
     label = go.placement
     recorder.open_run(label, label, begun)
-    view = None
-    if go.truth is not None:
-        view = NetworkView({(a, b): LinkEstimate(rate_bps) for a, b, rate_bps in go.truth})
-    plan = client.plan(
-        job.dataflow, label, model=get_cost_model(job.cost, **job.cost_options), costs=job.costs, view=view
-    )
-    now_s = (time.time() - begun) * job.time_scale
-    _record_plan(recorder, plan, label, truth=go.truth is not None)
-    chosen = {name: plan.result.placement[name] for name in job.dataflow.operators}
-    say(Word("planned", label, t_s=now_s, detail={"placement": chosen, "probed": len(plan.asked)}))
+    strategy = make_strategy(label, job.strategies[label])
+    plan, shared = plans.made(label)
+    _record_plan(recorder, plan, go, shared=shared)
+    chosen = plans.operators(plan.result.placement)
+    say(Word("planned", label, detail={"placement": chosen, "probed": len(plan.asked)}))
     every = max(1, -(-job.images // job.pictures)) if job.pictures else 0
     kept: list[tuple[int, Value]] = []
-    run = client.run(job.dataflow, plan.result.placement, partitions=job.images, label=label)
+    moving: dict[str, Any] = {}
+    if strategy.adaptation is not None:
+        moving = {"adaptation": strategy.adaptation, "model": plans.model, "costs": job.costs}
+    run = client.run(job.dataflow, plan.result.placement, partitions=job.images, label=label, epoch_s=begun, **moving)
     with run:
         for partition in run:
             record = {
@@ -129,28 +195,30 @@ def _placement(client: Client, job: Job, go: Go, recorder: Recorder) -> None:
     for index, value in kept:
         write_image(np.asarray(value), folder / f"{index:03}.png")
     statistics = msgspec.structs.asdict(client.shell.statistics())
-    say(Word("done", label, detail=statistics))
+    ended = plans.operators(run.placement)
+    moves = strategy.adaptation is not None
+    say(Word("done", label, detail={"statistics": statistics, **({"placement": ended} if moves else {})}))
 
 
-def _record_plan(recorder: Recorder, plan: ProbedPlan, label: str, *, truth: bool) -> None:
-    result = plan.result
+def _record_plan(recorder: Recorder, plan: ProbedPlan, go: Go, *, shared: bool) -> None:
+    """The plan and what it rests on; a ``shared`` one was made, and its links probed, before."""
+    result, label = plan.result, go.placement
     detail = {
         "planner": label,
+        "shared": shared,
         "placement": result.placement,
         "predicted_s": result.cost_s,
         "initial_s": result.initial_cost_s,
         "critical": list(result.critical),
-        "probed": 0 if truth else len(plan.asked),
+        "probed": 0 if shared or go.truth is not None else len(plan.asked),
         "rounds": plan.rounds,
         "evaluated": result.evaluated,
     }
+    detail["links"] = {
+        f"{a}>{b}": [each.rate_bps, each.count, each.spread_bps] for (a, b), each in sorted(plan.view.estimates.items())
+    }
     finite = {key: value for key, value in detail.items() if not (isinstance(value, float) and value - value != 0)}
     recorder.write(label, "placed", {"detail": finite})
-    for a, b in sorted(plan.asked):
-        rate = plan.view.rate_bps(a, b)
-        if rate is not None:
-            fields = {"peer": b, "value": rate, "detail": {"src": a, "dst": b, "rate_bps": rate}}
-            recorder.write(label, "estimate", fields)
 
 
 if __name__ == "__main__":

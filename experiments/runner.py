@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -26,15 +26,19 @@ from thalweg.emulation.replay import ReplayHandle
 from thalweg.emulation.testbed import LinkShape, Testbed, TestbedProcess, open_testbed
 from thalweg.emulation.traces import BandwidthTrace
 from thalweg.experiments.config import RunConfig
-from thalweg.experiments.network import build_links
+from thalweg.experiments.network import Replayed, Truth, add_truth, build_links
 from thalweg.experiments.records import RunInfo, save_run, sequence_digest, write_events
 from thalweg.experiments.run_worker import Go, Job, Word
+from thalweg.experiments.scenario import Collapse, Rates, check_collapse, choose_host, collapse_floor_bps
+from thalweg.experiments.strategies import make_strategies, moving, same_start, strategy_options
 from thalweg.experiments.workload import CLIENT, build_dataflow, host_names, images_available, reference_digests
 from thalweg.middleware.cluster import host_command, host_environment, wait_ready_lines
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, UsageError
+from thalweg.middleware.monitor import MonitorConfig
 from thalweg.middleware.network_view import Link
-from thalweg.middleware.planning import CostParameters, get_cost_model, get_planner
+from thalweg.middleware.planning import CostParameters
+from thalweg.middleware.planning.registry import Strategy
 
 PORT = 7800  # control port of every host in a testbed with addresses of its own
 FREE_BYTES_PER_S = 1e18  # a disk that costs nothing; JSON has no infinity
@@ -47,11 +51,15 @@ Tell = Callable[[str, int, int], None]  # (what is going on, done, of how many; 
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a run left: its folder, and for each placement where the operators were and how many images came."""
+    """What a run left: its folder, and for each placement where the operators began and how many images came.
+
+    ``ended``: where they were at the end, for placements that move them.
+    """
 
     info: RunInfo
     folder: Path
     placed: dict[str, dict[str, str]]
+    ended: dict[str, dict[str, str]]
     delivered: dict[str, int]
 
 
@@ -61,21 +69,21 @@ def execute(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
     Raises UsageError and its kin before anything is started, RunError or HostLostError when a run cannot go on.
     """
     config.check()
-    for name in config.placements:
-        get_planner(name)
-    get_cost_model(config.cost)
+    strategies = make_strategies(config)
     dataflow = build_dataflow(config)
     hosts = [*host_names(config.servers), CLIENT]
     tell("reading the images", 0, 0)
     images = images_available(config)
     config = msgspec.structs.replace(config, images=images)
     links = build_links(config, hosts, len(dataflow.nodes) - 1) if config.testbed != "loopback" else {}
+    if config.scenario is not None:
+        check_collapse(links, config.time_scale)
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; choose another --out, or remove it")
     bed = open_testbed(config.testbed, hosts)
     logs = folder / "logs"
     logs.mkdir(parents=True)
-    session = _Session(config, dataflow, hosts, links, bed, folder, tell)
+    session = _Session(config, strategies, dataflow, hosts, links, bed, folder, tell)
     try:
         with ExitStack() as stack:
             stack.callback(session.save)
@@ -85,7 +93,7 @@ def execute(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     assert session.info is not None
-    return Outcome(session.info, folder, session.placed, session.delivered)
+    return Outcome(session.info, folder, session.placed, session.ended, session.delivered)
 
 
 class _Session:
@@ -94,6 +102,7 @@ class _Session:
     def __init__(
         self,
         config: RunConfig,
+        strategies: dict[str, Strategy],
         dataflow: Dataflow,
         hosts: list[str],
         links: dict[Link, BandwidthTrace],
@@ -101,7 +110,8 @@ class _Session:
         folder: Path,
         tell: Tell,
     ) -> None:
-        self.config, self.dataflow, self.hosts, self.links = config, dataflow, hosts, links
+        self.config, self.strategies = config, strategies
+        self.dataflow, self.hosts, self.links = dataflow, hosts, links
         self.bed, self.folder, self.tell = bed, folder, tell
         self.logs = folder / "logs"
         self.run_id = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{config.testbed}-{config.seed}"
@@ -110,6 +120,10 @@ class _Session:
         self.reference: str | None = None
         self.rows: list[dict[str, Any]] = []  # what the testbed itself has to record
         self.placed: dict[str, dict[str, str]] = {}
+        self.ended: dict[str, dict[str, str]] = {}
+        self.scenario: Collapse | None = None
+        self.emulated: Mapping[Link, Rates] = links  # what the links have, once it is known how they are set
+        self.truth = Truth(config.time_scale)
         self.delivered: dict[str, int] = {}
         self.notes: list[str] = []
         self.processes: dict[str, TestbedProcess] = {}
@@ -133,19 +147,60 @@ class _Session:
         if self.links:
             replay = self.bed.replay(self.links, config.time_scale, sample_interval_s=SAMPLE_S)
             stack.callback(replay.stop)
+            self.emulated = replay.emulated()
         for label in config.placements:
-            truth = None
-            if config.view == "truth":
-                truth = [(a, b, trace.rate_at(0.0)) for (a, b), trace in self.links.items()]
-            began = time.time()
+            self._plan_ahead(label, worker, words, replay)
+        if config.scenario is not None and replay is not None:
+            self._choose_scenario(worker, words, replay)
+        for label in config.placements:
+            with self._replaying(replay) as began:
+                self._write(worker, msgspec.json.encode(Go(label, self._view())))
+                self._follow(label, words)
             if replay is not None:
-                replay.start()
-            self._write(worker, msgspec.json.encode(Go(label, truth)))
-            self._follow(label, words)
-            if replay is not None:
-                replay.stop()
                 self._record_replay(label, began, replay)
         self._end(worker)
+
+    def _view(self) -> list[tuple[str, str, float]] | None:
+        """What planners are told of the links, if anything."""
+        if self.config.view != "truth":
+            return None
+        return [(a, b, rates.rate_at(0.0)) for (a, b), rates in self.emulated.items()]
+
+    @contextmanager
+    def _replaying(self, replay: ReplayHandle | None) -> Iterator[float]:
+        """The links follow their traces from the start (Unix time), and their rates are kept to compare with."""
+        if replay is None:
+            yield time.time()
+            return
+        began_s = replay.start() + time.time() - time.monotonic()
+        try:
+            yield began_s
+        finally:
+            replay.stop()
+            self.truth.add(Replayed(began_s, time.time(), self.emulated))
+
+    def _plan_ahead(
+        self, label: str, worker: IO[bytes], words: Iterator[Word], replay: ReplayHandle | None
+    ) -> dict[str, str]:
+        """Let a placement be planned on links as they are at first, so that all begin at the start of their traces."""
+        self.tell(f"{label}: planning", 0, 0)
+        with self._replaying(replay):
+            self._write(worker, msgspec.json.encode(Go(label, self._view(), ahead=True)))
+            word = next(words)
+        if word.event != "planned":
+            self._failed(word)
+        placement: dict[str, str] = word.detail["placement"]
+        return placement
+
+    def _choose_scenario(self, worker: IO[bytes], words: Iterator[Word], replay: ReplayHandle) -> None:
+        """What befalls the links depends on where one-shot puts operators."""
+        host = choose_host(self._plan_ahead("one-shot", worker, words, replay), self.hosts, CLIENT)
+        one = self.scenario = Collapse(host, collapse_floor_bps(self.links))
+        links = one.links(self.links)
+        replay.scale(links, one.factor, one.at_s, one.floor_bps)
+        replay.scale(links, 1.0, one.until_s)
+        self.emulated = one.rates(replay.emulated())
+        self.notes.append(str(one))
 
     def _reference(self) -> str:
         """What a single process makes of the same sources."""
@@ -192,6 +247,8 @@ class _Session:
                 records=self.logs,
                 insecure=True,
             )
+            if self.config.forecaster is not None:
+                command += ["--forecaster", self.config.forecaster]
             outputs[name] = self._spawn(stack, name, name, command)[1]
         try:
             ready = wait_ready_lines({name: stream.fileno() for name, stream in outputs.items()}, START_S)
@@ -231,6 +288,8 @@ class _Session:
             pictures=config.pictures,
             cost=config.cost,
             cost_options=LINKS_APART if config.cost == "period" else {},
+            strategies=strategy_options(config),
+            monitor=MonitorConfig() if config.forecaster is None else MonitorConfig(forecaster=config.forecaster),
             costs=CostParameters(
                 startup_s=config.startup_s, disk_bytes_per_s=config.disk_bytes_per_s or FREE_BYTES_PER_S
             ),
@@ -286,7 +345,6 @@ class _Session:
         """Show a placement's progress until it is done."""
         self.delivered[label] = 0
         total = self.config.images
-        self.tell(f"{label}: planning", 0, total)
         for word in words:
             if word.event == "delivered":
                 self.delivered[label] += 1
@@ -295,6 +353,8 @@ class _Session:
                 self.placed[label] = word.detail["placement"]
                 self.tell(label, 0, total)
             elif word.event == "done":
+                if "placement" in word.detail:
+                    self.ended[label] = word.detail["placement"]
                 return
             else:
                 self._failed(word)
@@ -336,6 +396,28 @@ class _Session:
         self.rows.append(
             {"t": 0.0, "wall": began, "host": "testbed", "placement": label, "kind": "replay", "detail": statistics}
         )
+        if self.scenario is not None:
+            self._record_scenario(label, began, time.time())
+
+    def _record_scenario(self, label: str, began: float, ended: float) -> None:
+        """When the scenario came; a placement that had ended before then has no such record, but a note."""
+        one = self.scenario
+        assert one is not None
+        wall = began + one.at_s / self.config.time_scale
+        if wall > ended:
+            self.notes.append(f"{label} had ended before the collapse; ask for more --images")
+            return
+        self.rows.append(
+            {
+                "t": one.at_s,
+                "wall": wall,
+                "host": one.host,
+                "placement": label,
+                "kind": "scenario",
+                "value": one.factor,
+                "detail": {"scenario": one.name, **msgspec.to_builtins(one)},
+            }
+        )
 
     def save(self) -> None:
         """Write run.toml and the event log from whatever has been recorded."""
@@ -354,10 +436,11 @@ class _Session:
             started=self.started,
             hosts=self.hosts,
             notes=self.notes,
-            config={key: value for key, value in msgspec.to_builtins(config).items() if value is not None},
+            config=self._configuration(),
             versions=versions(),
         )
-        self._enrich()
+        for path in self.logs.glob("*.jsonl"):
+            add_truth(path, self.truth)
         (self.logs / "testbed.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(self.rows))
         files = sorted(self.logs.glob("*.jsonl"))
         write_events(self.folder, self.run_id, files)
@@ -370,20 +453,13 @@ class _Session:
         if not any(self.logs.iterdir()):
             self.logs.rmdir()
 
-    def _enrich(self) -> None:
-        """Set the emulator's truth beside every estimate."""
-        path = self.logs / "deliveries.jsonl"
-        if not (path.exists() and self.links):
-            return
-        lines = []
-        for line in path.read_bytes().splitlines():
-            row = msgspec.json.decode(line)
-            if row["kind"] == "estimate":
-                link = (row["detail"]["src"], row["detail"]["dst"])
-                row["host"], row["peer"] = link
-                row["detail"]["truth_bps"] = self.links[link].rate_at(row["t"])
-            lines.append(row)
-        path.write_bytes(msgspec.json.Encoder().encode_lines(lines))
+    def _configuration(self) -> dict[str, Any]:
+        """What the run was started with, how operators move, and what befell the links."""
+        given = {key: value for key, value in msgspec.to_builtins(self.config).items() if value is not None}
+        more = {"adaptation": moving(self.strategies), "same_start": same_start(self.strategies)}
+        if self.scenario is not None:
+            more[self.scenario.name] = msgspec.to_builtins(self.scenario)
+        return given | {key: value for key, value in more.items() if value}
 
 
 def versions() -> dict[str, str]:

@@ -20,6 +20,7 @@ from thalweg.experiments.analysis import (
     PlacementSummary,
     RunSummary,
 )
+from thalweg.experiments.moves import MoveFigures, estimate_errors, move_figures
 from thalweg.experiments.records import EVENTS, RunInfo, load_run, sequence_digest
 
 _COUNTED = ("duplicate", "repeated", "rejected", "fault")
@@ -28,14 +29,15 @@ _COUNTED = ("duplicate", "repeated", "rejected", "fault")
 def summarize_run(folder: Path) -> RunSummary:
     """Summarise one run folder; raises UsageError when it is not one."""
     info = load_run(folder)
-    wanted = ("delivered", "placed", "transfer", "host_load", "proof", "relocated", *_COUNTED)
+    wanted = ("delivered", "placed", "transfer", "host_load", "proof", *_COUNTED)
     table = pq.read_table(folder / EVENTS)
     rows: list[dict[str, Any]] = table.filter(pc.is_in(table["kind"], pa.array(wanted))).to_pylist()
     by: dict[tuple[str | None, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         row["detail"] = msgspec.json.decode(row["detail"]) if row["detail"] else {}
         by[row["placement"], row["kind"]].append(row)
-    made = {name: _placement(info, name, by) for name in info.placements}
+    moves, estimates = move_figures(folder, info.time_scale), estimate_errors(folder)
+    made = {name: _placement(info, name, by, moves.get(name, MoveFigures())) for name in info.placements}
     base = made[BASELINE].mean_interarrival_s if BASELINE in made else None
     for name, summary in made.items():
         mean_s = summary.mean_interarrival_s
@@ -43,10 +45,12 @@ def summarize_run(folder: Path) -> RunSummary:
         made[name] = msgspec.structs.replace(summary, speedup=speedup)
     proofs = [row for (_, kind), some in by.items() if kind == "proof" for row in some]
     links = _links(info, proofs)
-    return RunSummary(info.run, str(folder), info.testbed, info.seed, info.reference_digest, made, links)
+    return RunSummary(info.run, str(folder), info.testbed, info.seed, info.reference_digest, made, links, estimates)
 
 
-def _placement(info: RunInfo, name: str, by: dict[tuple[str | None, str], list[dict[str, Any]]]) -> PlacementSummary:
+def _placement(
+    info: RunInfo, name: str, by: dict[tuple[str | None, str], list[dict[str, Any]]], figures: MoveFigures
+) -> PlacementSummary:
     came = by[name, "delivered"]
     first: dict[int, dict[str, Any]] = {}
     out_of_order, highest = 0, -1
@@ -66,7 +70,6 @@ def _placement(info: RunInfo, name: str, by: dict[tuple[str | None, str], list[d
         for host, some in sorted(loads.items())
     }
     transfers = [row for row in by[name, "transfer"] if row["peer"] != row["host"]]
-    pauses = [row["duration_s"] for row in by[name, "relocated"] if row["duration_s"] is not None]
     wall_s = None
     if came:
         wall_s = came[-1]["wall_s"] - came[0]["wall_s"] + float(times.min()) / info.time_scale
@@ -85,9 +88,6 @@ def _placement(info: RunInfo, name: str, by: dict[tuple[str | None, str], list[d
         elapsed_s=float(times.max()) if times.size else None,
         wall_s=wall_s,
         speedup=None,
-        relocations=len(by[name, "relocated"]),
-        pause_p50_s=float(np.quantile(pauses, 0.5)) if pauses else None,
-        pause_p99_s=float(np.quantile(pauses, 0.99)) if pauses else None,
         transfers=len(transfers),
         bytes_moved=sum(row["size_bytes"] or 0 for row in transfers),
         probes=int(plan.get("probed", 0)),
@@ -95,6 +95,7 @@ def _placement(info: RunInfo, name: str, by: dict[tuple[str | None, str], list[d
         predicted_s=plan.get("predicted_s"),
         messages={kind: len(by[name, kind]) for kind in _COUNTED},
         hosts=hosts,
+        **msgspec.structs.asdict(figures),
     )
 
 

@@ -1,17 +1,22 @@
-"""The image-composition workload: a tree of sources and composites for a run's configuration."""
+"""The image-composition workload: a tree of sources and operators for a run's configuration."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
 from pathlib import Path
+
+import msgspec
 
 from thalweg.experiments.config import RunConfig
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
 from thalweg.middleware.errors import OperatorError, UsageError
-from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code
 from thalweg.operators import ImageFolderSource, digest, reference_run
 
 CLIENT = "client"
+MIXED = "mixed"
+STATEFUL = ("running", "join", "best-of-last")  # what MIXED puts on the tree's operators, in turn, producers first
 
 
 def host_names(servers: int) -> list[str]:
@@ -20,7 +25,7 @@ def host_names(servers: int) -> list[str]:
 
 
 def build_dataflow(config: RunConfig) -> Dataflow:
-    """The tree of ``config``: one source a server, and composites; raises UsageError for an unknown tree or rule."""
+    """The tree of ``config``: one source a server, and operators; raises UsageError for an unknown tree or operator."""
     servers = host_names(config.servers)
     builder = TREES.get(config.tree)
     if builder is None:
@@ -48,7 +53,24 @@ def build_dataflow(config: RunConfig) -> Dataflow:
             )
             for site, host in enumerate(servers)
         }
-    return builder(sources, Code("composite", params), CLIENT)
+    names = STATEFUL if config.operator == MIXED else (config.operator,)
+    codes = [Code(name, params) for name in names]
+    for code in codes:
+        _check_operator(code, config)
+    dataflow = builder(sources, codes[0], CLIENT)
+    turn = itertools.cycle(codes)
+    nodes = (msgspec.structs.replace(n, code=next(turn)) if n.kind == "operator" else n for n in dataflow.nodes)
+    return Dataflow(tuple(nodes)).validate()
+
+
+def _check_operator(code: Code, config: RunConfig) -> None:
+    """Raise UsageError for an operator that cannot be made here, or is none."""
+    try:
+        made = load_code(code, (*DEFAULT_ALLOW, *config.allow))
+    except OperatorError as error:
+        raise UsageError(str(error)) from None
+    if not isinstance(made, OperatorCode):
+        raise UsageError(f"--operator {code.use} is a source; an operator combines, such as composite")
 
 
 def _folder_sources(folder: Path, servers: list[str], *, skip_corrupt: bool) -> dict[str, Code]:

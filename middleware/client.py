@@ -21,6 +21,7 @@ import zmq
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
+from thalweg.middleware.adaptation import Adaptation, GlobalMoves, LocalMoves, migration_s, worth_moving
 from thalweg.middleware.cluster import LocalCluster
 from thalweg.middleware.dataflow import Dataflow, Node, Placement, check_placement
 from thalweg.middleware.errors import (
@@ -32,27 +33,31 @@ from thalweg.middleware.errors import (
     RunError,
     UsageError,
 )
-from thalweg.middleware.host_core import CoreConfig
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
-from thalweg.middleware.network_view import Link, LinkEstimate, NetworkView
+from thalweg.middleware.network_view import Link, LinkEstimate, LinksNeeded, NetworkView
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
     Hints,
+    OneShot,
     Planner,
     ProbedPlan,
     SupportsHints,
     get_cost_model,
     get_planner,
+    get_strategy,
     plan_with_probes,
     propagate_hints,
 )
+from thalweg.middleware.probing import BEFORE_RUNS
+from thalweg.middleware.run_state import CoreConfig
 from thalweg.middleware.security import Keys, secure_dealer
 from thalweg.middleware.shell import Shell, ShellConfig, with_address
 
 HELLO_S = 10.0
 PROBE_S = 10.0  # wall-clock seconds without any news after which missing probes are asked for again
 PROBE_TRIES = 3
+MANY_LINKS = 1_000_000  # a plan that is made while data flows asks for all it may need at once: the network changes
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -196,16 +201,26 @@ class Client:
         dataflow: Dataflow,
         placement: Mapping[str, str] | str = "one-shot",
         *,
+        adaptation: Adaptation | None = None,
         partitions: int | None = None,
         label: str = "",
+        model: str | CostModel = "critical-path",
+        costs: CostParameters | None = None,
+        hints: Hints | None = None,
+        epoch_s: float | None = None,
     ) -> Run:
         """Start ``dataflow`` and return its partitions as an iterator, blocking or asynchronous.
 
         Args:
             dataflow: the tree; its sink must be pinned to this client (or not at all).
-            placement: a host for every node that is not pinned, or the name of the planner to compute it.
+            placement: a host for every node that is not pinned, or the name of what is to compute it: a planner, or
+                ``global`` or ``local``, which also move operators while the run goes on.
+            adaptation: how operators move while the run goes on (GlobalMoves, LocalMoves); None: as the name of the
+                placement says, or not unless ``Run.move`` is called.
             partitions: how many to deliver; None: until a source ends.
             label: stands in the run's records.
+            model, costs, hints: what planning goes by, at the start and later, as for :meth:`plan`.
+            epoch_s: the Unix time from which the run's records count; default: now.
 
         Raises DataflowError, PlacementError, UsageError for what no message can carry, RunError when the client is
         closed; while iterating RunError, which names the node or host at fault.
@@ -218,7 +233,10 @@ class Client:
         if partitions is not None and partitions < 1:
             raise UsageError(f"partitions must be at least 1, not {partitions}")
         if isinstance(placement, str):
-            placement = self.plan(dataflow, placement).result.placement
+            strategy = get_strategy(placement)
+            adaptation = adaptation or strategy.adaptation
+            plan = self.plan(dataflow, strategy.initial, model=model, costs=costs, hints=hints)
+            placement = plan.result.placement
         full = check_placement(dataflow, {dataflow.sink: self.name, **placement}, self._peers)
         if full[dataflow.sink] != self.name:
             raise PlacementError(
@@ -233,17 +251,28 @@ class Client:
             client=self.name,
             partitions=partitions,
             label=label,
-            epoch_s=time.time(),
+            epoch_s=time.time() if epoch_s is None else epoch_s,
+            moves=adaptation if isinstance(adaptation, LocalMoves) else None,
         )
         try:
             m.decode_control(m.encode(install))  # what a host would refuse is refused here
         except (ProtocolError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise UsageError(f"the run cannot be told to the hosts: {error}") from None
-        run = Run(self, run_id, full)
+        search = None
+        if isinstance(adaptation, GlobalMoves):
+            search = _Search(
+                dataflow,
+                self.hosts,
+                hints or ask_hints(dataflow, self._allow),
+                costs or MEASURED,
+                get_cost_model(model) if isinstance(model, str) else model,
+                adaptation,
+            )
+        run = Run(self, run_id, full, dataflow, search)
         self._runs[run_id] = run
         with self._forgotten:
             self._open.add(run_id)
-        self.shell.tell(e.RunRequested(install))
+        self.shell.tell(e.RunRequested(install, adaptation))
         return run
 
     def probe(self, links: Iterable[Link]) -> dict[Link, LinkEstimate]:
@@ -274,7 +303,7 @@ class Client:
             if not (b in by_source and self._peers[a] in by_source[b]):  # the echo measures it
                 by_source.setdefault(a, []).append(self._peers[b])
         for source, targets in by_source.items():
-            self.shell.tell(e.ProbesRequested("probe", self._peers[source], tuple(targets), self.shell.me))
+            self.shell.tell(e.ProbesRequested(BEFORE_RUNS, self._peers[source], tuple(targets), self.shell.me))
 
     def lost(self, host: str) -> None:
         """Tell the client that a host is gone for good, so that runs on it end at once."""
@@ -301,10 +330,9 @@ class Client:
 
     def _on_application(self, command: e.Command) -> None:
         match command:
-            case e.Report(source, target, rate_bps):
-                now = time.monotonic() * self.shell.config.time_scale
+            case e.Report(source, target, estimate):
                 with self._reported:
-                    self._reports[source, target] = LinkEstimate(rate_bps, measured_at_s=now)
+                    self._reports[source, target] = estimate
                     self._reported.notify_all()
             case e.Forgotten(run):
                 with self._forgotten:
@@ -313,25 +341,93 @@ class Client:
             case e.Fail("", reason):
                 for each in list(self._runs.values()):
                     each._take(e.Fail(each.id, reason))
+            case e.Placed(run, node, host):
+                moved = self._runs.get(run)
+                if moved is not None:
+                    moved.placement = {**moved.placement, node: host}
+            case e.Plan(run):
+                planning = self._runs.get(run)
+                if planning is not None and planning.search is not None:
+                    threading.Thread(
+                        target=self._search, args=(planning.search, command), name="thalweg-planner", daemon=True
+                    ).start()
             case e.Ready(run) | e.Deliver(run) | e.Fail(run):
                 running = self._runs.get(run)
                 if running is not None:
                     running._take(command)
+
+    def _search(self, search: _Search, command: e.Plan) -> None:
+        """One look for a better placement, beside the flow."""
+        try:
+            self.shell.tell(search.answer(command))
+        except Exception as error:  # a planner of the user's own: the run goes on as it is placed
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            self.shell.tell(e.Planned(command.run, detail={"why": f"the planner failed: {why}"}))
 
     def _closed(self, run: Run) -> None:
         if self._runs.pop(run.id, None) is not None:
             self.shell.tell(e.RunAbandoned(run.id))
 
 
+class _Search(msgspec.Struct, frozen=True):
+    """What a run's planner goes by, besides what is known of the network."""
+
+    dataflow: Dataflow
+    hosts: tuple[str, ...]
+    hints: Hints
+    costs: CostParameters
+    model: CostModel
+    options: GlobalMoves
+    planner: Planner = OneShot(start="current", batch=MANY_LINKS)
+
+    def answer(self, command: e.Plan) -> e.Planned:
+        """The plan, or the links it needs."""
+        begun = time.perf_counter()
+        view = NetworkView(command.view)
+        try:
+            result = self.planner.plan(
+                self.dataflow,
+                self.hosts,
+                view,
+                command.placement,
+                hints=self.hints,
+                costs=self.costs,
+                model=self.model,
+            )
+        except LinksNeeded as needed:
+            return e.Planned(command.run, needs=needed.links)
+        moving_s = 0.0
+        for node, host in result.placement.items():
+            was = command.placement[node]
+            if was != host:
+                rate_bps = view.rate_bps(was, host)
+                moving_s += migration_s(command.state_bytes.get(node, 0), math.inf if rate_bps is None else rate_bps)
+        now_s, then_s = result.initial_cost_s, result.cost_s
+        options = self.options
+        worth = worth_moving(now_s, then_s, options.period_s, moving_s, options.hysteresis)
+        why = "a better plan" if worth else "no better plan"
+        if then_s < now_s and not worth:
+            why = f"it does not repay {moving_s:.3g} s of moving"
+        detail = {"planner": "global", "why": why, "planning_wall_s": time.perf_counter() - begun}
+        figures = {"predicted_s": then_s, "current_s": now_s}
+        detail |= {key: value for key, value in figures.items() if math.isfinite(value)}
+        return e.Planned(command.run, result.placement, worth=worth, detail=detail)
+
+
 class Run:
     """A running dataflow: ``for partition in run`` or ``async for partition in run``; ``close()`` ends it early.
 
-    The next partition is demanded when one is taken, so at most one is here undelivered.
+    The next partition is demanded when one is taken, so at most one is here undelivered. ``placement`` is where its
+    nodes are now, as far as the client has heard.
     """
 
-    def __init__(self, client: Client, run_id: str, placement: Placement) -> None:
+    def __init__(
+        self, client: Client, run_id: str, placement: Placement, dataflow: Dataflow, search: _Search | None
+    ) -> None:
         self.id = run_id
         self.placement = placement
+        self.dataflow = dataflow
+        self.search = search
         self._client = client
         self._news = threading.Condition()
         self._queue: deque[e.Command] = deque()
@@ -407,6 +503,19 @@ class Run:
             if delivered is not None:
                 return delivered
         raise StopAsyncIteration
+
+    def move(self, placement: Mapping[str, str]) -> None:
+        """Have these operators change hosts, all between the same two partitions, while the flow goes on.
+
+        Returns at once. Where an operator cannot move (its target lacks its code, or room), all stay; the records say
+        why. A later call replaces one that has not begun. Raises PlacementError for an unknown node or host, or a
+        node that is pinned.
+        """
+        check_placement(self.dataflow, {**self.placement, **placement}, self._client.hosts)
+        for name in placement:
+            if self.dataflow.by_name[name].kind != "operator":
+                raise PlacementError(f"{name!r} is the {self.dataflow.by_name[name].kind}; only operators move")
+        self._client.shell.tell(e.PlacementProposed(self.id, dict(placement), "asked for"))
 
     def close(self) -> None:
         """End the run on every host; idempotent, from any thread: whoever waits for a partition sees the end."""

@@ -2,11 +2,12 @@
 
 Rules:
 
-- ``Install`` goes to every host that holds a node and is repeated until answered; when all have answered, the
-  run is ready and the application may demand its first partition.
+- ``Install`` goes to every host and is repeated until answered; when all that hold a node have answered, the
+  run is ready and the application may demand its first partition. The others may have operators moved to them.
 - Any message from a host is a sign of life, but until it has installed the run only ``Installed`` is; ``Ping`` asks the
-  others for one. A host silent for ``liveness_s``, or one that says it does not know the run (it was restarted), ends
-  the run with one line that names it and what it holds.
+  others for one. A host silent for ``liveness_s``, or one that says it does not know the run (it was restarted), is
+  lost. If it holds a node, the run ends with one line that names the host and what it holds; otherwise the others
+  are told with every ping, and the run goes on without it. What they know to be there nevertheless, they tell.
 - ``Remove`` is repeated until answered, ``REMOVE_TRIES`` times at most (a host that never hears of it drops the run
   itself when its lease is over).
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
+from thalweg.middleware.adaptation import Adaptation
 
 if TYPE_CHECKING:
     from thalweg.middleware.host_core import HostCore
@@ -27,11 +29,13 @@ REMOVE_TRIES = 5
 class _Led:
     """A run this host coordinates."""
 
-    def __init__(self, install: m.Install, remote: set[str], now: float) -> None:
+    def __init__(self, install: m.Install, remote: set[str], needed: set[str], now: float) -> None:
         self.install = install
         self.remote = remote
+        self.needed = needed  # before the run is ready
         self.installing = set(remote)
         self.removing: set[str] = set()
+        self.gone: dict[str, str] = {}  # host -> how it was lost
         self.tries = 0
         self.failed = False
         self.heard_s = dict.fromkeys(remote, now)
@@ -44,15 +48,17 @@ class Coordinator:
         self.core = core
         self.led: dict[str, _Led] = {}
 
-    def start(self, install: m.Install) -> None:
+    def start(self, install: m.Install, adaptation: Adaptation | None = None) -> None:
         core = self.core
-        remote = {location.host for location in install.locations} - {core.host}
-        self.led[install.run] = led = _Led(install, remote, core.now)
-        core.open(install)
+        run = core.open(install)
+        core.steering.open(install.run, adaptation)
+        remote = run.hosts - {core.host}
+        needed = {location.host for location in install.locations} - {core.host}
+        self.led[install.run] = led = _Led(install, remote, needed, core.now)
         for host in sorted(remote):
             core.send(install.run, host, install)
-        if not remote:
-            core.emit(e.Ready(install.run))
+        if not needed:
+            self._ready(led)
         self._arm(led, f"install {install.run}", core.config.retry_s)
         self._arm(led, f"ping {install.run}", core.config.ping_s)
 
@@ -75,12 +81,14 @@ class Coordinator:
         if led is None or sender not in led.installing:
             return
         if message.error:
-            self._fail(led, f"host {sender!r} cannot take part: {message.error}")
+            self._lost(led, sender, f"cannot take part: {message.error}")
             return
         led.installing.discard(sender)
         led.heard_s[sender] = self.core.now
-        if not led.installing and not led.failed:
-            self.core.emit(e.Ready(message.run))
+        if sender in led.needed:
+            led.needed.discard(sender)
+            if not led.needed and not led.failed:
+                self._ready(led)
 
     def on_pong(self, sender: str, message: m.Pong) -> None:
         led = self.led.get(message.run)
@@ -95,6 +103,13 @@ class Coordinator:
             if not led.removing:
                 self._forget(led)
 
+    def on_placed(self, run_id: str, location: m.Location) -> None:
+        """An operator has moved; if to a host that was lost since, it is lost with it."""
+        led = self.led.get(run_id)
+        if led is not None and location.host in led.gone:
+            how = led.gone[location.host]
+            self._fail(led, f"host {location.host!r}, which holds {location.node}, {how}")
+
     def on_failed(self, sender: str, message: m.Failed) -> None:
         led = self.led.get(message.run)
         if led is not None:
@@ -105,8 +120,7 @@ class Coordinator:
         if led is not None and peer in led.remote:
             self._lost(led, peer, "went away")
 
-    def on_timer(self, key: str) -> None:
-        what, _, run_id = key.partition(" ")
+    def on_timer(self, what: str, run_id: str) -> None:
         led = self.led.get(run_id)
         if led is None:
             return
@@ -114,18 +128,20 @@ class Coordinator:
         if what == "install" and led.installing:
             for host in sorted(led.installing):
                 self.core.send(run_id, host, led.install)
-            self._arm(led, key, config.retry_max_s / 4)
+            self._arm(led, f"install {run_id}", config.retry_max_s / 4)
         elif what == "remove" and led.removing:
             self._remove(led)
         elif what == "ping" and not led.removing and not led.failed:
             for host in sorted(led.remote):
                 if self.core.now - led.heard_s[host] > config.liveness_s:
-                    what = "did not install the run within" if host in led.installing else "has been silent for"
-                    self._lost(led, host, f"{what} {config.liveness_s:g} s")
-                    return
-                if host not in led.installing:
+                    how = "did not install the run within" if host in led.installing else "has been silent for"
+                    self._lost(led, host, f"{how} {config.liveness_s:g} s")
+                    if led.failed:
+                        return
+                elif host not in led.installing:
                     self.core.send(run_id, host, m.Ping(run_id))
-            self._arm(led, key, config.ping_s)
+                    self._tell_lost(led, host)
+            self._arm(led, f"ping {run_id}", config.ping_s)
 
     def _remove(self, led: _Led) -> None:
         run_id = led.install.run
@@ -144,9 +160,35 @@ class Coordinator:
     def _arm(self, led: _Led, key: str, after_s: float) -> None:
         self.core.emit(e.SetTimer(key, self.core.now + after_s))
 
+    def _ready(self, led: _Led) -> None:
+        self.core.emit(e.Ready(led.install.run))
+        self.core.steering.on_ready(led.install.run)
+
     def _lost(self, led: _Led, host: str, how: str) -> None:
-        held = [entry.node for entry in led.install.locations if entry.host == host]
-        self._fail(led, f"host {host!r}, which holds {', '.join(held)}, {how}")
+        """A host is gone for good: the end of the run if it holds something, else only of its part in it."""
+        run = self.core.runs.get(led.install.run)
+        if run is None:
+            return
+        held = [entry.node for entry in run.locations.values() if entry.host == host]
+        if held:
+            self._fail(led, f"host {host!r}, which holds {', '.join(held)}, {how}")
+            return
+        led.remote.discard(host)
+        led.installing.discard(host)
+        led.gone[host] = how
+        self.core.record(run.id, "fault", peer=host, detail={"what": f"{how}; the run goes on without it"})
+        for other in sorted(led.remote):
+            self._tell_lost(led, other)
+        self.core.lose(run, host)
+
+    def _tell_lost(self, led: _Led, other: str) -> None:
+        """Repeated with every ping: any of these may get lost, and there is no answer to it."""
+        run = self.core.runs.get(led.install.run)
+        if run is None:
+            return
+        moved = tuple(run.locations[name] for name in run.changed)
+        for host in led.gone:
+            self.core.send(run.id, other, m.Lost(run.id, host, moved))
 
     def _fail(self, led: _Led, reason: str) -> None:
         if not led.failed:

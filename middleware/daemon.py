@@ -17,8 +17,11 @@ from pathlib import Path
 import msgspec
 
 from thalweg.middleware import events as e
-from thalweg.middleware.errors import ThalwegError
+from thalweg.middleware.errors import ThalwegError, UsageError
+from thalweg.middleware.forecasting import FORECASTERS
 from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.monitor import MonitorConfig
+from thalweg.middleware.run_state import CoreConfig
 from thalweg.middleware.security import Keys
 from thalweg.middleware.shell import Shell, ShellConfig
 
@@ -43,6 +46,19 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--keys", type=Path, metavar="FILE", help="the cluster's CURVE key file")
     arguments.add_argument("--make-key", type=Path, metavar="FILE", help="write a new key file and exit")
     arguments.add_argument("--insecure", action="store_true", help="listen off loopback without keys")
+    arguments.add_argument(
+        "--max-operators",
+        type=int,
+        default=CoreConfig().max_operators,
+        metavar="N",
+        help="let operators move here only while there are fewer than this, of all runs",
+    )
+    arguments.add_argument(
+        "--forecaster",
+        default=MonitorConfig().forecaster,
+        metavar="NAME",
+        help=f"what makes estimates of a link's measurements: {', '.join(FORECASTERS)}",
+    )
     arguments.add_argument("--with-parent", action="store_true", help="stop when standard input is closed")
     return arguments
 
@@ -55,6 +71,10 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if not options.name:
         parser().error("--name is required")
+    if options.max_operators < 0:
+        raise UsageError(
+            f"--max-operators is {options.max_operators}; give how many operators may run here, at least 0"
+        )
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -73,6 +93,7 @@ def main(argv: list[str] | None = None) -> int:
         allow=(*DEFAULT_ALLOW, *options.allow),
         records=options.records,
         insecure=options.insecure,
+        core=CoreConfig(max_operators=options.max_operators, monitor=MonitorConfig(forecaster=options.forecaster)),
     )
     shell = Shell(config, on_application, keys)
     ready = {"host": shell.me.name, "control": shell.me.control, "bulk": shell.me.bulk, "pid": os.getpid()}

@@ -1,17 +1,32 @@
 """State diagrams in Mermaid, drawn from the transition tables of the core modules.
 
-``python -m thalweg.middleware.diagrams`` writes the diagram of a node to standard output.
+``python -m thalweg.middleware.diagrams docs/*.md`` draws those of the pages again, in place: whatever is between
+the line ``<!-- diagram: NAME -->`` and the next ``<!-- end of diagram -->``. Names are the keys of ``DIAGRAMS``.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-from thalweg.middleware.node import TRANSITIONS, Phase
+from thalweg.middleware import barrier, node, relocation
+from thalweg.middleware.errors import UsageError
 
 State = TypeVar("State", bound=str)
 Event = TypeVar("Event", bound=str)
+
+# name -> table and first state
+DIAGRAMS: dict[str, tuple[Mapping[tuple[Any, Any], Any], str]] = {
+    "node": (node.TRANSITIONS, node.Phase.IDLE),
+    "leaving": (relocation.LEAVING, relocation.Step.OFFERED),
+    "coming": (relocation.COMING, relocation.Stage.PREPARING),
+    "change": (barrier.CHANGE, barrier.Phase.PROPOSED),
+    "member": (barrier.MEMBER, barrier.Part.FREE),
+}
+_DIAGRAM = re.compile(r"^<!-- diagram: (.*?) -->\n.*?^<!-- end of diagram -->$", re.DOTALL | re.MULTILINE)
 
 
 def state_diagram(transitions: Mapping[tuple[State, Event], State], initial: str) -> str:
@@ -24,10 +39,28 @@ def state_diagram(transitions: Mapping[tuple[State, Event], State], initial: str
     return "\n".join(lines) + "\n"
 
 
-def node_diagram() -> str:
-    """The phases of one node of the demand-driven tree."""
-    return state_diagram(TRANSITIONS, Phase.IDLE)
+def draw(page: str) -> str:
+    """A Markdown page with its diagrams as the tables are now. Raises UsageError for a diagram there is not."""
+
+    def drawn(marked: re.Match[str]) -> str:
+        name = marked[1]
+        if name not in DIAGRAMS:
+            raise UsageError(f"there is no diagram {name!r}; there are {', '.join(DIAGRAMS)}")
+        return f"<!-- diagram: {name} -->\n```mermaid\n{state_diagram(*DIAGRAMS[name])}```\n<!-- end of diagram -->"
+
+    return _DIAGRAM.sub(drawn, page)
+
+
+def main(paths: list[str]) -> int:
+    for path in map(Path, paths):
+        page = path.read_text(encoding="utf-8")
+        try:
+            path.write_text(draw(page), encoding="utf-8")
+        except UsageError as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            return 2
+    return 0
 
 
 if __name__ == "__main__":
-    print(node_diagram(), end="")
+    sys.exit(main(sys.argv[1:]))

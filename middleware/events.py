@@ -6,7 +6,10 @@ from typing import Any
 
 import msgspec
 
+from thalweg.middleware.adaptation import Adaptation
+from thalweg.middleware.dataflow import Node
 from thalweg.middleware.messages import Install, Message, Peer
+from thalweg.middleware.network_view import Link, LinkEstimate
 
 
 class _Fact(msgspec.Struct, frozen=True, gc=False):
@@ -51,6 +54,35 @@ class OperatorFailed(_Fact, frozen=True):
     reason: str
 
 
+class NodeOpened(_Fact, frozen=True):
+    """The code of ``node``, which may come here, is loaded, or cannot be for the reason in ``error``."""
+
+    run: str
+    node: str
+    error: str = ""
+
+
+class StateTaken(_Fact, frozen=True):
+    """What ``snapshot()`` of ``node`` gave, or why it gave nothing; ``digest`` is over ``state``."""
+
+    run: str
+    node: str
+    version: int
+    state: bytes = b""
+    digest: str = ""
+    state_version: int = 1
+    error: str = ""
+
+
+class StateRestored(_Fact, frozen=True):
+    """``node`` has taken its state over here, or why it could not."""
+
+    run: str
+    node: str
+    version: int
+    error: str = ""
+
+
 class TransferMeasured(_Fact, frozen=True):
     """All of ``message`` is at ``peer``: ``size_bytes`` in ``duration_s`` seconds (emulated time)."""
 
@@ -75,9 +107,13 @@ class PeerLost(_Fact, frozen=True):
 
 
 class RunRequested(_Fact, frozen=True):
-    """The application at this host (the client) wants a run installed on all its hosts and started."""
+    """The application at this host (the client) wants a run installed on all its hosts and started.
+
+    ``adaptation``: what decides on moves while it runs.
+    """
 
     install: Install
+    adaptation: Adaptation | None = None
 
 
 class NextRequested(_Fact, frozen=True):
@@ -90,6 +126,27 @@ class RunAbandoned(_Fact, frozen=True):
     """The application is done with the run (finished, failed or closed early)."""
 
     run: str
+
+
+class PlacementProposed(_Fact, frozen=True):
+    """The application wants these operators on these hosts, all from one iteration on."""
+
+    run: str
+    placement: dict[str, str]
+    reason: str = ""
+
+
+class Planned(_Fact, frozen=True):
+    """The planner's answer to ``Plan``: a placement, or the links it needs to know first.
+
+    ``worth``: whether the moves pay; ``detail`` goes into the records.
+    """
+
+    run: str
+    placement: dict[str, str] | None = None
+    needs: frozenset[Link] = frozenset()
+    worth: bool = True
+    detail: dict[str, Any] = {}
 
 
 class ProbesRequested(_Fact, frozen=True):
@@ -129,6 +186,13 @@ class Meet(_Fact, frozen=True):
     peers: tuple[Peer, ...]
 
 
+class Approach(_Fact, frozen=True):
+    """Connect to ``host`` of run ``run``, if that is still to be done: something urgent will go there."""
+
+    run: str
+    host: str
+
+
 class OpenRun(_Fact, frozen=True):
     """Load the code of these nodes of the run; what cannot be loaded comes back as OperatorFailed."""
 
@@ -143,6 +207,39 @@ class RunOperator(_Fact, frozen=True):
     node: str
     index: int
     inputs: tuple[Any, ...] = ()
+
+
+class OpenNode(_Fact, frozen=True):
+    """Load the code of ``node``, which may come here: ``NodeOpened``."""
+
+    run: str
+    node: Node
+
+
+class TakeState(_Fact, frozen=True):
+    """Ask ``node``, which is between two partitions, for its state: ``StateTaken``, of the same location version."""
+
+    run: str
+    node: str
+    version: int
+
+
+class RestoreState(_Fact, frozen=True):
+    """Give ``node`` its state, if that is what ``digest`` was taken of: ``StateRestored``, of the same version."""
+
+    run: str
+    node: str
+    version: int
+    state: bytes
+    digest: str
+    state_version: int
+
+
+class CloseNode(_Fact, frozen=True):
+    """Forget the code of ``node``, which is not here any more."""
+
+    run: str
+    node: str
 
 
 class CloseRun(_Fact, frozen=True):
@@ -185,7 +282,24 @@ class Report(_Fact, frozen=True):
 
     source: str
     target: str
-    rate_bps: float
+    estimate: LinkEstimate
+
+
+class Plan(_Fact, frozen=True):
+    """Let the application's planner look for a better placement than ``placement``, beside the flow: ``Planned``."""
+
+    run: str
+    placement: dict[str, str]
+    view: dict[Link, LinkEstimate]
+    state_bytes: dict[str, int] = {}
+
+
+class Placed(_Fact, frozen=True):
+    """Operator ``node`` has moved to ``host``; news for the application."""
+
+    run: str
+    node: str
+    host: str
 
 
 class Record(_Fact, frozen=True):
@@ -201,14 +315,37 @@ Event = (
     | TimerFired
     | OperatorFinished
     | OperatorFailed
+    | NodeOpened
+    | StateTaken
+    | StateRestored
     | TransferMeasured
     | TransferFailed
     | PeerLost
     | RunRequested
     | NextRequested
     | RunAbandoned
+    | PlacementProposed
+    | Planned
     | ProbesRequested
 )
 Command = (
-    Send | SetTimer | Meet | OpenRun | RunOperator | CloseRun | Deliver | Ready | Fail | Forgotten | Report | Record
+    Send
+    | SetTimer
+    | Meet
+    | Approach
+    | OpenRun
+    | RunOperator
+    | OpenNode
+    | TakeState
+    | RestoreState
+    | CloseNode
+    | CloseRun
+    | Deliver
+    | Ready
+    | Fail
+    | Forgotten
+    | Plan
+    | Placed
+    | Report
+    | Record
 )

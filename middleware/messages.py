@@ -12,14 +12,18 @@ from typing import Annotated
 
 import msgspec
 
+from thalweg.middleware.adaptation import LocalMoves
 from thalweg.middleware.dataflow import Dataflow
-from thalweg.middleware.errors import ProtocolError
+from thalweg.middleware.epoch import BookState
+from thalweg.middleware.errors import ProtocolError, UsageError
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAGIC = b"TW"
 MAX_CONTROL_BYTES = 4 * 1024 * 1024  # an Install of a tree of thousands of nodes fits
 MAX_FRAMES = 16
 MAX_PARTITION_BYTES = 1024 * 1024 * 1024
+INLINE_STATE_BYTES = 16_384  # a state up to this travels as control, ahead of all bulk
+MAX_GAP_S = 3600.0  # between two bulk messages; an hour stands for longer ones, and for none before
 PROBE_BYTES = 16_384  # round-trip message of the paper's bandwidth study; Ranganathan et al., section 4
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -43,12 +47,43 @@ class Location(msgspec.Struct, frozen=True, array_like=True):
     version: Index
 
 
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """Operator ``node``, since its ``version``-th placement on ``source``, is to go to ``target``."""
+
+    node: Name
+    source: Name
+    target: Name
+    version: Index
+
+
 class Peer(msgspec.Struct, frozen=True, array_like=True):
     """Where a host listens: its control and bulk endpoints (``tcp://address:port``)."""
 
     name: Name
     control: Endpoint
     bulk: Endpoint
+
+
+class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What is known of the directed link ``source`` to ``target``, in bit/s of emulated time; about 20 bytes.
+
+    ``count``: samples its measurer has taken so far, so that of two estimates the later is known; ``age_ms``:
+    emulated time since the last of them, when this was sent.
+    """
+
+    source: Name
+    target: Name
+    rate_bps: Index
+    spread_bps: Index
+    count: Index
+    age_ms: Index
+
+
+class News(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What rides on a message that is sent anyway: newer locations, and measured links."""
+
+    locations: tuple[Location, ...] = ()
+    estimates: tuple[Estimate, ...] = ()
 
 
 class Hello(_Message, frozen=True):
@@ -88,6 +123,7 @@ class Install(_Message, frozen=True):
     partitions: Index | None = None
     label: Annotated[str, msgspec.Meta(max_length=128)] = ""  # stands in every record of the run
     epoch_s: float = 0.0  # Unix time of the run's start, from which its records count
+    moves: LocalMoves | None = None  # operators decide for themselves where they run
 
 
 class Installed(_Message, frozen=True):
@@ -110,17 +146,29 @@ class Removed(_Message, frozen=True):
 
 
 class Demand(_Message, frozen=True):
-    """``consumer`` wants partition ``index`` of ``producer``; acknowledges all before it."""
+    """``consumer`` wants partition ``index`` of ``producer``; acknowledges all before it.
+
+    ``version``: the consumer is with the sender since its ``version``-th placement, 0 in a forwarded demand.
+    ``later``: of all producers this one delivered last time's partition last; ``critical``: the consumer is on the
+    critical path (Ranganathan et al., section 2.3).
+    """
 
     run: Name
     producer: Name
     consumer: Name
     index: Index
     hops: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    version: Index = 0
+    later: bool = False
+    critical: bool = False
+    news: News | None = None
 
 
 class Partition(_Message, frozen=True):
-    """Partition ``index`` of ``producer`` for ``consumer`` (bulk); ``end`` says the stream has none and is over."""
+    """Partition ``index`` of ``producer`` for ``consumer`` (bulk); ``end`` says the stream has none and is over.
+
+    ``commit`` is with the first partition after a change-over, so that nobody works on it unknowing.
+    """
 
     run: Name
     producer: Name
@@ -128,6 +176,8 @@ class Partition(_Message, frozen=True):
     index: Index
     end: bool = False
     hops: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    news: News | None = None
+    commit: Commit | None = None
 
 
 class Located(_Message, frozen=True):
@@ -145,6 +195,158 @@ class Failed(_Message, frozen=True):
     reason: Text
 
 
+class Lost(_Message, frozen=True):
+    """From the client: ``host`` is gone for good; ``locations`` are where, as it knows, all that has moved is."""
+
+    run: Name
+    host: Name
+    locations: tuple[Location, ...]
+
+
+# --- an operator changes hosts (relocation.py) ------------------------------------------------------
+
+
+class Relocate(_Message, frozen=True):
+    """From the client: hand ``node`` over to ``target`` as soon as it is light, unless it has moved since."""
+
+    run: Name
+    node: Name
+    version: Index
+    target: Name
+    reason: Text = ""
+
+
+class Offer(_Message, frozen=True):
+    """Will you take ``node``, which has its ``version``-th placement here? Repeated, it asks how far you are."""
+
+    run: Name
+    node: Name
+    version: Index
+
+
+class Accept(_Message, frozen=True):
+    """Answer to Offer: the code of ``node`` is loaded here, there is room, and its state has not come."""
+
+    run: Name
+    node: Name
+    version: Index
+
+
+class Refuse(_Message, frozen=True):
+    """``node`` cannot run here, or not from that state, for the reason given; nothing is kept."""
+
+    run: Name
+    node: Name
+    version: Index
+    reason: Text
+
+
+class State(_Message, frozen=True):
+    """``node`` between two partitions: it needs ``index`` next and was demanded ``demanded``.
+
+    What ``snapshot()`` gave has ``size_bytes``; up to ``INLINE_STATE_BYTES`` it is ``inline`` in a control message,
+    else the payload of a bulk message. ``tail`` is the host that keeps the last output until it is acknowledged, if
+    any. ``book`` is the operator's epoch so far.
+    """
+
+    run: Name
+    node: Name
+    version: Index
+    index: Index
+    demanded: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
+    state_version: Index
+    size_bytes: Index
+    digest: Annotated[str, msgspec.Meta(max_length=128)]
+    tail: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    inline: Annotated[bytes, msgspec.Meta(max_length=INLINE_STATE_BYTES)] | None = None
+    book: BookState | None = None
+
+
+class Restored(_Message, frozen=True):
+    """``node`` is here with its state and waits for the word that it has moved."""
+
+    run: Name
+    node: Name
+    version: Index
+
+
+class Withdraw(_Message, frozen=True):
+    """``node`` stays where it is; forget the offer."""
+
+    run: Name
+    node: Name
+    version: Index
+
+
+class Resumed(_Message, frozen=True):
+    """``node`` runs here, by its placement after ``version``."""
+
+    run: Name
+    node: Name
+    version: Index
+
+
+class Relocated(_Message, frozen=True):
+    """To the client: what became of handing ``node`` over, and why it stayed if it did."""
+
+    run: Name
+    node: Name
+    moved: bool
+    location: Location
+    why: Text = ""
+    size_bytes: Index = 0
+
+
+# --- all change over between two iterations (barrier.py) --------------------------------------------
+
+
+class Propose(_Message, frozen=True):
+    """From the client, passed on up the tree: sources suspend, hosts vote on these moves."""
+
+    run: Name
+    number: Index
+    moves: tuple[Move, ...]
+
+
+class Vote(_Message, frozen=True):
+    """``host`` is ready for proposal ``number``, or not for the reason in ``error``.
+
+    ``iteration``: the last partition that a source of this host has dispatched, -1 for none.
+    """
+
+    run: Name
+    number: Index
+    host: Name
+    iteration: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
+    error: Text = ""
+
+
+class Commit(_Message, frozen=True):
+    """From the client to all: the moves of proposal ``number`` take place after partition ``iteration``."""
+
+    run: Name
+    number: Index
+    iteration: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
+    moves: tuple[Move, ...]
+    reason: Text = ""
+
+
+class Abort(_Message, frozen=True):
+    """From the client to all: proposal ``number`` is off, sources resume."""
+
+    run: Name
+    number: Index
+
+
+class Done(_Message, frozen=True):
+    """``host`` is through with proposal ``number``; ``locations`` are those of the operators it handed over."""
+
+    run: Name
+    number: Index
+    host: Name
+    locations: tuple[Location, ...] = ()
+
+
 class ProbeRequest(_Message, frozen=True):
     """Asks a host to measure the link to each of ``targets`` and back (a 16 KB round trip each)."""
 
@@ -154,35 +356,36 @@ class ProbeRequest(_Message, frozen=True):
 
 
 class Probe(_Message, frozen=True):
-    """A stage of a probe (bulk); the last carries 16 KB. ``echo``: the target then probes the way back."""
+    """A message of a probe's train (bulk), of at most 16 KB. ``echo``: the target then probes the way back."""
 
     run: Name
     number: Index
     source: Peer
-    requester: Peer
     echo: bool
-    stage: Annotated[int, msgspec.Meta(ge=0, le=2)] = 0
+    stage: Annotated[int, msgspec.Meta(ge=0, le=7)] = 0
 
 
 class ProbeResult(_Message, frozen=True):
-    """Measured bandwidth of the directed link ``source`` to ``target`` in bit/s of emulated time."""
+    """What probing a link gave: to the other end of the link, and to all who asked."""
 
     run: Name
-    source: Name
-    target: Name
-    rate_bps: float
+    estimate: Estimate
 
 
 class Credit(_Message, frozen=True):
     """``received_bytes`` of transfer ``transfer`` have arrived (all of it when ``done``).
 
     ``held_s``: wall-clock seconds it waited for another message to travel with, which the sender does not count.
+    ``gap_s``: wall-clock seconds between the arrival of the bulk message before it on the same connection and its own.
+    ``arrived_s``: when that was, on the receiver's own clock, of which only differences are used.
     """
 
     transfer: Index
     received_bytes: Index
     done: bool
     held_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
+    gap_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_GAP_S)] = MAX_GAP_S
+    arrived_s: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
 
 
 class Chunk(_Message, frozen=True):
@@ -191,7 +394,7 @@ class Chunk(_Message, frozen=True):
     transfer: Index
     total_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_PARTITION_BYTES)]
     offset: Index
-    message: Partition | Probe
+    message: Partition | Probe | State
     dtype: Annotated[str, msgspec.Meta(max_length=64)] = ""
     shape: Annotated[tuple[int, ...], msgspec.Meta(max_length=8)] = ()
 
@@ -208,6 +411,21 @@ Control = (
     | Demand
     | Located
     | Failed
+    | Lost
+    | Relocate
+    | Offer
+    | Accept
+    | Refuse
+    | State  # with its bytes in it
+    | Restored
+    | Withdraw
+    | Resumed
+    | Relocated
+    | Propose
+    | Vote
+    | Commit
+    | Abort
+    | Done
     | ProbeRequest
     | ProbeResult
     | Credit
@@ -248,10 +466,12 @@ def decode_control(frame: memoryview | bytes) -> Control:
     """The message of a control frame; ProtocolError when it is not one."""
     try:
         message: Control = _control.decode(_body(frame))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UsageError) as error:
         raise ProtocolError(f"a control frame does not decode: {_one_line(error)}") from None
     if isinstance(message, Partition) and not message.end:
         raise ProtocolError(f"partition {message.index} of {message.producer!r} came as control, without its bytes")
+    if isinstance(message, State) and message.inline is None:
+        raise ProtocolError(f"the state of {message.node!r} came as control, without its bytes")
     return message
 
 
@@ -264,6 +484,9 @@ def decode_chunk(frame: memoryview | bytes) -> Chunk:
     if isinstance(chunk.message, Probe):
         if chunk.total_bytes > PROBE_BYTES:
             raise ProtocolError(f"a probe of {chunk.total_bytes} bytes; it has at most {PROBE_BYTES}")
+    elif isinstance(chunk.message, State):
+        if chunk.message.inline is not None or chunk.dtype or chunk.total_bytes != chunk.message.size_bytes:
+            raise ProtocolError(f"the state of {chunk.message.node!r} came as bulk, but says it has other bytes")
     elif chunk.message.end:
         raise ProtocolError(f"the end of {chunk.message.producer!r} came as bulk; it has no bytes")
     return chunk

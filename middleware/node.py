@@ -9,6 +9,10 @@ Rules (Ranganathan et al., section 2, "light-move requirement"):
 - Partition *i + 1* can be ready before *i* is acknowledged, but it is dispatched only after, so a node
   never has more than one output dispatched and unacknowledged and one held.
 - The sink's consumer is the application, which takes what was gathered at once.
+- A node that is to leave becomes light at its next chance: after it has dispatched an output and before it demands
+  inputs, or while it waits for inputs. Light, it only takes notice of what is demanded of it, until
+  it goes on (here, or as another node elsewhere).
+- A suspended source dispatches nothing new; what was demanded of it goes out when it resumes.
 
 The phases and what moves between them are the table ``TRANSITIONS``; anything else is a defect of the
 host core and raises. Late and repeated messages are no defects: they change nothing.
@@ -25,10 +29,11 @@ from thalweg.middleware.dataflow import Node
 
 
 class Phase(StrEnum):
-    IDLE = "idle"  # light: nothing demanded of its producers; here an operator can move
+    IDLE = "idle"  # nothing has been demanded of it yet
     GATHERING = "gathering"
     RUNNING = "running"
     HOLDING = "holding"
+    LIGHT = "light"  # about to leave, or just come
     ENDED = "ended"
 
 
@@ -38,6 +43,8 @@ class Trigger(StrEnum):
     DELIVERED = "delivered"  # the sink's gathering is complete
     FINISHED = "finished"
     DISPATCHED = "dispatched"
+    FROZEN = "frozen"  # nothing in hand, and it is to leave
+    THAWED = "thawed"  # it stays, or it has come
     EXHAUSTED = "exhausted"  # the last partition, or the end marker, has been dispatched or delivered
 
 
@@ -50,6 +57,10 @@ TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
     (Phase.HOLDING, Trigger.DISPATCHED): Phase.GATHERING,
     (Phase.HOLDING, Trigger.EXHAUSTED): Phase.ENDED,
     (Phase.IDLE, Trigger.EXHAUSTED): Phase.ENDED,
+    (Phase.IDLE, Trigger.FROZEN): Phase.LIGHT,
+    (Phase.GATHERING, Trigger.FROZEN): Phase.LIGHT,
+    (Phase.HOLDING, Trigger.FROZEN): Phase.LIGHT,
+    (Phase.LIGHT, Trigger.THAWED): Phase.GATHERING,
 }
 
 
@@ -92,7 +103,13 @@ class Hand(msgspec.Struct, frozen=True, gc=False):
     output: Output
 
 
-Action = Ask | Run | Dispatch | Hand
+class Lighten(msgspec.Struct, frozen=True, gc=False):
+    """The node is light: its next partition is ``index``, nothing is owed to it, and nothing is in its hands."""
+
+    index: int
+
+
+Action = Ask | Run | Dispatch | Hand | Lighten
 Verdict = Literal["taken", "duplicate", "late", "ahead"]
 
 
@@ -104,12 +121,16 @@ class NodeCore:
         "demanded",
         "index",
         "inputs",
+        "last",
+        "leaves_after",
         "limit",
         "node",
         "output",
         "phase",
         "retained",
         "sending",
+        "size_bytes",
+        "suspended",
     )
 
     def __init__(self, node: Node, limit: int | None = None) -> None:
@@ -123,6 +144,18 @@ class NodeCore:
         self.output: Output | None = None
         self.retained: Output | None = None  # dispatched, not yet acknowledged
         self.sending = False  # a transfer of ``retained`` is under way
+        self.last = ""  # the producer whose input came last
+        self.size_bytes: int | None = None  # of the last output
+        self.leaves_after: int | None = None  # it becomes light when it has dispatched this, or a later one
+        self.suspended = False
+
+    @classmethod
+    def come(cls, node: Node, limit: int | None, index: int, demanded: int) -> NodeCore:
+        """A node that has just come from another host, light."""
+        core = cls(node, limit)
+        core.phase = Phase.LIGHT
+        core.index, core.demanded = index, demanded
+        return core
 
     def _move(self, trigger: Trigger) -> None:
         try:
@@ -151,9 +184,11 @@ class NodeCore:
         if self.phase is Phase.IDLE:
             if self.limit is not None and self.index >= self.limit:
                 return "taken", self._end()
+            if self.leaves_after is not None and self.index > self.leaves_after:
+                return "taken", self._freeze()
             self._move(Trigger.DEMANDED)
             return "taken", self._gather()
-        if self.phase is Phase.HOLDING:
+        if self.phase is Phase.HOLDING and not self.suspended:
             return "taken", self._dispatch()
         return "taken", []
 
@@ -163,6 +198,7 @@ class NodeCore:
             return ("ahead" if output.index > self.index else "duplicate"), []
         self.asked.discard(producer)
         self.inputs[producer] = output
+        self.last = producer
         return "taken", self._gathered() if not self.asked else []
 
     def on_finished(self, output: Output) -> tuple[Verdict, list[Action]]:
@@ -176,7 +212,40 @@ class NodeCore:
         if self.retained is not None and self.retained.index == index:
             self.sending = False
 
+    def leave(self, after: int, *, recall: bool) -> list[Action]:
+        """Become light once partition ``after`` has been dispatched, at the next chance.
+
+        ``recall``: also where inputs are demanded. What has come of them is let go: the producers have it still.
+        """
+        self.leaves_after = after
+        if recall and self.phase is Phase.GATHERING and self.index > after:
+            self.inputs = {}
+            return self._freeze()
+        return []
+
+    def stay(self) -> list[Action]:
+        """Go on, if it was light; it leaves no more."""
+        self.leaves_after = None
+        if self.phase is not Phase.LIGHT:
+            return []
+        self._move(Trigger.THAWED)
+        return self._gather()
+
+    def suspend(self) -> int:
+        """Dispatch nothing new until ``resume``; the last partition that was dispatched, -1 for none."""
+        self.suspended = True
+        return self.index - 1
+
+    def resume(self) -> list[Action]:
+        self.suspended = False
+        return self._dispatch() if self.phase is Phase.HOLDING and self.demanded == self.index else []
+
     # ------------------------------------------------------------------------------------------------
+
+    def _freeze(self) -> list[Action]:
+        self._move(Trigger.FROZEN)
+        self.asked = set()
+        return [Lighten(self.index)]
 
     def _gather(self) -> list[Action]:
         self.asked = set(self.node.inputs)
@@ -200,11 +269,12 @@ class NodeCore:
     def _hold(self, output: Output) -> list[Action]:
         self._move(Trigger.FINISHED)
         self.output = output
-        return self._dispatch() if self.demanded == self.index else []
+        return self._dispatch() if self.demanded == self.index and not self.suspended else []
 
     def _dispatch(self) -> list[Action]:
         output = self.output
         assert output is not None
+        self.size_bytes = output.size_bytes
         self.output = None
         self.retained = output
         self.index += 1
@@ -212,6 +282,8 @@ class NodeCore:
         if output.end or self.index == self.limit:
             self._move(Trigger.EXHAUSTED)
             return actions
+        if self.leaves_after is not None and self.index > self.leaves_after:
+            return actions + self._freeze()
         self._move(Trigger.DISPATCHED)
         return actions + self._gather()
 
@@ -227,7 +299,9 @@ class NodeCore:
         assert (self.output is not None) == (self.phase is Phase.HOLDING), self
         assert self.demanded <= self.index, self
         assert self.retained is None or self.retained.index == self.index - 1, self
-        assert not (self.demanded == self.index and self.phase is Phase.HOLDING), self
+        assert not (self.demanded == self.index and self.phase is Phase.HOLDING and not self.suspended), self
+        assert not self.suspended or self.node.kind == "source", self
+        assert self.leaves_after is None or self.node.kind == "operator", self
         assert not self.sending or self.retained is not None, self
         assert self.asked.isdisjoint(self.inputs), self
         if self.phase is Phase.GATHERING:

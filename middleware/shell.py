@@ -25,13 +25,14 @@ from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
 from thalweg.middleware.duty import Duty
 from thalweg.middleware.errors import OperatorError, ProtocolError, ThalwegError, UsageError
-from thalweg.middleware.host_core import CoreConfig, HostCore
+from thalweg.middleware.host_core import HostCore
 from thalweg.middleware.load import HostLoad
 from thalweg.middleware.loading import DEFAULT_ALLOW, registered
 from thalweg.middleware.recorder import Recorder
+from thalweg.middleware.run_state import CoreConfig
 from thalweg.middleware.security import Keys, secure_dealer, secure_router, start_authenticator
-from thalweg.middleware.transfers import CHUNK_BYTES, Incoming, Outgoing, Statistics, value_of
-from thalweg.middleware.workers import Workers
+from thalweg.middleware.transfers import CHUNK_BYTES, Incoming, Outgoing, ReturnWay, Statistics, value_of
+from thalweg.middleware.workers import Task, Workers
 
 NOBLOCK = int(zmq.NOBLOCK)  # plain numbers: combining pyzmq's enumerations takes longer than a send
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -98,6 +99,8 @@ class Shell:
         self._timer_at: dict[str, float] = {}
         self._outgoing: dict[int, Outgoing] = {}
         self._incoming: dict[tuple[bytes, int], Incoming] = {}
+        self._ways: dict[str, ReturnWay] = {}
+        self._arrived: dict[bytes, float] = {}  # by connection: when its last bulk message came
         self._next_transfer = 0
         self._credits: dict[tuple[str, str], list[tuple[m.Credit, float]]] = {}  # by run and host, since when
         self._credits_due_s: float | None = None
@@ -108,7 +111,7 @@ class Shell:
         self._stopping = False
         self._error: BaseException | None = None
         self._workers = Workers(self.tell, config.allow)
-        self._quick: deque[e.RunOperator] = deque()
+        self._quick: deque[Task] = deque()
         self._housekeeping_s = time.monotonic() + HOUSEKEEPING_S
         self._duty = Duty(self._run, f"thalweg-{config.name}", TAKE_OVER_S)
 
@@ -255,6 +258,9 @@ class Shell:
         if chunk.total_bytes > self.config.max_partition_bytes:
             raise ProtocolError(f"a partition of {chunk.total_bytes} bytes is over this host's limit")
         self._counts["bytes_received"] += body.nbytes
+        now = time.monotonic()
+        gap_s = min(m.MAX_GAP_S, now - self._arrived.get(identity, -math.inf))
+        self._arrived[identity] = now
         key = (identity, chunk.transfer)
         value: object
         if chunk.offset == 0 and body.nbytes == chunk.total_bytes:
@@ -263,26 +269,28 @@ class Shell:
             incoming = self._incoming.get(key)
             if incoming is None:
                 if chunk.offset != 0 or not self.core.wants(chunk.message):
-                    self._post(chunk.message.run, sender, m.Credit(chunk.transfer, 0, True))
+                    self._post(chunk.message.run, sender, m.Credit(chunk.transfer, 0, True, 0.0, gap_s, now))
+                    if chunk.offset == 0 and isinstance(chunk.message, m.State):  # whoever sent it is told why not
+                        self._handle(e.MessageReceived(sender, chunk.message))
                     return
                 incoming = self._incoming[key] = Incoming(chunk.total_bytes)
-            incoming.seen_s = time.monotonic()
+            incoming.seen_s = now
             try:
                 complete = incoming.add(chunk, body)
             except ProtocolError:
                 del self._incoming[key]
                 raise
             if not complete:
-                self._post(chunk.message.run, sender, m.Credit(chunk.transfer, incoming.received, False))
+                credit = m.Credit(chunk.transfer, incoming.received, False, 0.0, gap_s, now)
+                self._post(chunk.message.run, sender, credit)
                 return
             del self._incoming[key]
             value = value_of(chunk.dtype, chunk.shape, incoming.buffer.data)
-        credit = m.Credit(chunk.transfer, chunk.total_bytes, True)
+        credit = m.Credit(chunk.transfer, chunk.total_bytes, True, 0.0, gap_s, now)
         if isinstance(chunk.message, m.Probe):
             self._peers.setdefault(chunk.message.run, {})[sender] = chunk.message.source
             self._post(chunk.message.run, sender, credit)
         else:
-            now = time.monotonic()
             self._credits.setdefault((chunk.message.run, sender), []).append((credit, now))
             if self._credits_due_s is None:
                 self._credits_due_s = now + CREDIT_HOLD_S
@@ -296,10 +304,7 @@ class Shell:
             if kind is e.Send:
                 self._send(command)  # type: ignore[arg-type]
             elif kind is e.RunOperator:
-                if self._workers.is_quick(command):  # type: ignore[arg-type]
-                    self._quick.append(command)  # type: ignore[arg-type]
-                else:
-                    self._workers.submit(command)  # type: ignore[arg-type]
+                self._have_made(command)  # type: ignore[arg-type]
             elif kind is e.Record:
                 self._recorder.write(command.run, command.kind, command.fields)  # type: ignore[union-attr]
             elif kind is e.SetTimer:
@@ -307,10 +312,28 @@ class Shell:
             else:
                 self._rare(command)
 
+    def _have_made(self, command: Task) -> None:
+        """Have an operator's code called, by this thread soon if that is quick."""
+        if self._workers.is_quick(command):
+            self._quick.append(command)
+        else:
+            self._workers.submit(command)
+
     def _rare(self, command: e.Command) -> None:
         match command:
             case e.Meet(run, peers):
                 self._peers.setdefault(run, {}).update((peer.name, peer) for peer in peers)
+            case e.OpenNode():
+                self._workers.open_node(command)
+            case e.CloseNode():
+                self._workers.close_node(command)
+            case e.TakeState() | e.RestoreState():
+                self._have_made(command)
+            case e.Approach(run, host):
+                peer = self._peers.get(run, {}).get(host)
+                if peer is not None:
+                    self._dealer(peer.control)
+                    self._dealer(peer.bulk)
             case e.OpenRun(install, nodes):
                 self._recorder.open_run(install.run, install.label, install.epoch_s)
                 self._workers.open(install.run, [install.dataflow.by_name[name] for name in nodes])
@@ -353,7 +376,7 @@ class Shell:
         if not command.bulk:
             self._post(command.run, command.to, command.message)  # type: ignore[arg-type]
             return
-        assert isinstance(command.message, m.Partition | m.Probe)
+        assert isinstance(command.message, m.Partition | m.Probe | m.State)
         peer = self._peers.get(command.run, {}).get(command.to)
         if peer is None:
             self._counts["sends_refused"] += 1
@@ -371,21 +394,25 @@ class Shell:
         """Send as many chunks as the credit allows."""
         socket = self._dealer(out.to.bulk)
         for chunk, piece in out.chunks():
+            now = time.monotonic()  # before: what is sent may be on the line before this thread goes on
             try:
                 socket.send(m.encode(chunk), NOBLOCK_MORE)
                 socket.send(piece, NOBLOCK, copy=piece.nbytes < ZERO_COPY_BYTES)
             except zmq.Again:
                 self._counts["sends_refused"] += 1
                 return  # the credit of what is under way, or the stuck check, goes on from here
-            out.advance(piece.nbytes)
+            out.advance(piece.nbytes, now)
             self._counts["bytes_sent"] += piece.nbytes
 
     def _credited(self, sender: str, credit: m.Credit) -> None:
         out = self._outgoing.get(credit.transfer)
         if out is None or out.to.name != sender:
             return
-        out.progress_s = time.monotonic()
-        out.credit = max(out.credit, credit.received_bytes)
+        now = time.monotonic()
+        way = self._ways.get(sender)
+        if way is None:
+            way = self._ways[sender] = ReturnWay()
+        out.credited(credit, now, way.arrived_s(credit, now))
         total = out.body.nbytes
         if not credit.done:
             self._pump(out)
@@ -395,8 +422,7 @@ class Shell:
             self._handle(e.TransferFailed(out.to.name, out.message))
             return
         self._counts["transfers_sent"] += 1
-        took = max(0.0, out.progress_s - out.started_s - credit.held_s) * self.config.time_scale
-        self._handle(e.TransferMeasured(out.to.name, out.message, total, took))
+        self._handle(e.TransferMeasured(out.to.name, out.message, total, out.busy_s * self.config.time_scale))
 
     def _post(self, run: str, to: str, message: m.Control) -> None:
         """Send a control message, or count that it could not be sent (the core repeats what matters)."""
@@ -411,7 +437,7 @@ class Shell:
         if len(held) > limit:
             self._credits[run, to] = held[limit:]
         now = time.monotonic()
-        return [m.encode(m.Credit(c.transfer, c.received_bytes, c.done, now - since)) for c, since in held[:limit]]
+        return [m.encode(msgspec.structs.replace(credit, held_s=now - since)) for credit, since in held[:limit]]
 
     def _send_credits(self) -> None:
         """Send the credits that have waited long enough, and all others to the same hosts."""
@@ -454,6 +480,10 @@ class Shell:
         for key, incoming in list(self._incoming.items()):
             if now - incoming.seen_s > STUCK_S:
                 del self._incoming[key]
+        for identity, arrived_s in list(self._arrived.items()):
+            if now - arrived_s > m.MAX_GAP_S:
+                del self._arrived[identity]
+                self._ways.pop(_name(identity), None)
         self._record_load()
         self._recorder.flush()
 

@@ -5,7 +5,9 @@ A transfer of at most ``CHUNK_BYTES`` is one frame, which the receiver turns int
 
 from __future__ import annotations
 
+import math
 import re
+from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -14,9 +16,10 @@ import msgspec
 import numpy as np
 
 from thalweg.middleware.errors import OperatorError, ProtocolError
-from thalweg.middleware.messages import MAX_PARTITION_BYTES, Chunk, Partition, Probe
+from thalweg.middleware.messages import MAX_PARTITION_BYTES, Chunk, Credit, Partition, Probe, State
 
 CHUNK_BYTES = 256 * 1024
+WAY_WINDOW_S = 60.0
 WINDOW_CHUNKS = 4  # chunks of one transfer that may be under way without credit
 _DTYPE = re.compile(r"[<>|][biufcmMSU]\d+(\[\d*\w+\])?")  # dtype.str of numbers, times and fixed-width text
 
@@ -74,18 +77,36 @@ def _dtype(text: str) -> np.dtype[Any]:
 
 
 class Outgoing:
-    """A transfer being sent."""
+    """A transfer being sent.
 
-    __slots__ = ("body", "credit", "dtype", "message", "number", "progress_s", "sent", "shape", "started_s", "to")
+    ``busy_s``: for how long the line has been busy with what has arrived. Transfers to one host share one connection,
+    first in first out: a chunk's time begins when it is sent or, where others are before it, when the last of them has
+    arrived. Both begin too early at most (by the way back of the credit, by an idle spell), so the shorter counts.
+    """
 
-    def __init__(self, number: int, to: Any, message: Partition | Probe, value: Any, now: float) -> None:
+    __slots__ = (
+        "body",
+        "busy_s",
+        "credit",
+        "dtype",
+        "message",
+        "number",
+        "pieces",
+        "progress_s",
+        "sent",
+        "shape",
+        "to",
+    )
+
+    def __init__(self, number: int, to: Any, message: Partition | Probe | State, value: Any, now: float) -> None:
         self.number = number
         self.to = to
         self.message = message
         self.dtype, self.shape, self.body = frames_of(value)
         self.sent = 0
         self.credit = 0  # bytes known to have arrived
-        self.started_s = now
+        self.pieces: deque[tuple[int, float]] = deque()  # of chunks under way: where they end, when they were sent
+        self.busy_s = 0.0
         self.progress_s = now
 
     def chunks(self) -> Iterator[tuple[Chunk, Any]]:
@@ -99,8 +120,45 @@ class Outgoing:
             if total == 0:
                 return
 
-    def advance(self, size: int) -> None:
+    def advance(self, size: int, now: float) -> None:
         self.sent += size
+        self.pieces.append((self.sent, now))
+
+    def credited(self, credit: Credit, now: float, arrived_s: float) -> None:
+        """Count what has arrived, and the time it took until ``arrived_s`` (as far as that can be known here)."""
+        self.progress_s = now
+        self.credit = max(self.credit, credit.received_bytes)
+        arrived = []
+        while self.pieces and self.pieces[0][0] <= credit.received_bytes:
+            arrived.append(self.pieces.popleft()[1])
+        if arrived:
+            took_s = arrived_s - arrived[0]
+            if len(arrived) == 1 and self.body.nbytes:  # nothing is to be sent of an empty one: its time is the way
+                took_s = min(took_s, credit.gap_s)
+            self.busy_s += max(0.0, took_s)
+
+
+class ReturnWay:
+    """When a peer received something, told on this host's clock.
+
+    A credit says when on the peer's clock. What it takes back here, clocks' difference included, is never less than the
+    way itself, and mostly more: a host that has to wait for its processor is late to look. So the least of the
+    last minute or two is taken for the way.
+    """
+
+    __slots__ = ("_before_s", "_least_s", "_until_s")
+
+    def __init__(self) -> None:
+        self._before_s = self._least_s = math.inf
+        self._until_s = -math.inf
+
+    def arrived_s(self, credit: Credit, now: float) -> float:
+        """Not later than ``now`` less the time the credit was held."""
+        if now > self._until_s:
+            self._before_s, self._least_s = self._least_s, math.inf
+            self._until_s = now + WAY_WINDOW_S
+        self._least_s = min(self._least_s, now - credit.held_s - credit.arrived_s)
+        return credit.arrived_s + min(self._least_s, self._before_s)
 
 
 class Incoming:

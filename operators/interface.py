@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,12 @@ class Operator(ABC):
 
     An operator that remembers something from index to index overrides ``snapshot`` and ``restore``; the
     pair moves it to another host with identical outputs. One that does not is stateless, and done.
+
+    ``state_version``: which states ``restore`` understands. Raise it whenever a release changes what
+    ``snapshot`` returns; a host refuses a state of another version before it calls ``restore``.
     """
+
+    state_version: ClassVar[int] = 1
 
     @abstractmethod
     def combine(self, inputs: Sequence[Value], index: int) -> Value:
@@ -47,13 +53,20 @@ class Operator(ABC):
         """
 
     def snapshot(self) -> bytes:
-        """The state as of now, between two calls of ``combine``; empty for a stateless operator."""
+        """The state as of now; empty for a stateless operator, and best for one that has seen nothing yet.
+
+        Called between two calls of ``combine``, never during one, perhaps several times, and the operator may go on
+        afterwards (it stayed): taking a snapshot changes nothing. Equal states should give equal bytes.
+        The state travels to other hosts: data only, never a pickle.
+        """
         return b""
 
     def restore(self, state: bytes) -> None:
-        """Take over a state that ``snapshot`` returned, on a newly constructed operator.
+        """Take over a state that ``snapshot`` returned, perhaps an empty one.
 
-        Raises OperatorError when the state is not one of this operator's.
+        Called once, before any ``combine``, on an operator newly constructed with the same params. From then on
+        its outputs are, byte for byte, those of the operator that the snapshot was taken of. Raises OperatorError
+        when the state is not one of this operator's; the operator is thrown away then.
         """
         if state:
             raise OperatorError(

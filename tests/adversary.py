@@ -3,6 +3,9 @@
 Time is simulated. Every message, timer and call of user code takes a time of the adversary's choice; a message may
 be lost (a bounded number of times in a row, or nothing would ever arrive) or come twice. The end of a bulk transfer is
 reported late, or reported as failed although the partition arrived.
+
+Operators remember how many partitions they have combined, and every output says so: a state that was lost, doubled
+or mixed up on a move shows in what the application gets.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -17,12 +22,15 @@ import msgspec
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
+from thalweg.middleware.adaptation import Adaptation, LocalMoves
 from thalweg.middleware.dataflow import Code, Dataflow, Node
-from thalweg.middleware.host_core import CoreConfig, HostCore
+from thalweg.middleware.host_core import HostCore
+from thalweg.middleware.run_state import CoreConfig, RunState
 
 CLIENT = "client"
 MAX_LOSSES = 6  # in a row, of messages that say the same
 MAX_EVENTS = 60_000
+PADDING = 18_000  # bytes of a state that has to travel as bulk
 PATIENT = CoreConfig(liveness_s=1e9, lease_s=2000.0)  # the adversary may be silent for long; it is not dead
 
 
@@ -53,8 +61,13 @@ def random_tree(random: Random, sources: int, hosts: list[str]) -> tuple[Dataflo
 
 
 def content(dataflow: Dataflow, name: str, index: int) -> Any:
-    """What partition ``index`` of a node has to be: everything it was combined from, in order."""
-    return (name, index, *(content(dataflow, producer, index) for producer in dataflow.by_name[name].inputs))
+    """What partition ``index`` of a node has to be: everything it was combined from, in order.
+
+    The third element is how many partitions an operator had combined before.
+    """
+    node = dataflow.by_name[name]
+    before = index if node.kind == "operator" else 0
+    return (name, index, before, *(content(dataflow, producer, index) for producer in node.inputs))
 
 
 class World:
@@ -69,14 +82,23 @@ class World:
         partitions: int | None,
         length: int | None,
         core_config: CoreConfig = PATIENT,
+        adaptation: Adaptation | None = None,
+        tree: tuple[Dataflow, dict[str, str]] | None = None,
     ) -> None:
         assert partitions is not None or length is not None
         self.mood = mood
         self.random = Random(mood.seed)
         self.names = [CLIENT, *(f"h{i}" for i in range(1, hosts))]
-        self.dataflow, self.placement = random_tree(self.random, sources, self.names)
+        self.dataflow, self.placement = tree or random_tree(self.random, sources, self.names)
         self.partitions = partitions
         self.length = length  # of the sources' streams
+        self.adaptation = adaptation
+        self.combined: dict[tuple[str, str], int] = {}  # (host, operator): the state of the code there
+        self.moves: Counter[str] = Counter()  # outcome and protocol
+        self.settled: list[dict[str, Any]] = []  # what hand-overs came to
+        self.proposals: list[dict[str, Any]] = []
+        self.faults: list[str] = []
+        self.pace_s: float | None = None  # of the application, if not that of messages
         self.cores = {
             name: HostCore(m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2"), core_config) for name in self.names
         }
@@ -91,6 +113,9 @@ class World:
         self._sequence = itertools.count()
         self._timers: dict[tuple[str, str], float] = {}
         self._losses: Counter[Any] = Counter()
+        self.dead: set[str] = set()
+        self.dies: tuple[str, float] = ("", 0.0)  # a host, and when
+        self._active: dict[str, set[str]] = {name: set() for name in self.names}  # the nodes on each host
 
     # --- the truth and what hosts know of it ---------------------------------------------------------
 
@@ -108,6 +133,7 @@ class World:
             peers=tuple(core.me for core in self.cores.values()),
             client=CLIENT,
             partitions=self.partitions,
+            moves=self.adaptation if isinstance(self.adaptation, LocalMoves) else None,
         )
 
     def _make_stale(self, host: str) -> None:
@@ -126,12 +152,24 @@ class World:
         stretch = 20.0 if self.random.random() < 0.05 else 1.0
         return self.now + self.random.expovariate(1 / mean) * stretch
 
+    def _due(self, at_s: float) -> float:
+        """When a timer really fires."""
+        return at_s + (self.random.expovariate(1 / self.mood.delay_s) if self.random.random() < 0.5 else 0.0)
+
+    def _error(self, host: str, command: type[e.Command]) -> str:
+        """What goes wrong where a host's shell does such a command."""
+        return ""
+
+    def _padding(self) -> int:
+        """States travel as control messages, or filled up to so many bytes as bulk."""
+        return 1 if self.random.random() < 0.5 else PADDING
+
     def _schedule(self, at: float, host: str, event: e.Event) -> None:
         heapq.heappush(self._events, (at, self.random.random(), next(self._sequence), host, event))
 
     def run(self) -> list[Any]:
         """Until nothing is left to happen: the run is over, and every host has forgotten it."""
-        self._schedule(0.0, CLIENT, e.RunRequested(self._install()))
+        self._schedule(0.0, CLIENT, e.RunRequested(self._install(), self.adaptation))
         for _ in range(MAX_EVENTS):
             if not self._events:
                 return self.delivered
@@ -146,6 +184,12 @@ class World:
         raise AssertionError(f"no end after {MAX_EVENTS} events: delivered {len(self.delivered)}, {nodes}")
 
     def _tell(self, host: str, event: e.Event) -> None:
+        victim, at_s = self.dies
+        if victim and self.now >= at_s:
+            self.dies = "", 0.0
+            self.kill(victim)
+        if host in self.dead:
+            return
         core = self.cores[host]
         known = "r" in core.runs
         commands = core.handle(event, self.now)
@@ -153,8 +197,21 @@ class World:
             self._make_stale(host)
         core.validate()
         self._check_memory(core)
+        self._check_owners(core)
         for command in commands:
             self._obey(host, command)
+
+    def kill(self, host: str, *, last_words: bool = False) -> None:
+        """With ``last_words``, what it has sent still arrives."""
+        self.dead.add(host)
+        self._active[host] = set()
+        if not last_words:
+            self._events = [
+                each
+                for each in self._events
+                if not (isinstance(each[-1], e.MessageReceived) and each[-1].sender == host)
+            ]
+            heapq.heapify(self._events)
 
     @staticmethod
     def _check_memory(core: HostCore) -> None:
@@ -167,6 +224,14 @@ class World:
                     assert node.output.index == node.retained.index + 1
                 assert all(output.index == node.index for output in node.inputs.values())
 
+    def _check_owners(self, core: HostCore) -> None:
+        """No node is on two hosts at any time."""
+        nodes = {name for run in core.runs.values() for name in run.nodes}
+        if nodes != self._active[core.host]:
+            self._active[core.host] = nodes
+            everywhere = Counter(itertools.chain.from_iterable(self._active.values()))
+            assert all(count == 1 for count in everywhere.values()), f"on two hosts: {everywhere}"
+
     # --- commands ------------------------------------------------------------------------------------
 
     def _obey(self, host: str, command: e.Command) -> None:
@@ -174,18 +239,43 @@ class World:
             case e.Send():
                 self._send(host, command)
             case e.SetTimer(key, at):
-                due = at + (self.random.expovariate(1 / self.mood.delay_s) if self.random.random() < 0.5 else 0)
+                due = self._due(at)
                 self._timers[host, key] = due
                 self._schedule(due, host, e.TimerFired(key))
+            case e.OpenRun(_, nodes):
+                self.combined.update(((host, node), 0) for node in nodes)
+            case e.OpenNode(run, node):
+                self.combined[host, node.name] = 0
+                self._schedule(self._later(), host, e.NodeOpened(run, node.name, self._error(host, e.OpenNode)))
+            case e.CloseNode(_, node):
+                del self.combined[host, node]
+            case e.TakeState(run, node, version):
+                error = self._error(host, e.TakeState)
+                state = b"" if error else str(self.combined[host, node]).encode().ljust(self._padding())
+                self._schedule(self._later(), host, e.StateTaken(run, node, version, state, "digest", error=error))
+            case e.RestoreState(run, node, version, state, digest):
+                assert digest == "digest"
+                self.combined[host, node] = int(state)
+                error = self._error(host, e.RestoreState)
+                self._schedule(self._later(), host, e.StateRestored(run, node, version, error))
             case e.RunOperator(run, node, index, inputs):
-                assert self.placement[node] == host
+                before = self.combined[host, node]
                 if not inputs and self.length is not None and index >= self.length:
                     done = e.OperatorFinished(run, node, index, end=True)
                 else:
-                    done = e.OperatorFinished(run, node, index, (node, index, *inputs), 8)
+                    done = e.OperatorFinished(run, node, index, (node, index, before, *inputs), 8)
+                if inputs:
+                    self.combined[host, node] += 1
                 self._schedule(self._later(), host, done)
-            case e.Record(_, kind):
+            case e.Record(_, "relocated", fields):
+                self.settled.append(fields)
+                self.moves[f"{fields['detail']['outcome']} {fields['detail']['protocol']}"] += 1
+            case e.Record(_, "proposal", fields):
+                self.proposals.append(fields["detail"])
+            case e.Record(_, kind, fields):
                 self.counts[kind] += 1
+                if kind == "fault" and "detail" in fields:
+                    self.faults.append(fields["detail"]["what"])
             case e.Ready(run):
                 self._schedule(self._later(), host, e.NextRequested(run))
             case e.Deliver(run, index, value, _, end):
@@ -196,14 +286,16 @@ class World:
                     self._schedule(self._later(), host, e.RunAbandoned(run))
                 else:
                     self.delivered.append(value)
-                    self._schedule(self._later(), host, e.NextRequested(run))
+                    self._schedule(self._later(self.pace_s), host, e.NextRequested(run))
             case e.Fail(run, reason):
                 self.failed = reason
                 self._schedule(self._later(), host, e.RunAbandoned(run))
             case e.Forgotten():
                 assert not self.forgotten
                 self.forgotten = True
-            case e.Meet() | e.OpenRun() | e.CloseRun():
+            case e.CloseRun():
+                self.combined = {key: count for key, count in self.combined.items() if key[0] != host}
+            case e.Meet() | e.Approach() | e.Placed() | e.Report():
                 pass
             case _:
                 raise AssertionError(f"{host} gave an unexpected command: {command}")
@@ -213,7 +305,7 @@ class World:
         assert send.to != host, f"{host} sends itself {send.message}"
         what = (getattr(send.message, field, "") for field in ("producer", "consumer", "index"))
         said = (host, send.to, type(send.message).__name__, *what)
-        lost = self.random.random() < self.mood.loss and self._losses[said] < MAX_LOSSES
+        lost = (self.random.random() < self.mood.loss and self._losses[said] < MAX_LOSSES) or send.to in self.dead
         self._losses[said] = self._losses[said] + 1 if lost else 0
         arrives = self._later()
         if send.bulk and not lost and self.random.random() < 0.5:  # of many chunks: the first is not let in unasked
@@ -227,9 +319,151 @@ class World:
                 self._schedule(arrives, send.to, received)
                 arrives = self._later()
         if send.bulk:
+            assert isinstance(send.message, m.Partition | m.Probe | m.State)
             if lost or self.random.random() < self.mood.loss:  # the news of its arrival may be lost as well
                 over: e.Event = e.TransferFailed(send.to, send.message)
                 self._schedule(self._later(max(1.0, self.mood.delay_s)), host, over)
             else:
-                over = e.TransferMeasured(send.to, send.message, send.size_bytes, 0.1)
+                over = e.TransferMeasured(send.to, send.message, send.size_bytes, self.random.uniform(0.01, 0.3))
                 self._schedule(arrives if self.random.random() < 0.8 else self._later(), host, over)
+
+
+# --- a network that does what a script says ---------------------------------------------------------
+
+SCRIPTED = CoreConfig(ping_s=0.5, liveness_s=3.0, lease_s=6.0, handoff_s=2.0, barrier_s=2.0)
+SCRIPTED_PLACEMENT = {"s1": "h1", "s2": "h2", "o": "h3", "r": "h5", "t": CLIENT}
+SCRIPTED_DATAFLOW = Dataflow(
+    (
+        Node("s1", "source", (), Code("s"), "h1"),
+        Node("s2", "source", (), Code("s"), "h2"),
+        Node("o", "operator", ("s1", "s2"), Code("o")),
+        Node("r", "operator", ("o",), Code("o")),
+        Node("t", "sink", ("r",), None, CLIENT),
+    )
+)
+BEGINS_S, MESSAGE_S, PACE_S = 1.0, 0.01, 0.1
+
+
+class Scripted(World):
+    """No chance and no fault but those of the script: at the moment that ``when`` says, ``then`` is done, once.
+
+    Hosts h4 and h6 hold nothing. ``commands`` that the shell answers with an error are listed in ``errors``. A
+    dead host hears and says nothing any more; so does a link that is ``cut``, in its one direction. A state that comes
+    as bulk is let in only where it is wanted.
+    """
+
+    def __init__(
+        self,
+        when: Callable[[Scripted], bool] | None = None,
+        then: Callable[[Scripted], None] | None = None,
+        *,
+        partitions: int = 10**6,
+        last_s: float = 6.0,
+    ) -> None:
+        tree = (SCRIPTED_DATAFLOW.validate(), dict(SCRIPTED_PLACEMENT))
+        mood = Mood(0, delay_s=MESSAGE_S)
+        super().__init__(mood, 7, 0, partitions=partitions, length=None, core_config=SCRIPTED, tree=tree)
+        self.pace_s = PACE_S
+        self.when, self.then = when, then
+        self.last_s = last_s  # the application goes on for so long after the moment
+        self.reached_s: float | None = None
+        self.cut: set[tuple[str, str]] = set()
+        self.errors: dict[type[e.Command], tuple[str, str]] = {}  # -> (host, error)
+        self.loses: Callable[[str, e.Send], bool] | None = None
+        self.again_s: tuple[float, ...] = ()  # every message comes again, so much later
+        self.padding = 1
+        self.delivered_s: list[float] = []
+        self.last_seen: dict[str, set[str]] = {}
+        self.target = ""  # where the operator that moves is to go
+        self.placed: dict[str, str] = dict(SCRIPTED_PLACEMENT)  # as the client says
+
+    # --- for scripts ---------------------------------------------------------------------------------
+
+    def run_at(self, host: str) -> RunState | None:
+        return self.cores[host].runs.get("r")
+
+    def tell(self, host: str, sender: str, message: m.Message, payload: Any = None) -> None:
+        """A message that nobody of these sent."""
+        self._schedule(self.now, host, e.MessageReceived(sender, message, payload))
+
+    def on(self, node: str) -> set[str]:
+        """The hosts that a node was on when the application had enough."""
+        return {name for name, nodes in self.last_seen.items() if node in nodes}
+
+    def at(self, at_s: float, host: str, event: e.Event) -> Scripted:
+        self._schedule(at_s, host, event)
+        return self
+
+    def configure(self, host: str, **limits: Any) -> None:
+        """Another configuration for one host, before anything has happened."""
+        config = msgspec.structs.replace(SCRIPTED, **limits)
+        self.cores[host] = HostCore(self.cores[host].me, config)
+
+    def limit(self, host: str, **limits: Any) -> None:
+        """Another configuration for one host from now on."""
+        core = self.cores[host]
+        core.config = msgspec.structs.replace(core.config, **limits)
+
+    # --- the network ----------------------------------------------------------------------------------
+
+    def _later(self, mean_s: float | None = None) -> float:
+        return self.now + (self.mood.delay_s if mean_s is None else mean_s)
+
+    def _due(self, at_s: float) -> float:
+        return at_s
+
+    def _error(self, host: str, command: type[e.Command]) -> str:
+        where, error = self.errors.get(command, ("", ""))
+        return error if where == host else ""
+
+    def _padding(self) -> int:
+        return self.padding
+
+    def _obey(self, host: str, command: e.Command) -> None:
+        if isinstance(command, e.Placed):
+            self.placed[command.node] = command.host
+        super()._obey(host, command)
+
+    def _tell(self, host: str, event: e.Event) -> None:
+        if isinstance(event, e.RunAbandoned):
+            self.last_seen = dict(self._active)
+        delivered = len(self.delivered)
+        super()._tell(host, event)
+        self.delivered_s += [self.now] * (len(self.delivered) - delivered)
+        if self.reached_s is None and self.when is not None and self.when(self):
+            self.reached_s = self.now
+            self._schedule(self.now + self.last_s, CLIENT, e.RunAbandoned("r"))
+            if self.then is not None:
+                self.then(self)
+
+    def _send(self, host: str, send: e.Send) -> None:
+        assert send.to != host, f"{host} sends itself {send.message}"
+        lost = send.to not in self.cores or send.to in self.dead or (host, send.to) in self.cut
+        lost = lost or (self.loses is not None and self.loses(host, send))
+        if send.bulk and isinstance(send.message, m.State):
+            lost = lost or not self.cores[send.to].wants(send.message)
+        received = e.MessageReceived(host, send.message, send.payload, send.size_bytes)
+        for after_s in () if lost else (0.0, *self.again_s):
+            self._schedule(self._later() + after_s, send.to, received)
+        if send.bulk and lost:
+            self._schedule(self.now + 1.0, host, e.TransferFailed(send.to, send.message))
+        elif send.bulk:
+            self._schedule(self._later(), host, e.TransferMeasured(send.to, send.message, send.size_bytes, MESSAGE_S))
+
+
+@contextmanager
+def traced(machine: type[Any], state: str) -> Iterator[set[tuple[Any, Any]]]:
+    """The entries of its table that the ``move`` of all such machines used; their state is attribute ``state``."""
+    used: set[tuple[Any, Any]] = set()
+    move = machine.move
+
+    def traced_move(self: Any, sign: Any) -> None:
+        entry = (getattr(self, state), sign)
+        move(self, sign)
+        used.add(entry)
+
+    machine.move = traced_move
+    try:
+        yield used
+    finally:
+        machine.move = move

@@ -4,8 +4,9 @@
     book << MessageReceived("h1", Demand(...)) >> [RunOperator(...)]
     book.at(0.5) << TimerFired("retry") >> [Send(...), SetTimer("retry", 1.5)]
 
-``>>`` compares all commands, in order; records of the event log are left out unless the expected list has some. The
-next ``<<`` fails when commands were given that nobody looked at: a book tells everything, or says ``>> ANY``.
+``>>`` compares all commands, in order; what does not change what happens (records of the event log, hints where to
+connect) is left out unless the expected list has some. The next ``<<`` fails when commands were given that nobody
+looked at: a book tells everything, or says ``>> ANY``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class _Any:
 
 
 ANY = _Any()
+ASIDES = e.Record | e.Approach
 
 
 class Playbook:
@@ -42,7 +44,7 @@ class Playbook:
         return self
 
     def __lshift__(self, event: e.Event) -> Playbook:
-        missed = _without_records(self.commands) if self._unread else []
+        missed = _without_asides(self.commands) if self._unread else []
         assert not missed, f"nobody expected {missed}"
         self.commands = self.core.handle(event, self.now)
         self._unread = True
@@ -55,8 +57,8 @@ class Playbook:
             return self
         wanted = list(expected)
         got = self.commands
-        if not any(isinstance(command, e.Record) for command in wanted):
-            got = _without_records(got)
+        if not any(isinstance(command, ASIDES) for command in wanted):
+            got = _without_asides(got)
         assert got == wanted, _difference(wanted, got)
         return self
 
@@ -76,8 +78,8 @@ class Playbook:
         return [command.kind for command in self.commands if isinstance(command, e.Record)]
 
 
-def _without_records(commands: list[e.Command]) -> list[e.Command]:
-    return [command for command in commands if not isinstance(command, e.Record)]
+def _without_asides(commands: list[e.Command]) -> list[e.Command]:
+    return [command for command in commands if not isinstance(command, ASIDES)]
 
 
 def _difference(wanted: list[Any], got: list[Any]) -> str:
@@ -120,6 +122,42 @@ class TransferOver:
         self.apply: Callable[[NodeCore], Any] = lambda node: ("taken", node.on_transfer_over(index) or [])
 
 
+class ToLeave:
+    """The node is to become light once partition ``after`` has been dispatched."""
+
+    def __init__(self, after: int = -1, *, recall: bool = False) -> None:
+        self.apply: Callable[[NodeCore], Any] = lambda node: ("taken", node.leave(after, recall=recall))
+
+
+class Stayed:
+    """It stays, or it has come: it goes on."""
+
+    def __init__(self) -> None:
+        self.apply: Callable[[NodeCore], Any] = lambda node: ("taken", node.stay())
+
+
+class Suspended:
+    """It is to dispatch nothing new."""
+
+    def __init__(self) -> None:
+        self.apply: Callable[[NodeCore], Any] = self._suspend
+
+    @staticmethod
+    def _suspend(node: NodeCore) -> Any:
+        node.suspend()
+        return "taken", []
+
+
+class Resumed:
+    """It may dispatch again."""
+
+    def __init__(self) -> None:
+        self.apply: Callable[[NodeCore], Any] = lambda node: ("taken", node.resume())
+
+
+Stimulus = Demanded | Arrived | Finished | TransferOver | ToLeave | Stayed | Suspended | Resumed
+
+
 class NodePlaybook:
     """``node << Demanded(0) >> [Ask(0)]``; what must change nothing: ``node << Demanded(0) >> "duplicate"``.
 
@@ -132,7 +170,7 @@ class NodePlaybook:
         self.actions: list[Any] = []
         self._before: Any = None
 
-    def __lshift__(self, stimulus: Demanded | Arrived | Finished | TransferOver) -> NodePlaybook:
+    def __lshift__(self, stimulus: Stimulus) -> NodePlaybook:
         self._before = state_of(self.node)
         self.verdict, self.actions = stimulus.apply(self.node)
         self.node.validate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -93,3 +94,35 @@ class Picky(Operator):
 
 def not_an_operator() -> int:
     return 3
+
+
+class Stubborn(Operator):
+    """Counts its partitions, and has a state that cannot be moved, in one of several ways."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        self.count = 0
+
+    @property
+    def state_version(self) -> int:
+        return os.getpid() if self.how == "version" else 1  # another one on every host
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        self.count += 1
+        return inputs[0] + np.uint8(self.count % 256)
+
+    def snapshot(self) -> Any:
+        match self.how:
+            case "snapshot":
+                raise ValueError("not now")
+            case "type":
+                return str(self.count)
+            case "size":
+                return bytes(64 * 1024 * 1024 + 1)
+            case _:
+                return self.count.to_bytes(8, "little")
+
+    def restore(self, state: bytes) -> None:
+        if self.how == "restore":
+            raise ValueError("not here")
+        self.count = int.from_bytes(state, "little")

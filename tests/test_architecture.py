@@ -22,14 +22,22 @@ MAY_IMPORT = {
 }
 # Decides, so it has no sockets, threads, clock, chance, files or logging of its own (DESIGN, "One core, three shells").
 PURE = (
+    "adaptation",
+    "barrier",
     "coordinator",
     "dataflow",
+    "epoch",
     "events",
+    "forecasting",
     "host_core",
     "messages",
+    "monitor",
     "network_view",
     "node",
     "probing",
+    "relocation",
+    "run_state",
+    "steering",
 )
 IMPURE = {
     "asyncio",

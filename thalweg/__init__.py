@@ -1,4 +1,4 @@
-"""Thalweg: combine data over a wide-area network, with operators placed where the network is fast.
+"""Thalweg: combine data over a wide-area network, with operators that move to where the network is fast.
 
 An embedder needs nothing but what is here::
 
@@ -6,7 +6,7 @@ An embedder needs nothing but what is here::
 
     scenes = {f"h{i + 1}": Code("scenes", {"site": i, "sites": 4, "seed": 1}) for i in range(4)}
     with LocalCluster(4) as cluster, Client(cluster) as client:
-        for partition in client.run(complete_binary_tree(scenes, Code("composite")), "one-shot"):
+        for partition in client.run(complete_binary_tree(scenes, Code("composite")), "global"):
             print(partition.index, partition.value.shape)
 """
 
@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from thalweg.middleware.adaptation import GlobalMoves, LocalMoves
     from thalweg.middleware.client import Client, Delivered, Run
     from thalweg.middleware.cluster import LocalCluster
     from thalweg.middleware.dataflow import (
@@ -43,9 +44,20 @@ if TYPE_CHECKING:
     )
     from thalweg.middleware.network_view import Link, LinkEstimate, LinksNeeded, NetworkView
     from thalweg.middleware.planning import CostParameters, Hints, Planner, PlanResult, get_cost_model, get_planner
-    from thalweg.operators import Composite, ImageFolderSource, Operator, SceneSource, Source, Value
+    from thalweg.operators import (
+        BestOfLast,
+        Composite,
+        ImageFolderSource,
+        Join,
+        Operator,
+        Running,
+        SceneSource,
+        Source,
+        Value,
+    )
 
 __all__ = [
+    "BestOfLast",
     "CapabilityError",
     "Client",
     "Code",
@@ -54,14 +66,17 @@ __all__ = [
     "Dataflow",
     "DataflowError",
     "Delivered",
+    "GlobalMoves",
     "Hints",
     "HostAbsentError",
     "HostLostError",
     "ImageFolderSource",
+    "Join",
     "Link",
     "LinkEstimate",
     "LinksNeeded",
     "LocalCluster",
+    "LocalMoves",
     "NetworkView",
     "Node",
     "Operator",
@@ -73,6 +88,7 @@ __all__ = [
     "ProtocolError",
     "Run",
     "RunError",
+    "Running",
     "SceneSource",
     "Source",
     "TestbedError",
@@ -91,6 +107,7 @@ __version__ = "0.1.0"
 # Where the names come from. They are imported when first used, so that a host process, which needs few of them, stays
 # small and starts fast.
 _HOME = {
+    "thalweg.middleware.adaptation": "GlobalMoves LocalMoves",
     "thalweg.middleware.client": "Client Delivered Run",
     "thalweg.middleware.cluster": "LocalCluster",
     "thalweg.middleware.dataflow": "Code Dataflow Node Placement complete_binary_tree left_deep_tree star_tree",
@@ -98,7 +115,7 @@ _HOME = {
     " PlacementError ProtocolError RunError TestbedError ThalwegError TraceError UsageError",
     "thalweg.middleware.network_view": "Link LinkEstimate LinksNeeded NetworkView",
     "thalweg.middleware.planning": "CostParameters Hints Planner PlanResult get_cost_model get_planner",
-    "thalweg.operators": "Composite ImageFolderSource Operator SceneSource Source Value",
+    "thalweg.operators": "BestOfLast Composite ImageFolderSource Join Operator Running SceneSource Source Value",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from thalweg.middleware.planning.costs import CostModel, CriticalPath, Evaluation, Position, evaluate
 from thalweg.middleware.planning.expected_period import ExpectedPeriod
 from thalweg.middleware.planning.hints import CostParameters, Hints, SupportsHints, propagate_hints
+from thalweg.middleware.planning.local import Local
 from thalweg.middleware.planning.period import Period
 from thalweg.middleware.planning.planners import (
     DownloadAll,
@@ -20,8 +21,10 @@ from thalweg.middleware.planning.problem import Problem
 from thalweg.middleware.planning.registry import (
     COST_MODELS,
     PLANNERS,
+    Strategy,
     get_cost_model,
     get_planner,
+    get_strategy,
 )
 
 __all__ = [
@@ -35,6 +38,7 @@ __all__ = [
     "Exhaustive",
     "ExpectedPeriod",
     "Hints",
+    "Local",
     "OneShot",
     "Period",
     "PlanResult",
@@ -43,10 +47,12 @@ __all__ = [
     "ProbedPlan",
     "Problem",
     "Step",
+    "Strategy",
     "SupportsHints",
     "evaluate",
     "get_cost_model",
     "get_planner",
+    "get_strategy",
     "plan_probing",
     "plan_result",
     "plan_with_probes",

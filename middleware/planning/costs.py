@@ -1,7 +1,8 @@
 """Cost models: what a placement costs, and which nodes are to blame.
 
 One interface for all (:class:`CostModel`, :class:`Position`). A model looks at a placement once
-(``at``) and then answers quickly what it would cost with a single operator elsewhere (``moves``).
+(``at``) and then answers quickly what it would cost with a single operator elsewhere (``moves``, for several operators
+``moves_of``).
 
 Branch and bound: an unknown link counts as infinitely fast, so every figure is a lower bound, and is exact
 as soon as all links of the placement are known. A placement whose lower bound exceeds the best cost known is
@@ -14,6 +15,7 @@ Sources: Ranganathan, Acharya, Saltz (1998), sections 2 and 2.1 (critical path).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -49,6 +51,10 @@ class Position:
             where[node] = host
             costs[host] = self.model.at(self.problem, where.copy()).lower_ns
         return costs
+
+    def moves_of(self, nodes: Sequence[int]) -> Nanoseconds:
+        """(nodes, hosts) :meth:`moves` of each of ``nodes``; a model that is faster for all together overrides it."""
+        return np.array([self.moves(node) for node in nodes]).reshape(len(nodes), len(self.problem.hosts))
 
 
 class CostModel(Protocol):
@@ -103,6 +109,16 @@ class CriticalPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def at(self, problem: Problem, where: Where) -> Position:
         return _SerialPosition(self, problem, where) if self.serialised else _PathPosition(self, problem, where)
+
+
+class SerialisedCriticalPath(CriticalPath, frozen=True, forbid_unknown_fields=True):
+    """The critical path with a node's inputs one after the other, under a name of its own."""
+
+    serialised: bool = True
+
+    @property
+    def name(self) -> str:
+        return "serialised-critical-path"
 
 
 class _PathPosition(Position):
@@ -169,7 +185,8 @@ class _SerialPosition(Position):
         super().__init__(model, problem, where)
         edge = problem.edge_ns(where).tolist()
         compute = problem.compute_ns[np.arange(len(problem.names)), where].tolist()
-        ready = problem.disk_ns.tolist()
+        self._ready = ready = problem.disk_ns.tolist()  # when each node's output is
+        self._compute = compute
         self._waits: list[tuple[int, ...]] = []  # the inputs whose transfers the node's start waited for
         for i, producers in enumerate(problem.inputs):
             free, arrival = 0.0, ready[i]
@@ -198,3 +215,50 @@ class _SerialPosition(Position):
             nodes.add(node)
             queue.extend(self._waits[node])
         return tuple(sorted(nodes))
+
+    def moves(self, node: int) -> Nanoseconds:
+        costs: Nanoseconds = self.moves_of((node,))[0]
+        return costs
+
+    def moves_of(self, nodes: Sequence[int]) -> Nanoseconds:
+        """All moves at once as columns, and up the tree node by node; only above a moving node do columns differ."""
+        problem, hosts = self.problem, len(self.problem.hosts)
+        columns = len(nodes) * hosts
+        where = np.repeat(self.where[:, np.newaxis], columns, axis=1)  # (nodes, columns)
+        moved = {node: slice(number * hosts, (number + 1) * hosts) for number, node in enumerate(nodes)}
+        for node, own in moved.items():
+            where[node, own] = np.arange(hosts)
+        edges = problem.edges_ns(where[:-1].T, where[problem.consumer[:-1]].T).T.copy()
+        ready: list[Nanoseconds | float] = list(self._ready)
+        changed = set(nodes)
+        for i, producers in enumerate(problem.inputs):
+            if i not in changed and changed.isdisjoint(producers):
+                continue
+            changed.add(i)
+            start = np.full(columns, problem.disk_ns[i])
+            if producers:
+                start = _last_arrival([ready[producer] for producer in producers], edges[list(producers)])
+            compute = np.full(columns, self._compute[i])
+            if i in moved:
+                compute[moved[i]] = problem.compute_ns[i]
+            ready[i] = start + compute
+        return np.broadcast_to(ready[-1], columns).reshape(len(nodes), hosts).copy()
+
+
+def _last_arrival(ready: Sequence[Nanoseconds | float], edges: Nanoseconds) -> Nanoseconds:
+    """(columns,) when the last input is there: ``ready`` of every input, ``edges`` (inputs, columns) its transfer.
+
+    The earliest ready goes first. One whose transfer takes nothing holds up none, as those after it are ready later.
+    """
+    if len(ready) == 2:
+        second_first = np.less(ready[1], ready[0])
+        early = np.minimum(ready[0], ready[1]) + np.where(second_first, edges[1], edges[0])
+        free: Nanoseconds = np.maximum(early, np.maximum(ready[0], ready[1]))
+        free += np.where(second_first, edges[0], edges[1])
+        return free
+    starts = np.array([np.broadcast_to(each, edges.shape[1]) for each in ready])
+    order = starts.argsort(axis=0)
+    free = np.zeros(edges.shape[1])
+    for start, edge in zip(np.take_along_axis(starts, order, 0), np.take_along_axis(edges, order, 0), strict=True):
+        free = np.maximum(free, start) + edge
+    return free

@@ -176,7 +176,7 @@ class OneShot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The best single move, if it is strictly cheaper than staying; LinksNeeded when that is open."""
         problem, where = position.problem, position.where
         rows = np.arange(len(candidates))
-        lower = np.array([position.moves(node) for node in candidates])  # (candidates, hosts)
+        lower = position.moves_of(candidates)  # (candidates, hosts)
         unknown = np.array([problem.unknown_moves(where, node) for node in candidates])
         stay = where[list(candidates)]
         lower[rows, stay] = np.inf

@@ -1,8 +1,9 @@
-"""Planners and cost models by name: built in, from an installed package's entry point, or by import path.
+"""Planners, cost models and strategies by name: built in, from an installed package's entry point, or by import path.
 
 A researcher's planner is any class with ``plan`` (see :class:`Planner`), used as ``--planner package.module:Class``
 or registered by its package under the entry-point groups ``thalweg.planners`` and ``thalweg.cost_models``. Names come
-from the user's own command line or configuration, never off the wire.
+from the user's own command line or configuration, never off the wire. A strategy is what a run is given by one name:
+the planner it begins with, and how operators move afterwards.
 """
 
 from __future__ import annotations
@@ -16,19 +17,41 @@ from typing import Any, cast
 
 import msgspec
 
+from thalweg.middleware.adaptation import Adaptation, GlobalMoves, LocalMoves, RandomMoves
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.planning.costs import CostModel, CriticalPath
+from thalweg.middleware.planning.costs import CostModel, CriticalPath, SerialisedCriticalPath
 from thalweg.middleware.planning.expected_period import ExpectedPeriod
+from thalweg.middleware.planning.local import Local
 from thalweg.middleware.planning.period import Period
 from thalweg.middleware.planning.planners import DownloadAll, Exhaustive, OneShot, Planner
+
+
+class Strategy(msgspec.Struct, frozen=True):
+    """A way to run a dataflow: the planner that places it at the start, and how its operators move (None: never)."""
+
+    initial: Planner
+    adaptation: Adaptation | None = None
+
 
 PLANNERS: Mapping[str, type[Planner]] = {
     "download-all": DownloadAll,
     "one-shot": OneShot,
     "exhaustive": Exhaustive,
+    "global": OneShot,
+    "local": Local,
+}
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "global": {"start": "current"}  # "the only modification is in the initialization step" (section 2.2)
+}
+# "The local algorithm uses the one-shot algorithm to compute a good initial placement" (section 2.3)
+ADAPTATIONS: Mapping[str, tuple[Planner, type[Adaptation]]] = {
+    "global": (OneShot(), GlobalMoves),
+    "local": (OneShot(), LocalMoves),
+    "random-moves": (DownloadAll(), RandomMoves),
 }
 COST_MODELS: Mapping[str, type[CostModel]] = {
     "critical-path": CriticalPath,
+    "serialised-critical-path": SerialisedCriticalPath,
     "period": Period,
     "expected-period": ExpectedPeriod,
 }
@@ -39,10 +62,27 @@ def get_planner(name: str, **options: Any) -> Planner:
 
     Raises UsageError for an unknown name or option, naming the nearest known.
     """
-    planner = _make("planner", PLANNERS, "thalweg.planners", name, options)
+    planner = _make("planner", PLANNERS, "thalweg.planners", name, {**_DEFAULTS.get(name, {}), **options})
     if not callable(getattr(planner, "plan", None)):
         raise UsageError(f"{name!r} is no planner: it has no method plan")
     return cast(Planner, planner)
+
+
+def get_strategy(name: str, **options: Any) -> Strategy:
+    """The strategy of that name: global, local, random-moves, or any planner's, after which operators stay.
+
+    ``options``: of the adaptation (:class:`GlobalMoves`, :class:`LocalMoves`, :class:`RandomMoves`), or of the
+    planner. Errors as :func:`get_planner`.
+    """
+    if name in ADAPTATIONS:
+        initial, kind = ADAPTATIONS[name]
+        return Strategy(initial, cast(Adaptation, _make("strategy", {name: kind}, "", name, options)))
+    if name not in PLANNERS and ":" not in name:
+        installed = [entry.name for entry in entry_points(group="thalweg.planners")]
+        if name not in installed:
+            known = list(dict.fromkeys([*PLANNERS, *ADAPTATIONS, *installed]))
+            raise UsageError(f"unknown strategy {name!r}{nearest(name, known)}, or package.module:Class")
+    return Strategy(get_planner(name, **options))
 
 
 def get_cost_model(name: str, **options: Any) -> CostModel:

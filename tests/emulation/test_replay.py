@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.emulation import supervisor_replay
-from thalweg.emulation.replay import GAP_S, SHARE, schedule
+from thalweg.emulation.replay import GAP_S, SHARE, ReplayHandle, schedule
 from thalweg.emulation.shaping import RATE_FLOOR_BPS, Shape
 from thalweg.emulation.supervisor_replay import Schedule, read_schedules
 from thalweg.emulation.traces import BandwidthTrace
@@ -108,3 +108,89 @@ def test_a_player_catches_up_in_one_batch_and_counts_its_lag(monkeypatch: pytest
     clock[0] = 200.0
     assert player.start() == 200.0
     assert batches[-1] == [("a", "b", 10), ("b", "a", 20)]
+
+
+def test_scaled_links_keep_their_factor_through_steps_and_laps_until_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(supervisor_replay.time, "monotonic", lambda: clock[0])
+    rates: dict[tuple[str, str], float] = {}
+
+    def shape(shapes) -> int:  # type: ignore[no-untyped-def]
+        found = [((source, target), one.rate_bps) for source, target, one in shapes]
+        rates.update(found)
+        return len(found)
+
+    links = [("a", "b"), ("b", "a"), ("a", "c")]
+    world = SimpleNamespace(links=dict.fromkeys(links, SimpleNamespace(shape=Shape(1.0))), shape=shape)
+    plans = [
+        Schedule(("a", "b"), array("d", [0, 2]), array("d", [10, 20]), 4.0),
+        Schedule(("b", "a"), array("d", [0]), array("d", [30]), 0.0),
+        Schedule(("a", "c"), array("d", [0]), array("d", [50]), 0.0),
+    ]
+    player = supervisor_replay.Player(world, plans)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not replayed"):
+        player.scale([("a", "b"), ("c", "a")], supervisor_replay.Scaling(0.5, 0.0), 1.0)
+    player.scale(links[:2], supervisor_replay.Scaling(0.1, 0.0), 3.0)
+    player.scale(links[:2], supervisor_replay.UNSCALED, 9.0)
+    for _ in range(2):  # every start begins unscaled
+        t0 = player.start()
+        seen = []
+        for at_s in (0.0, 2.0, 3.0, 4.0, 6.0, 8.0, 9.0, 10.0):
+            clock[0] = t0 + at_s
+            player.advance()
+            seen.append([rates[link] for link in links])
+        assert seen == [
+            [10, 30, 50], [20, 30, 50], [2, 3, 50], [1, 3, 50], [2, 3, 50], [1, 3, 50], [10, 30, 50], [20, 30, 50],
+        ]  # fmt: skip
+        assert player.next_due_s() == t0 + 12.0
+    clock[0] += 100.0  # long behind: the latest step, and the last factor
+    player.start()
+    clock[0] += 6.5
+    player.advance()
+    assert [rates[link] for link in links] == [2, 3, 50]
+
+
+def test_a_scaled_rate_stops_at_its_floor_and_one_below_it_stays() -> None:
+    scaling = supervisor_replay.Scaling(0.1, 50.0)
+    assert [scaling.of(rate) for rate in (1000.0, 500.0, 200.0, 50.0, 20.0)] == [100.0, 50.0, 50.0, 50.0, 20.0]
+    assert supervisor_replay.UNSCALED.of(7.0) == 7.0
+
+
+class Calls:
+    """Stands in for a supervisor."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, dict[str, object]]] = []
+
+    def call(self, op: str, descriptors: tuple[int, ...] = (), **given: object) -> dict[str, object]:
+        self.made.append((op, given))
+        return {}
+
+
+def test_a_scaling_is_told_in_wall_time_and_checked() -> None:
+    calls = Calls()
+    known = {("a", "b"): schedule(BandwidthTrace("c", np.array([0.0]), np.array([5e6])))}
+    handle = ReplayHandle(calls, known, 120.0, None)  # type: ignore[arg-type]
+    handle.scale([("a", "b")], 0.1, 300.0, 1e4)
+    told = {"links": [["a", "b"]], "factor": 0.1, "floor_bps": 1.2e6, "from_s": 2.5}
+    assert calls.made[-1] == ("replay_scale", told)
+    for links, factor, from_s, says in [
+        ([("b", "a")], 0.1, 0.0, "b → a is not replayed"),
+        ([("a", "b")], 0.0, 0.0, "factor"),
+        ([("a", "b")], float("nan"), 0.0, "factor"),
+        ([("a", "b")], 0.5, -1.0, "at least 0"),
+    ]:
+        with pytest.raises(UsageError, match=says):
+            handle.scale(links, factor, from_s)
+    assert len(calls.made) == 2
+
+
+@given(traces(), st.sampled_from([1.0, 7.0, 120.0]))
+def test_what_is_emulated_is_told_in_emulated_time(trace: BandwidthTrace, time_scale: float) -> None:
+    found = schedule(trace, time_scale)
+    handle = ReplayHandle(Calls(), {("a", "b"): found}, time_scale, None)  # type: ignore[arg-type]
+    told = handle.emulated()["a", "b"]
+    for at_s, rate_bps in zip(found.times_s.tolist(), found.rates_bps.tolist(), strict=True):
+        assert told.rate_at((at_s + 1e-6) * time_scale) * time_scale == pytest.approx(rate_bps)
+    if len(found.times_s) > 1:
+        assert told.duration_s == pytest.approx(trace.duration_s)

@@ -76,12 +76,12 @@ class Run:
             detail = {"digest": digest(self.seed if seed is None else seed, index)}
             self.add(t, "client", "delivered", placement, index=index, size_bytes=131072, detail=detail)
 
-    def flow(self, placement: str, mean_s: float, link_rows: int = 600) -> None:
+    def flow(self, placement: str, mean_s: float, link_rows: int = 600, places: dict[str, str] | None = None) -> None:
         """A whole placement: deliveries every ``mean_s`` or so, its transfers, links and host load."""
         self.placements.append(placement)
         links = TREE.get(placement, TREE["one-shot"])
         self.add(0.0, "client", "started", placement)
-        plan = {"planner": placement, "predicted_s": mean_s * 0.9, "placement": {"op0": "h2"}}
+        plan = {"planner": placement, "predicted_s": mean_s * 0.9, "placement": places or {"op0": "h2"}}
         probed = 0 if placement == "download-all" else 2
         self.add(0.0, "client", "placed", placement, detail=plan | {"probed": probed})
         now, times = mean_s * 3, []
@@ -113,6 +113,73 @@ class Run:
                 rss = 48_000_000 + step * 20_000 + (6_000_000 if host == "client" else 0)
                 self.add(now * step / 60, host, "host_load", placement, value=cpu, size_bytes=rss)
         self.add(now, "client", "finished", placement)
+
+    def move(
+        self,
+        placement: str,
+        node: str,
+        source: str,
+        target: str,
+        at: float,
+        *,
+        version: int = 1,
+        pause: float = 4.0,
+        size_bytes: int = 65_536,
+        protocol: str = "barrier",
+        reason: str = "",
+    ) -> None:
+        """A handover suspended at ``at``: decided 1 s before, state out after 1/4 of the pause and in after 1/2,
+        resumed after 3/4, first output 2 s after that; settled, at the old host, when the pause is over."""
+        more = {"node": node, "index": version, "size_bytes": size_bytes}
+        ago = {"decided": pause + 1.0, "suspended": pause, "state_out": pause * 3 / 4}
+        said = {"outcome": "moved", "protocol": protocol, "reason": reason, "why": "", "version": version, "ago": ago}
+        self.add(at + pause, source, "relocated", placement, peer=target, duration_s=pause, detail=said, **more)
+        said = {"version": version, "ago": {"state_in": pause / 4 + 2.0, "resumed": 2.0}}
+        output = at + pause * 3 / 4 + 2.0
+        self.add(output, target, "arrived", placement, peer=source, duration_s=pause / 4 + 2.0, detail=said, **more)
+
+    def stay(self, placement: str, node: str, source: str, target: str, at: float, why: str, version: int = 1) -> None:
+        """A handover that came to nothing before its suspension."""
+        said = {"outcome": "stayed", "protocol": "epoch", "reason": "cheaper there", "why": why, "version": version}
+        detail = said | {"ago": {"decided": 0.5}}
+        self.add(at, source, "relocated", placement, node=node, peer=target, size_bytes=0, detail=detail)
+
+    def estimate(
+        self, t: float, source: str, target: str, rate: float, truth: float | None, how: str | None = "passive"
+    ) -> None:
+        """A bandwidth estimate; ``how`` None is a record of a version that only probed."""
+        detail = {"src": source, "dst": target, "rate_bps": rate, "truth_bps": truth, "how": how}
+        detail = {key: value for key, value in detail.items() if value is not None}
+        self.add(t, source, "estimate", self.placements[-1], peer=target, value=rate, detail=detail)
+
+    def adapt(self, placement: str, moves: int, operators: int = 7) -> None:
+        """A placement under which operators move: its flow, moves by both protocols, stays, plannings, estimates."""
+        dice, end_s = self.random, 12.0 * self.images
+        at = {f"op{i}": f"h{dice.randint(1, 8)}" for i in range(operators)}
+        places = at | {"sink": "client"} | {f"source@h{i}": f"h{i}" for i in range(1, 9)}
+        self.flow(placement, 12.0, link_rows=80, places=places)
+        for number in range(moves):
+            node, when = f"op{dice.randrange(operators)}", end_s * (number + dice.random()) / moves
+            target = dice.choice([host for host in ("client", *(f"h{i}" for i in range(1, 9))) if host != at[node]])
+            if number % 5 == 4:
+                self.stay(placement, node, at[node], target, when, f"{target} has no room", number)
+                continue
+            protocol = dice.choice(["barrier", "epoch"])
+            options = {"pause": dice.lognormvariate(1, 0.4), "size_bytes": dice.randrange(1 << 18)}
+            reason = f"h{number} > {target} fell to 0.1 Mbit/s, 12.3 s instead of 20.1 s"
+            self.move(
+                placement, node, at[node], target, when, version=number, protocol=protocol, reason=reason, **options
+            )
+            at[node] = target
+            self.add(when, "client", "plan", placement, duration_s=dice.random(), detail={"decision": "propose"})
+            self.add(when, at[node], "epoch", placement, node=node, detail={"decision": dice.choice(["move", "stay"])})
+            self.add(when, "client", "proposal", placement, detail={"outcome": dice.choice(["committed", "aborted"])})
+            for how in ("passive", "passive", "probe"):
+                truth = dice.uniform(5e4, 6e5)
+                self.estimate(when, at[node], "client", truth * dice.lognormvariate(0, 0.08), truth, how)
+        for host in ("h1", "h2"):
+            detail = {"news_bytes": 4_000, "probe_bytes": 1_000, "bytes_sent": 1_000_000}
+            self.add(end_s, host, "monitor", placement, detail=detail)
 
     def prove(self, errors: dict[tuple[str, str], tuple[float, float]]) -> None:
         """Link proofs: link to (asked bits per second on the wire, relative error)."""

@@ -134,6 +134,28 @@ def test_spark_finds_what_the_run_itself_told(new_run: Any, spark_session: Spark
     assert_close(msgspec.to_builtins(there), msgspec.to_builtins(summarize_run(folder)))
 
 
+@pytest.mark.spark
+def test_spark_finds_the_moves_that_the_run_itself_told(new_run: Any, spark_session: SparkSession) -> None:
+    """Also of two runs at once, of moves without details or without a placement."""
+    runs = [new_run("a", images=40, time_scale=30.0), new_run("b", images=40, seed=2, time_scale=150.0)]
+    for run, moves in zip(runs, (40, 7), strict=True):
+        run.flow("download-all", 24.0, link_rows=16)
+        run.adapt("global", moves)
+        run.adapt("local", 2 * moves)
+        run.add(30.0, "h1", "relocated", "global", node="op0")
+        run.add(31.0, "h1", "relocated", node="op0", duration_s=99.0)
+        run.add(31.0, "h1", "estimate", peer="h2", value=2.0, detail={"truth_bps": 1.0, "how": "probe"})
+    here = [summarize_run(run.write()) for run in runs]
+    there = analyze_runs(spark_session, load_runs([run.folder for run in runs]))
+    for one, other in zip(there, here, strict=True):
+        assert_close(json.loads(to_json([one])), json.loads(to_json([other])))
+    moved = there[0].placements["global"]
+    assert (moved.relocations, moved.stayed) == (33, 8)
+    assert moved.timeline_wall is not None
+    assert 28 <= moved.timeline_wall.moves <= 32  # the one without details does not say when it was suspended
+    assert there[0].estimates.count == 3 * (32 + 64) + 1
+
+
 def assert_close(one: Any, other: Any, where: str = "") -> None:
     if isinstance(one, dict):
         assert one.keys() == other.keys(), where

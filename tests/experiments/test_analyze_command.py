@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 from thalweg.experiments import spark
 from thalweg.experiments.analysis import analyze_runs, load_runs
 from thalweg.experiments.analyze_command import analyze
-from thalweg.experiments.tables import print_runs, seconds
+from thalweg.experiments.moves import Errors, EstimateErrors
+from thalweg.experiments.tables import estimates_lines, print_runs, seconds, size
 from thalweg.middleware.errors import CapabilityError, UsageError
 
 if TYPE_CHECKING:
@@ -66,6 +67,29 @@ def test_table_then_paths(new_run: Any) -> None:
     ]
     assert len(list((folder / "plots").glob("*.png"))) == 5
     assert json.loads((folder / "summary.json").read_text())["run"] == "run-a [1]"
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("shared_spark")
+def test_moves_are_listed_when_asked_for(new_run: Any) -> None:
+    few, many = new_run("few"), new_run("many", seed=2)
+    few.adapt("global", 10)
+    many.adapt("random-moves", 30)
+    folders = [str(few.write()), str(many.write())]
+    done = CliRunner().invoke(app, [folders[0], "--no-plots"])
+    assert done.stdout.count("stayed: ") == 2
+    assert done.stdout.count(" fell to 0.1") == 8
+    done = CliRunner().invoke(app, [folders[1], "--no-plots"])
+    assert f"random-moves: 30 handovers; thalweg analyze {folders[1]} --moves lists them" in done.stdout
+    assert "stayed: " not in done.stdout
+    done = CliRunner().invoke(app, [*folders, "--no-plots", "--moves"])
+    assert done.stdout.count("stayed: ") == 8
+    done = CliRunner().invoke(app, [folders[1], "--no-plots", "--moves", "--json"])
+    said = json.loads(done.stdout)["placements"]["random-moves"]
+    assert (said["relocations"], said["stayed"], len(said["moves"])) == (24, 6, 30)
+    assert "moves" not in json.loads((many.folder / "summary.json").read_text())["placements"]["random-moves"]
+    done = CliRunner().invoke(app, [folders[0], "--no-plots", "--json"])
+    assert "moves" not in json.loads(done.stdout)["placements"]["global"]
 
 
 @pytest.mark.spark
@@ -126,6 +150,10 @@ def test_tables_fit_80_columns(new_run: Any, spark_session: SparkSession) -> Non
         run.placements = ["download-all", "one-shot", "global", "a-placement-with-a-rather-long-name-of-its-own"]
         for factor, placement in enumerate(run.placements, 1):
             run.deliver(placement, [(3456.7 * factor * (i + 1), i) for i in range(20 - factor // 4)])
+        run.move("a-placement-with-a-rather-long-name-of-its-own", "an-operator-of-mine", "h10", "client", 123456.7)
+        run.stay("global", "op0", "h1", "h2", 1.0, "the-target-h2-does-not-answer-and-this-is-one-very-long-word")
+        run.estimate(1.0, "h1", "h2", 9e9, 1.0)
+        run.estimate(1.0, "h1", "h2", 9e5, 1e5, "probe")
         runs.append(run.write())
     summaries = analyze_runs(spark_session, load_runs(runs))
     out = io.StringIO()
@@ -134,6 +162,11 @@ def test_tables_fit_80_columns(new_run: Any, spark_session: SparkSession) -> Non
     assert max(map(len, lines)) <= 80
     assert "20/12000" in out.getvalue()
     assert "all 2 runs" in out.getvalue()
+    assert "stayed: " not in out.getvalue()
+    handovers = io.StringIO()
+    print_runs(summaries[:1], Console(file=handovers, width=80))
+    assert max(map(len, handovers.getvalue().splitlines())) <= 80
+    assert "stayed: " in handovers.getvalue()
     heads = [line for line in lines if "median s" in line]
     cells = [line for line in lines if line.lstrip().startswith("one-shot")]
     assert [head.index("median s") + len("median s") for head in heads] == [
@@ -148,3 +181,22 @@ def test_tables_fit_80_columns(new_run: Any, spark_session: SparkSession) -> Non
 )
 def test_seconds_have_three_digits(value: float | None, text: str) -> None:
     assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (65_536, "66 KB"), (999_600, "1.0 MB"), (12_345_678_901, "12 GB")],
+)
+def test_sizes_have_their_unit(value: int, text: str) -> None:
+    assert size(value) == text
+
+
+def test_estimates_are_told_by_how_only_where_there_are_both() -> None:
+    passive, probe = Errors(3, 0.05, 0.1), Errors(1, 0.2, 0.2)
+    assert estimates_lines(EstimateErrors()) == []
+    assert estimates_lines(EstimateErrors(3, 0.05, 0.1, passive)) == ["estimates: 3, median error 5.0%, p95 10.0%"]
+    assert estimates_lines(EstimateErrors(4, 0.06, 0.18, passive, probe)) == [
+        "estimates: 4, median error 6.0%, p95 18.0%",
+        "  passive: 3, median error 5.0%, p95 10.0%",
+        "  probe: 1, median error 20.0%, p95 20.0%",
+    ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from thalweg.experiments import plots
-from thalweg.experiments.plots import BUCKETS, RunSeries, colour, plot_run
+from thalweg.experiments.plots import BUCKETS, CLIENT_COLOUR, HOST_COLOURS, RunSeries, colour, plot_run
 from thalweg.experiments.records import load_run
 from thalweg.middleware.errors import RunError
 
@@ -71,16 +71,69 @@ def test_pictures_of_a_run(new_run: Any) -> None:
     assert colour(["x", "y"], "y") == "#D55E00"
 
 
+def test_pictures_of_moves(new_run: Any) -> None:
+    """Each host has its colour, the one it has in the legend; a crowded placement is drawn, too."""
+    run = new_run(images=40)
+    run.flow("one-shot", 14.0, link_rows=16)
+    run.adapt("global", 12)
+    run.adapt("random-moves", 150)
+    folder = run.write()
+    paths = plot_run(folder, load_run(folder))
+    assert [path.name for path in paths[-2:]] == ["moves.png", "estimates.png"]
+    with Image.open(paths[-2]) as image:
+        colours = {"#{:02X}{:02X}{:02X}".format(*pixel) for _, pixel in image.convert("RGB").getcolors(1 << 24)}
+    assert {*HOST_COLOURS[:8], CLIENT_COLOUR} <= colours
+
+
+def test_who_was_where(new_run: Any) -> None:
+    """At the first host until the first suspension, at the next from the settlement on; where it stayed, no change."""
+    run = new_run(images=2)
+    run.placements = ["global"]
+    run.add(
+        0.0,
+        "client",
+        "placed",
+        "global",
+        detail={"placement": {"op0": "h1", "op1": "h1", "source@h1": "h1", "sink": "client"}},
+    )
+    run.deliver("global", [(50.0, 0), (100.0, 1)])
+    run.move("global", "op0", "h1", "h2", 20.0, pause=4.0, version=1)
+    run.move("global", "op0", "h2", "h3", 60.0, pause=2.0, version=2, protocol="epoch")
+    run.stay("global", "op0", "h3", "h1", 80.0, "no room", version=3)
+    run.move("global", "op2", "h4", "h1", 90.0, version=1)
+    folder = run.write()
+    series = RunSeries(folder, load_run(folder))
+    assert plots._operators(series, "global") == ["op0", "op1", "op2"]  # the others are pinned
+    own = {node: [move for move in series.moves["global"] if move.node == node] for node in ("op0", "op1", "op2")}
+    assert plots._stays(own["op0"], "h1", 100.0) == [(0.0, 20.0, "h1"), (24.0, 60.0, "h2"), (62.0, 100.0, "h3")]
+    assert plots._stays(own["op1"], "h1", 100.0) == [(0.0, 100.0, "h1")]
+    assert plots._stays(own["op2"], None, 100.0) == [(0.0, 90.0, "h4"), (94.0, 100.0, "h1")]
+    assert [plots._mark(move) for move in own["op0"]] == ["barrier", "epoch", "stayed"]
+
+
+@given(st.integers(0, 20_000))
+def test_sampling_bounds_the_points_and_keeps_their_spacing(points: int) -> None:
+    sampled = plots._Sampled()
+    for i in range(points):
+        sampled.add((float(i), 0.0))
+    kept = [i for i, _ in sampled.points]
+    assert len(kept) <= plots.POINTS
+    assert len(kept) >= min(points, plots.POINTS // 2)
+    assert kept == [float(i) for i in range(0, points, sampled.stride)]
+
+
 def test_every_axis_has_its_unit(new_run: Any) -> None:
     run = new_run()
     run.flow("one-shot", 14.0)
+    run.adapt("local", 10)
     folder = run.write()
     info = load_run(folder)
     for name, figure in plots._figures(RunSeries(folder, info), info):
         labels = [figure.get_supxlabel(), *(axes.get_xlabel() for axes in figure.axes)]
-        assert any(unit in " ".join(labels) for unit in ("(min)", "(emulated s", "%", "(MB)")), name
+        assert any(unit in " ".join(labels) for unit in ("(min)", "(emulated s", "%", "(MB)", "Mbit/s")), name
         for axes in figure.axes:
-            if axes.get_visible() and not name.startswith("links"):
+            shared = name.startswith("links") or (name == "moves" and axes is not figure.axes[-1])
+            if axes.get_visible() and not shared:
                 assert axes.get_xlabel(), name
 
 

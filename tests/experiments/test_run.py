@@ -8,6 +8,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,70 @@ def test_netns_shapes_the_links_that_the_flow_crosses(tmp_path: Path) -> None:
     assert estimates
     assert all(one["truth_bps"] > 0 for one in estimates)
     assert {row["kind"] for row in table} >= {"proof", "link", "replay"}
+
+
+def test_random_moves_move_and_deliver_the_same(tmp_path: Path) -> None:
+    done = thalweg(
+        *("run", "--testbed", "loopback", "--servers", "4", "--images", "40", "--image-bytes", "4000", "--seed", "7"),
+        *("--placement", "random-moves", "--moves", "10", "--operator", "mixed", "--forecaster", "median"),
+        *("--out", "a", "--json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    placement = result["placements"]["random-moves"]
+    assert placement["delivered"] == 40
+    assert placement["digest"] == result["reference_digest"]
+    assert placement["relocations"] == 10
+    config = tomllib.loads((tmp_path / "a" / "run.toml").read_text())["config"]
+    assert config["adaptation"]["random-moves"] == {"type": "random-moves", "moves": 10, "seed": 7}
+    assert (config["operator"], config["forecaster"]) == ("mixed", "median")
+
+
+@pytest.mark.netns
+def test_a_collapse_befalls_every_placement_alike(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    for rate_bps in (60_000, 90_000, 100_000, 150_000):
+        rows = f"time_s,bandwidth_bps\n0,{rate_bps}\n300,{rate_bps * 1.1}\n600,{rate_bps * 0.9}\n"
+        (tmp_path / "traces" / f"{rate_bps}.csv").write_text(rows)
+    done = thalweg(
+        *("run", "--testbed", "netns", "--servers", "4", "--images", "36", "--seed", "2", "--traces", "traces"),
+        *("--time-scale", "300", "--link-mean", "0.1mbit", "--scenario", "collapse", "--out", "a"),
+        *("--placement", "one-shot", "--placement", "global"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    collapse = tomllib.loads((tmp_path / "a" / "run.toml").read_text())["config"]["collapse"]
+    host = collapse["host"]
+    assert host != "client"
+    assert f"the links of {host} have 10% of their rate" in done.stdout
+    assert "operators ended elsewhere" in done.stdout
+    log = pq.read_table(tmp_path / "a" / "events.parquet").to_pylist()
+    for row in log:
+        row["detail"] = json.loads(row["detail"]) if row["detail"] else {}
+    placed = [row for row in log if row["kind"] == "placed"]
+    assert [(row["placement"], row["detail"]["shared"]) for row in placed] == [
+        ("one-shot", False),
+        ("global", True),
+    ]
+    plans = [row["detail"]["placement"] for row in placed]
+    assert plans[0] == plans[1]
+    came = [row for row in log if row["kind"] == "scenario"]
+    assert [(row["placement"], row["host"], row["t_s"]) for row in came] == [
+        ("one-shot", host, 300.0),
+        ("global", host, 300.0),
+    ]
+    asked: dict[tuple[str, str], dict[bool, list[float]]] = {}
+    for row in log:
+        if row["kind"] == "link" and row["placement"] == "one-shot" and abs(row["t_s"] - 300.0) > 100.0:
+            both = asked.setdefault((row["host"], row["peer"]), {False: [], True: []})
+            both[row["t_s"] > 300.0].append(row["detail"]["asked_bps"])
+    ratios = {link: np.mean(both[True]) / np.mean(both[False]) for link, both in asked.items() if all(both.values())}
+    fell = {link for link, ratio in ratios.items() if ratio < 0.25}
+    assert fell == {link for link in ratios if host in link} != set()
+    estimates = [row for row in log if row["kind"] == "estimate" and row["placement"] == "one-shot"]
+    assert estimates
+    assert all(row["detail"]["truth_bps"] > 0 for row in estimates)
 
 
 @pytest.mark.netns
@@ -143,6 +208,14 @@ def test_own_images_and_a_corrupt_one(tmp_path: Path) -> None:
         (["--link-mean", "900mbit", "--time-scale", "100"], "lower --link-mean or --time-scale"),
         (["--cost", "beauty"], "beauty"),
         (["--dtype", "float"], "dtype"),
+        (["--period", "60"], "--period goes with --placement global or --placement local"),
+        (["--placement", "global", "--k", "2"], "--k goes with --placement local"),
+        (["--placement", "global", "--period", "0"], "period_s is 0.0"),
+        (["--operator", "runing"], "did you mean 'running'"),
+        (["--forecaster", "medan"], "medan"),
+        (["--scenario", "flood"], "flood"),
+        (["--scenario", "collapse", "--testbed", "loopback"], "loopback has none"),
+        (["--scenario", "collapse", "--link-mean", "0.2mbit"], "raise --time-scale or --link-mean"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(tmp_path: Path, arguments: list[str], says: str) -> None:

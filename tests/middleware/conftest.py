@@ -14,7 +14,8 @@ from thalweg.middleware import messages as m
 from thalweg.middleware.client import Client
 from thalweg.middleware.cluster import LocalCluster
 from thalweg.middleware.dataflow import Code, Dataflow, Node
-from thalweg.middleware.host_core import CoreConfig, HostCore
+from thalweg.middleware.host_core import HostCore
+from thalweg.middleware.run_state import CoreConfig
 
 CODE = Code("some")
 TESTS = Path(__file__).parents[1]

@@ -19,7 +19,7 @@ from thalweg.middleware.client import Client, Run, say_hello
 from thalweg.middleware.cluster import LocalCluster
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, left_deep_tree, star_tree
 from thalweg.middleware.errors import DataflowError, HostLostError, PlacementError, RunError, UsageError
-from thalweg.middleware.host_core import CoreConfig
+from thalweg.middleware.run_state import CoreConfig
 from thalweg.operators.reference import digest, reference_run
 
 MIX = Code("runtime_codes:Mix")
@@ -219,7 +219,7 @@ def test_usage_errors(client: Client, cluster: LocalCluster) -> None:
         client.run(star_tree(blocks(["h7"]), MIX), {"op0": "h1"})
     with pytest.raises(UsageError, match="at least 1, not 0"):
         client.run(flow, {"op0": "h1"}, partitions=0)
-    with pytest.raises(UsageError, match="unknown planner"):
+    with pytest.raises(UsageError, match="unknown strategy"):
         client.run(flow, "two-shot")
     with pytest.raises(UsageError, match="a host has that name"):
         Client(cluster, name="h1")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from playbook import ANY, Playbook
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
 from thalweg.middleware.coordinator import REMOVE_TRIES
-from thalweg.middleware.host_core import CoreConfig
+from thalweg.middleware.run_state import CoreConfig
 
 Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
@@ -83,7 +84,7 @@ def test_install_is_repeated_to_those_that_have_not_answered(asked: Playbook, ma
 
 def test_a_host_that_cannot_take_part_ends_the_run(asked: Playbook) -> None:
     refusal = m.Installed("r", "h2", "no location for node 'o'")
-    asked << got("h2", refusal) >> [e.Fail("r", "host 'h2' cannot take part: no location for node 'o'")]
+    asked << got("h2", refusal) >> [e.Fail("r", "host 'h2', which holds o, cannot take part: no location for node 'o'")]
     asked << got("h1", m.Installed("r", "h1")) >> []
     asked << got("h2", refusal) >> []  # one failure is enough
 
@@ -190,3 +191,53 @@ def test_a_run_closed_while_it_is_being_installed_is_removed(asked: Playbook) ->
     asked << got("h1", m.Installed("r", "h1")) >> []
     asked << got("h2", m.Installed("r", "h2", "too late")) >> []
     asked.at(0.5) << e.TimerFired("install r") >> []
+
+
+@pytest.fixture
+def spare(make_book: Book, make_install: Make) -> Playbook:
+    """A client whose run is ready, with h1 and h2, which hold nodes, and h3, which does not."""
+    install = make_install()
+    install = msgspec.structs.replace(install, peers=(*install.peers, m.Peer("h3", "tcp://h3:1", "tcp://h3:2")))
+    book = make_book("client", CONFIG)
+    book << e.RunRequested(install) >> ANY
+    assert len(book.sent("h3")) == 1
+    book << got("h1", m.Installed("r", "h1")) >> []
+    book << got("h2", m.Installed("r", "h2")) >> [e.Ready("r")]  # h3 is not waited for
+    return book
+
+
+def test_a_lost_host_that_holds_nothing_does_not_end_the_run(spare: Playbook) -> None:
+    spare << got("h3", m.Installed("r", "h3")) >> []
+    lost = m.Lost("r", "h3", ())
+    spare << got("h3", m.Pong("r", False)) >> [e.Send("r", "h1", lost), e.Send("r", "h2", lost)]
+    assert spare.recorded() == ["fault"]
+    assert spare.core.runs["r"].hosts == {"client", "h1", "h2"}
+    spare << e.PeerLost("r", "h3") >> []
+    spare.at(2.0) << e.TimerFired("ping r") >> ANY  # again: it may have been lost, and has no answer
+    assert spare.sent("h1") == [m.Ping("r"), lost]
+    assert spare.sent("h3") == []
+
+
+def test_a_host_that_cannot_take_part_and_holds_nothing_is_left_out(spare: Playbook) -> None:
+    spare << got("h3", m.Installed("r", "h3", "no disk")) >> ANY
+    assert spare.core.runs["r"].hosts == {"client", "h1", "h2"}
+    spare.at(0.5) << e.TimerFired("install r") >> []
+
+
+def test_what_was_on_a_lost_host_without_the_clients_knowledge_ends_the_run(spare: Playbook) -> None:
+    spare << e.PeerLost("r", "h3") >> ANY
+    commit = m.Located("r", (m.Location("o", "h3", 2),))
+    reason = "host 'h3', which holds o, went away"
+    spare << got("h2", commit) >> [e.Placed("r", "o", "h3"), e.Fail("r", reason)]
+    spare << got("h2", commit) >> []
+
+
+def test_hosts_tell_what_is_on_a_lost_host(make_book: Book, make_install: Make) -> None:
+    book = make_book("h1")
+    book << got("client", make_install()) >> ANY
+    book << got("h2", m.Located("r", (m.Location("o", "h3", 2),))) >> []
+    told = e.Send("r", "client", m.Located("r", (m.Location("o", "h3", 2),)))
+    for _ in range(2):
+        book << got("client", m.Lost("r", "h3", ())) >> [told]
+    book << got("h9", m.Lost("r", "h2", ())) >> []  # only the client's word counts
+    book << got("client", m.Lost("r", "h3", (m.Location("o", "h2", 3),))) >> []

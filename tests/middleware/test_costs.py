@@ -16,6 +16,7 @@ from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
     CriticalPath,
+    ExpectedPeriod,
     Hints,
     Period,
     Position,
@@ -32,6 +33,9 @@ MODELS: list[CostModel] = [
     Period(interface="duplex"),
     Period(interface="independent"),
     Period(node_cycles=False),
+    ExpectedPeriod(),
+    ExpectedPeriod(2.5),
+    ExpectedPeriod(60.0),
 ]
 rates = st.sampled_from([0.0, 1e3, 5e4, 2e5, 1e6, 1e7]) | st.floats(1e3, 1e8)
 
@@ -69,6 +73,7 @@ def problems(draw: st.DrawFn, *, all_known: bool = True) -> tuple[Problem, Place
         disk_bytes_per_s=draw(st.sampled_from([3e6, math.inf])),
         compute_factor=draw(st.sampled_from([0.0, 1.0])),
         host_compute_factor={"a": 2.0},
+        cores=draw(st.sampled_from([1, 3])),
     )
     pairs = [(a, b) for a in HOSTS for b in HOSTS if a != b]
     known = pairs if all_known else draw(st.lists(st.sampled_from(pairs), unique=True))
@@ -117,7 +122,7 @@ def period_s(problem: Problem, placement: Placement, model: Period) -> float:
 
     for node in problem.dataflow.nodes:
         host = placement[node.name]
-        add(("processor", host), compute_s(problem, placement, node.name))
+        add(("processor", host), compute_s(problem, placement, node.name) / problem.costs.cores)
         arrivals = [transfer_s(problem, placement, name) for name in node.inputs]
         cycle = (max if independent else sum)(arrivals or [0.0]) + compute_s(problem, placement, node.name)
         if node.kind != "sink":
@@ -166,6 +171,20 @@ def test_moves_are_what_a_fresh_look_gives(case: tuple[Problem, Placement], mode
     for node, movable in enumerate(problem.movable):
         if movable:
             assert position.moves(node).tolist() == Position.moves(position, node).tolist()
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(all_known=False), st.sampled_from(MODELS), st.randoms(use_true_random=False))
+def test_moves_of_many_nodes_are_each_ones(
+    case: tuple[Problem, Placement], model: CostModel, rng: random.Random
+) -> None:
+    problem, placement = case
+    position = model.at(problem, problem.where(placement))
+    nodes = [node for node, movable in enumerate(problem.movable) if movable]
+    nodes = rng.sample(nodes, rng.randint(0, len(nodes)))
+    together = position.moves_of(nodes)
+    assert together.shape == (len(nodes), len(HOSTS))
+    assert together.tolist() == [Position.moves(position, node).tolist() for node in nodes]
 
 
 @settings(max_examples=100, deadline=None)

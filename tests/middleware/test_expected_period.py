@@ -104,3 +104,27 @@ def test_a_shape_without_an_expectation_is_refused() -> None:
         ExpectedPeriod(1.0)
     with pytest.raises(UsageError, match="above 1"):
         get_cost_model("expected-period", shape=0.5)
+
+
+@pytest.mark.parametrize("shape", [1.5, 4.0, 31.0])
+def test_a_load_that_was_all_but_the_whole_sum_leaves_no_trace(shape: float) -> None:
+    """The way to one host is slow: taken off, its load leaves what rounding would have lost beside it."""
+    model = ExpectedPeriod(shape)
+    for seed in range(4):
+        fast = problem(9, seed, seed % 2)
+        slow = {
+            (a, b): LinkEstimate(of.rate_bps * (1e-5 if b == "h1" else 1)) for (a, b), of in fast.view.estimates.items()
+        }
+        given = Problem(fast.dataflow, fast.hosts, NetworkView(slow), fast.hints, COSTS)
+        where = given.at_sink(None)
+        nodes = np.flatnonzero(given.movable).tolist()
+        where[nodes[-1]] = given.host_index["h1"]
+        costs = model.at(given, where).moves_of(nodes)
+        assert costs[-1].max() > 1e3 * costs[-1].min()
+        for node, of in zip(nodes, costs, strict=True):
+            for host, cost in enumerate(of):
+                moved = where.copy()
+                moved[node] = host
+                assert cost == model.at(given, moved).lower_ns
+                naive = sum((load / 1e6) ** shape for load in loads(given, moved)) ** (1 / shape) * 1e6
+                assert cost / 1e9 == pytest.approx(naive, rel=1e-6)

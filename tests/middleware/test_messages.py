@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from typing import Any, get_args
 
 import msgspec
@@ -10,9 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thalweg.middleware import messages as m
+from thalweg.middleware.adaptation import LocalCost, LocalMoves
+from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.epoch import BookState
 from thalweg.middleware.errors import ProtocolError
 
 BIG = 2**40
+VERSION = bytes([m.PROTOCOL_VERSION])
 
 
 def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
@@ -27,6 +33,21 @@ def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
             return st.integers(kind.ge if kind.ge is not None else -BIG, at_most)
         case msgspec.inspect.FloatType():
             return st.floats(kind.ge, kind.le, allow_nan=False)
+        case msgspec.inspect.BytesType():
+            return st.binary(max_size=12)
+        case msgspec.inspect.StructType(cls=cls) if cls is LocalMoves:  # it checks more than types can say
+            return st.builds(
+                LocalMoves,
+                period_s=st.floats(0.001, 1e6),
+                k=st.integers(0, 10),
+                hysteresis=st.floats(0, 10),
+                seed=st.integers(-BIG, BIG),
+                cost=st.sampled_from(get_args(LocalCost)),
+                startup_s=st.floats(0, 10),
+            )
+        case msgspec.inspect.StructType(cls=cls) if cls is BookState:
+            book = st.tuples(*[strategy_of(field.type) for field in kind.fields])
+            return book.map(lambda book: BookState(book[0], *sorted(book[1:3], reverse=True), *_plain(book[3:])))
         case msgspec.inspect.BoolType():
             return st.booleans()
         case msgspec.inspect.NoneType():
@@ -50,14 +71,39 @@ def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
     raise AssertionError(f"no strategy for {kind}")
 
 
+def _plain(rest: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The rest of a book's fields (unmarked, last, …), such that they can be."""
+    unmarked, last, *others = rest
+    return (unmarked and last >= 0, last, *others)
+
+
 CONTROL = get_args(m.Control)
-chunks = strategy_of(msgspec.inspect.type_info(m.Chunk)).filter(
-    lambda c: c.total_bytes <= m.PROBE_BYTES if isinstance(c.message, m.Probe) else not c.message.end
-)
+
+
+def fitting(chunk: m.Chunk) -> bool:
+    """Whether a chunk says the same of its size and kind in both its parts."""
+    match chunk.message:
+        case m.Probe():
+            return chunk.total_bytes <= m.PROBE_BYTES
+        case m.State():
+            return chunk.message.inline is None
+    return not chunk.message.end
+
+
+def with_size(chunk: m.Chunk) -> m.Chunk:
+    if not isinstance(chunk.message, m.State):
+        return chunk
+    state = msgspec.structs.replace(chunk.message, size_bytes=chunk.total_bytes)
+    return msgspec.structs.replace(chunk, message=state, dtype="")
+
+
+chunks = strategy_of(msgspec.inspect.type_info(m.Chunk)).filter(fitting).map(with_size)
 
 
 def messages_of(kind: type[Any]) -> st.SearchStrategy[Any]:
     every = strategy_of(msgspec.inspect.type_info(kind))
+    if kind is m.State:
+        return every.map(lambda state: msgspec.structs.replace(state, inline=state.inline or b""))
     return every.map(lambda part: msgspec.structs.replace(part, end=True)) if kind is m.Partition else every
 
 
@@ -125,7 +171,7 @@ def test_a_cut_message_is_a_protocol_error(message: Any, data: st.DataObject) ->
         (b"", "not Thalweg's"),
         (b"TW\x01", "not Thalweg's"),
         (b"XX\x01\x90", "not Thalweg's"),
-        (b"TW\x02" + m.encode(m.Hello())[3:], "protocol version 2; this host speaks 1"),
+        (b"TW\x01" + m.encode(m.Hello())[3:], "protocol version 1; this host speaks 2"),
         (m.encode(m.Hello()) + b"\xc0", "does not decode"),
         (m.encode(m.Ping("r"))[:3] + b"\x92\xa4Nope\xa1r", "does not decode"),
         (m.encode(m.Demand("r", "p", "c", 1, 65)), "<= 64"),
@@ -155,9 +201,39 @@ def test_bulk_limits() -> None:
     with pytest.raises(ProtocolError, match="1073741824"):
         m.decode_chunk(m.encode(m.Chunk(1, m.MAX_PARTITION_BYTES + 1, 0, part)))
     with pytest.raises(ProtocolError, match="a probe of 16385 bytes"):
-        m.decode_chunk(m.encode(m.Chunk(1, 16_385, 0, m.Probe("r", 1, PEER, PEER, True))))
+        m.decode_chunk(m.encode(m.Chunk(1, 16_385, 0, m.Probe("r", 1, PEER, True))))
     with pytest.raises(ProtocolError, match="the end of 'p' came as bulk"):
         m.decode_chunk(m.encode(m.Chunk(1, 0, 0, m.Partition("r", "p", "c", 7, end=True))))
+
+
+STATE = m.State("r", "o", 1, 0, -1, 1, 8, "sha256:x")
+DOUBLE = b"\xcb"  # msgpack's mark of one
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        m.Chunk(1, 8, 0, STATE, "<f8", ()),
+        m.Chunk(1, 8, 0, STATE, "<f8", (1,)),
+        m.Chunk(1, 9, 0, STATE),
+        m.Chunk(1, 8, 0, msgspec.structs.replace(STATE, inline=b"12345678")),
+    ],
+    ids=["an array without a shape", "an array", "another size", "inline as well"],
+)
+def test_a_state_in_bulk_is_bytes_of_the_size_it_says(wrong: m.Chunk) -> None:
+    assert m.decode_chunk(m.encode(m.Chunk(1, 8, 0, STATE))).message == STATE
+    with pytest.raises(ProtocolError, match=r"^the state of 'o' came as bulk, but says it has other bytes$"):
+        m.decode_chunk(m.encode(wrong))
+
+
+@pytest.mark.parametrize("period_s", [0.0, 1e-300, 0.000999, -1.0, math.inf, math.nan])
+def test_a_period_in_which_a_host_would_do_nothing_but_decide_is_a_protocol_error(period_s: float) -> None:
+    locations = (m.Location("s", "h1", 1),)
+    frame = m.encode(m.Install("r", Dataflow(()), locations, (), "client", moves=LocalMoves(period_s=0.125)))
+    assert frame.count(DOUBLE + struct.pack(">d", 0.125)) == 1
+    shorter = frame.replace(struct.pack(">d", 0.125), struct.pack(">d", period_s))
+    with pytest.raises(ProtocolError, match=r"period_s is .*; it must be at least 0\.001 seconds and finite"):
+        m.decode_control(shorter)
 
 
 def test_an_oversized_frame_is_refused_unread() -> None:
@@ -169,13 +245,13 @@ def test_nesting_without_end_is_a_protocol_error() -> None:
     text = msgspec.msgpack.encode
     code = b"\x82" + text("use") + text("u") + text("params") + b"\x81" + text("k") + b"\x91" * 100_000
     node = b"\x83" + text("name") + text("n") + text("kind") + text("source") + text("code") + code
-    frame = m.MAGIC + b"\x01\x96" + text("Install") + text("r") + b"\x81" + text("nodes") + b"\x91" + node
+    frame = m.MAGIC + VERSION + b"\x96" + text("Install") + text("r") + b"\x81" + text("nodes") + b"\x91" + node
     with pytest.raises(ProtocolError, match="recursion"):
         m.decode_control(frame)
 
 
 def test_a_declared_length_takes_no_memory() -> None:
     text = msgspec.msgpack.encode
-    frame = m.MAGIC + b"\x01\x93" + text("Located") + text("r") + b"\xdd\xff\xff\xff\xff"
+    frame = m.MAGIC + VERSION + b"\x93" + text("Located") + text("r") + b"\xdd\xff\xff\xff\xff"
     with pytest.raises(ProtocolError, match="truncated"):
         m.decode_control(frame)

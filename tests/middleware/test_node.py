@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playbook import Arrived, Demanded, Finished, NodePlaybook, TransferOver, state_of
+from playbook import (
+    Arrived,
+    Demanded,
+    Finished,
+    NodePlaybook,
+    Resumed,
+    Stayed,
+    Stimulus,
+    Suspended,
+    ToLeave,
+    TransferOver,
+    state_of,
+)
 
 from thalweg.middleware.dataflow import Code, Node
-from thalweg.middleware.diagrams import node_diagram, state_diagram
 from thalweg.middleware.node import (
     TRANSITIONS,
     Ask,
     Dispatch,
     Hand,
     InvalidTransition,
+    Lighten,
     NodeCore,
     Output,
     Phase,
@@ -144,6 +155,44 @@ def sink_ends_at_the_limit() -> NodePlaybook:
     return book
 
 
+def operator_is_light_before_its_first_demand() -> NodePlaybook:
+    book = operator()
+    book << ToLeave() >> []
+    book << Demanded(0) >> [Lighten(0)]
+    book << Stayed() >> [Ask(0)]
+    return book
+
+
+def operator_calls_its_demands_back() -> NodePlaybook:
+    book = operator_gathers_runs_and_dispatches()
+    book << ToLeave(0, recall=True) >> [Lighten(1)]
+    book << Arrived("a", 1, "a1") >> "duplicate"  # it is demanded again by whoever goes on
+    return book
+
+
+def operator_is_light_when_its_output_has_gone() -> NodePlaybook:
+    book = operator()
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("a", 0, "a0") >> []
+    book << ToLeave() >> []  # it has an input in hand
+    book << Arrived("b", 0, "b0") >> [Run(0, ("a0", "b0"))]
+    book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Lighten(1)]
+    assert book.node.retained == out(0, "ab0")
+    return book
+
+
+def a_light_operator_goes_on() -> NodePlaybook:
+    book = operator_is_light_when_its_output_has_gone()
+    book << Demanded(1) >> []  # taken notice of
+    assert book.node.retained is None
+    book << Stayed() >> [Ask(1)]
+    book << Stayed() >> []
+    book << Arrived("a", 1, "a1") >> []
+    book << Arrived("b", 1, "b1") >> [Run(1, ("a1", "b1"))]
+    book << Finished(1, "ab1") >> [Dispatch(out(1, "ab1")), Ask(2)]
+    return book
+
+
 WALKS: dict[tuple[Phase, Trigger], Callable[[], NodePlaybook]] = {
     (Phase.IDLE, Trigger.DEMANDED): source_runs_when_demanded_and_prefetches_one,
     (Phase.GATHERING, Trigger.GATHERED): operator_gathers_runs_and_dispatches,
@@ -153,6 +202,10 @@ WALKS: dict[tuple[Phase, Trigger], Callable[[], NodePlaybook]] = {
     (Phase.HOLDING, Trigger.DISPATCHED): operator_holds_until_demanded,
     (Phase.HOLDING, Trigger.EXHAUSTED): source_ends_its_stream,
     (Phase.IDLE, Trigger.EXHAUSTED): sink_ends_at_the_limit,
+    (Phase.IDLE, Trigger.FROZEN): operator_is_light_before_its_first_demand,
+    (Phase.GATHERING, Trigger.FROZEN): operator_calls_its_demands_back,
+    (Phase.HOLDING, Trigger.FROZEN): operator_is_light_when_its_output_has_gone,
+    (Phase.LIGHT, Trigger.THAWED): a_light_operator_goes_on,
 }
 
 
@@ -175,6 +228,60 @@ def test_the_end_at_the_sink_is_handed_once() -> None:
     book = sink_hands_the_end()
     book << Arrived("o", 3, end=True) >> "duplicate"
     book << Arrived("o", 5, "more") >> "ahead"
+
+
+def test_an_operator_leaves_only_after_the_partition_it_is_told() -> None:
+    book = operator()
+    book << ToLeave(1, recall=True) >> []
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("a", 0) >> []
+    book << Arrived("b", 0) >> [Run(0, (None, None))]
+    book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Ask(1)]
+    book << Demanded(1) >> []
+    book << Arrived("a", 1) >> []
+    book << Arrived("b", 1) >> [Run(1, (None, None))]
+    book << Finished(1, "ab1") >> [Dispatch(out(1, "ab1")), Lighten(2)]
+
+
+def test_an_operator_that_is_called_back_lets_go_of_an_input_that_has_come() -> None:
+    book = operator()
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("a", 0, "a0") >> []
+    book << ToLeave(recall=True) >> [Lighten(0)]
+    assert book.node.inputs == {}
+    book << Stayed() >> [Ask(0)]  # of both; the producer has it still
+    book << Arrived("a", 0, "a0") >> []
+    book << Arrived("b", 0, "b0") >> [Run(0, ("a0", "b0"))]
+
+
+def test_an_operator_that_has_ended_does_not_become_light() -> None:
+    book = operator_passes_the_end_on_without_running()
+    book << ToLeave(recall=True) >> []
+    book << Stayed() >> []
+    assert book.node.phase is Phase.ENDED
+
+
+def test_an_operator_that_has_come_asks_where_the_other_left_off() -> None:
+    book = NodePlaybook(NodeCore.come(Node("o", "operator", ("a", "b"), CODE), None, 7, 7))
+    book << Stayed() >> [Ask(7)]
+    book << Demanded(7) >> "duplicate"
+    book << Arrived("a", 7) >> []
+    book << Arrived("b", 7) >> [Run(7, (None, None))]
+    book << Finished(7, "ab7") >> [Dispatch(out(7, "ab7")), Ask(8)]
+
+
+def test_a_suspended_source_holds_what_is_demanded_until_it_resumes() -> None:
+    book = source()
+    book << Demanded(0) >> [Run(0, ())]
+    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), Run(1, ())]
+    book << Suspended() >> []
+    assert book.node.suspend() == 0  # the last it has dispatched
+    book << Finished(1, "p1") >> []
+    book << Demanded(0) >> [Dispatch(out(0, "p0"), again=True)]  # nothing new
+    book << Demanded(1) >> []
+    book << Resumed() >> [Dispatch(out(1, "p1")), Run(2, ())]
+    book << Suspended() >> []
+    book << Resumed() >> []  # nothing is demanded
 
 
 def test_an_ended_source_is_not_run_again() -> None:
@@ -248,18 +355,24 @@ def test_the_last_partition_of_a_limited_run_stays_retained_after_the_end() -> N
             st.builds(Arrived, st.sampled_from(["a", "b", "o", "x"]), st.integers(-1, 5), end=st.booleans()),
             st.builds(Finished, st.integers(-1, 5), end=st.booleans()),
             st.builds(TransferOver, st.integers(-1, 5)),
+            st.builds(ToLeave, st.integers(-1, 5), recall=st.booleans()),
+            st.builds(Stayed),
+            st.builds(Suspended),
+            st.builds(Resumed),
         ),
         max_size=40,
     ),
 )
 @settings(max_examples=150, deadline=None)
 def test_any_order_of_anything_keeps_the_invariants(
-    kind: Callable[[int | None], NodePlaybook], limit: int | None, steps: list[Demanded]
+    kind: Callable[[int | None], NodePlaybook], limit: int | None, steps: list[Stimulus]
 ) -> None:
     book = kind(limit)
     handed: list[int] = []
     first_dispatches: list[int] = []
     for step in steps:
+        if (isinstance(step, ToLeave) and kind is not operator) or (isinstance(step, Suspended) and kind is not source):
+            continue  # only operators leave, and only sources are suspended
         before = state_of(book.node)
         book << step  # validates
         if book.verdict != "taken":
@@ -270,18 +383,3 @@ def test_any_order_of_anything_keeps_the_invariants(
         first_dispatches += [action.output.index for action in sends if not action.again]
     assert handed == list(range(len(handed)))
     assert first_dispatches == list(range(len(first_dispatches)))
-
-
-# --- the diagram ------------------------------------------------------------------------------------
-
-
-def test_the_diagram_in_the_docs_is_the_table() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "node.md").read_text()
-    drawn = re.findall(r"```mermaid\n(.*?)```", page, re.DOTALL)
-    assert drawn == [node_diagram()], "paste what python -m thalweg.middleware.diagrams prints into docs/node.md"
-
-
-def test_a_diagram_has_every_transition_and_the_final_states() -> None:
-    text = state_diagram({("a", "go"): "b", ("b", "back"): "a", ("b", "stop"): "c"}, "a")
-    lines = [line.strip() for line in text.splitlines()]
-    assert lines == ["stateDiagram-v2", "[*] --> a", "a --> b: go", "b --> a: back", "b --> c: stop", "c --> [*]"]

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from thalweg.middleware.adaptation import GlobalMoves, LocalCost, LocalMoves, RandomMoves
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import PlacementError, UsageError
 from thalweg.middleware.network_view import Link, LinkEstimate, LinksNeeded, NetworkView
@@ -24,18 +25,28 @@ from thalweg.middleware.planning import (
     CriticalPath,
     DownloadAll,
     Exhaustive,
+    ExpectedPeriod,
     Hints,
+    Local,
     OneShot,
     Period,
     PlanResult,
     Problem,
+    Strategy,
     get_cost_model,
     get_planner,
+    get_strategy,
     plan_probing,
     plan_with_probes,
 )
 
-MODELS: list[CostModel] = [CriticalPath(), CriticalPath(serialised=True), Period(), Period(interface="independent")]
+MODELS: list[CostModel] = [
+    CriticalPath(),
+    CriticalPath(serialised=True),
+    Period(),
+    Period(interface="independent"),
+    ExpectedPeriod(),
+]
 COSTS = CostParameters()
 
 
@@ -293,6 +304,89 @@ def test_bad_starts_are_refused() -> None:
         case.plan(OneShot(start="current"), CriticalPath())
 
 
+# --- the local algorithm's decisions ----------------------------------------------------------------
+
+
+def local_by_hand(case: Case, gate: bool) -> tuple[Placement, list[tuple[str, str]]]:
+    """Section 2.3 word for word: level by level from the sources, the longest way from a producer to the consumer."""
+    dataflow, placement = case.dataflow, dict(case.current)
+    moves = []
+
+    def transfer_s(source: str, target: str, name: str) -> float:
+        rate_bps = case.view.rate_bps(source, target)
+        assert rate_bps
+        return 0.0 if source == target else COSTS.startup_s + case.hints.output_bytes[name] * 8 / rate_bps
+
+    for level in sorted({dataflow.level[name] for name in dataflow.operators}, reverse=True):
+        problem = Problem(dataflow, case.hosts, case.view, case.hints, COSTS)
+        critical = problem.names_of(CriticalPath().at(problem, problem.where(placement)).critical())
+        for name in dataflow.operators:
+            if dataflow.level[name] != level or (gate and name not in critical):
+                continue
+            producers, consumer = dataflow.by_name[name].inputs, dataflow.consumers[name][0]
+
+            def local_s(host: str, name: str = name, producers: Any = producers, consumer: str = consumer) -> float:
+                into = [transfer_s(placement[producer], host, producer) for producer in producers]
+                return max(into) + case.hints.compute_s[name] + transfer_s(host, placement[consumer], name)
+
+            sites = [placement[name], *(placement[producer] for producer in producers), placement[consumer]]
+            best = min(sites, key=local_s)
+            if local_s(best) < local_s(placement[name]):
+                moves.append((name, best))
+                placement[name] = best
+    return placement, moves
+
+
+@some
+@given(cases, st.booleans())
+def test_local_is_every_operators_own_decision_in_turn(case: Case, gate: bool) -> None:
+    result = case.plan(Local(gate=gate), CriticalPath())
+    placement, moves = local_by_hand(case, gate)
+    assert [(step.node, step.target) for step in result.steps] == moves
+    assert result.placement == placement
+    assert result.cost_s == case.cost_s(placement, CriticalPath())
+    assert result.initial_cost_s == case.cost_s(case.current, CriticalPath())
+
+
+local_costs: list[LocalCost] = ["critical-path", "period", "expected-period"]
+
+
+@some
+@given(cases, models, st.sampled_from(local_costs), st.integers(0, 3), st.booleans())
+def test_local_asks_for_the_links_it_needs(case: Case, model: CostModel, cost: LocalCost, k: int, gate: bool) -> None:
+    planner = Local(k=k, gate=gate, cost=cost)
+    full = case.plan(planner, model)
+    probed = plan_with_probes(
+        planner,
+        case.dataflow,
+        case.hosts,
+        NetworkView({}),
+        case.current,
+        hints=case.hints,
+        costs=COSTS,
+        model=model,
+        probe=lambda links: {link: case.view.estimates[link] for link in links},
+    )
+    assert probed.complete
+    assert (probed.result.placement, probed.result.cost_s) == (full.placement, full.cost_s)
+    assert probed.result.links_used <= probed.asked
+
+
+def test_local_begins_where_one_shot_ends_and_keeps_pins() -> None:
+    case = Case(2, 6, "binary")
+    case.current = None  # type: ignore[assignment]
+    one_shot = case.plan(OneShot(), CriticalPath())
+    local = case.plan(Local(gate=False), CriticalPath())
+    assert local.initial_cost_s == one_shot.cost_s
+    assert all(step.node in case.dataflow.operators for step in local.steps)
+    pinned = [
+        Node(node.name, node.kind, node.inputs, node.code, "client" if node.kind == "operator" else node.pinned)
+        for node in case.dataflow.nodes
+    ]
+    case.dataflow = Dataflow(tuple(pinned))
+    assert case.plan(Local(gate=False, k=6), CriticalPath()).steps == ()
+
+
 # --- a researcher's planner and cost model, by import path ----------------------------------------
 
 
@@ -325,15 +419,39 @@ def test_planners_and_cost_models_by_name_and_import_path(monkeypatch: pytest.Mo
     case = Case(1, 3, "star")
     result = case.plan(get_planner("my_research:AtFirstSource", source=1), CriticalPath())
     assert result.placement["op0"] == "s1"
-    assert get_planner("one-shot", start="current") == OneShot(start="current")
+    assert get_planner("one-shot", start="current") == get_planner("global") == OneShot(start="current")
+    assert get_planner("global", batch=9) == OneShot(start="current", batch=9)
+    assert get_planner("local", k=2) == Local(k=2)
+    assert get_strategy("my_research:AtFirstSource", source=1).adaptation is None
     assert get_cost_model("period", interface="duplex") == Period(interface="duplex")
+
+
+def test_a_strategy_is_where_a_run_begins_and_how_it_goes_on() -> None:
+    assert get_strategy("download-all") == Strategy(DownloadAll(), None)
+    assert get_strategy("one-shot", batch=3) == Strategy(OneShot(batch=3), None)
+    assert get_strategy("exhaustive", limit=9) == Strategy(Exhaustive(9), None)
+    assert get_strategy("global", period_s=60.0) == Strategy(OneShot(), GlobalMoves(period_s=60.0))
+    assert get_strategy("local", k=2, gate=False) == Strategy(OneShot(), LocalMoves(k=2, gate=False))
+    assert get_strategy("random-moves", moves=7, seed=1) == Strategy(DownloadAll(), RandomMoves(7, 1))
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
         (lambda: get_planner("one-short"), "unknown planner 'one-short'; did you mean 'one-shot'?"),
-        (lambda: get_planner("zzz"), "known are download-all, one-shot, exhaustive"),
+        (lambda: get_planner("zzz"), "known are download-all, one-shot, exhaustive, global, local"),
+        (lambda: get_planner("local", cost="perod"), "Invalid enum value 'perod'"),
+        (lambda: Local(k=-1), "k is -1"),
+        (lambda: get_strategy("globl"), "unknown strategy 'globl'; did you mean 'global'?"),
+        (lambda: get_strategy("random-move"), "did you mean 'random-moves'?"),
+        (
+            lambda: get_strategy("local", peroid_s=3),
+            "strategy 'local' has no option 'peroid_s'; did you mean 'period_s'?",
+        ),
+        (lambda: get_strategy("global", k=3), "strategy 'global' has no option 'k'"),
+        (lambda: get_strategy("global", period_s="soon"), "Expected `float`, got `str`"),
+        (lambda: get_strategy("local", k=-1), "k is -1"),
+        (lambda: get_strategy("one-shot", statr="client"), "no option 'statr'; did you mean 'start'?"),
         (lambda: get_planner("one-shot", statr="client"), "no option 'statr'; did you mean 'start'?"),
         (lambda: get_planner("one-shot", start="here"), "Invalid enum value 'here'"),
         (lambda: get_planner("no_such_module:Planner"), "cannot be imported"),

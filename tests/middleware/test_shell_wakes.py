@@ -23,7 +23,7 @@ def test_no_event_waits_for_the_next_timer() -> None:
     late: list[str] = []
 
     def tell(name: str) -> None:
-        message = m.ProbeResult("r", name, "h1", 1.0)
+        message = m.ProbeResult("r", m.Estimate(name, "h1", 1, 0, 1, 0))
         for _ in range(ROUNDS):
             heard[name].clear()
             shell.tell(e.MessageReceived("peer", message))

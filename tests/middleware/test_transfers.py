@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from thalweg.middleware.errors import OperatorError, ProtocolError
-from thalweg.middleware.messages import MAX_PARTITION_BYTES, Chunk, Partition
+from thalweg.middleware.messages import MAX_PARTITION_BYTES, Chunk, Credit, Partition
 from thalweg.middleware.transfers import (
     CHUNK_BYTES,
     WINDOW_CHUNKS,
@@ -145,12 +145,12 @@ def test_any_header_gives_a_value_of_just_these_bytes_or_a_protocol_error(
 # --- chunks -----------------------------------------------------------------------------------------
 
 
-def send_all(out: Outgoing) -> list[tuple[Chunk, Any]]:
+def send_all(out: Outgoing, now: float = 0.0) -> list[tuple[Chunk, Any]]:
     """The chunks that the credit allows, taken."""
     taken = []
     for chunk, piece in out.chunks():
         taken.append((chunk, piece))
-        out.advance(piece.nbytes)
+        out.advance(piece.nbytes, now)
     return taken
 
 
@@ -176,7 +176,7 @@ def test_chunks_keep_the_window_and_add_up_to_the_value(size: int, credit_every:
         for chunk, piece in arrived:
             assert not complete or size == 0
             complete = incoming.add(chunk, memoryview(piece))
-        out.credit = incoming.received
+        out.credited(Credit(1, incoming.received, complete), 1.0, 1.0)
         under_way += send_all(out) if out.sent < size else []
     assert complete
     assert_same(value_of(chunk.dtype, chunk.shape, incoming.buffer.data), value)
@@ -201,3 +201,94 @@ def test_a_chunk_beyond_the_declared_length_is_an_error() -> None:
         incoming.add(Chunk(1, 10, 0, PART), memoryview(bytes(11)))
     with pytest.raises(ProtocolError):
         incoming.add(Chunk(1, 12, 0, PART), memoryview(bytes(5)))
+
+
+# --- the time a transfer takes ----------------------------------------------------------------------
+
+RATE = 1e6  # bytes per second
+WAY_S = 0.05  # one way, for chunks and credits
+
+
+class Line:
+    """A connection: chunks arrive in the order they were sent, each at ``RATE``; credits come back at once or held."""
+
+    def __init__(self) -> None:
+        self.free_s = 0.0  # when the last chunk has been sent off
+        self.arrived_s = -1e9
+        self.credits: list[tuple[float, int, Credit, Outgoing]] = []
+
+    def run(self, starts: list[tuple[float, int, float]]) -> list[Outgoing]:
+        """Transfers as (start, size, hold of the last credit), until all have arrived."""
+        outs = []
+        for number, (start_s, size, hold_s) in enumerate(starts):
+            self._credit_until(start_s)
+            outs.append(Outgoing(number, hold_s, PART, bytes(size), start_s))
+            self._put(outs[-1], start_s)
+        self._credit_until(float("inf"))
+        return outs
+
+    def _put(self, out: Outgoing, now: float) -> None:
+        for chunk, piece in send_all(out, now):
+            self.free_s = max(self.free_s, now) + piece.nbytes / RATE
+            arrived_s = self.free_s + WAY_S
+            done = chunk.offset + piece.nbytes == chunk.total_bytes
+            held_s = out.to if done else 0.0
+            gap_s = min(3600.0, arrived_s - self.arrived_s)
+            self.arrived_s = arrived_s
+            credit = Credit(out.number, chunk.offset + piece.nbytes, done, held_s, gap_s)
+            self.credits.append((arrived_s + held_s + WAY_S, len(self.credits), credit, out))
+        self.credits.sort(key=lambda due: due[:2])
+
+    def _credit_until(self, now: float) -> None:
+        while self.credits and self.credits[0][0] <= now:
+            at, _, credit, out = self.credits.pop(0)
+            out.credited(credit, at, at - credit.held_s)
+            if not credit.done:
+                self._put(out, at)
+
+
+@pytest.mark.parametrize(
+    "starts",
+    [
+        [(0.0, 100_000, 0.0)],
+        [(0.0, 100_000, 0.02)],
+        [(0.0, 100_000, 0.02), (0.0, 50_000, 0.0), (0.0, 16_384, 0.01)],  # queueing behind one's own others
+        [(0.0, 100_000, 0.0), (30.0, 100_000, 0.02)],  # idle between them
+        [(0.0, 8192, 0.0), (0.0, 16_384, 0.0)],
+        [(0.0, 100_000, 0.5), (0.01, 16_384, 0.0)],  # the first one's credit comes last
+        [(0.0, 20 * CHUNK_BYTES + 5, 0.02)],  # waits for credit on the way
+        [(0.0, 12 * CHUNK_BYTES, 0.02), (1.0, 20_000, 0.0), (1.0, 30_000, 0.02)],  # between the chunks of another
+        [(0.0, 5 * CHUNK_BYTES, 0.02), (0.3, 5 * CHUNK_BYTES, 0.0)],
+    ],
+)
+def test_only_the_time_that_the_line_was_busy_with_a_transfer_counts(starts: list[tuple[float, int, float]]) -> None:
+    outs = Line().run(starts)
+    for out, (_, size, _) in zip(outs, starts, strict=True):
+        assert size / RATE - 1e-9 <= out.busy_s <= size / RATE + 2 * WAY_S + 1e-9
+    assert outs[0].busy_s == pytest.approx(starts[0][1] / RATE + 2 * WAY_S), "its first chunk was alone"
+
+
+def test_what_is_right_behind_another_takes_its_own_bytes_only() -> None:
+    _, last = Line().run([(0.0, 8192, 0.0), (0.0, 16_384, 0.0)])
+    assert last.busy_s == pytest.approx(16_384 / RATE)
+
+
+def test_an_empty_transfer_takes_the_way_there_and_back() -> None:
+    alone, behind = Line().run([(0.0, 0, 0.02), (0.0, 0, 0.0)])
+    assert alone.busy_s == behind.busy_s == pytest.approx(2 * WAY_S)
+
+
+def test_a_lost_or_repeated_credit_neither_hides_time_nor_counts_it_twice() -> None:
+    out = Outgoing(1, None, PART, bytes(2 * CHUNK_BYTES), 0.0)
+    send_all(out, now=1.0)
+    out.credited(Credit(1, 2 * CHUNK_BYTES, True, 0.0, 0.25), 1.5, 1.5)  # says how long the last chunk took, not both
+    assert out.busy_s == 0.5
+    out.credited(Credit(1, 2 * CHUNK_BYTES, True, 0.0, 0.25), 9.0, 9.0)
+    assert out.busy_s == 0.5
+
+
+def test_a_refused_transfer_has_taken_no_time() -> None:
+    out = Outgoing(1, None, PART, bytes(100), 0.0)
+    send_all(out, now=1.0)
+    out.credited(Credit(1, 0, True), 2.0, 2.0)
+    assert (out.busy_s, out.credit) == (0.0, 0)

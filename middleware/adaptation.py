@@ -1,0 +1,119 @@
+"""How operators move while the data flows: the options of every way, and when a move is worth its cost.
+
+Three ways: ``global`` (the client plans now and then and changes over at a barrier), ``local`` (every operator's host
+decides for it at the end of an epoch) and ``random-moves`` (for tests: both protocols, without sense). Times are
+seconds of the emulated network.
+
+Sources: Ranganathan, Acharya, Saltz (1998), sections 2.2 (global), 2.3 (local), 4 (a period of ten minutes), 5 (up
+to six random candidates, periods of one minute to an hour); the critical-path gate and the hysteresis as options
+are refinements of ours.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import msgspec
+
+from thalweg.middleware.errors import UsageError
+
+MIN_PERIOD_S = 0.001  # below it a host would do nothing but decide
+PAPER_PERIOD_S = 600.0  # "the on-line placement algorithms were run once every 10 minutes" (section 4)
+LocalCost = Literal["critical-path", "serialised-critical-path", "period", "expected-period"]
+
+
+class GlobalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="global"):
+    """The client plans anew every ``period_s`` seconds, from the placement there is, and changes over at a barrier.
+
+    ``hysteresis``: see :func:`worth_moving`; 0 takes every plan that is better. Raises UsageError for a
+    period that is not above 0 and finite, or a hysteresis below 0.
+    """
+
+    period_s: float = PAPER_PERIOD_S
+    hysteresis: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_times(self.period_s, self.hysteresis)
+
+
+class LocalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="local"):
+    """Every operator's host decides once every ``period_s`` seconds where the operator should be (see ``epoch``).
+
+    - ``k``: so many hosts at random are candidates besides the operator's own and its neighbours'; ``seed`` draws them
+    - ``gate``: only operators on the critical path move (the paper's rule); off, every operator may
+    - ``hysteresis``: see :func:`worth_moving`; 0 takes every host that is better
+    - ``cost``: what a candidate is judged by. ``critical-path``: longest way from a producer through the operator to
+      its consumer (the paper's); ``serialised-critical-path``: the same with inputs one after the other; ``period``:
+      the largest single load; ``expected-period``: the 4-norm of the loads
+    - ``startup_s``: start-up cost of a message between two hosts
+
+    Raises UsageError for a figure out of its range.
+    """
+
+    period_s: float = PAPER_PERIOD_S
+    k: int = 0
+    gate: bool = True
+    hysteresis: float = 0.0
+    seed: int = 0
+    cost: LocalCost = "critical-path"
+    startup_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_times(self.period_s, self.hysteresis)
+        if not (math.isfinite(self.startup_s) and self.startup_s >= 0):
+            raise UsageError(f"startup_s is {self.startup_s}; it must be finite and at least 0")
+        if self.k < 0:
+            raise UsageError(f"k is {self.k}; give how many random hosts are considered, at least 0")
+        if self.cost not in get_args(LocalCost):
+            raise UsageError(f"the local cost {self.cost!r} is unknown; known are {', '.join(get_args(LocalCost))}")
+
+
+class RandomMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="random-moves"):
+    """For tests: a random operator moves at every chance until ``moves`` have, by both protocols in turn.
+
+    Raises UsageError for a negative number.
+    """
+
+    moves: int = 500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.moves < 0:
+            raise UsageError(f"moves is {self.moves}; give how many operators shall move, at least 0")
+
+
+Adaptation = GlobalMoves | LocalMoves | RandomMoves
+
+
+def migration_s(state_bytes: float, rate_bps: float, pause_s: float = 0.0) -> float:
+    """Seconds that a move costs: ``state_bytes`` over a link of ``rate_bps``, and what else the operator pauses.
+
+    Infinite over an unusable link (a rate of 0) where there is state to carry; over one's own host (an infinite
+    rate) state takes no time.
+    """
+    if state_bytes <= 0:
+        return pause_s
+    return pause_s + (state_bytes * 8 / rate_bps if rate_bps > 0 else math.inf)
+
+
+def worth_moving(current_s: float, better_s: float, horizon_s: float, migration_s: float, hysteresis: float) -> bool:
+    """Whether to go from a placement that costs ``current_s`` a partition to one that costs ``better_s``.
+
+    It must be strictly better. With ``hysteresis`` above 0, what is gained over one horizon (``horizon_s``, the time
+    until the next decision: ``horizon_s / better_s`` partitions) must also exceed ``hysteresis × migration_s``,
+    the seconds that the moves themselves cost: 1 asks that a move pays for itself, 2 that it does so twice.
+    """
+    if not better_s < current_s:
+        return False
+    if hysteresis <= 0:
+        return True
+    partitions = horizon_s / better_s if better_s > 0 else math.inf
+    return (current_s - better_s) * partitions > hysteresis * migration_s
+
+
+def _check_times(period_s: float, hysteresis: float) -> None:
+    if not (math.isfinite(period_s) and period_s >= MIN_PERIOD_S):
+        raise UsageError(f"period_s is {period_s}; it must be at least {MIN_PERIOD_S:g} seconds and finite")
+    if not (math.isfinite(hysteresis) and hysteresis >= 0):
+        raise UsageError(f"hysteresis is {hysteresis}; it must be finite and at least 0 (0 turns it off)")

@@ -1,0 +1,444 @@
+"""What decides on moves while the data flows: the client for all (global, random), or every operator's host (local).
+
+Rules:
+
+- Nothing here stops the flow. The planner itself runs elsewhere (``Plan`` … ``Planned``); links that it needs and
+  nobody knows are probed meanwhile, and it is asked again when they are known or waited for long enough.
+- *Global* (Ranganathan et al., section 2.2): once a period the client plans from the present placement, with what the
+  monitor knows and probes, and proposes what came out to the barrier. While a proposal is under way it does not plan.
+- *Local* (section 2.3): at the end of an operator's epoch its host decides (``epoch``), and hands it over if it is to
+  move. While a proposal or a hand-over is under way it leaves the operator alone.
+- *Random moves* are a planner for tests: at every delivery operators move somewhere, by both protocols in turn: several
+  by a proposal, and while that is under way one more at a time on its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from thalweg.middleware import epoch
+from thalweg.middleware import events as e
+from thalweg.middleware import messages as m
+from thalweg.middleware.adaptation import Adaptation, GlobalMoves, RandomMoves
+from thalweg.middleware.barrier import Part
+from thalweg.middleware.network_view import Link, LinkEstimate
+
+if TYPE_CHECKING:
+    from thalweg.middleware.host_core import HostCore
+    from thalweg.middleware.run_state import RunState
+
+
+SHARE_WAITING = 0.05  # of a period, without news of any link: those that are left are too slow to plan with
+TRIES = 2  # to ask for links: a request may be lost
+
+
+class _Search:
+    """A planning under way: what it knows, and the links it waits for."""
+
+    def __init__(self, now: float, view: dict[Link, LinkEstimate]) -> None:
+        self.begun_s = now
+        self.view = view
+        self.waiting: frozenset[Link] = frozenset()
+        self.asked: frozenset[Link] = frozenset()
+        self.tries = 0
+        self.rounds = 0
+
+
+class _Dice:
+    """Numbers that depend on a seed only; a core has no chance of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._rolled = 0
+
+    def below(self, limit: int) -> int:
+        """Uniform in ``range(limit)``."""
+        self._rolled += 1
+        text = f"{self._seed} {self._rolled}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") % limit
+
+    def sample(self, names: list[str], count: int) -> list[str]:
+        """So many of them, in any order."""
+        left = list(names)
+        return [left.pop(self.below(len(left))) for _ in range(count)]
+
+
+class _Random:
+    """The random mover's book: how many have moved, who is on the move, and whose turn it is."""
+
+    def __init__(self, options: RandomMoves) -> None:
+        self.dice = _Dice(options.seed)
+        self.limit = options.moves
+        self.moved = 0
+        self.moving: dict[str, float] = {}  # operator -> when to give up waiting for it
+
+
+class Steering:
+    """The client's part: what the runs of this host's application do on their own."""
+
+    def __init__(self, core: HostCore) -> None:
+        self.core = core
+        self.adaptations: dict[str, Adaptation] = {}
+        self.searches: dict[str, _Search] = {}
+        self.random: dict[str, _Random] = {}
+
+    def open(self, run_id: str, adaptation: Adaptation | None) -> None:
+        if adaptation is not None:
+            self.adaptations[run_id] = adaptation
+        if isinstance(adaptation, RandomMoves):
+            self.random[run_id] = _Random(adaptation)
+
+    def close(self, run_id: str) -> None:
+        for table in (self.adaptations, self.searches, self.random):
+            table.pop(run_id, None)
+
+    def on_ready(self, run_id: str) -> None:
+        """Every host that is needed has installed the run: the first period begins."""
+        adaptation = self.adaptations.get(run_id)
+        if isinstance(adaptation, GlobalMoves):
+            self.core.emit(e.SetTimer(f"plan {run_id}", self.core.now + adaptation.period_s))
+
+    # --- global ---------------------------------------------------------------------------------------
+
+    def on_timer(self, run_id: str) -> None:
+        """A period is over, or the links asked for have been waited for long enough."""
+        run, adaptation = self.core.runs.get(run_id), self.adaptations.get(run_id)
+        if run is None or not isinstance(adaptation, GlobalMoves):
+            return
+        search = self.searches.get(run_id)
+        if search is not None:
+            self._give_up_waiting(run, search)
+        elif run.proposer.change is not None:
+            self.core.emit(e.SetTimer(f"plan {run_id}", self.core.now + self.core.config.retry_s))
+        else:
+            search = self.searches[run_id] = _Search(self.core.now, self.core.monitor.view(self.core.now))
+            self._plan(run, search)
+
+    def _patience_s(self, run: RunState) -> float:
+        """How long links are waited for at a time."""
+        adaptation = self.adaptations[run.id]
+        assert isinstance(adaptation, GlobalMoves)
+        return min(self.core.config.probe_s, SHARE_WAITING * adaptation.period_s)
+
+    def _plan(self, run: RunState, search: _Search) -> None:
+        placement = {name: location.host for name, location in run.locations.items()}
+        self.core.emit(e.Plan(run.id, placement, dict(search.view), dict(run.state_bytes)))
+
+    def on_planned(self, event: e.Planned) -> None:
+        run, search = self.core.runs.get(event.run), self.searches.get(event.run)
+        if run is None or search is None:
+            return
+        unknown = event.needs - search.view.keys()
+        gone = {link for link in unknown if not run.hosts.issuperset(link)}
+        search.view |= dict.fromkeys(gone, LinkEstimate(0.0, count=0))  # a host that was lost cannot be probed
+        unknown -= gone
+        if gone and not unknown:
+            self._plan(run, search)
+            return
+        if unknown:
+            search.rounds += 1
+            search.tries = 1
+            search.asked |= unknown
+            search.waiting = unknown
+            self.probe(run, unknown)
+            self.core.emit(e.SetTimer(f"plan {run.id}", self.core.now + self._patience_s(run)))
+            return
+        del self.searches[run.id]
+        moves = {
+            name: host
+            for name, host in (event.placement or {}).items()
+            if name in run.locations and run.locations[name].host != host and host in run.hosts
+        }
+        proposed = bool(moves) and event.worth and self.core.barrier.propose(run, moves, "a better plan")
+        self._record(run, search, event, proposed)
+        adaptation = self.adaptations[run.id]
+        assert isinstance(adaptation, GlobalMoves)
+        after = search.begun_s + adaptation.period_s
+        self.core.emit(e.SetTimer(f"plan {run.id}", max(after, self.core.now)))
+
+    def probe(self, run: RunState, links: frozenset[Link]) -> None:
+        """Ask the hosts that send over these links to measure them."""
+        by_source: dict[str, list[m.Peer]] = {}
+        for source, target in sorted(links):
+            if {source, target} <= run.hosts & run.peers.keys():
+                by_source.setdefault(source, []).append(run.peers[target])
+        for source, targets in by_source.items():
+            request = e.ProbesRequested(run.id, run.peers[source], tuple(targets), self.core.me)
+            self.core.prober.request(request)
+
+    def on_estimate(self, link: Link, estimate: LinkEstimate) -> None:
+        """A link was measured; who waits for it goes on."""
+        for run_id, search in list(self.searches.items()):
+            if link in search.waiting:
+                search.view[link] = estimate
+                search.waiting -= {link}
+                run = self.core.runs[run_id]
+                if not search.waiting:
+                    self._plan(run, search)
+                else:  # as long as there is news, the others may follow
+                    self.core.emit(e.SetTimer(f"plan {run_id}", self.core.now + self._patience_s(run)))
+            elif search.waiting:
+                search.view[link] = estimate
+
+    def _give_up_waiting(self, run: RunState, search: _Search) -> None:
+        """Links that nobody could measure in time are asked for again, and then taken as unusable."""
+        if not search.waiting:
+            return
+        if search.tries < TRIES:
+            search.tries += 1
+            self.probe(run, search.waiting)
+            self.core.emit(e.SetTimer(f"plan {run.id}", self.core.now + self._patience_s(run)))
+            return
+        for link in search.waiting:
+            search.view[link] = LinkEstimate(0.0, count=0)
+        search.waiting = frozenset()
+        self._plan(run, search)
+
+    def _record(self, run: RunState, search: _Search, event: e.Planned, proposed: bool) -> None:
+        now = self.core.now
+        links = {
+            f"{a}>{b}": [each.rate_bps, each.count, each.spread_bps, now - each.measured_at_s if each.count else None]
+            for (a, b), each in sorted(search.view.items())
+        }
+        detail = {
+            "placement": {**{n: each.host for n, each in run.locations.items()}, **(event.placement or {})},
+            "decision": "propose" if proposed else "stay",
+            "probed": len(search.asked),
+            "rounds": search.rounds,
+            "links": links,
+            **event.detail,
+        }
+        self.core.record(run.id, "plan", duration_s=now - search.begun_s, detail=detail)
+
+    # --- random moves ---------------------------------------------------------------------------------
+
+    def on_delivered(self, run: RunState) -> None:
+        """A chance to move: several operators together if no proposal is under way, else one more on its own."""
+        book = self.random.get(run.id)
+        if book is None or len(run.hosts) < 2:
+            return
+        for name in [name for name, until_s in book.moving.items() if self.core.now > until_s]:
+            del book.moving[name]
+        nodes = run.install.dataflow.by_name
+        free = [
+            name for name in run.install.dataflow.operators if name not in book.moving and nodes[name].pinned is None
+        ]
+        left = book.limit - book.moved - len(book.moving)
+        if not free or left <= 0:
+            return
+        if run.proposer.change is None:
+            count = min(left, max(1, len(free) // 2))
+            chosen = {name: self._anywhere_else(run, book, name) for name in book.dice.sample(free, count)}
+            self.core.barrier.propose(run, chosen, "at random")
+        else:
+            name = free[book.dice.below(len(free))]
+            chosen = {name: self._anywhere_else(run, book, name)}
+            where = run.locations[name]
+            self.core.send(run.id, where.host, m.Relocate(run.id, name, where.version, chosen[name], "at random"))
+        book.moving.update(dict.fromkeys(chosen, self.core.now + 2 * self.core.config.handoff_s))
+
+    @staticmethod
+    def _anywhere_else(run: RunState, book: _Random, name: str) -> str:
+        others = sorted(run.hosts - {run.locations[name].host})
+        return others[book.dice.below(len(others))]
+
+    def on_relocated(self, run: RunState, message: m.Relocated) -> None:
+        book = self.random.get(run.id)
+        if book is not None:
+            book.moving.pop(message.node, None)
+            book.moved += message.moved
+
+    def on_change_over(self, run: RunState, moves: tuple[m.Move, ...]) -> None:
+        """A proposal is over, whatever became of it."""
+        book = self.random.get(run.id)
+        if book is not None:
+            for move in moves:
+                book.moving.pop(move.node, None)
+
+
+class _Choice:
+    """A decision under way that waits for links."""
+
+    def __init__(self, verdict: epoch.Verdict, hosts: list[str]) -> None:
+        self.verdict, self.hosts = verdict, hosts
+        self.waiting: frozenset[Link] = frozenset()
+        self.asked: frozenset[Link] = frozenset()
+        self.tries = 0
+
+
+class LocalSteering:
+    """Every host's part of the local algorithm, for the operators that are here."""
+
+    def __init__(self, core: HostCore) -> None:
+        self.core = core
+        self.choices: dict[tuple[str, str], _Choice] = {}  # (run, operator)
+        self.waves: dict[str, tuple[dict[str, int], int]] = {}
+
+    def close(self, run_id: str) -> None:
+        self.waves.pop(run_id, None)
+        for key in [key for key in self.choices if key[0] == run_id]:
+            del self.choices[key]
+
+    def keep(self, run: RunState, name: str, state: epoch.BookState | None) -> None:
+        """Count epochs for an operator that is here, from where its last host left off."""
+        options, dataflow = run.install.moves, run.install.dataflow
+        assert options is not None
+        if dataflow.by_name[name].kind != "operator":
+            return
+        if run.id not in self.waves:
+            self.waves[run.id] = epoch.waves_of(dataflow)
+        waves, count = self.waves[run.id]
+        if state is None:
+            book = epoch.EpochBook(options, name, waves[name], count, run.opened_s)
+        else:
+            book = epoch.EpochBook.from_state(options, name, waves[name], count, run.opened_s, state)
+        run.books[name] = book
+        self._arm(run, book)
+
+    def marks(self, run: RunState, consumer: str, producer: str) -> tuple[bool, bool]:
+        """What a demand says: the producer's last partition came last; the consumer is on the critical path."""
+        node, book = run.nodes[consumer], run.books.get(consumer)
+        return node.last == producer, node.node.kind == "sink" if book is None else book.critical
+
+    def _arm(self, run: RunState, book: epoch.EpochBook) -> None:
+        self.core.emit(e.SetTimer(f"epoch {run.id} {book.node}", book.due_s(self.core.now)))
+
+    def on_timer(self, rest: str) -> None:
+        """An operator's epoch is over."""
+        run_id, _, name = rest.partition(" ")
+        run = self.core.runs.get(run_id)
+        book = run.books.get(name) if run is not None else None
+        if run is None or book is None:
+            return
+        verdict = book.close_epoch()
+        self._arm(run, book)
+        producers = [run.locations[producer].host for producer in run.nodes[name].node.inputs]
+        consumer = run.locations[run.consumers[name][0]].host
+        hosts = epoch.candidates(
+            book.options, name, verdict.epoch, producers, consumer, self.core.host, sorted(run.hosts)
+        )
+        choice = _Choice(verdict, hosts)
+        why = self._hindrance(run, name, verdict)
+        if why:
+            self._record(run, name, choice, None, why)
+        else:
+            self._decide(run, name, choice, final=False)
+
+    def _hindrance(self, run: RunState, name: str, verdict: epoch.Verdict) -> str:
+        node = run.nodes[name]
+        if not verdict.considered:
+            return "not critical"
+        if node.node.pinned is not None:
+            return "pinned"
+        if name in run.leaving or run.member.part is not Part.FREE:
+            return "a move is under way"
+        if any((name, producer) not in run.sizes for producer in node.node.inputs) or node.size_bytes is None:
+            return "nothing has come through yet"
+        return ""
+
+    def _decide(self, run: RunState, name: str, choice: _Choice, *, final: bool) -> None:
+        core, node, book = self.core, run.nodes[name], run.books[name]
+        assert node.size_bytes is not None
+        inputs = [(run.locations[producer].host, float(run.sizes[name, producer])) for producer in node.node.inputs]
+        decision = epoch.decide(
+            book.options,
+            [host for host in choice.hosts if host in run.hosts],
+            core.host,
+            inputs,
+            (run.locations[run.consumers[name][0]].host, float(node.size_bytes)),
+            run.compute_s.get(name, 0.0),
+            self._rate,
+            run.state_bytes.get(name, 0),
+            startup_s=book.options.startup_s,
+            final=final,
+        )
+        unknown = decision.needs - choice.asked
+        if decision.needs and unknown and not final:
+            choice.waiting, choice.asked, choice.tries = decision.needs, choice.asked | unknown, 1
+            self.choices[run.id, name] = choice
+            core.steering.probe(run, unknown)
+            self._wait(run, name)
+            return
+        self.choices.pop((run.id, name), None)
+        if decision.needs:
+            self._decide(run, name, choice, final=True)
+            return
+        why = decision.why
+        if decision.move:
+            obstacle = core.mover.obstacle(run, name, decision.best)
+            if obstacle:
+                why = obstacle
+            else:
+                core.mover.begin(run, name, decision.best, protocol="epoch", reason=why)
+        self._record(run, name, choice, decision, why)
+
+    def _rate(self, source: str, target: str) -> float | None:
+        if source == target:
+            return float("inf")
+        estimate = self.core.monitor.estimate(source, target, self.core.now)
+        return None if estimate is None else estimate.rate_bps
+
+    def on_estimate(self, link: Link) -> None:
+        """A link was measured; decisions that wait for it, and for no other, go on."""
+        for (run_id, name), choice in list(self.choices.items()):
+            if link in choice.waiting:
+                choice.waiting -= {link}
+                run = self.core.runs.get(run_id)
+                if not choice.waiting:
+                    self._go_on(run_id, name, choice, final=False)
+                elif run is not None:
+                    self._wait(run, name)
+
+    def on_expired(self, rest: str) -> None:
+        """Links were waited for long enough."""
+        run_id, _, name = rest.partition(" ")
+        run, choice = self.core.runs.get(run_id), self.choices.get((run_id, name))
+        if run is None or choice is None:
+            return
+        if choice.tries < TRIES and name in run.books:
+            choice.tries += 1
+            self.core.steering.probe(run, choice.waiting)
+            self._wait(run, name)
+        else:
+            self._go_on(run_id, name, choice, final=True)
+
+    def _wait(self, run: RunState, name: str) -> None:
+        options = run.install.moves
+        assert options is not None
+        patience_s = min(self.core.config.probe_s, SHARE_WAITING * options.period_s)
+        self.core.emit(e.SetTimer(f"decide {run.id} {name}", self.core.now + patience_s))
+
+    def _go_on(self, run_id: str, name: str, choice: _Choice, *, final: bool) -> None:
+        run = self.core.runs.get(run_id)
+        if run is None or name not in run.books or self._hindrance(run, name, choice.verdict):
+            self.choices.pop((run_id, name), None)
+            return
+        self._decide(run, name, choice, final=final)
+
+    def _record(self, run: RunState, name: str, choice: _Choice, decision: epoch.Decision | None, why: str) -> None:
+        if not self.core.recording:
+            return
+        verdict = choice.verdict
+        detail: dict[str, Any] = {
+            "sends": verdict.sends,
+            "later": verdict.later,
+            "critical": verdict.critical,
+            "decision": "move" if decision is not None and decision.move and name in run.leaving else "stay",
+            "why": why,
+        }
+        if decision is not None:
+            costs = {host: cost_s for host, cost_s in decision.costs.items() if cost_s < float("inf")}
+            detail |= {"candidates": costs, "best": decision.best, "links": self._known(choice)}
+        current_s = None if decision is None or decision.current_s == float("inf") else decision.current_s
+        self.core.record(run.id, "epoch", node=name, index=verdict.epoch, value=current_s, detail=detail)
+
+    def _known(self, choice: _Choice) -> dict[str, list[float]]:
+        """What the decision rested on: the links between its candidates that are known."""
+        now, known = self.core.now, {}
+        for a in choice.hosts:
+            for b in choice.hosts:
+                each = self.core.monitor.estimate(a, b, now) if a != b else None
+                if each is not None:
+                    known[f"{a}>{b}"] = [each.rate_bps, each.count, each.spread_bps, now - each.measured_at_s]
+        return known

@@ -1,0 +1,306 @@
+"""Composites that remember: a running aggregate, and the best of the last partitions.
+
+Both first compose the inputs of a partition as ``Composite`` does, then fold what they remember into it. Their
+output has the size of the partition's composite, however large other partitions were, so that trees of them stay
+as small as trees of composites. Besides images, both take plain arrays (1 or more dimensions, integers or floats of
+at most 8 bytes) if all are of one shape and dtype and ``rule`` is maximum or minimum without a key band.
+
+What cannot be combined leaves the state as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.middleware.errors import OperatorError
+from thalweg.operators.composition import SECONDS_PER_PIXEL, Composite, Rule, expand
+from thalweg.operators.interface import Operator, Value
+from thalweg.operators.states import Param, is_numeric, pack, unpack
+
+Array = NDArray[Any]
+Aggregate = Literal["max", "min", "mean", "count"]
+
+MAX_WINDOW = 1024  # partitions remembered; more is a slip of the keyboard, and gigabytes of state
+
+
+class Remembering(Operator):
+    """What the operators of this package that remember composites or images share: the composition and the hints.
+
+    ``rule``, ``key_band``, ``seconds_per_pixel``, ``bytes_per_pixel``: as of ``Composite``.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        rule: str | Rule = "max",
+        key_band: int | None = None,
+        seconds_per_pixel: float = SECONDS_PER_PIXEL,
+        bytes_per_pixel: int = 1,
+    ) -> None:
+        self.composite = Composite(rule, key_band, seconds_per_pixel, bytes_per_pixel)
+        self.params: dict[str, Param] = {"rule": self.composite.rule, "key_band": key_band}
+
+    def compute_s(self, input_sizes: Sequence[float]) -> float:
+        """``seconds_per_pixel`` for every pixel of each pairwise composition, remembered images included."""
+        passes = self.passes(len(input_sizes)) * max(input_sizes, default=0.0) / self.composite.bytes_per_pixel
+        return self.composite.compute_s(input_sizes) + passes * self.composite.seconds_per_pixel
+
+    @abstractmethod
+    def passes(self, inputs: int) -> float:
+        """How often an output's pixels are gone over besides composing its ``inputs``; for ``compute_s``."""
+
+    def _window(self, window: int) -> int:
+        if isinstance(window, bool) or not isinstance(window, int) or not 1 <= window <= MAX_WINDOW:
+            raise OperatorError(f"{self.name}: window={window!r}; give 1 to {MAX_WINDOW} partitions")
+        return window
+
+    def _compose(self, inputs: Sequence[Value], index: int) -> Array:
+        """The composite of one partition's inputs, which shares no memory with them."""
+        if not inputs or any(is_image(value) or not isinstance(value, np.ndarray) for value in inputs):
+            return self.composite.combine(inputs, index)
+        arrays: list[Array] = []
+        for position, value in enumerate(inputs):
+            assert isinstance(value, np.ndarray)
+            if not is_numeric(value) or value.ndim == 0 or value.size == 0:
+                raise OperatorError(
+                    f"{self.name}: input {position} of partition {index} is {describe(value)};"
+                    " give images, or arrays of integers or floats of at most 8 bytes"
+                )
+            arrays.append(value)
+            if form(value.dtype, value.shape) != form(arrays[0].dtype, arrays[0].shape):
+                raise OperatorError(
+                    f"{self.name}: partition {index} joins {describe(arrays[0])} and {describe(value)};"
+                    " arrays that are not images must be of one shape and dtype"
+                )
+        return self._fold(arrays)
+
+    def _fold(self, arrays: Sequence[Array]) -> Array:
+        """The composite of plain arrays of one form, as a new array."""
+        if self.composite.rule not in ("max", "min") or self.composite.key_band is not None:
+            raise OperatorError(
+                f"{self.name}: rule {self.composite.rule!r} and key_band are for images, not {describe(arrays[0])}"
+            )
+        select = np.maximum if self.composite.rule == "max" else np.minimum
+        result: Array = np.array(arrays[0], order="C")
+        for array in arrays[1:]:
+            select(result, array, out=result)
+        return result
+
+    def _check_form(self, dtype: np.dtype[Any], past: Array, present: Array, index: int) -> None:
+        """That ``present`` can be folded into ``past``, which remembers arrays of ``dtype``."""
+        if form(dtype, past.shape) != form(present.dtype, present.shape):
+            raise OperatorError(
+                f"{self.name}: partition {index} is {describe(present)}, those before were {describe(past, dtype)};"
+                " give images of one dtype and number of bands, or arrays of one shape and dtype"
+            )
+
+
+class Running(Remembering):
+    """Aggregates the composites of all partitions so far, element by element.
+
+    ``aggregate``: ``"max"``, ``"min"``; ``"mean"``, rounded half up for integers; or ``"count"``, the number
+    of partitions that had data there (not 0), at most what the dtype holds. The output has the input's dtype.
+    The other parameters are Composite's, and say how the inputs of one partition become one.
+
+    The state has the size of the largest composite so far, to which smaller ones are expanded, and for mean and
+    count the smallest dtype that holds the sums: it grows with the logarithm of the number of partitions.
+
+    Raises OperatorError for parameters that cannot be used, and from ``combine`` for inputs that cannot be composed or
+    are not like those before; for a mean, also for plain integers of 8 bytes, whose sums no dtype holds.
+    """
+
+    name = "running"
+
+    def __init__(
+        self,
+        aggregate: Aggregate = "max",
+        rule: str | Rule = "max",
+        key_band: int | None = None,
+        seconds_per_pixel: float = SECONDS_PER_PIXEL,
+        bytes_per_pixel: int = 1,
+    ) -> None:
+        super().__init__(rule, key_band, seconds_per_pixel, bytes_per_pixel)
+        if aggregate not in get_args(Aggregate):
+            raise OperatorError(f"running: aggregate {aggregate!r}; use {', '.join(get_args(Aggregate))}")
+        self.aggregate: Aggregate = aggregate
+        self.params["aggregate"] = aggregate
+        self._partitions = 0
+        self._past: Array | None = None  # the aggregate; mean: the sums
+        self._dtype: np.dtype[Any] = np.dtype(np.uint8)  # of the composites, once there is a past
+
+    def combine(self, inputs: Sequence[Value], index: int) -> Array:
+        """The aggregate up to this partition, in the size of this partition's composite."""
+        present = self._compose(inputs, index)
+        if self._past is not None:
+            self._check_form(self._dtype, self._past, present, index)
+        count = self._partitions + 1
+        kind = self._kind(present.dtype, count)
+        past, added = self._past, present.astype(np.bool_) if self.aggregate == "count" else present
+        if past is None:
+            past = added.astype(kind)
+        else:
+            if is_image(present):
+                size = max(past.shape[:2], present.shape[:2], key=math.prod)  # the first on a tie
+                past, added = expand(past, size), expand(added, size)
+            if self.aggregate in ("max", "min"):
+                past = (np.maximum if self.aggregate == "max" else np.minimum)(past, added)
+            else:
+                past = np.add(past, added, dtype=kind)
+        self._partitions, self._past, self._dtype = count, past, present.dtype
+        return self._output(expand(past, present.shape[:2]) if is_image(present) else past)
+
+    def snapshot(self) -> bytes:
+        """The aggregate; empty before the first partition."""
+        if self._past is None:
+            return b""
+        counts = {"partitions": self._partitions}
+        dtype = np.empty(0, self._dtype)
+        return pack(self.name, self.state_version, self.params, counts, [dtype, self._past])
+
+    def restore(self, state: bytes) -> None:
+        """Take over the state of a Running with the same parameters; OperatorError when it is none."""
+        if not state:
+            self._partitions, self._past = 0, None
+            return
+        counts, arrays = unpack(state, self.name, self.state_version, self.params, ["partitions"])
+        partitions = counts["partitions"]
+        if not 1 <= partitions < 1 << 40 or len(arrays) != 2 or arrays[0].shape != (0,):
+            raise OperatorError(f"running: a state of {partitions} partitions in {len(arrays)} arrays is none")
+        dtype, past = arrays[0].dtype, arrays[1]
+        if past.ndim == 0 or past.size == 0 or past.dtype != self._kind(dtype, partitions):
+            raise OperatorError(
+                f"running: {describe(past)} is not the {self.aggregate} of {partitions} partitions of {dtype}"
+            )
+        if self.aggregate in ("mean", "count") and past.dtype.kind == "u":
+            top = partitions if self.aggregate == "count" else partitions * _top(dtype)
+            if int(past.max()) > top:
+                raise OperatorError(f"running: the state's {self.aggregate} of {partitions} partitions is over {top}")
+        self._partitions, self._past, self._dtype = partitions, past, dtype
+
+    def passes(self, inputs: int) -> float:
+        """One, to aggregate."""
+        return 1.0
+
+    def _kind(self, dtype: np.dtype[Any], partitions: int) -> np.dtype[Any]:
+        """The dtype of the aggregate of so many partitions."""
+        if self.aggregate == "count":
+            return np.min_scalar_type(partitions)
+        if self.aggregate != "mean":
+            return dtype
+        if dtype.kind == "u" and dtype.itemsize <= 2:
+            return np.min_scalar_type(partitions * (_top(dtype) + 1))  # + 1: room to round
+        if dtype.kind in "iu" and dtype.itemsize == 8:
+            raise OperatorError(f"running: no exact mean of {dtype}; use integers of at most 4 bytes, or floats")
+        return np.dtype(np.float64)  # exact for 2**21 partitions of 4-byte integers
+
+    def _output(self, past: Array) -> Array:
+        """What the aggregate says in the composites' dtype, never the aggregate itself."""
+        dtype = self._dtype
+        if self.aggregate == "count":
+            if dtype.kind in "iu" and self._partitions > _top(dtype):
+                past = np.minimum(past, _top(dtype))
+            return past.astype(dtype)
+        if self.aggregate != "mean":
+            return past.copy() if past is self._past else past
+        if past.dtype.kind == "u":
+            total: Array = past + past.dtype.type(self._partitions // 2)
+            total //= past.dtype.type(self._partitions)
+            return total.astype(dtype)
+        mean = past / self._partitions
+        if dtype.kind in "iu":
+            np.floor(mean + 0.5, out=mean)
+        return mean.astype(dtype)
+
+
+class BestOfLast(Remembering):
+    """Composes the composites of the last ``window`` partitions, from the oldest to this one.
+
+    With rule ``max``, element by element the greatest that any input had in the last ``window`` partitions; with
+    ``latest`` the last pixel with data; with ``key_band`` or a rule of your own, the pixel that it prefers.
+    The other parameters are Composite's. The state is the last ``window`` - 1 composites, each as large as it was.
+
+    Raises OperatorError for parameters that cannot be used, and from ``combine`` for inputs that cannot be composed or
+    are not like those before.
+    """
+
+    name = "best-of-last"
+
+    def __init__(
+        self,
+        window: int = 4,
+        rule: str | Rule = "max",
+        key_band: int | None = None,
+        seconds_per_pixel: float = SECONDS_PER_PIXEL,
+        bytes_per_pixel: int = 1,
+    ) -> None:
+        super().__init__(rule, key_band, seconds_per_pixel, bytes_per_pixel)
+        self.window = self._window(window)
+        self.params["window"] = window
+        self._past: deque[Array] = deque(maxlen=window - 1)
+
+    def combine(self, inputs: Sequence[Value], index: int) -> Array:
+        """The best of this and the partitions before, in the size of this partition's composite."""
+        present = self._compose(inputs, index)
+        if self._past:
+            self._check_form(self._past[0].dtype, self._past[0], present, index)
+        if is_image(present):
+            result = expand(self.composite.combine([*self._past, present], index), present.shape[:2])
+        else:
+            result = self._fold([*self._past, present])
+        self._past.append(present)
+        return result
+
+    def snapshot(self) -> bytes:
+        """The composites of the last ``window`` - 1 partitions; empty when there are none."""
+        if not self._past:
+            return b""
+        return pack(self.name, self.state_version, self.params, {}, self._past)
+
+    def restore(self, state: bytes) -> None:
+        """Take over the state of a BestOfLast with the same parameters; OperatorError when it is none."""
+        past = unpack(state, self.name, self.state_version, self.params, [])[1] if state else []
+        if state and not 1 <= len(past) < self.window:
+            raise OperatorError(f"best-of-last: a state of {len(past)} images; window={self.window} keeps one less")
+        for image in past:
+            if not image.size or not image.ndim or form(image.dtype, image.shape) != form(past[0].dtype, past[0].shape):
+                raise OperatorError(f"best-of-last: a state of {describe(past[0])} and {describe(image)}")
+        self._past = deque(past, maxlen=self.window - 1)
+
+    def passes(self, inputs: int) -> float:
+        """One for each image kept."""
+        return self.window - 1.0
+
+
+def is_image(value: object) -> bool:
+    """Whether ``Composite`` takes it: uint8 or uint16, (height, width) or (height, width, bands), not empty."""
+    return (
+        isinstance(value, np.ndarray)
+        and value.dtype in (np.uint8, np.uint16)
+        and value.ndim in (2, 3)
+        and value.size > 0
+    )
+
+
+def form(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """What arrays must have in common to be folded: images their dtype and bands, others all of their shape."""
+    images = dtype in (np.uint8, np.uint16) and len(shape) in (2, 3)
+    return (dtype, len(shape), shape[2:] if images else shape)
+
+
+def describe(value: Value, dtype: np.dtype[Any] | None = None) -> str:
+    """An array, as of ``dtype``, as a reader knows it: ``uint8 480x640``."""
+    if not isinstance(value, np.ndarray):
+        return type(value).__name__
+    return f"{dtype or value.dtype} {'x'.join(map(str, value.shape))}"
+
+
+def _top(dtype: np.dtype[Any]) -> int:
+    return int(np.iinfo(dtype).max)

@@ -1,0 +1,121 @@
+"""The README and the pages under docs/ say what the code says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import typer
+
+from thalweg.experiments.cli import app
+from thalweg.middleware import daemon
+from thalweg.middleware.diagrams import DIAGRAMS, draw, main, state_diagram
+from thalweg.middleware.errors import UsageError
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+
+
+def python_blocks(text: str) -> list[str]:
+    """The code between fences that say python."""
+    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(text: str) -> list[str]:
+    """Every ``thalweg …`` that stands on lines of its own, and those within a line that have options or a file."""
+    lines = re.sub(r"\\\n\s*", "", text)
+    own = re.findall(r"^(?: {4})?(thalweg [a-z].*)$", lines, re.MULTILINE)
+    return [*own, *(inline for inline in re.findall(r"`(thalweg [a-z ]+ [^`…]+)`", lines) if "|" not in inline)]
+
+
+def parse(words: Sequence[str]) -> None:
+    """Parse a command line as ``thalweg`` would, without doing what it says."""
+    if words[0] == "host":  # it parses its options itself
+        daemon.parser().parse_args(words[1:])
+        return
+    command = typer.main.get_command(app)
+    context = command.make_context("thalweg", list(words))
+    while isinstance(command, typer.core.TyperGroup):
+        name, found, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        assert found is not None
+        command = found
+        context = command.make_context(name, rest, parent=context)
+
+
+EXAMPLES = [(page, block) for page in TEXTS for block in python_blocks(page.read_text(encoding="utf-8"))]
+COMMANDS = list(dict.fromkeys(line for page in TEXTS for line in commands(page.read_text(encoding="utf-8"))))
+
+
+@pytest.mark.parametrize(("page", "block"), EXAMPLES, ids=lambda part: part.name if isinstance(part, Path) else "")
+def test_python_examples_are_valid(page: Path, block: str) -> None:
+    exec(compile(block, page.name, "exec"), {"__name__": "example"})
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_have_these_options(line: str) -> None:
+    parse(shlex.split(line)[1:])
+
+
+def test_the_texts_have_examples_and_commands() -> None:
+    assert len(EXAMPLES) >= 3
+    assert {line.split()[1] for line in COMMANDS} >= {"run", "analyze", "testbed", "host", "bench"}
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_embedding_example_runs_and_moves(tmp_path: Path) -> None:
+    (block,) = python_blocks((ROOT / "README.md").read_text(encoding="utf-8"))
+    (tmp_path / "readings.py").write_text(block)
+    done = subprocess.run(
+        [sys.executable, "readings.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [int(index) for index, _, _ in rows] == list(range(100))
+    assert rows[-1][2] == "h3"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_diagrams_are_current(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert draw(text) == text, "run make docs"
+
+
+def test_every_table_is_drawn_somewhere() -> None:
+    drawn = {name for page in PAGES for name in re.findall(r"<!-- diagram: (.*?) -->\n```mermaid", page.read_text())}
+    assert drawn == set(DIAGRAMS)
+
+
+def test_a_diagram_has_every_transition_and_the_final_states() -> None:
+    text = state_diagram({("a", "go"): "b", ("b", "back"): "a", ("b", "stop"): "c"}, "a")
+    lines = [line.strip() for line in text.splitlines()]
+    assert lines == ["stateDiagram-v2", "[*] --> a", "a --> b: go", "b --> a: back", "b --> c: stop", "c --> [*]"]
+
+
+def test_pages_are_drawn_in_place_and_the_rest_is_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- diagram: member -->\nstale\n<!-- end of diagram -->\nafter\n")
+    assert main([str(page)]) == 0
+    text = page.read_text()
+    assert text.startswith("before\n<!-- diagram: member -->\n```mermaid\nstateDiagram-v2\n    [*] --> free\n")
+    assert text.endswith("```\n<!-- end of diagram -->\nafter\n")
+    assert draw(text) == text
+
+
+def test_a_diagram_that_is_not_there_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- diagram: nonsense -->\n<!-- end of diagram -->\n")
+    with pytest.raises(UsageError, match="there is no diagram 'nonsense'; there are node, leaving"):
+        draw(page.read_text())
+    assert main([str(page)]) == 2
+    assert capsys.readouterr().err.startswith(f"{page}: there is no diagram 'nonsense'")
