@@ -82,6 +82,7 @@ class Steering:
         self.adaptations: dict[str, Adaptation] = {}
         self.searches: dict[str, _Search] = {}
         self.random: dict[str, _Random] = {}
+        self.overdue: set[str] = set()  # runs whose period was over while a proposal was under way
 
     def open(self, run_id: str, adaptation: Adaptation | None) -> None:
         if adaptation is not None:
@@ -92,6 +93,7 @@ class Steering:
     def close(self, run_id: str) -> None:
         for table in (self.adaptations, self.searches, self.random):
             table.pop(run_id, None)
+        self.overdue.discard(run_id)
 
     def on_ready(self, run_id: str) -> None:
         """Every host that is needed has installed the run: the first period begins."""
@@ -110,7 +112,7 @@ class Steering:
         if search is not None:
             self._give_up_waiting(run, search)
         elif run.proposer.change is not None:
-            self.core.emit(e.SetTimer(f"plan {run_id}", self.core.now + self.core.config.retry_s))
+            self.overdue.add(run_id)
         else:
             search = self.searches[run_id] = _Search(self.core.now, self.core.monitor.view(self.core.now))
             self._plan(run, search)
@@ -160,8 +162,9 @@ class Steering:
     def probe(self, run: RunState, links: frozenset[Link]) -> None:
         """Ask the hosts that send over these links to measure them."""
         by_source: dict[str, list[m.Peer]] = {}
+        known = run.hosts & run.peers.keys()
         for source, target in sorted(links):
-            if {source, target} <= run.hosts & run.peers.keys():
+            if {source, target} <= known:
                 by_source.setdefault(source, []).append(run.peers[target])
         for source, targets in by_source.items():
             request = e.ProbesRequested(run.id, run.peers[source], tuple(targets), self.core.me)
@@ -250,7 +253,10 @@ class Steering:
             book.moved += message.moved
 
     def on_change_over(self, run: RunState, moves: tuple[m.Move, ...]) -> None:
-        """A proposal is over, whatever became of it."""
+        """A proposal is over, whatever became of it: what had to wait for its end goes on."""
+        if run.id in self.overdue:
+            self.overdue.discard(run.id)
+            self.on_timer(run.id)
         book = self.random.get(run.id)
         if book is not None:
             for move in moves:

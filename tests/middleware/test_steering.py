@@ -68,8 +68,16 @@ def test_the_client_plans_once_a_period_and_proposes_what_came_out(client: Calla
     assert e.SetTimer("plan r", 120.0) in book.commands  # a period after the last began
     (plan,) = details(book, "plan")
     assert (plan["decision"], plan["predicted_s"], plan["probed"]) == ("propose", 1.0, 0)
-    # while the proposal is under way it does not plan
-    book.at(120.0) << e.TimerFired("plan r") >> [e.SetTimer("plan r", 120.5)]
+    # while the proposal is under way it does not plan, and as soon as it is over it does
+    book.at(120.0) << e.TimerFired("plan r") >> []
+    hosts = sorted(book.core.runs["r"].hosts - {CLIENT})
+    for host in hosts:
+        book << got(host, m.Vote("r", 1, host, -1, "it cannot")) >> ANY
+    for host in hosts[:-1]:
+        book << got(host, m.Done("r", 1, host)) >> ANY
+        assert book.only(e.Plan) == []
+    book << got(hosts[-1], m.Done("r", 1, hosts[-1])) >> ANY
+    assert book.only(e.Plan) == [e.Plan("r", NOW, {}, {})]
 
 
 @pytest.mark.parametrize(
