@@ -41,6 +41,7 @@ class _Search:
         self.view = view
         self.waiting: frozenset[Link] = frozenset()
         self.asked: frozenset[Link] = frozenset()
+        self.asked_s = now  # since when these are waited for
         self.tries = 0
         self.rounds = 0
 
@@ -141,6 +142,7 @@ class Steering:
         if unknown:
             search.rounds += 1
             search.tries = 1
+            search.asked_s = self.core.now
             search.asked |= unknown
             search.waiting = unknown
             self.probe(run, unknown)
@@ -185,7 +187,10 @@ class Steering:
                 search.view[link] = estimate
 
     def _give_up_waiting(self, run: RunState, search: _Search) -> None:
-        """Links that nobody could measure in time are asked for again, and then taken as unusable."""
+        """Links that nobody could measure in time are asked for again, and then taken for no faster than that shows.
+
+        A finite rate, as a search that moves one operator at a time finds no way out where two links cost infinity.
+        """
         if not search.waiting:
             return
         if search.tries < TRIES:
@@ -193,8 +198,8 @@ class Steering:
             self.probe(run, search.waiting)
             self.core.emit(e.SetTimer(f"plan {run.id}", self.core.now + self._patience_s(run)))
             return
-        for link in search.waiting:
-            search.view[link] = LinkEstimate(0.0, count=0)
+        slow = LinkEstimate(m.PROBE_BYTES * 8 / (self.core.now - search.asked_s), count=0)
+        search.view |= dict.fromkeys(search.waiting, slow)
         search.waiting = frozenset()
         self._plan(run, search)
 
