@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import functools
 import itertools
-import math
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,34 +20,32 @@ import zmq
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
-from thalweg.middleware.adaptation import Adaptation, GlobalMoves, LocalMoves, migration_s, worth_moving
+from thalweg.middleware.adaptation import Adaptation, GlobalMoves, LocalMoves
 from thalweg.middleware.cluster import LocalCluster
-from thalweg.middleware.dataflow import Dataflow, Node, Placement, check_placement
+from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
 from thalweg.middleware.errors import (
     HostAbsentError,
     HostLostError,
-    OperatorError,
     PlacementError,
     ProtocolError,
     RunError,
     UsageError,
 )
-from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
-from thalweg.middleware.network_view import Link, LinkEstimate, LinksNeeded, NetworkView
+from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.network_view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
     Hints,
-    OneShot,
     Planner,
     ProbedPlan,
-    SupportsHints,
     get_cost_model,
     get_planner,
     get_strategy,
     plan_with_probes,
-    propagate_hints,
 )
+from thalweg.middleware.planning.registry import AGAIN
+from thalweg.middleware.planning.search import MEASURED, Search, ask_hints
 from thalweg.middleware.probing import BEFORE_RUNS
 from thalweg.middleware.run_state import CoreConfig
 from thalweg.middleware.security import Keys, secure_dealer
@@ -57,7 +54,6 @@ from thalweg.middleware.shell import Shell, ShellConfig, with_address
 HELLO_S = 10.0
 PROBE_S = 10.0  # wall-clock seconds without any news after which missing probes are asked for again
 PROBE_TRIES = 3
-MANY_LINKS = 1_000_000  # a plan that is made while data flows asks for all it may need at once: the network changes
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -66,39 +62,6 @@ class Delivered(msgspec.Struct, frozen=True):
     index: int
     value: Any
     size_bytes: int
-
-
-MEASURED = CostParameters(startup_s=0.0, disk_bytes_per_s=math.inf)  # costs no probe measures are left out
-TYPICAL_BYTES = 131_072.0  # mean image size of the paper, where a source cannot be asked; section 4
-
-
-def ask_hints(dataflow: Dataflow, allow: Collection[str] = DEFAULT_ALLOW) -> Hints:
-    """Sizes and compute times as the nodes' own code tells them, where this process can load it."""
-    sizes: dict[str, float] = {}
-    for name in dataflow.sources:
-        code = dataflow.by_name[name].code
-        assert code is not None
-        try:
-            sizes[name] = float(load_code(code, allow).size_bytes())
-        except (OperatorError, AttributeError):  # its data lies on another host, or it gives no hint
-            sizes[name] = TYPICAL_BYTES
-
-    def operator_of(node: Node) -> SupportsHints:
-        assert node.code is not None
-        code = load_code(node.code, allow)
-        return code if isinstance(code, SupportsHints) else _Unknown()
-
-    return propagate_hints(dataflow, sizes, operator_of)
-
-
-class _Unknown:
-    """Stands in for an operator without hints: output like the largest input, in no time."""
-
-    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
-        return max(input_sizes)
-
-    def compute_s(self, input_sizes: Sequence[float]) -> float:
-        return 0.0
 
 
 class Client:
@@ -202,6 +165,7 @@ class Client:
         placement: Mapping[str, str] | str = "one-shot",
         *,
         adaptation: Adaptation | None = None,
+        planner: Planner = AGAIN,
         partitions: int | None = None,
         label: str = "",
         model: str | CostModel = "critical-path",
@@ -217,6 +181,7 @@ class Client:
                 ``global`` or ``local``, which also move operators while the run goes on.
             adaptation: how operators move while the run goes on (GlobalMoves, LocalMoves); None: as the name of the
                 placement says, or not unless ``Run.move`` is called.
+            planner: what plans while data flows under GlobalMoves; default: one-shot from the present placement.
             partitions: how many to deliver; None: until a source ends.
             label: stands in the run's records.
             model, costs, hints: what planning goes by, at the start and later, as for :meth:`plan`.
@@ -234,7 +199,8 @@ class Client:
             raise UsageError(f"partitions must be at least 1, not {partitions}")
         if isinstance(placement, str):
             strategy = get_strategy(placement)
-            adaptation = adaptation or strategy.adaptation
+            if adaptation is None:
+                adaptation, planner = strategy.adaptation, strategy.again
             plan = self.plan(dataflow, strategy.initial, model=model, costs=costs, hints=hints)
             placement = plan.result.placement
         full = check_placement(dataflow, {dataflow.sink: self.name, **placement}, self._peers)
@@ -253,6 +219,7 @@ class Client:
             label=label,
             epoch_s=time.time() if epoch_s is None else epoch_s,
             moves=adaptation if isinstance(adaptation, LocalMoves) else None,
+            news=isinstance(adaptation, GlobalMoves | LocalMoves),
         )
         try:
             m.decode_control(m.encode(install))  # what a host would refuse is refused here
@@ -260,13 +227,14 @@ class Client:
             raise UsageError(f"the run cannot be told to the hosts: {error}") from None
         search = None
         if isinstance(adaptation, GlobalMoves):
-            search = _Search(
+            search = Search(
                 dataflow,
                 self.hosts,
                 hints or ask_hints(dataflow, self._allow),
                 costs or MEASURED,
                 get_cost_model(model) if isinstance(model, str) else model,
                 adaptation,
+                planner,
             )
         run = Run(self, run_id, full, dataflow, search)
         self._runs[run_id] = run
@@ -356,62 +324,18 @@ class Client:
                 if running is not None:
                     running._take(command)
 
-    def _search(self, search: _Search, command: e.Plan) -> None:
+    def _search(self, search: Search, command: e.Plan) -> None:
         """One look for a better placement, beside the flow."""
-        try:
-            self.shell.tell(search.answer(command))
-        except Exception as error:  # a planner of the user's own: the run goes on as it is placed
-            why = " ".join(f"{type(error).__name__}: {error}".split())
-            self.shell.tell(e.Planned(command.run, detail={"why": f"the planner failed: {why}"}))
+        begun = time.perf_counter()
+        answer = search.answer(command)
+        if answer.placement is not None:
+            took = {"planning_wall_s": time.perf_counter() - begun}
+            answer = msgspec.structs.replace(answer, detail=answer.detail | took)
+        self.shell.tell(answer)
 
     def _closed(self, run: Run) -> None:
         if self._runs.pop(run.id, None) is not None:
             self.shell.tell(e.RunAbandoned(run.id))
-
-
-class _Search(msgspec.Struct, frozen=True):
-    """What a run's planner goes by, besides what is known of the network."""
-
-    dataflow: Dataflow
-    hosts: tuple[str, ...]
-    hints: Hints
-    costs: CostParameters
-    model: CostModel
-    options: GlobalMoves
-    planner: Planner = OneShot(start="current", batch=MANY_LINKS)
-
-    def answer(self, command: e.Plan) -> e.Planned:
-        """The plan, or the links it needs."""
-        begun = time.perf_counter()
-        view = NetworkView(command.view)
-        try:
-            result = self.planner.plan(
-                self.dataflow,
-                self.hosts,
-                view,
-                command.placement,
-                hints=self.hints,
-                costs=self.costs,
-                model=self.model,
-            )
-        except LinksNeeded as needed:
-            return e.Planned(command.run, needs=needed.links)
-        moving_s = 0.0
-        for node, host in result.placement.items():
-            was = command.placement[node]
-            if was != host:
-                rate_bps = view.rate_bps(was, host)
-                moving_s += migration_s(command.state_bytes.get(node, 0), math.inf if rate_bps is None else rate_bps)
-        now_s, then_s = result.initial_cost_s, result.cost_s
-        options = self.options
-        worth = worth_moving(now_s, then_s, options.period_s, moving_s, options.hysteresis)
-        why = "a better plan" if worth else "no better plan"
-        if then_s < now_s and not worth:
-            why = f"it does not repay {moving_s:.3g} s of moving"
-        detail = {"planner": "global", "why": why, "planning_wall_s": time.perf_counter() - begun}
-        figures = {"predicted_s": then_s, "current_s": now_s}
-        detail |= {key: value for key, value in figures.items() if math.isfinite(value)}
-        return e.Planned(command.run, result.placement, worth=worth, detail=detail)
 
 
 class Run:
@@ -422,7 +346,7 @@ class Run:
     """
 
     def __init__(
-        self, client: Client, run_id: str, placement: Placement, dataflow: Dataflow, search: _Search | None
+        self, client: Client, run_id: str, placement: Placement, dataflow: Dataflow, search: Search | None
     ) -> None:
         self.id = run_id
         self.placement = placement
@@ -585,7 +509,8 @@ def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s:
                 if answer.host != name:
                     raise UsageError(f"the host at {addresses[name]} is called {answer.host!r}, not {name!r}")
                 like = addresses[name]
-                peers[name] = m.Peer(name, with_address(answer.control, like), with_address(answer.bulk, like))
+                ends = (with_address(answer.control, like), with_address(answer.bulk, like))
+                peers[name] = m.Peer(name, *ends, answer.instance)
     finally:
         context.destroy(linger=0)
     return {name: peers[name] for name in addresses}

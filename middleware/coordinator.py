@@ -4,6 +4,8 @@ Rules:
 
 - ``Install`` goes to every host and is repeated until answered; when all that hold a node have answered, the
   run is ready and the application may demand its first partition. The others may have operators moved to them.
+- A host that was restarted before it heard of the run answers with who it is now, and is asked again until the run is
+  ready. Later the one before it may have had its part, unheard of, and so it is lost, as one that had its part is.
 - Any message from a host is a sign of life, but until it has installed the run only ``Installed`` is; ``Ping`` asks the
   others for one. A host silent for ``liveness_s``, or one that says it does not know the run (it was restarted), is
   lost. If it holds a node, the run ends with one line that names the host and what it holds; otherwise the others
@@ -15,6 +17,8 @@ Rules:
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
@@ -95,6 +99,20 @@ class Coordinator:
         if led is None or message.known or led.removing or sender not in led.remote - led.installing:
             return
         self._lost(led, sender, "no longer knows the run; was it restarted?")
+
+    def on_welcome(self, sender: str, message: m.Welcome) -> None:
+        """A host was sent an ``Install`` for what it was before it was restarted."""
+        for led in list(self.led.values()):
+            peer = next((peer for peer in led.install.peers if peer.name == sender), None)
+            if peer is None or peer.instance == message.instance or led.removing:
+                continue
+            if sender in led.installing and led.needed:  # nothing can have moved to the one before it
+                now = msgspec.structs.replace(peer, instance=message.instance)
+                peers = tuple(now if each is peer else each for each in led.install.peers)
+                led.install = msgspec.structs.replace(led.install, peers=peers)
+                self.core.send(led.install.run, sender, led.install)
+            elif sender in led.remote:
+                self._lost(led, sender, "was restarted")
 
     def on_removed(self, sender: str, message: m.Removed) -> None:
         led = self.led.get(message.run)

@@ -243,7 +243,6 @@ def decide(
     startup_s: float = 0.0,
     host_compute_factor: Mapping[str, float] | None = None,
     cores: int = 1,
-    final: bool = False,
 ) -> Decision:
     """Choose among ``candidates`` by the local cost; ``current`` is where the operator is.
 
@@ -254,8 +253,7 @@ def decide(
 
     Links that are unknown and decide are in ``needs``: all of the current host's, and those of candidates that may yet
     be better than the best known, by a lower bound with unknown links as infinitely fast (branch and bound); lastly,
-    with hysteresis, that which would carry the state. Call again when they are known. ``final``: they will not be. Then
-    candidates with unknown links are left out, and an unknown link of the current host counts as unusable.
+    with hysteresis, that which would carry the state. Call again when they are known, or taken for something.
     """
     factors = host_compute_factor or {}
     bounds: dict[str, float] = {}
@@ -267,9 +265,7 @@ def decide(
     current_s = costs.get(current, math.inf)
     best = min(costs, key=costs.__getitem__, default=current)  # the current host, then the order, wins a tie
     best_s = costs.get(best, math.inf)
-    open_links = frozenset[Link]() if final else unknown[current]
-    if not final:
-        open_links = open_links.union(*[unknown[host] for host, bound_s in bounds.items() if bound_s < best_s])
+    open_links = unknown[current].union(*[unknown[host] for host, bound_s in bounds.items() if bound_s < best_s])
 
     def answer(move: bool, why: str, needs: frozenset[Link] = frozenset()) -> Decision:
         return Decision(best, current_s, best_s, costs, needs, move, why)
@@ -277,13 +273,13 @@ def decide(
     if open_links:
         return answer(False, f"{len(open_links)} links are unknown", open_links)
     if not best_s < current_s:
-        return answer(False, f"no better of {len(costs)} hosts" if costs else "no host's links are known")
+        return answer(False, f"no better of {len(costs)} hosts")
     moving_s = 0.0
     if options.hysteresis > 0 and state_bytes > 0:
         carrying_bps = rate(current, best)
-        if carrying_bps is None and not final:
+        if carrying_bps is None:
             return answer(False, "the link that would carry the state is unknown", frozenset({(current, best)}))
-        moving_s = migration_s(state_bytes, carrying_bps or 0.0)
+        moving_s = migration_s(state_bytes, carrying_bps)
     if not worth_moving(current_s, best_s, options.period_s, moving_s, options.hysteresis):
         return answer(False, f"{best} is better but does not repay {moving_s:.3g} s of moving")
     now = f"{current_s:.3g} s" if math.isfinite(current_s) else "a link that cannot be used"

@@ -19,6 +19,10 @@ class PlacementError(UsageError):
     """A placement that leaves out a node, or names an unknown host or node."""
 
 
+class PlannerError(ThalwegError):
+    """A planner's own code failed, or returned no plan."""
+
+
 class OperatorError(ThalwegError):
     """An operator's or source's own code cannot be found, is not allowed, or failed."""
 

@@ -139,7 +139,8 @@ class PlacementProposed(_Fact, frozen=True):
 class Planned(_Fact, frozen=True):
     """The planner's answer to ``Plan``: a placement, or the links it needs to know first.
 
-    ``worth``: whether the moves pay; ``detail`` goes into the records.
+    ``worth``: whether the moves pay; ``detail`` goes into the records. ``failed``: why there is neither, where the
+    planner failed.
     """
 
     run: str
@@ -147,6 +148,7 @@ class Planned(_Fact, frozen=True):
     needs: frozenset[Link] = frozenset()
     worth: bool = True
     detail: dict[str, Any] = {}
+    failed: str = ""
 
 
 class ProbesRequested(_Fact, frozen=True):

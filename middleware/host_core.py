@@ -7,8 +7,8 @@ Rules:
 - Locations merge entry by entry, the higher version wins.
 - Every demand to another host is repeated, with back-off, until the partition has come.
 - What a host has to tell (newer locations, measured links) rides on its demands and partitions.
-- A run is opened by ``Install`` and closed by ``Remove`` or when its client has been silent for ``lease_s``.
-  Messages of unknown runs change nothing.
+- A run is opened by ``Install`` (one that was sent before this host was restarted opens none) and closed by
+  ``Remove`` or when its client has been silent for ``lease_s``. Messages of unknown runs change nothing.
 """
 
 from __future__ import annotations
@@ -147,9 +147,14 @@ class HostCore:
                 self.coordinator.on_placed(run.id, entry)
         return taken
 
-    def news_for(self, run: RunState, to: str) -> m.News | None:
-        """What host ``to`` is to hear of with the next message, if there is anything."""
-        estimates = self.monitor.news_for(to, self.now)
+    def news_for(self, run: RunState, to: str, *, upward: bool) -> m.News | None:
+        """What host ``to`` is to hear of with the next message, if there is anything.
+
+        ``upward``, away from the client, what links carry is told only where hosts decide for themselves.
+        """
+        install = run.install
+        telling = install.news and not (upward and install.moves is None)
+        estimates = self.monitor.news_for(to, self.now) if telling else ()
         told = run.told.get(to, 0)
         if told == run.changes:
             return m.News((), estimates) if estimates else None
@@ -253,7 +258,7 @@ class HostCore:
         elif isinstance(message, m.State):
             self.mover.on_transfer_over(message, arrived=True)
         elif isinstance(message, m.Partition):
-            self._transfer_over(message)
+            self._transfer_over(message, arrived=True)
             self._learn(event, message.run)
             if not self.recording:
                 return
@@ -283,19 +288,19 @@ class HostCore:
         elif isinstance(event.message, m.State):
             self.mover.on_transfer_over(event.message, arrived=False)
         elif isinstance(event.message, m.Partition):
-            self._transfer_over(event.message)
+            self._transfer_over(event.message, arrived=False)
             self.record(event.message.run, "fault", peer=event.peer, node=event.message.producer)
 
-    def _transfer_over(self, message: m.Partition) -> None:
+    def _transfer_over(self, message: m.Partition, *, arrived: bool) -> None:
         run = self.runs.get(message.run)
         if run is None:
             return
         node = run.nodes.get(message.producer)
         if node is not None:
-            node.on_transfer_over(message.index)
+            node.on_transfer_over(message.index, arrived=arrived)
         tail = run.tails.get(message.producer)
         if tail is not None and tail.output.index == message.index:
-            tail.sending = False
+            tail.sending, tail.landed = False, arrived
 
     def _on_peer_lost(self, event: e.PeerLost) -> None:
         self.coordinator.on_peer_lost(event.run, event.peer)
@@ -331,7 +336,10 @@ class HostCore:
     # --- messages -------------------------------------------------------------------------------------
 
     def _on_hello(self, sender: str, message: m.Hello) -> None:
-        self.send("", sender, m.Welcome(self.host, self.me.control, self.me.bulk, self.codes))
+        self.send("", sender, self._welcome())
+
+    def _welcome(self) -> m.Welcome:
+        return m.Welcome(self.host, self.me.control, self.me.bulk, self.codes, self.me.instance)
 
     def _on_ping(self, sender: str, message: m.Ping) -> None:
         run = self.runs.get(message.run)
@@ -341,6 +349,10 @@ class HostCore:
 
     def _on_install(self, sender: str, message: m.Install) -> None:
         error = ""
+        if any(peer.name == self.host and self._before_me(peer) for peer in message.peers):
+            self.emit(e.Meet("", tuple(peer for peer in message.peers if peer.name == sender)))
+            self.send("", sender, self._welcome())
+            return
         if message.run not in self.runs:
             try:
                 message.dataflow.validate()
@@ -359,6 +371,10 @@ class HostCore:
         else:
             self.emit(e.Meet(message.run, message.peers))
         self.send(message.run, sender, m.Installed(message.run, self.host, error))
+
+    def _before_me(self, peer: m.Peer) -> bool:
+        """Whether what was sent is for the host that was here before this one was started."""
+        return bool(peer.instance and self.me.instance) and peer.instance != self.me.instance
 
     def _on_remove(self, sender: str, message: m.Remove) -> None:
         self.send(message.run, sender, m.Removed(message.run, self.host))
@@ -444,7 +460,7 @@ class HostCore:
         if run.tail_hosts and name in run.tail_hosts and not self._before(run, node, demand):
             return
         fresh = demand.index == node.index
-        verdict, actions = node.on_demand(demand.index)
+        verdict, actions = node.on_demand(demand.index, demand.again)
         if verdict == "taken":
             if fresh and run.books and name in run.books:
                 run.books[name].on_mark(demand.later, demand.critical)
@@ -461,7 +477,9 @@ class HostCore:
         if demand.index > tail.output.index:
             del run.tails[name]
             return False
-        if not tail.sending:
+        if demand.again and tail.landed:
+            tail.landed = False
+        elif not tail.sending:
             tail.sending = self._dispatch_output(run, name, demand.consumer, tail.output)
             self.record(run.id, "repeated", node=name, index=demand.index)
         return True
@@ -506,9 +524,12 @@ class HostCore:
             return
         verdict, actions = node.on_partition(part.producer, output)
         if verdict == "taken":
-            run.pending.pop((part.consumer, part.producer), None)
+            edge = part.consumer, part.producer
+            pending = run.pending.pop(edge, None)
+            if pending is not None:
+                run.answer_s[edge] = self.now - pending.asked_s
             if run.books:
-                run.sizes[part.consumer, part.producer] = size_bytes
+                run.sizes[edge] = size_bytes
             self.perform(run, node, actions)
         else:
             self.record(part.run, "duplicate", peer=sender, node=part.consumer, index=part.index)
@@ -562,7 +583,7 @@ class HostCore:
         if self._send_demand(run, consumer, producer, index):
             self._await(run, consumer, producer, index)
 
-    def _send_demand(self, run: RunState, consumer: str, producer: str, index: int) -> bool:
+    def _send_demand(self, run: RunState, consumer: str, producer: str, index: int, *, again: bool = False) -> bool:
         """Whether the producer is on another host."""
         if producer in run.nodes:
             self._local.append(self._demand_for(run, consumer, producer, index, self.host))
@@ -570,19 +591,21 @@ class HostCore:
         host = run.host_of(producer, index)
         if host == self.host:  # it is to come here, and has not yet
             host = run.locations[producer].host
-        self.send(run.install.run, host, self._demand_for(run, consumer, producer, index, host))
+        demand = self._demand_for(run, consumer, producer, index, host)
+        self.send(run.install.run, host, msgspec.structs.replace(demand, again=True) if again else demand)
         return True
 
     def _await(self, run: RunState, consumer: str, producer: str, index: int) -> None:
-        """Repeat a demand until it is answered."""
-        due = self.now + self.config.retry_s
-        run.pending[consumer, producer] = Pending(index, due, self.config.retry_s)
+        """Repeat a demand until it is answered: not before twice the time that the last answer took."""
+        wait_s = max(self.config.retry_s, min(2 * run.answer_s.get((consumer, producer), 0.0), self.config.retry_max_s))
+        due = self.now + wait_s
+        run.pending[consumer, producer] = Pending(index, due, wait_s, self.now)
         if self._retry_at is None or due < self._retry_at:  # those that wait have backed off further
             self._retry_at = due
             self.emit(e.SetTimer("retry", due))
 
     def _demand_for(self, run: RunState, consumer: str, producer: str, index: int, host: str) -> m.Demand:
-        news = None if host == self.host else self.news_for(run, host)
+        news = None if host == self.host else self.news_for(run, host, upward=True)
         version = run.locations[consumer].version
         if run.install.moves is None:
             return m.Demand(run.install.run, producer, consumer, index, 0, version, news=news)
@@ -609,7 +632,7 @@ class HostCore:
         if here:
             self._local.append((part, output.value, output.size_bytes))
             return False
-        news = self.news_for(run, to)
+        news = self.news_for(run, to, upward=False)
         switch = run.switch
         commit = switch.commit if switch is not None and switch.iteration + 1 == output.index else None
         if news is not None or commit is not None:
@@ -642,7 +665,7 @@ class HostCore:
         for run in self.runs.values():
             for (consumer, producer), pending in run.pending.items():
                 if pending.due_s <= self.now:
-                    self._send_demand(run, consumer, producer, pending.index)
+                    self._send_demand(run, consumer, producer, pending.index, again=True)
                     pending.interval_s = min(2 * pending.interval_s, self.config.retry_max_s)
                     pending.due_s = self.now + pending.interval_s
                 if earliest is None or pending.due_s < earliest:
@@ -684,6 +707,7 @@ class HostCore:
     }
     _MESSAGES: ClassVar[dict[type[Any], Callable[[HostCore, str, Any], None]]] = {
         m.Hello: _on_hello,
+        m.Welcome: lambda self, sender, message: self.coordinator.on_welcome(sender, message),
         m.Ping: _on_ping,
         m.Pong: lambda self, sender, message: self.coordinator.on_pong(sender, message),
         m.Install: _on_install,

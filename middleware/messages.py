@@ -17,7 +17,7 @@ from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.epoch import BookState
 from thalweg.middleware.errors import ProtocolError, UsageError
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAGIC = b"TW"
 MAX_CONTROL_BYTES = 4 * 1024 * 1024  # an Install of a tree of thousands of nodes fits
 MAX_FRAMES = 16
@@ -57,11 +57,15 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):
-    """Where a host listens: its control and bulk endpoints (``tcp://address:port``)."""
+    """Where a host listens: its control and bulk endpoints (``tcp://address:port``).
+
+    ``instance`` is another one each time the host is started; empty where that is not known.
+    """
 
     name: Name
     control: Endpoint
     bulk: Endpoint
+    instance: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
 class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -97,6 +101,7 @@ class Welcome(_Message, frozen=True):
     control: Endpoint
     bulk: Endpoint
     codes: tuple[Name, ...] = ()
+    instance: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
 class Ping(_Message, frozen=True):
@@ -124,6 +129,7 @@ class Install(_Message, frozen=True):
     label: Annotated[str, msgspec.Meta(max_length=128)] = ""  # stands in every record of the run
     epoch_s: float = 0.0  # Unix time of the run's start, from which its records count
     moves: LocalMoves | None = None  # operators decide for themselves where they run
+    news: bool = True  # somebody decides on moves while it runs, so what links carry is passed on
 
 
 class Installed(_Message, frozen=True):
@@ -150,7 +156,7 @@ class Demand(_Message, frozen=True):
 
     ``version``: the consumer is with the sender since its ``version``-th placement, 0 in a forwarded demand.
     ``later``: of all producers this one delivered last time's partition last; ``critical``: the consumer is on the
-    critical path (Ranganathan et al., section 2.3).
+    critical path (Ranganathan et al., section 2.3). ``again``: it was not answered in time.
     """
 
     run: Name
@@ -162,6 +168,7 @@ class Demand(_Message, frozen=True):
     later: bool = False
     critical: bool = False
     news: News | None = None
+    again: bool = False
 
 
 class Partition(_Message, frozen=True):

@@ -4,9 +4,9 @@ Rules (Ranganathan et al., section 4):
 
 - Passive: a transfer of at least ``min_size_bytes`` (S_THRES, 16 KB) is a sample of its link. A probe always is.
 - A link's estimate is what a forecaster makes of the samples its sender took; it lives ``max_age_s`` (T_THRES, 40 s).
-- The freshest estimates that fit in ``news_bytes`` (1 KB) ride on messages that are sent anyway. A peer is not told
-  what it told us, nor what it measures itself. What it was told, it is told again after ``tell_interval_s`` if it has
-  changed by ``change``, else after half of T_THRES.
+- The latest estimates that fit in ``news_bytes`` (1 KB) ride on messages that are sent anyway; what did not fit by then
+  waits until it changes. A peer is not told what it told us, nor what it measures itself. What it was told, it is told
+  again after ``tell_interval_s`` if it has changed by ``change``, else after half of T_THRES.
 - Of two estimates of a link the one with more samples is the later: ages suffer on the way, where a message
   waits behind a partition. A link's own sender knows best.
 
@@ -30,6 +30,7 @@ from thalweg.middleware.network_view import Link, LinkEstimate
 S_THRES = 16_384  # bytes; Ranganathan et al., section 4
 T_THRES = 40.0  # seconds; section 4: a little less than half the time between changes by 10 %
 NEWS_BYTES = 1024  # section 4
+KEPT = 10  # times T_THRES that what has timed out is still kept, for those who find nothing newer in time
 How = Literal["passive", "probe"]
 
 _size = msgspec.msgpack.Encoder()
@@ -42,7 +43,7 @@ class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``best_of`` samples: a host that has to wait for its processor makes a link look slower, and hardly anything makes
     one look faster. Of a link's passive samples one in ``sample_interval_s`` is taken. ``probe_interval_s``: no link
     is probed more often; ``probe_patience_s``: so long a probe holds up the next; ``probe_age_s``: an estimate younger
-    than this answers a request without a probe.
+    than this answers a request without a probe; ``probe_train``: see ``probing``.
     Raises UsageError for a figure out of its range or an unknown forecaster.
     """
 
@@ -57,6 +58,7 @@ class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probe_interval_s: float = 5.0
     probe_patience_s: float = 10.0
     probe_age_s: float = T_THRES / 4
+    probe_train: bool = True
     max_links: int = 16_384
 
     def __post_init__(self) -> None:
@@ -89,13 +91,13 @@ class _Series:
 
 
 class _Listener:
-    """A peer that gets news: what it was told and when, and what it is still to be told."""
+    """A peer that gets news: what it was told and when, and up to which change of the cache."""
 
-    __slots__ = ("pending", "seen_s", "told")
+    __slots__ = ("changes", "seen_s", "told")
 
-    def __init__(self, links: Iterable[Link]) -> None:
+    def __init__(self) -> None:
         self.told: dict[Link, tuple[float, float]] = {}  # (rate, when)
-        self.pending: dict[Link, None] = dict.fromkeys(links)
+        self.changes = 0
         self.seen_s = 0.0
 
 
@@ -109,6 +111,8 @@ class Monitor:
         self._cache: dict[Link, LinkEstimate] = {}
         self._series: dict[Link, _Series] = {}
         self._listeners: dict[str, _Listener] = {}
+        self._changes = 0
+        self._changed: dict[Link, int] = {}  # which change of the cache a link's was, the latest change last
         self._sweep_s = -math.inf
 
     # --- what comes in --------------------------------------------------------------------------------
@@ -148,13 +152,19 @@ class Monitor:
         """
         carrier = self.estimate(sender, self.host, now) if size_bytes else None
         travelled_s = size_bytes * 8 / carrier.rate_bps if carrier is not None and carrier.rate_bps > 0 else 0.0
+        sent_s = now - travelled_s
+        oldest_s = now - self.config.max_age_s
         for told in estimates:
-            link, estimate = (told.source, told.target), as_link_estimate(told, now - travelled_s)
-            if told.source == told.target or now - estimate.measured_at_s > self.config.max_age_s:
+            link = told.source, told.target
+            if told.source == told.target or sent_s - told.age_ms / 1000 < oldest_s:
                 continue
-            known = self.estimate(*link, now)
-            if known is None or _later(estimate, known, measured_here=link in self._series):
-                self._learn(link, estimate, now, sender)
+            known = self._cache.get(link)
+            if known is not None and known.measured_at_s >= oldest_s:
+                if link in self._series or known.count > told.count:
+                    continue
+                if known.count == told.count and not _newer(told, known, sent_s):
+                    continue
+            self._learn(link, as_link_estimate(told, sent_s), now, sender)
 
     def _learn(self, link: Link, estimate: LinkEstimate, now: float, sender: str) -> None:
         if now >= self._sweep_s:
@@ -162,12 +172,14 @@ class Monitor:
         if link not in self._cache and len(self._cache) >= self.config.max_links:
             self._drop(min(self._cache, key=lambda old: self._cache[old].measured_at_s))
         self._cache[link] = estimate
-        for peer, listener in self._listeners.items():
-            if peer == sender:
-                listener.told[link] = estimate.rate_bps, now
-                listener.pending.pop(link, None)
-            elif peer != link[0] and self._worth_telling(listener, link, estimate, now):
-                listener.pending[link] = None
+        self._changes += 1
+        self._changed.pop(link, None)
+        self._changed[link] = self._changes
+        listener = self._listeners.get(sender)
+        if listener is not None:
+            listener.told[link] = estimate.rate_bps, now
+            if len(listener.told) > 2 * self.config.max_links:
+                self._trim(listener)
 
     def _worth_telling(self, listener: _Listener, link: Link, estimate: LinkEstimate, now: float) -> bool:
         told = listener.told.get(link)
@@ -186,39 +198,43 @@ class Monitor:
         found = self._cache.get((source, target))
         return found if found is not None and now - found.measured_at_s <= self.config.max_age_s else None
 
+    def latest(self, source: str, target: str) -> LinkEstimate | None:
+        """What was last known of a link, though it may be older than T_THRES (not than ``KEPT`` times that)."""
+        return self._cache.get((source, target))
+
     def view(self, now: float, max_age_s: float | None = None) -> dict[Link, LinkEstimate]:
         """All estimates that are at most ``max_age_s`` old (default and most: T_THRES)."""
         oldest_s = now - min(self.config.max_age_s, math.inf if max_age_s is None else max_age_s)
         return {link: estimate for link, estimate in self._cache.items() if estimate.measured_at_s >= oldest_s}
 
     def news_for(self, peer: str, now: float) -> tuple[m.Estimate, ...]:
-        """What to tell ``peer`` with the next message to it: the freshest that fit. At once when there is none."""
+        """What to tell ``peer`` with the next message to it: the latest that fit. At once when there is none."""
         listener = self._listeners.get(peer)
         if listener is None:
-            listener = self._listeners[peer] = _Listener(link for link in self._cache if link[0] != peer)
+            listener = self._listeners[peer] = _Listener()
         listener.seen_s = now
-        if not listener.pending:
+        if listener.changes == self._changes:
             return ()
         news: list[m.Estimate] = []
         left = self.config.news_bytes - 3  # the array's own header
-        fresh: list[tuple[float, Link]] = []
-        for link in list(listener.pending):
-            found = self.estimate(*link, now)
-            if found is None:
-                del listener.pending[link]
-            else:
-                fresh.append((found.measured_at_s, link))
-        for _, link in sorted(fresh, reverse=True):
+        oldest_s = now - self.config.max_age_s
+        for link, change in reversed(self._changed.items()):
+            if change <= listener.changes:
+                break
             estimate = self._cache[link]
+            if link[0] == peer or estimate.measured_at_s < oldest_s:
+                continue
+            if not self._worth_telling(listener, link, estimate, now):
+                continue
             told = as_message(link, estimate, now)
             size = len(_size.encode(told))
             if size > left:
                 break
             left -= size
-            news.append(told)
             self.news_bytes += size
+            news.append(told)
             listener.told[link] = estimate.rate_bps, now
-            del listener.pending[link]
+        listener.changes = self._changes
         return tuple(news)
 
     # --- bounds ---------------------------------------------------------------------------------------
@@ -226,27 +242,27 @@ class Monitor:
     def _sweep(self, now: float) -> None:
         """Forget what is too old, and peers that nothing was sent to for long."""
         self._sweep_s = now + self.config.max_age_s
-        for link in [link for link in self._cache if self.estimate(*link, now) is None]:
+        oldest_s = now - KEPT * self.config.max_age_s
+        for link in [link for link, known in self._cache.items() if known.measured_at_s < oldest_s]:
             self._drop(link)
         for peer, listener in list(self._listeners.items()):
-            if now - listener.seen_s > 10 * self.config.max_age_s:
+            if now - listener.seen_s > KEPT * self.config.max_age_s:
                 del self._listeners[peer]
+            elif len(listener.told) > len(self._cache):
+                self._trim(listener)
+
+    def _trim(self, listener: _Listener) -> None:
+        """Forget what a peer was told of links that are not known any more."""
+        listener.told = {link: told for link, told in listener.told.items() if link in self._cache}
 
     def _drop(self, link: Link) -> None:
-        del self._cache[link]
-        for listener in self._listeners.values():
-            listener.told.pop(link, None)
-            listener.pending.pop(link, None)
+        del self._cache[link], self._changed[link]
 
 
-def _later(estimate: LinkEstimate, known: LinkEstimate, *, measured_here: bool) -> bool:
-    """Whether ``estimate`` of a link, told by another host, is to replace ``known``."""
-    if measured_here:
-        return False
-    if estimate.count != known.count:
-        return estimate.count > known.count
-    same = (estimate.rate_bps, estimate.spread_bps) == (known.rate_bps, known.spread_bps)
-    return not same and estimate.measured_at_s > known.measured_at_s
+def _newer(told: m.Estimate, known: LinkEstimate, sent_s: float) -> bool:
+    """Whether what was told at ``sent_s`` is another estimate of as many samples, and a younger one."""
+    same = (told.rate_bps, told.spread_bps) == (known.rate_bps, known.spread_bps)
+    return not same and sent_s - told.age_ms / 1000 > known.measured_at_s
 
 
 def as_message(link: Link, estimate: LinkEstimate, now: float) -> m.Estimate:

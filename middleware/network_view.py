@@ -9,7 +9,7 @@ import msgspec
 Link = tuple[str, str]  # (from host, to host)
 
 
-class LinkEstimate(msgspec.Struct, frozen=True):
+class LinkEstimate(msgspec.Struct, frozen=True, gc=False):
     """The bandwidth of a directed link in bits per second of emulated time, and how well it is known.
 
     ``count`` samples with standard deviation ``spread_bps``, the newest taken at ``measured_at_s``.
@@ -41,6 +41,12 @@ class NetworkView:
             return float("inf")
         estimate = self.estimates.get((source, target))
         return None if estimate is None else estimate.rate_bps
+
+    def require(self, links: Iterable[Link]) -> None:
+        """Raise LinksNeeded with those of ``links`` that nobody has measured, if there are any."""
+        unknown = {(a, b) for a, b in links if self.rate_bps(a, b) is None}
+        if unknown:
+            raise LinksNeeded(unknown)
 
     def with_estimates(self, more: Mapping[Link, LinkEstimate]) -> NetworkView:
         return NetworkView({**self.estimates, **more})

@@ -5,7 +5,8 @@ Rules (Ranganathan et al., section 2, "light-move requirement"):
 - A node gathers its inputs for partition *i*, runs its code once, and holds the output until its
   consumer demands *i*. Having dispatched it, the node gathers for *i + 1*.
 - A demand for *i* acknowledges every partition before *i*. Until then the last dispatched output is
-  retained, and sent again when *i* is demanded again while no transfer of it is under way.
+  retained, and sent again when *i* is demanded again while no transfer of it is under way. The first demand that is
+  repeated after the transfer has arrived does not count: it was most likely on its way by then.
 - Partition *i + 1* can be ready before *i* is acknowledged, but it is dispatched only after, so a node
   never has more than one output dispatched and unacknowledged and one held.
 - The sink's consumer is the application, which takes what was gathered at once.
@@ -121,6 +122,7 @@ class NodeCore:
         "demanded",
         "index",
         "inputs",
+        "landed",
         "last",
         "leaves_after",
         "limit",
@@ -144,6 +146,7 @@ class NodeCore:
         self.output: Output | None = None
         self.retained: Output | None = None  # dispatched, not yet acknowledged
         self.sending = False  # a transfer of ``retained`` is under way
+        self.landed = -1  # the last dispatched output, if it has arrived and was not asked for again since
         self.last = ""  # the producer whose input came last
         self.size_bytes: int | None = None  # of the last output
         self.leaves_after: int | None = None  # it becomes light when it has dispatched this, or a later one
@@ -166,14 +169,17 @@ class NodeCore:
     def __repr__(self) -> str:
         return f"<node {self.node.name} {self.phase} at {self.index}, demanded {self.demanded}>"
 
-    def on_demand(self, index: int) -> tuple[Verdict, list[Action]]:
-        """The consumer (or for a sink, the application) demands partition ``index``."""
+    def on_demand(self, index: int, again: bool = False) -> tuple[Verdict, list[Action]]:
+        """The consumer (or for a sink, the application) demands partition ``index``; ``again``: as no answer came."""
         if index > self.index:
             return "ahead", []
         if index < self.index:
             if self.retained is None or index != self.retained.index:
                 return "late", []
             if self.sending:
+                return "duplicate", []
+            if again and self.landed == index:
+                self.landed = -1
                 return "duplicate", []
             return "taken", [Dispatch(self.retained, again=True)]
         if index == self.demanded:
@@ -207,10 +213,11 @@ class NodeCore:
             return "late", []
         return "taken", self._hold(output)
 
-    def on_transfer_over(self, index: int) -> None:
-        """The transfer of partition ``index`` is over, whatever became of it."""
+    def on_transfer_over(self, index: int, *, arrived: bool) -> None:
+        """The transfer of partition ``index`` is over; unless it has ``arrived``, nobody knows what became of it."""
         if self.retained is not None and self.retained.index == index:
             self.sending = False
+            self.landed = index if arrived else -1
 
     def leave(self, after: int, *, recall: bool) -> list[Action]:
         """Become light once partition ``after`` has been dispatched, at the next chance.

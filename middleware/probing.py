@@ -6,7 +6,8 @@ Rules:
   empty message takes, which passive measurements need. Then, without waiting, go a lead of ``LEAD_BYTES`` and
   ``PIECES`` messages of 16 KB right behind it; each takes the time between the arrival of the one before it and its
   own. So neither the way there and back, nor what a link lets pass at once after idling, is taken for transmission.
-  The median counts: a receiver that is late to see one of them makes that one slow and the next one quick.
+  The median counts: a receiver that is late to see one of them makes that one slow and the next one quick. Without
+  ``probe_train`` a train is a single message of 16 KB, as in the paper: enough where links and hosts are ideal.
 - A probe from *a* to *b* teaches *a -> b*; then *b* sends a train back, which teaches *b -> a*. Each tells the other
   end of the link, and all who asked it.
 - A link that is fresh in the monitor is not probed but answered; one that is being probed, or was a moment ago,
@@ -66,6 +67,7 @@ class Prober:
         self.waiting: dict[str, dict[str, _Asker]] = {}  # by target, by name
         self.empty_s: dict[str, float] = {}  # the least that an empty probe to a host took
         self.count = 0
+        self._first = 0 if core.config.monitor.probe_train else LAST
         self._took_s: dict[tuple[str, int, bool], list[float]] = {}  # what the lead of a train and its pieces took
         self._begun_s: dict[str, float] = {}  # when the link to a host was last probed, by either end
 
@@ -140,10 +142,10 @@ class Prober:
         if not self._known(message.run):
             return
         self.core.emit(e.Meet(message.run, (message.source,)))
-        if message.echo and message.stage == 0:
+        if message.echo and message.stage == self._first:
             self._begun_s[message.source.name] = self.core.now
         if message.echo and message.stage == LAST:
-            self._send(message.run, message.source.name, message.number, 0, echo=False)
+            self._send(message.run, message.source.name, message.number, self._first, echo=False)
 
     def on_measured(self, peer: str, probe: m.Probe, size_bytes: int, duration_s: float) -> None:
         train = (peer, probe.number, probe.echo)
@@ -212,7 +214,7 @@ class Prober:
                 self.count += 1
                 self.under_way = _Train(target, self.count, self.core.now)
                 self._begun_s[target] = self.core.now
-                self._send(run, target, self.count, 0, echo=True)
+                self._send(run, target, self.count, self._first, echo=True)
                 self.core.emit(e.SetTimer("probe", self.core.now + patience_s))
                 return
 

@@ -117,6 +117,7 @@ class Tail(msgspec.Struct):
 
     output: Output
     sending: bool
+    landed: bool = False  # it has arrived, and was not asked for again since
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -305,7 +306,8 @@ class Mover:
         if run is None:
             return
         if leaving is None:
-            self.core.send(run.id, sender, m.Withdraw(run.id, message.node, message.version))
+            if run.locations[message.node].version > message.version:  # else a barrier's commit is still to come here
+                self.core.send(run.id, sender, m.Withdraw(run.id, message.node, message.version))
         elif leaving.step is Step.OFFERED:
             leaving.move(Sign.ACCEPTED)
             self._agreed(run, leaving, -1, recall=False)
@@ -360,7 +362,7 @@ class Mover:
         location = m.Location(name, leaving.target, leaving.version + 1)
         core.locate(run, (location,))
         if node.retained is not None:
-            run.tails[name] = Tail(node.retained, node.sending)
+            run.tails[name] = Tail(node.retained, node.sending, node.landed == node.retained.index)
         run.tail_hosts.pop(name, None)
         run.books.pop(name, None)
         run.arrivals.pop(name, None)

@@ -47,6 +47,7 @@ class Pending(msgspec.Struct):
     index: int
     due_s: float
     interval_s: float
+    asked_s: float  # when it was demanded first
 
 
 class RunState:
@@ -63,6 +64,7 @@ class RunState:
             if self.locations[node.name].host == host:
                 self.nodes[node.name] = NodeCore(node, install.partitions)
         self.pending: dict[tuple[str, str], Pending] = {}  # (consumer here, producer)
+        self.answer_s: dict[tuple[str, str], float] = {}  # how long the last answer to such a demand took
         self.heard_s = now  # from the client
         self.hosts = {peer.name for peer in install.peers} | {entry.host for entry in install.locations}
         self.peers = {peer.name: peer for peer in install.peers}

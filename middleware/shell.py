@@ -86,7 +86,8 @@ class Shell:
         except BaseException:
             self._destroy(0)
             raise
-        self.me = m.Peer(config.name, _advertised(control, config.advertise), _advertised(bulk, config.advertise))
+        addresses = (_advertised(control, config.advertise), _advertised(bulk, config.advertise))
+        self.me = m.Peer(config.name, *addresses, self._instance)
         self.core = HostCore(self.me, config.core.dilated(config.time_scale), tuple(sorted(registered())))
         self.core.recording = self._recorder.active
         self._on_application = on_application or (lambda command: None)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from thalweg.middleware import epoch
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
-from thalweg.middleware.adaptation import Adaptation, GlobalMoves, RandomMoves
+from thalweg.middleware.adaptation import MIN_PERIOD_S, Adaptation, GlobalMoves, RandomMoves
 from thalweg.middleware.barrier import Part
 from thalweg.middleware.network_view import Link, LinkEstimate
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from thalweg.middleware.run_state import RunState
 
 
-SHARE_WAITING = 0.05  # of a period, without news of any link: those that are left are too slow to plan with
+SHARE_WAITING = 0.25  # of a period, without news of any link: those that are left are too slow to plan with
 TRIES = 2  # to ask for links: a request may be lost
 
 
@@ -187,9 +187,9 @@ class Steering:
                 search.view[link] = estimate
 
     def _give_up_waiting(self, run: RunState, search: _Search) -> None:
-        """Links that nobody could measure in time are asked for again, and then taken for no faster than that shows.
+        """Links that nobody could measure in time are asked for again, and then taken for slow.
 
-        A finite rate, as a search that moves one operator at a time finds no way out where two links cost infinity.
+        Of those in use what was last known counts: whoever is too busy with partitions to probe has just measured them.
         """
         if not search.waiting:
             return
@@ -198,8 +198,11 @@ class Steering:
             self.probe(run, search.waiting)
             self.core.emit(e.SetTimer(f"plan {run.id}", self.core.now + self._patience_s(run)))
             return
-        slow = LinkEstimate(m.PROBE_BYTES * 8 / (self.core.now - search.asked_s), count=0)
-        search.view |= dict.fromkeys(search.waiting, slow)
+        slow = LinkEstimate(_too_slow_bps(self.core.now - search.asked_s), count=0)
+        in_use = _in_use(run)
+        for link in search.waiting:
+            latest = self.core.monitor.latest(*link) if link in in_use else None
+            search.view[link] = slow if latest is None else latest
         search.waiting = frozenset()
         self._plan(run, search)
 
@@ -268,6 +271,21 @@ class Steering:
                 book.moving.pop(move.node, None)
 
 
+def _too_slow_bps(waited_s: float) -> float:
+    """What a link is taken for that nobody could measure in that time: no faster than that shows.
+
+    It is above 0, as a search that moves one operator at a time finds no way out where two links cost infinity.
+    """
+    return m.PROBE_BYTES * 8 / max(waited_s, MIN_PERIOD_S)
+
+
+def _in_use(run: RunState) -> set[Link]:
+    """The links that the dataflow takes where it is now."""
+    where = {name: entry.host for name, entry in run.locations.items()}
+    nodes = run.install.dataflow.nodes
+    return {(where[producer], where[node.name]) for node in nodes for producer in node.inputs}
+
+
 class _Choice:
     """A decision under way that waits for links."""
 
@@ -275,6 +293,7 @@ class _Choice:
         self.verdict, self.hosts = verdict, hosts
         self.waiting: frozenset[Link] = frozenset()
         self.asked: frozenset[Link] = frozenset()
+        self.asked_s = 0.0  # since when these are waited for
         self.tries = 0
 
 
@@ -352,6 +371,18 @@ class LocalSteering:
         core, node, book = self.core, run.nodes[name], run.books[name]
         assert node.size_bytes is not None
         inputs = [(run.locations[producer].host, float(run.sizes[name, producer])) for producer in node.node.inputs]
+        in_use = {(source, core.host) for source, _ in inputs}
+        in_use.add((core.host, run.locations[run.consumers[name][0]].host))
+        slow_bps = _too_slow_bps(core.now - choice.asked_s)
+
+        def rate(source: str, target: str) -> float | None:
+            if source == target:
+                return float("inf")
+            estimate = core.monitor.estimate(source, target, core.now)
+            if estimate is None and final and (source, target) in in_use:
+                estimate = core.monitor.latest(source, target)
+            return estimate.rate_bps if estimate is not None else slow_bps if final else None
+
         decision = epoch.decide(
             book.options,
             [host for host in choice.hosts if host in run.hosts],
@@ -359,14 +390,14 @@ class LocalSteering:
             inputs,
             (run.locations[run.consumers[name][0]].host, float(node.size_bytes)),
             run.compute_s.get(name, 0.0),
-            self._rate,
+            rate,
             run.state_bytes.get(name, 0),
             startup_s=book.options.startup_s,
-            final=final,
         )
         unknown = decision.needs - choice.asked
         if decision.needs and unknown and not final:
             choice.waiting, choice.asked, choice.tries = decision.needs, choice.asked | unknown, 1
+            choice.asked_s = core.now
             self.choices[run.id, name] = choice
             core.steering.probe(run, unknown)
             self._wait(run, name)
@@ -383,12 +414,6 @@ class LocalSteering:
             else:
                 core.mover.begin(run, name, decision.best, protocol="epoch", reason=why)
         self._record(run, name, choice, decision, why)
-
-    def _rate(self, source: str, target: str) -> float | None:
-        if source == target:
-            return float("inf")
-        estimate = self.core.monitor.estimate(source, target, self.core.now)
-        return None if estimate is None else estimate.rate_bps
 
     def on_estimate(self, link: Link) -> None:
         """A link was measured; decisions that wait for it, and for no other, go on."""

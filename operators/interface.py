@@ -98,6 +98,13 @@ class Source(ABC):
         Asking for the same index again gives the same value. Raises OperatorError when it cannot be had.
         """
 
+    def partition_bytes(self, index: int) -> int | None:
+        """Bytes of partition ``index``, without producing it, for simulations of sizes only; None past the end.
+
+        Raises OperatorError in a source that cannot tell.
+        """
+        raise OperatorError(f"source {type(self).__name__} does not tell the sizes of its partitions in advance")
+
     def size_bytes(self) -> float:
         """Hint for planners: the expected size of a partition in bytes. Default: 0 (transfers cost nothing)."""
         return 0.0

@@ -95,6 +95,10 @@ class SceneSource(Source):
         truth |= clouds
         return truth
 
+    def partition_bytes(self, index: int) -> int | None:
+        """Bytes of image ``index``, without making it."""
+        return math.prod(self.shape(index)) * np.dtype(self.dtype).itemsize if index < self.length else None
+
     def size_bytes(self) -> float:
         """The mean size in bytes."""
         return float(self.mean_bytes)

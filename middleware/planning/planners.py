@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from thalweg.middleware.dataflow import Dataflow, Placement
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import PlannerError, ThalwegError, UsageError
 from thalweg.middleware.network_view import Link, LinksNeeded, NetworkView
 from thalweg.middleware.planning.costs import CostModel, Position
 from thalweg.middleware.planning.hints import CostParameters, Hints
@@ -40,18 +40,18 @@ class PlanResult(msgspec.Struct, frozen=True):
 
     ``placement`` is complete (sources and sink included) and belongs to ``dataflow``, the tree that was given or, from
     a planner that changes shapes, another. ``cost_s`` and ``initial_cost_s`` are the model's figures for it and for
-    where the search started (nan where the planner did not need the links to know them; inf over an unusable link).
+    where the search started (nan where the planner did not look for them; inf over an unusable link).
     ``critical``: the nodes that determine the cost, producers first. ``evaluated``: placements looked at.
     ``links_used``: the known links whose estimates the decision rests on.
     """
 
     placement: Placement
     dataflow: Dataflow
-    cost_s: float
-    initial_cost_s: float
-    critical: tuple[str, ...]
-    evaluated: int
-    links_used: frozenset[Link]
+    cost_s: float = math.nan
+    initial_cost_s: float = math.nan
+    critical: tuple[str, ...] = ()
+    evaluated: int = 1
+    links_used: frozenset[Link] = frozenset()
     steps: tuple[Step, ...] = ()
 
 
@@ -69,6 +69,35 @@ class Planner(Protocol):
         costs: CostParameters,
         model: CostModel,
     ) -> PlanResult: ...
+
+
+def ask_planner(
+    planner: Planner,
+    dataflow: Dataflow,
+    hosts: Sequence[str],
+    view: NetworkView,
+    current: Placement | None,
+    *,
+    hints: Hints,
+    costs: CostParameters,
+    model: CostModel,
+) -> PlanResult:
+    """``planner.plan``, which may be a user's own: what else it raises or returns is a PlannerError that names it."""
+    try:
+        result: object = planner.plan(dataflow, hosts, view, current, hints=hints, costs=costs, model=model)
+    except (LinksNeeded, ThalwegError):
+        raise
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise PlannerError(f"planner {_name(planner)} failed: {text}") from error
+    if not isinstance(result, PlanResult):
+        raise PlannerError(f"planner {_name(planner)} returned {type(result).__name__}; return a PlanResult")
+    return result
+
+
+def _name(planner: Planner) -> str:
+    kind = type(planner)
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def plan_result(

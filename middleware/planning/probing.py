@@ -14,7 +14,7 @@ from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.network_view import Link, LinkEstimate, LinksNeeded, NetworkView
 from thalweg.middleware.planning.costs import CostModel
 from thalweg.middleware.planning.hints import CostParameters, Hints
-from thalweg.middleware.planning.planners import Planner, PlanResult
+from thalweg.middleware.planning.planners import Planner, PlanResult, ask_planner
 
 UNUSABLE = LinkEstimate(0.0, count=0)  # a link that was probed in vain: no plan may rest on it
 Probe = Callable[[frozenset[Link]], Mapping[Link, LinkEstimate]]
@@ -50,14 +50,14 @@ def plan_probing(
     """A generator for any kind of caller: yields the links to probe, is sent what was measured.
 
     An answer may hold more than was asked (a round trip teaches the way back as well); a link it leaves out counts
-    as unusable. Returns the plan; never raises LinksNeeded.
+    as unusable. Returns the plan; never raises LinksNeeded. Raises PlannerError for a planner that fails.
     """
     asked: set[Link] = set()
     unanswered: set[Link] = set()
     rounds = 0
     while True:
         try:
-            result = planner.plan(dataflow, hosts, view, current, hints=hints, costs=costs, model=model)
+            result = ask_planner(planner, dataflow, hosts, view, current, hints=hints, costs=costs, model=model)
         except LinksNeeded as needed:
             wanted = needed.links
         else:

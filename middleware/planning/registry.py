@@ -25,12 +25,20 @@ from thalweg.middleware.planning.local import Local
 from thalweg.middleware.planning.period import Period
 from thalweg.middleware.planning.planners import DownloadAll, Exhaustive, OneShot, Planner
 
+MANY_LINKS = 1_000_000  # a plan that is made while data flows asks for all it may need at once: the network changes
+
+AGAIN = OneShot(start="current", batch=MANY_LINKS)
+
 
 class Strategy(msgspec.Struct, frozen=True):
-    """A way to run a dataflow: the planner that places it at the start, and how its operators move (None: never)."""
+    """A way to run a dataflow: the planner that places it at the start, and how its operators move (None: never).
+
+    ``again``: what plans while data flows, from the present placement, where GlobalMoves is the adaptation.
+    """
 
     initial: Planner
     adaptation: Adaptation | None = None
+    again: Planner = AGAIN
 
 
 PLANNERS: Mapping[str, type[Planner]] = {
@@ -72,7 +80,8 @@ def get_strategy(name: str, **options: Any) -> Strategy:
     """The strategy of that name: global, local, random-moves, or any planner's, after which operators stay.
 
     ``options``: of the adaptation (:class:`GlobalMoves`, :class:`LocalMoves`, :class:`RandomMoves`), or of the
-    planner. Errors as :func:`get_planner`.
+    planner. A planner that has an attribute ``adaptation``, a GlobalMoves, is asked again while data flows, with the
+    present placement as ``current``. Errors as :func:`get_planner`.
     """
     if name in ADAPTATIONS:
         initial, kind = ADAPTATIONS[name]
@@ -82,7 +91,13 @@ def get_strategy(name: str, **options: Any) -> Strategy:
         if name not in installed:
             known = list(dict.fromkeys([*PLANNERS, *ADAPTATIONS, *installed]))
             raise UsageError(f"unknown strategy {name!r}{nearest(name, known)}, or package.module:Class")
-    return Strategy(get_planner(name, **options))
+    planner = get_planner(name, **options)
+    adaptation = getattr(planner, "adaptation", None)
+    if adaptation is not None and not isinstance(adaptation, GlobalMoves):
+        raise UsageError(
+            f"planner {name!r} has an adaptation that is no GlobalMoves; only planners' own are asked again"
+        )
+    return Strategy(planner, adaptation, planner) if adaptation is not None else Strategy(planner)
 
 
 def get_cost_model(name: str, **options: Any) -> CostModel:
@@ -123,6 +138,8 @@ def _find(what: str, built_in: Mapping[str, type[Any]], group: str, name: str) -
             return installed[name].load()
         if colon:
             return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"{what} {name!r} cannot be imported: {error}") from error
+    except Exception as error:  # importing runs the module
+        text = " ".join(f"{error}".split())
+        text = text if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {text}"
+        raise UsageError(f"{what} {name!r} cannot be imported: {text}") from error
     raise UsageError(f"unknown {what} {name!r}{nearest(name, [*built_in, *installed])}, or package.module:Class")

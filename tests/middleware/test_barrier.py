@@ -279,6 +279,15 @@ def test_the_operator_leaves_after_the_change_over_iteration(host: Callable[[str
     assert m.Done("r", 1, "h2", (m.Location("o", "h3", 2),)) in book.sent(CLIENT)
 
 
+def test_a_host_that_has_not_heard_the_commit_sends_nobody_away_who_has(host: Callable[[str], Playbook]) -> None:
+    """A Withdraw now could arrive when the operator's state is there, and the operator would be nowhere."""
+    book = host("h2")
+    book << got(CLIENT, PROPOSE) >> ANY
+    book << got("h3", m.Accept("r", "o", 1)) >> []
+    book << got(CLIENT, ABORT) >> ANY
+    book << got("h3", m.Accept("r", "o", 1)) >> []  # it is told of the end by the client
+
+
 def test_inputs_for_the_operator_may_be_there_before_it(host: Callable[[str], Playbook]) -> None:
     book = host("h3")
     book << got(CLIENT, PROPOSE) >> ANY

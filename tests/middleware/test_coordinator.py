@@ -119,6 +119,28 @@ def test_a_host_that_lost_the_run_ends_it(ready: Playbook) -> None:
     ready << got("h2", m.Pong("r", False)) >> [e.Fail("r", reason)]
 
 
+def welcome(host: str, instance: str) -> m.Welcome:
+    return m.Welcome(host, f"tcp://{host}:1", f"tcp://{host}:2", (), instance)
+
+
+def test_a_host_that_was_restarted_before_it_heard_of_the_run_is_asked_again(
+    asked: Playbook, make_install: Make
+) -> None:
+    install = make_install()
+    now = tuple(msgspec.structs.replace(p, instance="again") if p.name == "h2" else p for p in install.peers)
+    renewed = msgspec.structs.replace(install, peers=now)
+    asked << got("h2", welcome("h2", "again")) >> [e.Send("r", "h2", renewed)]
+    asked << got("h2", welcome("h2", "again")) >> []  # it has been asked already
+    asked << got("h9", welcome("h9", "again")) >> []
+    asked << got("h2", m.Installed("r", "h2")) >> []
+    asked << got("h1", m.Installed("r", "h1")) >> [e.Ready("r")]
+
+
+def test_a_host_that_was_restarted_once_it_had_its_part_is_lost(ready: Playbook) -> None:
+    ready << got("h2", welcome("h2", "")) >> []
+    ready << got("h2", welcome("h2", "again")) >> [e.Fail("r", "host 'h2', which holds o, was restarted")]
+
+
 def test_not_knowing_the_run_is_no_failure_before_it_is_installed_or_once_it_is_removed(ready: Playbook) -> None:
     ready << e.RunAbandoned("r") >> ANY
     ready << got("h2", m.Pong("r", False)) >> []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playbook import ANY, Playbook
@@ -23,9 +24,11 @@ def got(sender: str, message: m.Message, payload: object = None, size_bytes: int
     return e.MessageReceived(sender, message, payload, size_bytes)
 
 
-def demand(producer: str, consumer: str, index: int, hops: int = 0, version: int = 0) -> m.Demand:
-    """As a host forwards it, or with ``version`` as the consumer's own host sends it."""
-    return m.Demand("r", producer, consumer, index, hops, version)
+def demand(
+    producer: str, consumer: str, index: int, hops: int = 0, version: int = 0, *, again: bool = False
+) -> m.Demand:
+    """As a host forwards it, or with ``version`` as the consumer's own host sends it; ``again``: repeated."""
+    return m.Demand("r", producer, consumer, index, hops, version, again=again)
 
 
 def partition(producer: str, consumer: str, index: int, *, end: bool = False, hops: int = 0) -> m.Partition:
@@ -63,6 +66,24 @@ def test_install_opens_the_run_once_and_is_answered_every_time(make_book: Book, 
     nodes = book.core.runs["r"].nodes
     book << got("client", install) >> [e.Meet("r", install.peers), answer]
     assert book.core.runs["r"].nodes is nodes
+
+
+def test_an_installation_for_the_host_that_was_here_before_opens_nothing(make_book: Book, make_install: Make) -> None:
+    book = make_book("h1")
+    book.core.me = msgspec.structs.replace(book.core.me, instance="second")
+    install = make_install({"o": "h1"})
+
+    def for_instance(instance: str) -> m.Install:
+        peers = [msgspec.structs.replace(peer, instance=instance) for peer in install.peers]
+        return msgspec.structs.replace(install, peers=tuple(peers))
+
+    welcome = m.Welcome("h1", "tcp://h1:1", "tcp://h1:2", ("composite",), "second")
+    stale = for_instance("first")
+    (client,) = [peer for peer in stale.peers if peer.name == "client"]
+    book << got("client", stale) >> [e.Meet("", (client,)), e.Send("", "client", welcome)]
+    assert not book.core.runs
+    book << got("client", for_instance("second")) >> ANY
+    assert "r" in book.core.runs
 
 
 def test_a_host_without_nodes_takes_part_too(make_book: Book, make_install: Make) -> None:
@@ -159,10 +180,11 @@ def test_a_remote_edge_demands_and_repeats_with_back_off(make_book: Book, make_i
     config = CoreConfig(retry_s=0.5, retry_max_s=2.0)
     book = installed(make_book, make_install(), "h2", config)
     ask = e.Send("r", "h1", demand("s", "o", 0, version=1))
+    again = e.Send("r", "h1", demand("s", "o", 0, version=1, again=True))
     book.at(1.0) << got("client", demand("o", "t", 0)) >> [ask, e.SetTimer("retry", 1.5)]
-    book.at(1.5) << e.TimerFired("retry") >> [ask, e.SetTimer("retry", 2.5)]
-    book.at(2.5) << e.TimerFired("retry") >> [ask, e.SetTimer("retry", 4.5)]
-    book.at(4.5) << e.TimerFired("retry") >> [ask, e.SetTimer("retry", 6.5)]  # 2 s is the most
+    book.at(1.5) << e.TimerFired("retry") >> [again, e.SetTimer("retry", 2.5)]
+    book.at(2.5) << e.TimerFired("retry") >> [again, e.SetTimer("retry", 4.5)]
+    book.at(4.5) << e.TimerFired("retry") >> [again, e.SetTimer("retry", 6.5)]  # 2 s is the most
     book << got("h1", partition("s", "o", 0), b"s0", 2) >> [e.RunOperator("r", "o", 0, (b"s0",))]
     book.at(6.5) << e.TimerFired("retry") >> []
     # with nothing left to repeat, no timer runs until the next demand
@@ -172,9 +194,48 @@ def test_a_remote_edge_demands_and_repeats_with_back_off(make_book: Book, make_i
         >> [
             e.Send("r", "client", partition("o", "t", 0), b"o0", 2, bulk=True),
             e.Send("r", "h1", demand("s", "o", 1, version=1)),
-            e.SetTimer("retry", 7.5),
+            e.SetTimer("retry", 9.0),  # the last answer took 3.5 s, twice which is more than the most
         ]
     )
+
+
+@pytest.mark.parametrize(("answer_s", "patience_s"), [(0.1, 0.5), (0.4, 0.8), (1.5, 3.0), (5.0, 4.0)])
+def test_a_demand_is_not_repeated_before_twice_the_time_of_the_last_answer(
+    make_book: Book, make_install: Make, answer_s: float, patience_s: float
+) -> None:
+    book = installed(make_book, make_install(), "h2", CoreConfig(retry_s=0.5, retry_max_s=4.0))
+    book << got("client", demand("o", "t", 0)) >> ANY
+    (timer,) = book.only(e.SetTimer)
+    while timer.at_s < answer_s:
+        book.at(timer.at_s) << e.TimerFired("retry") >> ANY  # the answer counts from the first demand on
+        (timer,) = book.only(e.SetTimer)
+    book.at(answer_s) << got("h1", partition("s", "o", 0), b"s0", 2) >> ANY
+    book.at(timer.at_s) << e.TimerFired("retry") >> []  # nothing is left to repeat
+    book.at(9.0) << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
+    assert [each.at_s for each in book.only(e.SetTimer)][-1] == 9.0 + patience_s
+    book.at(9.0 + patience_s) << e.TimerFired("retry") >> ANY
+    assert book.sent("h1") == [demand("s", "o", 1, version=1, again=True)]
+    assert book.only(e.SetTimer) == [e.SetTimer("retry", 9.0 + patience_s + min(2 * patience_s, 4.0))]
+
+
+def test_a_repeated_demand_that_was_on_its_way_does_not_send_a_partition_twice(
+    make_book: Book, make_install: Make
+) -> None:
+    book = installed(make_book, make_install(), "h1")
+    book << got("h2", demand("s", "o", 0)) >> [e.RunOperator("r", "s", 0)]
+    first = e.Send("r", "h2", partition("s", "o", 0), b"s0", 20_000, bulk=True)
+    book << e.OperatorFinished("r", "s", 0, b"s0", 20_000) >> [first, e.RunOperator("r", "s", 1)]
+    book.at(1.0) << got("h2", demand("s", "o", 0, again=True)) >> []  # it is under way
+    book.at(2.0) << e.TransferMeasured("h2", first.message, 20_000, 2.0) >> ANY
+    book.at(2.1) << got("h2", demand("s", "o", 0, again=True)) >> []
+    assert book.recorded() == []
+    book.at(4.0) << got("h2", demand("s", "o", 0, again=True)) >> ANY
+    (again,) = book.only(e.Send)
+    assert msgspec.structs.replace(again.message, news=None) == first.message
+    assert book.recorded() == ["repeated"]
+    book.at(5.0) << e.TransferFailed("h2", again.message) >> ANY
+    book.at(5.1) << got("h2", demand("s", "o", 0, again=True)) >> ANY
+    assert len(book.only(e.Send)) == 1  # nobody knows what became of it
 
 
 def test_a_demand_is_repeated_soon_though_others_have_backed_off(make_book: Book, make_install: Make) -> None:
@@ -186,8 +247,9 @@ def test_a_demand_is_repeated_soon_though_others_have_backed_off(make_book: Book
         book.at(now) << e.TimerFired("retry") >> ANY
     assert book.only(e.SetTimer) == [e.SetTimer("retry", 7.5)]
     ask = e.Send("q", "h1", m.Demand("q", "s", "o", 0, version=1))
+    again = e.Send("q", "h1", m.Demand("q", "s", "o", 0, version=1, again=True))
     book.at(4.0) << got("client", m.Demand("q", "o", "t", 0)) >> [ask, e.SetTimer("retry", 4.5)]
-    book.at(4.5) << e.TimerFired("retry") >> [ask, e.SetTimer("retry", 5.5)]
+    book.at(4.5) << e.TimerFired("retry") >> [again, e.SetTimer("retry", 5.5)]
 
 
 def test_local_edges_need_no_messages(make_book: Book, make_install: Make) -> None:
@@ -318,7 +380,7 @@ def test_a_told_location_is_used_for_the_repeated_demand(make_book: Book, make_i
         book << got("h7", m.Located("r", (m.Location("s", "h8", not_newer),))) >> []
     book.at(0.5) << e.TimerFired("retry") >> ANY
     (again,) = book.sent("h1")
-    assert msgspec.structs.replace(again, news=None) == demand("s", "o", 0, version=1)
+    assert msgspec.structs.replace(again, news=None) == demand("s", "o", 0, version=1, again=True)
     assert "stranger" not in book.core.runs["r"].locations
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from thalweg.middleware import messages as m
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.monitor import (
+    KEPT,
     NEWS_BYTES,
     S_THRES,
     T_THRES,
@@ -246,13 +247,32 @@ def test_with_nothing_new_asking_for_news_costs_nothing() -> None:
 
 def test_memory_is_bounded_whatever_is_told() -> None:
     monitor = Monitor("a", MonitorConfig(max_links=50))
-    monitor.news_for("b", 0.0)
+    monitor.news_for("evil", 0.0)
     for i in range(200):
         monitor.heard([told(f"x{i}", "y", 100)], i / 100, "evil")
         sample(monitor, f"t{i}", 1e5, i / 100)
     assert len(monitor.view(2.0)) == 50
     assert len(monitor._series) == 50
-    assert len(monitor._listeners["b"].pending) <= 50
+    assert len(monitor._changed) == 50
+    assert len(monitor._listeners["evil"].told) <= 100
+
+
+def test_what_was_last_known_is_kept_for_those_who_find_nothing_newer() -> None:
+    monitor = Monitor("a")
+    assert monitor.latest("x", "y") is None
+    monitor.heard([told("x", "y", 100)], 0.0)
+    known = monitor.latest("x", "y")
+    assert known == LinkEstimate(100.0, 1, 0.0, 0.0)
+    late_s = (KEPT - 1) * T_THRES
+    sample(monitor, "c", 1e5, late_s)  # which forgets what is too old
+    assert monitor.estimate("x", "y", late_s) is None
+    assert monitor.latest("x", "y") == known
+    assert set(monitor.view(late_s)) == {("a", "c")}
+    assert set(rates(monitor.news_for("b", late_s))) == {("a", "c")}  # nobody is told
+    monitor.heard([told("x", "y", 300)], late_s)  # of as many samples, but of today
+    assert monitor.latest("x", "y") == LinkEstimate(300.0, 1, 0.0, late_s)
+    sample(monitor, "c", 1e5, 3 * KEPT * T_THRES)
+    assert monitor.latest("x", "y") is None
 
 
 def test_what_is_old_leaves_the_cache_and_silent_peers_are_forgotten() -> None:

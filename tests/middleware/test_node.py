@@ -321,8 +321,51 @@ def test_a_retained_output_is_sent_again_only_when_no_transfer_is_under_way() ->
     book << Demanded(0) >> "duplicate"
     book << TransferOver(7) >> []
     book << Demanded(0) >> "duplicate"
+    book << TransferOver(0, arrived=False) >> []
+    book << Demanded(0) >> [Dispatch(out(0, "ab0"), again=True)]
+
+
+def test_the_first_repeated_demand_after_the_transfer_has_arrived_was_on_its_way_by_then() -> None:
+    book = operator_gathers_runs_and_dispatches()
+    book.node.sending = True
+    book << Demanded(0, again=True) >> "duplicate"
+    book << TransferOver(0) >> []
+    book << Demanded(0, again=True) >> "duplicate"
+    book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]  # so it did not get there after all
+    book.node.sending = True
+    book << TransferOver(0) >> []
+    book << Demanded(0, again=True) >> "duplicate"  # once for every transfer
+    book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]
+
+
+def test_a_demand_that_is_not_a_repeated_one_is_answered_though_the_transfer_has_arrived() -> None:
+    book = operator_gathers_runs_and_dispatches()  # its consumer has moved, and demands for the first time
+    book.node.sending = True
     book << TransferOver(0) >> []
     book << Demanded(0) >> [Dispatch(out(0, "ab0"), again=True)]
+
+
+def test_after_a_transfer_that_may_have_failed_every_repeated_demand_is_answered() -> None:
+    book = operator_gathers_runs_and_dispatches()
+    for _ in range(2):
+        book.node.sending = True
+        book << TransferOver(0, arrived=False) >> []
+        book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]
+    book.node.sending = True
+    book << TransferOver(0) >> []  # this one has arrived,
+    book << TransferOver(0, arrived=False) >> []  # and another, later one has not
+    book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]
+
+
+def test_what_has_arrived_says_nothing_of_the_next_partition() -> None:
+    book = source(limit=3)
+    book << Demanded(0) >> [Run(0, ())]
+    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), Run(1, ())]
+    book.node.sending = True
+    book << TransferOver(0) >> []
+    book << Finished(1, "p1") >> []
+    book << Demanded(1) >> [Dispatch(out(1, "p1")), Run(2, ())]
+    book << Demanded(1, again=True) >> [Dispatch(out(1, "p1"), again=True)]
 
 
 def test_the_next_demand_lets_the_retained_output_go() -> None:
@@ -351,10 +394,10 @@ def test_the_last_partition_of_a_limited_run_stays_retained_after_the_end() -> N
     limit=st.none() | st.integers(1, 3),
     steps=st.lists(
         st.one_of(
-            st.builds(Demanded, st.integers(-1, 5)),
+            st.builds(Demanded, st.integers(-1, 5), st.booleans()),
             st.builds(Arrived, st.sampled_from(["a", "b", "o", "x"]), st.integers(-1, 5), end=st.booleans()),
             st.builds(Finished, st.integers(-1, 5), end=st.booleans()),
-            st.builds(TransferOver, st.integers(-1, 5)),
+            st.builds(TransferOver, st.integers(-1, 5), arrived=st.booleans()),
             st.builds(ToLeave, st.integers(-1, 5), recall=st.booleans()),
             st.builds(Stayed),
             st.builds(Suspended),

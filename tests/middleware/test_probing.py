@@ -11,7 +11,9 @@ from playbook import ANY, Playbook
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
+from thalweg.middleware.monitor import MonitorConfig
 from thalweg.middleware.probing import EMPTIES, LAST, LEAD, LEAD_BYTES, PIECES, STAGE_PAYLOADS
+from thalweg.middleware.run_state import CoreConfig
 
 Took = Callable[[str, str, m.Probe, int], float | None]  # (from, to, probe, size) -> seconds, None: it is lost
 LATENCY_S = 0.5
@@ -143,6 +145,28 @@ def test_a_receiver_that_is_late_to_see_something_does_not_change_the_link(
     wire.took = lambda source, target, probe, size: took[probe.stage]
     wire.give("client", ask("h1", "h2"), 1.0)
     assert wire.rate("client", "h1", "h2") == pytest.approx(m.PROBE_BYTES * 8 / busy_s, rel=1e-4)
+
+
+def test_without_trains_a_probe_is_one_message_there_and_one_back(make_book: Callable[..., Playbook]) -> None:
+    config = CoreConfig(monitor=MonitorConfig(probe_train=False))
+    wire = Wire({host: make_book(host, config) for host in HOSTS}, at_rates(RATES))
+    sizes: list[tuple[str, str, int]] = []
+
+    def took(source: str, target: str, probe: m.Probe, size: int) -> float:
+        sizes.append((source, target, size))
+        return 0.05 + size * 8 / RATES[source, target]
+
+    wire.took = took
+    wire.give("client", ask("h1", "h2"), 1.0)
+    assert sizes == [("h1", "h2", m.PROBE_BYTES), ("h2", "h1", m.PROBE_BYTES)]
+    for link in (("h1", "h2"), ("h2", "h1")):  # what it takes to begin a message is in it, as in the paper
+        found = m.PROBE_BYTES * 8 / (0.05 + m.PROBE_BYTES * 8 / RATES[link])
+        assert [wire.rate(host, *link) for host in ("client", "h1", "h2")] == pytest.approx([found] * 3, rel=1e-4)
+    wire.give("client", ask("h2", "h1"), 5.0)  # which h1 has begun to measure 4 s ago
+    assert len(sizes) == 2
+    wire.give("client", ask("h1", "h2", "h3"), 17.0)
+    assert len(sizes) == 6
+    assert wire.books["h1"].core.prober.under_way is None
 
 
 def test_a_probe_is_recorded_by_who_measured(wire: Wire) -> None:

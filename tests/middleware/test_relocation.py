@@ -300,6 +300,19 @@ def test_what_is_kept_for_an_operator_that_has_left_is_sent_again_until_it_is_ac
     assert sent.core.runs["r"].tails == {}
 
 
+def test_a_repeated_demand_that_was_on_its_way_does_not_send_what_is_kept_twice(sent: Playbook) -> None:
+    sent << got("h3", m.Restored("r", "o", 1)) >> ANY
+    again = msgspec.structs.replace(demand("o", "t", 0, 1), again=True)
+    sent << got(CLIENT, again) >> []  # its transfer is under way
+    sent << e.TransferMeasured(CLIENT, m.Partition("r", "o", "t", 0), 2, 1.0) >> ANY
+    sent << got(CLIENT, again) >> []
+    sent << got(CLIENT, again) >> ANY
+    assert [told(part) for part in sent.sent(CLIENT)] == [m.Partition("r", "o", "t", 0)]
+    sent << e.TransferFailed(CLIENT, m.Partition("r", "o", "t", 0)) >> []
+    sent << got(CLIENT, again) >> ANY
+    assert [told(part) for part in sent.sent(CLIENT)] == [m.Partition("r", "o", "t", 0)]
+
+
 def test_late_words_are_answered_with_the_newer_location(sent: Playbook, new: Playbook) -> None:
     restored, commit = got("h3", m.Restored("r", "o", 1)), m.Located("r", (location("h3", 2),))
     sent << restored >> ANY

@@ -201,10 +201,16 @@ def free(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
+def free_ports() -> int:
+    """The first of two consecutive ports that nobody is handed: they are below the ephemeral ones."""
+    return next(port for port in range(20_000, 30_000, 2) if free(port) and free(port + 1))
+
+
 def test_two_consecutive_ports_are_used_and_advertised() -> None:
-    port = next(port for port in range(20_000, 30_000, 2) if free(port) and free(port + 1))  # below the ephemeral ones
+    port = free_ports()
     with running(ShellConfig("a", listen=f"tcp://127.0.0.1:{port}", advertise="gate.example")) as shell:
-        assert shell.me == m.Peer("a", f"tcp://gate.example:{port}", f"tcp://gate.example:{port + 1}")
+        ends = (f"tcp://gate.example:{port}", f"tcp://gate.example:{port + 1}")
+        assert shell.me == m.Peer("a", *ends, shell.me.instance)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "x" * 129, "é" * 65, "a\nb", "caf\udce9"])
@@ -236,8 +242,10 @@ def test_a_host_hangs_up_on_clients_that_are_gone() -> None:
 
 
 @contextmanager
-def host_process(name: str, *more: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    command = [*host_command(name, "tcp://127.0.0.1:*", allow=ALLOW), *more]
+def host_process(
+    name: str, *more: str, listen: str = "tcp://127.0.0.1:*"
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    command = [*host_command(name, listen, allow=ALLOW), *more]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         try:
@@ -279,6 +287,24 @@ def test_signals_and_the_parents_end_end_a_host_promptly_and_cleanly(tmp_path: P
         rows = [msgspec.json.decode(line) for line in (tmp_path / name).read_bytes().splitlines()]
         assert rows, "the event log is written when the host ends"
         assert all(row["host"] == name for row in rows)
+
+
+def test_a_client_outlives_the_restart_of_a_host() -> None:
+    scenes = Code("scenes", {"site": 0, "sites": 1, "seed": 1})
+    nodes = (
+        Node("s", "source", (), scenes, "h1"),
+        Node("o", "operator", ("s",), Code("composite")),
+        Node("t", "sink", ("o",)),
+    )
+    listen = f"tcp://127.0.0.1:{free_ports()}"
+    with ExitStack() as stack:
+        before, _ = stack.enter_context(host_process("h1", listen=listen))
+        client = stack.enter_context(Client({"h1": listen}))
+        assert [each.index for each in client.run(Dataflow(nodes), {"o": "h1"}, partitions=3)] == [0, 1, 2]
+        before.kill()
+        before.wait()
+        stack.enter_context(host_process("h1", listen=listen))
+        assert [each.index for each in client.run(Dataflow(nodes), {"o": "h1"}, partitions=3)] == [0, 1, 2]
 
 
 def finish(*options: str) -> tuple[int, str]:

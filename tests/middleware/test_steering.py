@@ -107,10 +107,10 @@ def test_links_that_the_planner_needs_are_probed_and_it_is_asked_again(
     book << e.Planned("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
     (request,) = book.sent("h1")
     assert [target.name for target in request.targets] == ["h2", "h3"]
-    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 63.0)]  # a twentieth of the period
+    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 64.0)]
     book.at(62.0) << got("h1", measured("h1", "h2", 1000)) >> ANY
     assert book.only(e.Plan) == []
-    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 65.0)]  # as long as there is news, the others may follow
+    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 66.0)]  # as long as there is news, the others may follow
     book << got("h1", measured("h1", "h3", 2000)) >> ANY
     (plan,) = book.only(e.Plan)
     assert {link: each.rate_bps for link, each in plan.view.items()} == {("h1", "h2"): 1000.0, ("h1", "h3"): 2000.0}
@@ -124,17 +124,17 @@ def test_a_link_that_nobody_can_measure_in_time_is_taken_for_slow(client: Callab
     book.at(60.0) << e.TimerFired("plan r") >> ANY
     book << e.Planned("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
     book.at(62.0) << got("h1", measured("h1", "h2", 1000)) >> ANY
-    book.at(65.0) << e.TimerFired("plan r") >> ANY  # the request may have been lost
+    book.at(66.0) << e.TimerFired("plan r") >> ANY  # the request may have been lost
     assert [(each.to, [peer.name for peer in each.message.targets]) for each in book.only(e.Send)] == [("h1", ["h3"])]
-    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 68.0)]
+    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 70.0)]
     known = LinkEstimate(1000.0, count=1, measured_at_s=62.0)
-    slow = LinkEstimate(m.PROBE_BYTES * 8 / 8.0, count=0)  # waited for since 60 s
+    slow = LinkEstimate(m.PROBE_BYTES * 8 / 10.0, count=0)  # waited for since 60 s
     plan = e.Plan("r", NOW, {("h1", "h2"): known, ("h1", "h3"): slow}, {})
-    book.at(68.0) << e.TimerFired("plan r") >> [plan]
+    book.at(70.0) << e.TimerFired("plan r") >> [plan]
     book << e.Planned("r", NOW) >> [e.SetTimer("plan r", 120.0)]
 
 
-@pytest.mark.parametrize(("probe_s", "period_s", "patience_s"), [(4.0, 60.0, 3.0), (4.0, 600.0, 4.0)])
+@pytest.mark.parametrize(("probe_s", "period_s", "patience_s"), [(4.0, 10.0, 2.5), (4.0, 600.0, 4.0)])
 def test_links_are_waited_for_a_share_of_the_period_or_as_long_as_the_host_is_told_to(
     client: Callable[[Adaptation], Playbook], probe_s: float, period_s: float, patience_s: float
 ) -> None:
@@ -229,12 +229,12 @@ def test_an_operator_decides_at_the_end_of_its_epoch_and_asks_for_what_it_does_n
     book << e.OperatorFinished("r", "o", 0, bytes(50_000), 50_000, duration_s=0.1) >> ANY
     book.at(10.0) << e.TimerFired("epoch r o") >> ANY
     assert e.SetTimer("epoch r o", 20.0) in book.commands
-    assert e.SetTimer("decide r o", 10.5) in book.commands
+    assert e.SetTimer("decide r o", 12.5) in book.commands  # a quarter of the period
     (request,) = book.sent("h1")  # what h2 measures itself goes to no one
     assert isinstance(request, m.ProbeRequest)
     for now, source, target in ((10.25, "h1", "h2"), (10.5, "h2", "h1"), (10.75, "h1", CLIENT)):
         book.at(now) << got(source, measured(source, target, 8_000_000)) >> ANY
-        waits = [e.SetTimer("decide r o", now + 0.5)] if source == "h1" else []  # h2 -> h1 is none that it waits for
+        waits = [e.SetTimer("decide r o", now + 2.5)] if source == "h1" else []  # h2 -> h1 is none that it waits for
         assert [each for each in book.only(e.SetTimer) if each.key == "decide r o"] == waits
     book << got(CLIENT, measured("h2", CLIENT, 8_000)) >> ANY
     assert m.Offer("r", "o", 1) in book.sent()  # all is known; from here its output goes over the slow link
@@ -247,23 +247,61 @@ def test_an_operator_decides_at_the_end_of_its_epoch_and_asks_for_what_it_does_n
     assert [each["why"] for each in details(book, "epoch")] == ["a move is under way"]
 
 
-def test_links_that_cannot_be_measured_in_time_are_done_without(make_book: Book, install: m.Install) -> None:
+@pytest.fixture
+def deciding(make_book: Book, install: m.Install) -> Playbook:
+    """The host of ``o`` at the end of its epoch; 100 kB have come from h1 at 1.6 Mbit/s, 50 kB gone to the client."""
     book = make_book("h2", CONFIG)
-    book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=10.0))) >> ANY
+    book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=100.0))) >> ANY
     book.at(1.0) << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, True, True)) >> ANY
-    book << got("h1", m.Partition("r", "s", "o", 0), bytes(100_000), 100_000) >> ANY
+    into = m.News(estimates=(m.Estimate("h1", "h2", 1_600_000, 0, 1, 0),))
+    book << got("h1", m.Partition("r", "s", "o", 0, news=into), bytes(100_000), 100_000) >> ANY
     book << e.OperatorFinished("r", "o", 0, bytes(50_000), 50_000) >> ANY
-    book.at(10.0) << e.TimerFired("epoch r o") >> ANY
+    book.at(100.0) << e.TimerFired("epoch r o") >> ANY
+    assert e.SetTimer("decide r o", 104.0) in book.commands
+    return book
+
+
+def test_links_that_cannot_be_measured_in_time_are_asked_for_again_and_taken_for_slow(deciding: Playbook) -> None:
+    book = deciding
     asked = [(each.to, each.message) for each in book.only(e.Send) if isinstance(each.message, m.ProbeRequest)]
-    book.at(10.5) << e.TimerFired("decide r o") >> ANY  # the request may have been lost
+    book.at(104.0) << e.TimerFired("decide r o") >> ANY  # the request may have been lost
     again = [(each.to, each.message) for each in book.only(e.Send) if isinstance(each.message, m.ProbeRequest)]
     assert [to for to, _ in again] == ["h1"]
     assert again == asked
-    assert e.SetTimer("decide r o", 11.0) in book.commands
-    book.at(11.0) << e.TimerFired("decide r o") >> []
-    assert [(each["decision"], each["why"]) for each in details(book, "epoch")] == [
-        ("stay", "no host's links are known")
-    ]
+    assert e.SetTimer("decide r o", 108.0) in book.commands
+    book.at(108.0) << e.TimerFired("decide r o") >> ANY
+    (epoch,) = details(book, "epoch")
+    assert (epoch["decision"], epoch["best"]) == ("move", "h1")  # one slow link is better than one and another
+    slow_s = 50_000 / (m.PROBE_BYTES / 8.0)  # to the client, since 100 s
+    assert epoch["candidates"] == pytest.approx({"h2": 0.5 + slow_s, "h1": slow_s, CLIENT: 2 * slow_s})
+    assert "h1>h2" not in epoch["links"]  # too old to be told to anybody
+
+
+def test_of_a_link_in_use_the_last_estimate_counts_however_old(deciding: Playbook) -> None:
+    book = deciding
+    book.at(101.0) << got("h1", measured("h1", CLIENT, 400_000)) >> ANY  # 2 s; 1 s from h1 directly
+    book << got(CLIENT, measured("h2", CLIENT, 800_000)) >> ANY
+    for now in (105.0, 109.0):
+        assert details(book, "epoch") == []
+        book.at(now) << e.TimerFired("decide r o") >> ANY
+    (epoch,) = details(book, "epoch")
+    assert (epoch["decision"], epoch["best"]) == ("stay", "h2")  # 0.5 s from h1, as 100 s ago, and not 49 s
+    assert epoch["candidates"] == pytest.approx({"h2": 1.0, "h1": 1.0, CLIENT: 2.0})
+
+
+def test_of_a_link_that_is_not_in_use_an_old_estimate_does_not_count(make_book: Book, install: m.Install) -> None:
+    book = make_book("h2", CONFIG)
+    book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=100.0))) >> ANY
+    book.at(1.0) << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, True, True)) >> ANY
+    told = m.News(estimates=(m.Estimate("h1", CLIENT, 10**9, 0, 1, 0), m.Estimate("h2", CLIENT, 1_600_000, 0, 1, 0)))
+    book << got("h1", m.Partition("r", "s", "o", 0, news=told), bytes(100_000), 100_000) >> ANY
+    book << e.OperatorFinished("r", "o", 0, bytes(50_000), 50_000) >> ANY
+    book.at(100.0) << e.TimerFired("epoch r o") >> ANY
+    for now in (104.0, 108.0):
+        book.at(now) << e.TimerFired("decide r o") >> ANY
+    (epoch,) = details(book, "epoch")
+    slow_s = 50_000 / (m.PROBE_BYTES / 8.0)
+    assert epoch["candidates"] == pytest.approx({"h2": 2 * slow_s + 0.25, "h1": slow_s, CLIENT: 2 * slow_s})
 
 
 def test_an_operator_counts_what_it_takes_to_begin_a_message(make_book: Book, install: m.Install) -> None:
