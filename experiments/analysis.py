@@ -95,6 +95,7 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     probes: int
     planner: str | None
     predicted_s: float | None
+    log_digest: str | None  # of every event of a simulated placement
     messages: dict[str, int]  # how many records of these kinds: duplicate, repeated, rejected, fault
     hosts: dict[str, HostLoad]
     moves: list[Move] | msgspec.UnsetType = msgspec.UNSET
@@ -127,12 +128,16 @@ class RunSummary(msgspec.Struct, frozen=True):
 
 
 class PlacementAggregate(msgspec.Struct, frozen=True):
-    """One placement over several runs: means of the runs' values, the speed-up's geometric mean, sums of the moves."""
+    """One placement over several runs: means of the runs' values, the speed-up's geometric mean, sums of the moves.
+
+    ``digests_known``: how many runs had a reference to compare their digest with.
+    """
 
     runs: int
     images: int
     delivered: int
     lost: int
+    digests_known: int
     digests_wrong: int
     mean_interarrival_s: float | None
     median_interarrival_s: float | None
@@ -161,6 +166,7 @@ SELECT run, placement, count(*) AS deliveries, size(collect_set(index)) AS deliv
        avg(gap_s) AS mean_s, percentile(gap_s, array(0.5, 0.95)) AS gaps_s,
        min(t_s) AS first_s, max(t_s) AS last_s,
        min_by(wall_s, struct(t_s, row)) AS first_wall_s, max_by(wall_s, struct(t_s, row)) AS last_wall_s,
+       count(digest) AS digests,
        sha2(array_join(transform(array_sort(collect_list(struct(t_s, row, digest))), x -> x.digest), '\\n'),
             256) AS digest
 FROM arrivals GROUP BY run, placement
@@ -172,9 +178,10 @@ SELECT run, placement,
        coalesce(sum(size_bytes) FILTER (WHERE kind = 'transfer' AND host <> peer), 0) AS bytes_moved,
        count_if(kind = 'duplicate') AS duplicate, count_if(kind = 'repeated') AS repeated,
        count_if(kind = 'rejected') AS rejected, count_if(kind = 'fault') AS fault,
-       array_agg(detail) FILTER (WHERE kind = 'placed') AS placed
+       array_agg(detail) FILTER (WHERE kind = 'placed') AS placed,
+       max(get_json_object(detail, '$.digest')) FILTER (WHERE kind = 'log') AS log_digest
 FROM events
-WHERE kind IN ('transfer', 'duplicate', 'repeated', 'rejected', 'fault', 'placed')
+WHERE kind IN ('transfer', 'duplicate', 'repeated', 'rejected', 'fault', 'placed', 'log')
   AND placement IS NOT NULL
 GROUP BY run, placement
 """
@@ -253,6 +260,7 @@ def analyze_runs(spark: SparkSession, runs: Mapping[Path, RunInfo]) -> list[RunS
         made = {
             name: _placement(
                 info,
+                name,
                 arrivals.get((info.run, name)),
                 counts.get((info.run, name)),
                 loads.get((info.run, name), {}),
@@ -297,12 +305,12 @@ def _events(spark: SparkSession, files: Iterable[Path]) -> DataFrame:
 
 
 def _placement(
-    info: RunInfo, came: Any, counts: Any, hosts: dict[str, HostLoad], figures: MoveFigures
+    info: RunInfo, name: str, came: Any, counts: Any, hosts: dict[str, HostLoad], figures: MoveFigures
 ) -> PlacementSummary:
     """Put one placement's rows together; ``came`` and ``counts`` are None when there were no such records."""
     placed = [msgspec.json.decode(text) for text in counts.placed or ()] if counts else []
     plan: dict[str, Any] = placed[0] if placed else {}
-    digest = f"sha256:{came.digest}" if came else None
+    digest = f"sha256:{came.digest}" if came and came.digests else None
     gaps = (came.gaps_s if came else None) or [None, None]
     return PlacementSummary(
         images=info.images,
@@ -318,17 +326,24 @@ def _placement(
         first_image_s=came.first_s if came else None,
         elapsed_s=came.last_s if came else None,
         # the placement's start on the wall clock is t_s = 0, which is told from the first delivery
-        wall_s=came.last_wall_s - came.first_wall_s + came.first_s / info.time_scale if came else None,
+        wall_s=_wall_s(info, name, came),
         speedup=None,
         transfers=counts.transfers if counts else 0,
         bytes_moved=counts.bytes_moved if counts else 0,
         probes=sum(detail.get("probed", 0) for detail in placed),
         planner=plan.get("planner"),
         predicted_s=plan.get("predicted_s"),
+        log_digest=counts.log_digest if counts else None,
         messages={k: counts[k] if counts else 0 for k in ("duplicate", "repeated", "rejected", "fault")},
         hosts=hosts,
         **msgspec.structs.asdict(figures),
     )
+
+
+def _wall_s(info: RunInfo, name: str, came: Any) -> float | None:
+    if name in info.wall_s:
+        return info.wall_s[name]
+    return came.last_wall_s - came.first_wall_s + came.first_s / info.time_scale if came else None
 
 
 def failures(summary: RunSummary) -> list[str]:
@@ -340,9 +355,11 @@ def failures(summary: RunSummary) -> list[str]:
         if placement.lost:
             lines.append(f"{where}: {placement.lost} of {placement.images} images were not delivered")
         if placement.duplicate:
-            lines.append(f"{where}: {placement.duplicate} images were delivered more than once")
+            count = placement.duplicate
+            lines.append(f"{where}: {count} {'image was' if count == 1 else 'images were'} delivered more than once")
         if placement.out_of_order:
-            lines.append(f"{where}: {placement.out_of_order} images came after a later one")
+            count = placement.out_of_order
+            lines.append(f"{where}: {count} image{'s' * (count != 1)} came after a later one")
         if placement.digest_ok is False and not placement.lost:
             lines.append(f"{where}: digest {placement.digest} differs from {summary.reference_digest}")
     return lines
@@ -360,6 +377,7 @@ def aggregate(summaries: Sequence[RunSummary]) -> dict[str, PlacementAggregate]:
             images=sum(part.images for part in parts),
             delivered=sum(part.delivered for part in parts),
             lost=sum(part.lost for part in parts),
+            digests_known=sum(part.digest_ok is not None for part in parts),
             digests_wrong=sum(part.digest_ok is False for part in parts),
             mean_interarrival_s=_mean(part.mean_interarrival_s for part in parts),
             median_interarrival_s=_mean(part.median_interarrival_s for part in parts),

@@ -11,7 +11,10 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
+
+from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
     from thalweg.experiments.analysis import RunSummary
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
 
 def analyze(
     folders: Annotated[
-        list[Path], typer.Argument(help="Run folders, as `thalweg run` writes them.", show_default=False)
+        list[Path],
+        typer.Argument(help="Folders that `thalweg run` or `thalweg sweep` wrote, of one kind.", show_default=False),
     ],
     master: Annotated[
         str, typer.Option(help="Spark master; a cluster's workers must see the folders under the same path.")
@@ -29,19 +33,34 @@ def analyze(
     moves: Annotated[bool, typer.Option("--moves", help="List every move: who, where, when, why.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line, no table.")] = False,
 ) -> None:
-    """Summary tables and plots of run folders, on Spark.
+    """Summary tables and plots of run folders, or the paper's figures from sweep folders, on Spark.
 
-    Writes plots/*.png and summary.json into every run folder. Exit status 1 when a run lost, repeated or
-    reordered images, or delivered others than its reference.
+    Writes plots/*.png and summary.json (of a sweep, figures.json) into every folder. Exit status 1 when a run lost,
+    repeated or reordered images, or delivered others than its reference, and when a simulation of a sweep failed.
 
     Example: thalweg analyze runs/a runs/b
 
     Every move of a run: thalweg analyze runs/a --moves --no-plots
+
+    A sweep's figures, with a verdict for each of the paper's claims: thalweg analyze runs/fig6
     """
     from thalweg.experiments.analysis import failures, load_runs, to_json, with_moves
+    from thalweg.experiments.records import RUN_TOML
+    from thalweg.experiments.reports.report import neither
     from thalweg.experiments.spark import check_master, find_java
+    from thalweg.experiments.sweeps.results import SWEEP_TOML
 
     check_master(master)
+    sweeps = [folder for folder in folders if (folder / SWEEP_TOML).is_file()]
+    if sweeps:
+        if len(sweeps) < len(folders):
+            raise UsageError(f"{sweeps[0]} is a sweep and other folders are not; analyse them apart, or thalweg report")
+        find_java()
+        _sweeps(sweeps, master, plots=plots, as_json=as_json)
+        return
+    for folder in folders:
+        if not (folder / RUN_TOML).is_file():
+            raise UsageError(neither(folder))
     runs = load_runs(folders)
     find_java()
     summaries, pictures = _work(runs, master, plots)
@@ -54,6 +73,29 @@ def analyze(
     for line in wrong:
         print(f"thalweg: {line}", file=sys.stderr)
     if wrong:
+        raise typer.Exit(1)
+
+
+def _sweeps(folders: list[Path], master: str, *, plots: bool, as_json: bool) -> None:
+    from thalweg.experiments.figures.aggregation import FIGURES_JSON, aggregate, print_figures
+    from thalweg.experiments.figures.plots import plot_figures
+    from thalweg.experiments.spark import session
+
+    with _spinner(f"analysing {len(folders)} sweep{'s' * (len(folders) > 1)}"), session(master) as spark:
+        found = {folder: aggregate(spark, folder) for folder in folders}
+    pictures = {folder: plot_figures(data, folder) for folder, data in found.items()} if plots else {}
+    if as_json:
+        told = [{"out": str(folder), "figures": data} for folder, data in found.items()]
+        print(msgspec.json.encode({"sweeps": told}).decode())
+    else:
+        for folder, data in found.items():
+            print_figures(data)
+            drawn = pictures.get(folder)
+            print(f"figures: {folder / FIGURES_JSON}" + (f"   plots: {drawn[0].parent}{os.sep}" if drawn else ""))
+    failed = sum(data.failed for data in found.values())
+    sys.stdout.flush()
+    if failed:
+        print(f"thalweg: {failed} simulation{'s' * (failed != 1)} failed", file=sys.stderr)
         raise typer.Exit(1)
 
 

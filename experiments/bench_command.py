@@ -186,6 +186,65 @@ def move(
         _console().print(f"no shaped links here: {answer['reason']}", markup=False)
 
 
+@app.command("sim", epilog="Example: thalweg bench sim --servers 8 --rounds 3 --json")
+def sim(
+    servers: Annotated[
+        list[int], typer.Option("--servers", min=1, metavar="N", help="Servers of a network; repeat it for several.")
+    ] = [8, 32],  # noqa: B006  the type that typer reads
+    images: Annotated[int, typer.Option("--images", min=2, help="Images of a run.")] = 180,
+    placements: Annotated[
+        list[str], typer.Option("--placement", metavar="NAME", help="As those of a run; repeat it for several.")
+    ] = ["download-all", "one-shot", "local", "global"],  # noqa: B006  the type that typer reads
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Networks; figures are medians over them.")] = 5,
+    memory: Annotated[
+        list[int],
+        typer.Option("--memory", min=1, metavar="IMAGES", help="Images of a run whose memory is measured; repeatable."),
+    ] = [180, 18_000],  # noqa: B006  the type that typer reads
+    others: Annotated[bool, typer.Option(help="Also SimPy, if the bench extra is installed.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Milliseconds that simulating a run takes: the virtual shell, and the same model written with SimPy.
+
+    A run has its plan: "plan" is what that took before, by probes. "Time ratio": our time by SimPy's; "agreement": our
+    mean inter-arrival by SimPy's.
+    """
+    from thalweg.experiments.bench.sim import bench_sim
+
+    answer = _measure(
+        lambda progress: bench_sim(
+            servers=servers,
+            images=images,
+            placements=placements,
+            rounds=rounds,
+            memory=memory,
+            others=others,
+            progress=progress,
+        )
+    )
+    if as_json:
+        _print_json(answer)
+        return
+    columns = ("servers", "plan ms", "run ms", "CPU ms", "events/s", "virtual s/s", "inter-arrival s")
+    title = f"{images} images, median of {rounds} networks"
+    table = _table(title, "placement", *columns, "SimPy ms", "time ratio", "agreement")
+    for row in answer["rows"]:
+        times = [f"{row[key] * 1e3:.0f}" for key in ("plan_s", "run_s", "run_cpu_s")]
+        rates = [f"{row[key]:,.0f}" for key in ("events_per_s", "virtual_s_per_s")]
+        peer = ["-"] * 3
+        if row["ratio"] is not None:
+            peer = [f"{row['simpy_s'] * 1e3:.0f}", f"{row['ratio']:.2f}", f"{row['interarrival_ratio']:.3f}"]
+        mean = f"{row['mean_interarrival_s']:.1f}"
+        table.add_row(row["placement"], str(row["servers"]), *times, *rates, mean, *peer)
+    _console().print(table)
+    if others and answer["simpy"] is None:
+        _console().print("SimPy is not installed; the bench extra has it: pip install 'thalweg[bench]'", markup=False)
+    table = _table("Memory of a process", "images", "before the run MB", "peak MB", "grown MB")
+    for row in answer["memory"]:
+        keys = ("before_bytes", "peak_bytes", "grown_bytes")
+        table.add_row(str(row["images"]), *(f"{row[key] / 1e6:.1f}" for key in keys))
+    _console().print(table)
+
+
 def _measure(measure: Callable[[Progress], dict[str, Any]]) -> dict[str, Any]:
     """Run it, with the present step on standard error when that is a terminal."""
     console = Console(stderr=True)

@@ -16,9 +16,12 @@ import typer
 from thalweg.experiments import (
     analyze_command,
     bench_command,
+    compare_command,
     doctor_command,
     place_command,
+    report_command,
     run_command,
+    sweep_command,
     testbed_command,
     traces_command,
 )
@@ -55,7 +58,10 @@ def host(context: typer.Context) -> None:
     raise typer.Exit(daemon.main(context.args))
 
 
+app.command("compare")(compare_command.compare)
+app.command("sweep")(sweep_command.sweep)
 app.command("analyze")(analyze_command.analyze)
+app.command("report")(report_command.report)
 app.command("place")(place_command.place)
 app.add_typer(traces_command.app, name="traces", help="List, describe, import, generate bandwidth traces.")
 app.add_typer(bench_command.app, name="bench", help="The performance figures, side by side.", no_args_is_help=True)

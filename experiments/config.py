@@ -11,6 +11,7 @@ from thalweg.middleware.errors import UsageError
 from thalweg.middleware.forecasting import make_forecaster
 
 MAX_SERVERS = 250
+TESTBEDS = ("netns", "loopback", "sim")
 
 # --- the scenario ``collapse`` (see ``scenario``), emulated seconds
 
@@ -29,10 +30,15 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Rates in bit/s and times in seconds of the emulated network. The sizes of images are those of the paper
     (Ranganathan et al., section 4: Normal, mean 128 KB, 25 %). Options of placements that move operators are None
-    where they were not given; their defaults are those of ``thalweg.middleware.adaptation``.
+    where they were not given; their defaults are those of ``thalweg.middleware.adaptation``. Of testbed sim alone:
+    ``interface`` is how links hinder each other (independent), ``bytes`` real values instead of sizes, ``validate``
+    the cores' invariants after each event.
     """
 
     testbed: str = "netns"
+    interface: Literal["single", "independent"] | None = None  # of testbed sim
+    bytes: bool = False
+    validate: bool = False
     servers: int = 8
     placements: tuple[str, ...] = ("download-all", "one-shot")
     images: int = 60
@@ -67,6 +73,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def check(self) -> RunConfig:
         """Return self, or raise UsageError naming the option that is out of range."""
+        if self.testbed not in TESTBEDS:
+            raise UsageError(f"unknown --testbed {self.testbed!r}; there are {', '.join(TESTBEDS)}")
         if not 1 <= self.servers <= MAX_SERVERS:
             raise UsageError(f"--servers is {self.servers}; a testbed has addresses for 1 to {MAX_SERVERS} servers")
         if self.images < 1:
@@ -80,6 +88,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError(f"--time-scale is {self.time_scale}; it must be above 0")
         if self.link_mean_bps is not None and self.testbed == "loopback":
             raise UsageError("--link-mean shapes links, and the loopback testbed has none; use --testbed netns")
+        if self.testbed != "sim":
+            for flag, given in (
+                ("--interface", self.interface is not None),
+                ("--bytes", self.bytes),
+                ("--validate", self.validate),
+            ):
+                if given:
+                    raise UsageError(f"{flag} goes with --testbed sim, and this run is on {self.testbed}")
         if self.testbed == "loopback" and self.view == "truth":
             raise UsageError("--view truth asks an emulator, and loopback is none; use --testbed netns")
         if self.testbed == "loopback" and self.scenario is not None:

@@ -72,17 +72,18 @@ class Truth:
     def mean_bps(self, link: Link, wall_s: float, duration_s: float) -> float | None:
         """The mean rate of a link over the ``duration_s`` emulated seconds before ``wall_s`` (Unix time).
 
-        Without a duration it is the rate at that moment; None where no replay ran or the link has no trace.
+        Without a duration it is the rate at that moment; None where no replay ran or the link has no trace. Where
+        the replay stopped before ``wall_s``, only the part until then counts.
         """
         found = bisect_right(self._replays, wall_s, key=lambda one: one.began_s) - 1
         if found < 0:
             return None
         replay = self._replays[found]
         rates = replay.rates.get(link)
-        if rates is None or wall_s > replay.ended_s:
+        if rates is None or wall_s - duration_s / self._time_scale > replay.ended_s:
             return None
-        stop_s = (wall_s - replay.began_s) * self._time_scale
-        start_s = max(0.0, stop_s - duration_s)
+        start_s = max(0.0, (wall_s - replay.began_s) * self._time_scale - duration_s)
+        stop_s = (min(wall_s, replay.ended_s) - replay.began_s) * self._time_scale
         return rates.bits_between(start_s, stop_s) / (stop_s - start_s) if stop_s > start_s else rates.rate_at(stop_s)
 
 

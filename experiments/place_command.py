@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from thalweg.experiments.own_code import find_own_code
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network_view import Link, LinkEstimate, LinksNeeded, NetworkView
@@ -30,6 +31,7 @@ from thalweg.middleware.planning import (
     get_planner,
     propagate_hints,
 )
+from thalweg.middleware.planning.planners import ask_planner
 
 FILE_WIDTH = 140  # columns of a table that goes to a file or a pipe
 _CODE = Code("unused")  # the operators are only planned for, never run
@@ -270,6 +272,7 @@ def place(
     What local would do next: thalweg place docs/examples/placement.toml --planner local --option k=2
     """
     problem = load_problem(file)
+    find_own_code([planner, cost])
     model = get_cost_model(cost, **_options(cost_option, "--cost-option"))
     chosen = get_planner(planner, **_options(option, "--option"))
     if planner == "global" and problem.current is None:
@@ -277,7 +280,7 @@ def place(
     common = {"hints": problem.hints, "costs": problem.costs, "model": model}
     known = (problem.dataflow, problem.hosts, problem.view, problem.current)
     try:
-        result = chosen.plan(*known, **common)  # type: ignore[arg-type]
+        result = ask_planner(chosen, *known, **common)  # type: ignore[arg-type]
     except LinksNeeded as needed:
         first = ", ".join(f"{a} to {b}" for a, b in sorted(needed.links)[:4])
         more = f" and {len(needed.links) - 4} more" if len(needed.links) > 4 else ""

@@ -253,14 +253,14 @@ def _figures(series: RunSeries, info: RunInfo) -> Iterator[tuple[str, Figure]]:
         yield "estimates", _estimates(series)
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def _arrivals(series: RunSeries, info: RunInfo) -> Figure:
-    figure = _figure(7.5, 4.2)
+    figure = new_figure(7.5, 4.2)
     axes = figure.add_subplot()
     for name in series.placements:
         times = series.arrivals_s.get(name)
@@ -284,7 +284,7 @@ def _arrivals(series: RunSeries, info: RunInfo) -> Figure:
 
 
 def _interarrival(series: RunSeries) -> Figure:
-    figure = _figure(7.5, 4.2)
+    figure = new_figure(7.5, 4.2)
     axes = figure.add_subplot()
     for name in series.placements:
         gaps = np.sort(np.diff(series.arrivals_s.get(name, np.empty(0))))
@@ -292,11 +292,11 @@ def _interarrival(series: RunSeries) -> Figure:
         if len(gaps):
             share = np.arange(1, len(gaps) + 1) / len(gaps)
             tint = colour(series.placements, name)
-            axes.step(gaps, share, where="post", color=tint, label=f"{name} (mean {_short(gaps.mean())} s)")
+            axes.step(gaps, share, where="post", color=tint, label=f"{name} (mean {shortened(gaps.mean())} s)")
             axes.axvline(gaps.mean(), color=tint, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(_one_two_five())
-    axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axes.xaxis.set_major_locator(one_two_five())
+    axes.xaxis.set_major_formatter(lambda value, _: shortened(value))
     axes.xaxis.minorticks_off()
     axes.set(
         title="Time between consecutive images", xlabel="inter-arrival time (emulated s, log scale)",
@@ -310,7 +310,7 @@ def _links(series: RunSeries, name: str) -> Figure:
     links = {link: data for link, data in series.links[name].items() if data.count.any()}
     columns = 2 if len(links) > 1 else 1
     rows = -(-len(links) // columns)
-    figure = _figure(4.6 * columns + 0.4, 1.75 * rows + 1.1)
+    figure = new_figure(4.6 * columns + 0.4, 1.75 * rows + 1.1)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     top = 0.0
     for axes, ((source, target), data) in zip(grid.flat, links.items(), strict=False):
@@ -340,7 +340,7 @@ def _hosts(series: RunSeries) -> Figure:
     """One dot a host and placement: mean CPU with its range, and the largest resident memory."""
     hosts = sorted({host for load in series.load.values() for host in load}, key=natural)
     names = [name for name in series.placements if series.load[name]]
-    figure = _figure(7.5, 1.4 + 0.34 * len(hosts))
+    figure = new_figure(7.5, 1.4 + 0.34 * len(hosts))
     left, right = figure.subplots(1, 2, sharey=True)
     for i, name in enumerate(names):
         tint = colour(series.placements, name)
@@ -376,7 +376,7 @@ def _moves(series: RunSeries) -> Figure:
     tints = _host_colours(hosts)
     heights = [2.6] * any(name in series.timelines for name in names)
     heights += [0.75 + 0.32 * len(rows[name]) for name in names]
-    figure = _figure(9.0, sum(heights) + 0.9)
+    figure = new_figure(9.0, sum(heights) + 0.9)
     panels = list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights).flat)
     if len(heights) > len(names):
         _timelines(panels.pop(0), series)
@@ -439,12 +439,12 @@ def _whereabouts(
     for y, node in enumerate(operators):
         own = [move for move in moves if move.node == node]
         known = series.places.get(name, {}).get(node)
-        stays = _stays(own, known, end_s)
+        stays = stays_of(own, known, end_s)
         spans = [(begin_s / unit_s, (until_s - begin_s) / unit_s) for begin_s, until_s, _ in stays]
         axes.broken_barh(spans, (y - 0.22, 0.66), facecolors=[tints[host] for *_, host in stays], linewidth=0)
         for (begin, width), (*_, host) in zip(spans, stays, strict=True):
             if not crowded and width > span * (0.012 + 0.011 * len(host)):
-                axes.text(begin + width / 2, y + 0.11, host, color=_on(tints[host]), **NAME)
+                axes.text(begin + width / 2, y + 0.11, host, color=readable_on(tints[host]), **NAME)
         for mark in sorted({_mark(move) for move in own}):
             at = [move.at_s / unit_s for move in own if _mark(move) == mark]
             axes.plot(at, [y - 0.36] * len(at), **_mark_style(mark, 3.0 if crowded else 5.0))
@@ -456,7 +456,7 @@ def _whereabouts(
     axes.set_title(f"{name}: {moved} moved, {len(moves) - moved} stayed")
 
 
-def _stays(moves: Sequence[Move], started: str | None, end_s: float) -> list[tuple[float, float, str]]:
+def stays_of(moves: Sequence[Move], started: str | None, end_s: float) -> list[tuple[float, float, str]]:
     """An operator's stays as (from, until, host) in emulated seconds: at its first host, then wherever it moved."""
     stays = []
     begin_s = 0.0
@@ -491,14 +491,14 @@ def _move_legend(series: RunSeries, names: Sequence[str], tints: Mapping[str, st
     return patches + [Line2D([], [], **_mark_style(mark, 6.0)) for mark in MARKS if mark in seen]
 
 
-def _on(tint: str) -> str:
+def readable_on(tint: str) -> str:
     """Black or white, whichever reads better on ``tint``."""
     red, green, blue = (int(tint[i : i + 2], 16) for i in (1, 3, 5))
     return "#222222" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "white"
 
 
 def _estimates(series: RunSeries) -> Figure:
-    figure = _figure(6.0, 5.8)
+    figure = new_figure(6.0, 5.8)
     axes = figure.add_subplot()
     shown = {how: np.array(series.estimates[how].points) / 1e6 for how in HOW if how in series.estimates}
     limits = np.array([min(points.min() for points in shown.values()), max(points.max() for points in shown.values())])
@@ -516,8 +516,8 @@ def _estimates(series: RunSeries) -> Figure:
         )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlim=limits, ylim=limits, aspect="equal")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(_one_two_five())
-        axis.set_major_formatter(lambda value, _: _short(value))
+        axis.set_major_locator(one_two_five())
+        axis.set_major_formatter(lambda value, _: shortened(value))
     axes.minorticks_off()
     axes.set(
         title="Bandwidth estimates against the truth", xlabel="the emulator's rate (emulated Mbit/s, log scale)",
@@ -532,11 +532,11 @@ def _widen(axes: Axes) -> None:
     axes.set_xlim(0, axes.get_xlim()[1] * 1.08 or 1.0)
 
 
-def _one_two_five() -> Locator:
+def one_two_five() -> Locator:
     from matplotlib.ticker import LogLocator
 
     return LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=20)
 
 
-def _short(value: float) -> str:
+def shortened(value: float) -> str:
     return f"{value:.3g}"

@@ -99,6 +99,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []  # what the reader must know, such as "rates only: the kernel has no netem"
     config: dict[str, Any] = {}
     versions: dict[str, str] = {}
+    wall_s: dict[str, float] = {}  # of each placement that was simulated: how long that took
 
 
 def sequence_digest(digests: Iterable[str]) -> str:

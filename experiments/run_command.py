@@ -24,7 +24,22 @@ DEFAULT_DATA_SET = "wanify_aws"  # of a collection: wide-area paths between eigh
 
 
 def run(
-    testbed: Annotated[str, typer.Option(help="netns: shaped network namespaces; loopback: unshaped.")] = "netns",
+    testbed: Annotated[
+        str, typer.Option(help="netns: shaped network namespaces; loopback: unshaped; sim: virtual time.")
+    ] = "netns",
+    interface: Annotated[
+        str | None,
+        typer.Option(
+            help="Sim: independent, links as tc shapes them; single, a host sends or receives one message at a time.",
+            show_default="independent",
+        ),
+    ] = None,
+    real_bytes: Annotated[
+        bool, typer.Option("--bytes", help="Sim: real images through real operators, not sizes only.")
+    ] = False,
+    validate: Annotated[
+        bool, typer.Option("--validate", help="Sim: check every host's invariants after each event.")
+    ] = False,
     servers: Annotated[int, typer.Option(help="Image servers, beside the client.")] = 8,
     placement: Annotated[
         list[str] | None,
@@ -98,12 +113,21 @@ def run(
             " or package.module:Class."
         ),
     ] = _DEFAULT.operator,
-    startup_s: Annotated[float, typer.Option(help="Message start-up cost that planners reckon with.")] = 0.0,
+    startup_s: Annotated[
+        float, typer.Option(help="Message start-up cost that planners reckon with; on sim messages take it.")
+    ] = 0.0,
     disk_rate: Annotated[
-        float | None, typer.Option(help="Disk bandwidth that planners reckon with, bytes/s.", show_default="free")
+        float | None,
+        typer.Option(
+            help="Disk bandwidth that planners reckon with, bytes/s; on sim reading takes it.", show_default="free"
+        ),
     ] = None,
     pixel_s: Annotated[
-        float | None, typer.Option(help="Composition time a pixel that planners reckon with.", show_default="measured")
+        float | None,
+        typer.Option(
+            help="Composition time a pixel that planners reckon with; on sim composing takes it.",
+            show_default="measured",
+        ),
     ] = None,
     image_bytes: Annotated[int, typer.Option(help="Mean size of the synthetic images.")] = 131_072,
     image_deviation: Annotated[float, typer.Option(help="Its relative standard deviation.")] = 0.25,
@@ -135,6 +159,9 @@ def run(
     """
     options: dict[str, Any] = {
         "testbed": testbed,
+        "interface": interface,
+        "bytes": real_bytes,
+        "validate": validate,
         "servers": servers,
         "placements": tuple(placement or _DEFAULT.placements),
         "images": images,
@@ -183,12 +210,15 @@ def pool_folder(folder: Path) -> Path:
 
 def make_config(options: dict[str, Any]) -> RunConfig:
     """The options as a checked configuration; UsageError names the one that does not fit."""
+    from thalweg.experiments.own_code import find_own_code
     from thalweg.middleware.errors import UsageError
 
     try:
-        return msgspec.convert(options, RunConfig).check()
+        config = msgspec.convert(options, RunConfig).check()
     except msgspec.ValidationError as error:
         raise UsageError(f"an option does not fit: {error}; see thalweg run --help") from None
+    find_own_code((*config.placements, config.cost, config.operator, config.rule))
+    return config
 
 
 def run_and_report(config: RunConfig, where: Path, *, as_json: bool) -> None:
@@ -196,10 +226,12 @@ def run_and_report(config: RunConfig, where: Path, *, as_json: bool) -> None:
     from thalweg.experiments.runner import execute
     from thalweg.experiments.sheets import write_sheet
     from thalweg.experiments.summary import summarize_run
+    from thalweg.experiments.virtual_runner import execute_virtually
 
     with progress() as tell:
-        outcome = execute(config, where, tell)
-        sheet = write_sheet(config, outcome)
+        virtual = config.testbed == "sim"
+        outcome = (execute_virtually if virtual else execute)(config, where, tell)
+        sheet = None if virtual and not config.bytes else write_sheet(config, outcome)
     summary = summarize_run(outcome.folder)
     _print(summary, outcome, sheet, as_json=as_json)
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from thalweg.experiments.strategies import begins_with_one_shot, make_strategy
+from thalweg.experiments.strategies import begins_with_one_shot, make_strategy, placed_detail
 from thalweg.middleware.client import Client
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import ThalwegError, UsageError
@@ -168,14 +168,20 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
     recorder.open_run(label, label, begun)
     strategy = make_strategy(label, job.strategies[label])
     plan, shared = plans.made(label)
-    _record_plan(recorder, plan, go, shared=shared)
+    detail = placed_detail(label, plan, shared=shared, truth=go.truth is not None)
+    recorder.write(label, "placed", {"detail": detail})
     chosen = plans.operators(plan.result.placement)
     say(Word("planned", label, detail={"placement": chosen, "probed": len(plan.asked)}))
     every = max(1, -(-job.images // job.pictures)) if job.pictures else 0
     kept: list[tuple[int, Value]] = []
     moving: dict[str, Any] = {}
     if strategy.adaptation is not None:
-        moving = {"adaptation": strategy.adaptation, "model": plans.model, "costs": job.costs}
+        moving = {
+            "adaptation": strategy.adaptation,
+            "planner": strategy.again,
+            "model": plans.model,
+            "costs": job.costs,
+        }
     run = client.run(job.dataflow, plan.result.placement, partitions=job.images, label=label, epoch_s=begun, **moving)
     with run:
         for partition in run:
@@ -198,27 +204,6 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
     ended = plans.operators(run.placement)
     moves = strategy.adaptation is not None
     say(Word("done", label, detail={"statistics": statistics, **({"placement": ended} if moves else {})}))
-
-
-def _record_plan(recorder: Recorder, plan: ProbedPlan, go: Go, *, shared: bool) -> None:
-    """The plan and what it rests on; a ``shared`` one was made, and its links probed, before."""
-    result, label = plan.result, go.placement
-    detail = {
-        "planner": label,
-        "shared": shared,
-        "placement": result.placement,
-        "predicted_s": result.cost_s,
-        "initial_s": result.initial_cost_s,
-        "critical": list(result.critical),
-        "probed": 0 if shared or go.truth is not None else len(plan.asked),
-        "rounds": plan.rounds,
-        "evaluated": result.evaluated,
-    }
-    detail["links"] = {
-        f"{a}>{b}": [each.rate_bps, each.count, each.spread_bps] for (a, b), each in sorted(plan.view.estimates.items())
-    }
-    finite = {key: value for key, value in detail.items() if not (isinstance(value, float) and value - value != 0)}
-    recorder.write(label, "placed", {"detail": finite})
 
 
 if __name__ == "__main__":

@@ -30,11 +30,11 @@ from thalweg.experiments.network import Replayed, Truth, add_truth, build_links
 from thalweg.experiments.records import RunInfo, save_run, sequence_digest, write_events
 from thalweg.experiments.run_worker import Go, Job, Word
 from thalweg.experiments.scenario import Collapse, Rates, check_collapse, choose_host, collapse_floor_bps
-from thalweg.experiments.strategies import make_strategies, moving, same_start, strategy_options
+from thalweg.experiments.strategies import cost_options, make_strategies, moving, same_start, strategy_options
 from thalweg.experiments.workload import CLIENT, build_dataflow, host_names, images_available, reference_digests
 from thalweg.middleware.cluster import host_command, host_environment, wait_ready_lines
 from thalweg.middleware.dataflow import Dataflow
-from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, UsageError
+from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, ThalwegError, UsageError
 from thalweg.middleware.monitor import MonitorConfig
 from thalweg.middleware.network_view import Link
 from thalweg.middleware.planning import CostParameters
@@ -42,8 +42,6 @@ from thalweg.middleware.planning.registry import Strategy
 
 PORT = 7800  # control port of every host in a testbed with addresses of its own
 FREE_BYTES_PER_S = 1e18  # a disk that costs nothing; JSON has no infinity
-# What bounds the rate here: every pair of hosts has a link of its own, and a node demands while it sends.
-LINKS_APART = {"interface": "independent", "node_cycles": False}
 START_S = 60.0
 END_S = 5.0
 SAMPLE_S = 0.25  # between two readings of the links' counters
@@ -78,11 +76,9 @@ def execute(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
     links = build_links(config, hosts, len(dataflow.nodes) - 1) if config.testbed != "loopback" else {}
     if config.scenario is not None:
         check_collapse(links, config.time_scale)
-    if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty; choose another --out, or remove it")
     bed = open_testbed(config.testbed, hosts)
-    logs = folder / "logs"
-    logs.mkdir(parents=True)
+    made = prepare_folder(folder)
+    (folder / "logs").mkdir()
     session = _Session(config, strategies, dataflow, hosts, links, bed, folder, tell)
     try:
         with ExitStack() as stack:
@@ -90,10 +86,48 @@ def execute(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
             session.run(stack)
     except BaseException:
         if not session.delivered:  # nothing had begun, so there is nothing to keep
-            shutil.rmtree(folder, ignore_errors=True)
+            empty_folder(folder, remove=made)
         raise
     assert session.info is not None
     return Outcome(session.info, folder, session.placed, session.ended, session.delivered)
+
+
+def prepare_folder(folder: Path) -> bool:
+    """Make a folder for a run, and whether it was not there before.
+
+    Raises UsageError when there is something in it, or it cannot be made.
+    """
+    made = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        inside = next(folder.iterdir(), None)
+    except OSError as error:
+        raise UsageError(f"cannot make {folder}: {error.strerror}; choose another --out") from None
+    if inside is not None:
+        raise UsageError(f"{folder} is not empty; choose another --out, or remove it")
+    return made
+
+
+def empty_folder(folder: Path, *, remove: bool) -> None:
+    """Take out what a run that did not begin has left there, and the folder itself where it was made for the run."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if not remove:
+        folder.mkdir(exist_ok=True)
+
+
+def reference_digest(dataflow: Dataflow, config: RunConfig, tell: Tell) -> str:
+    """What a single process makes of the same sources."""
+    images, digests = config.images, []
+    try:
+        for one in reference_digests(dataflow, images, config.allow):
+            digests.append(one)
+            tell("composing on a single machine", len(digests), images)
+    except ThalwegError:
+        raise
+    except Exception as error:  # the user's own code
+        why = f"{type(error).__name__} at partition {len(digests)}, on a single machine as well: {error}"
+        raise RunError(why) from None
+    return sequence_digest(digests)
 
 
 class _Session:
@@ -130,7 +164,7 @@ class _Session:
 
     def run(self, stack: ExitStack) -> None:
         config, tell = self.config, self.tell
-        self.reference = self._reference()
+        self.reference = reference_digest(self.dataflow, config, tell)
         tell("setting up the testbed", 0, 0)
         stack.callback(self.bed.down)
         self.bed.up()
@@ -201,14 +235,6 @@ class _Session:
         replay.scale(links, 1.0, one.until_s)
         self.emulated = one.rates(replay.emulated())
         self.notes.append(str(one))
-
-    def _reference(self) -> str:
-        """What a single process makes of the same sources."""
-        images, digests = self.config.images, []
-        for one in reference_digests(self.dataflow, images, self.config.allow):
-            digests.append(one)
-            self.tell("composing on a single machine", len(digests), images)
-        return sequence_digest(digests)
 
     def _shape_and_prove(self) -> None:
         scale = self.config.time_scale
@@ -287,7 +313,7 @@ class _Session:
             images=config.images,
             pictures=config.pictures,
             cost=config.cost,
-            cost_options=LINKS_APART if config.cost == "period" else {},
+            cost_options=cost_options(config.cost, "independent"),
             strategies=strategy_options(config),
             monitor=MonitorConfig() if config.forecaster is None else MonitorConfig(forecaster=config.forecaster),
             costs=CostParameters(
@@ -436,7 +462,7 @@ class _Session:
             started=self.started,
             hosts=self.hosts,
             notes=self.notes,
-            config=self._configuration(),
+            config=configuration(config, self.strategies, self.scenario),
             versions=versions(),
         )
         for path in self.logs.glob("*.jsonl"):
@@ -453,13 +479,14 @@ class _Session:
         if not any(self.logs.iterdir()):
             self.logs.rmdir()
 
-    def _configuration(self) -> dict[str, Any]:
-        """What the run was started with, how operators move, and what befell the links."""
-        given = {key: value for key, value in msgspec.to_builtins(self.config).items() if value is not None}
-        more = {"adaptation": moving(self.strategies), "same_start": same_start(self.strategies)}
-        if self.scenario is not None:
-            more[self.scenario.name] = msgspec.to_builtins(self.scenario)
-        return given | {key: value for key, value in more.items() if value}
+
+def configuration(config: RunConfig, strategies: Mapping[str, Strategy], scenario: Collapse | None) -> dict[str, Any]:
+    """What a run was started with, how operators move, and what befell the links."""
+    given = {key: value for key, value in msgspec.to_builtins(config).items() if value is not None}
+    more = {"adaptation": moving(strategies), "same_start": same_start(strategies)}
+    if scenario is not None:
+        more[scenario.name] = msgspec.to_builtins(scenario)
+    return given | {key: value for key, value in more.items() if value}
 
 
 def versions() -> dict[str, str]:

@@ -33,6 +33,8 @@ class Rates(Protocol):
 
     def bits_between(self, start_s: float, stop_s: float, /) -> float: ...
 
+    def transfer_time_s(self, size_bytes: float, start_s: float, /) -> float: ...
+
 
 class CollapsedTrace(msgspec.Struct, frozen=True):
     """A link that follows ``low`` from ``at_s`` until ``until_s``, and ``trace`` before and after."""
@@ -51,6 +53,17 @@ class CollapsedTrace(msgspec.Struct, frozen=True):
         low_s, high_s = (min(max(edge_s, start_s), stop_s) for edge_s in (self.at_s, self.until_s))
         around = self.trace.bits_between(start_s, low_s) + self.trace.bits_between(high_s, stop_s)
         return around + self.low.bits_between(low_s, high_s)
+
+    def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
+        """Seconds that ``size_bytes`` take when they have the link to themselves from ``start_s`` on."""
+        at_s, left = start_s, size_bytes
+        for follows, until_s in ((self.trace, self.at_s), (self.low, self.until_s)):
+            if at_s < until_s:
+                carried = follows.bits_between(at_s, until_s) / 8
+                if left <= carried:
+                    return at_s + follows.transfer_time_s(left, at_s) - start_s
+                at_s, left = until_s, left - carried
+        return at_s + self.trace.transfer_time_s(left, at_s) - start_s
 
 
 class Collapse(msgspec.Struct, frozen=True):

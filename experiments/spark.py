@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from thalweg.middleware.errors import CapabilityError, UsageError
 
@@ -26,7 +26,8 @@ INSTALL_JAVA = (
     "install it with `sudo apt-get install openjdk-17-jre-headless`"
     " (Debian 13 and later: openjdk-21-jre-headless), or set JAVA_HOME to one"
 )
-_MASTER = re.compile(r"local|local\[(\*|[1-9]\d*)(,\d+)?\]|spark://\S+|yarn|k8s://\S+")
+_MASTER = re.compile(r"local|local\[(\*|[1-9]\d*)(,\d+)?\]|local-cluster\[\d+,\d+,\d+\]|spark://\S+|yarn|k8s://\S+")
+_OWNED = re.compile(r"thalweg-(?:spark|ship)-(\d+)-\w+")  # the process whose folder it is
 _GATEWAY = "gateway"  # the file in which the JVM says where it listens
 _STOP_S = 20.0  # how long the JVM may take to end by itself before it is killed
 
@@ -91,15 +92,18 @@ def session(master: str = "local[*]", *, app: str = "thalweg") -> Iterator[Spark
 
     if SparkContext._gateway is not None:
         raise UsageError("this process already has a Spark session; end it before starting another")
-    before = signal.getsignal(signal.SIGINT)  # SparkContext installs its own
-    folder = Path(tempfile.mkdtemp(prefix="thalweg-spark-"))
+    before = signal.getsignal(signal.SIGINT)  # SparkContext installs its own, which waits for jobs to be cancelled
+    remove_leftovers()
+    folder = Path(tempfile.mkdtemp(prefix=own_prefix("spark")))
     chatter = logging.getLogger("py4j")  # complains about connections that an interrupt has cut
     level = chatter.level
     chatter.setLevel(logging.CRITICAL)
     try:
         with (folder / "jvm.log").open("w+b") as log, _jvm(_settings(master, app, folder), folder, log) as jvm:
             try:
-                yield _connect(master, jvm, folder, log)
+                connected = _connect(master, jvm, folder, log)
+                _restore(before)
+                yield connected
                 _stop()
             except Exception:
                 _stop()
@@ -109,9 +113,38 @@ def session(master: str = "local[*]", *, app: str = "thalweg") -> Iterator[Spark
                 raise
     finally:
         chatter.setLevel(level)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, before)
+        _restore(before)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def own_prefix(what: str) -> str:
+    """What a temporary folder of this process is called by, so that what is left of it is known as such."""
+    return f"thalweg-{what}-{os.getpid()}-"
+
+
+def remove_leftovers() -> None:
+    """Remove the temporary folders of this user's processes that were killed before they could."""
+    for folder in Path(tempfile.gettempdir()).glob("thalweg-*"):
+        owned = _OWNED.fullmatch(folder.name)
+        with suppress(OSError):  # another session may just be removing it as well
+            if owned and not folder.is_symlink() and folder.stat().st_uid == os.getuid() and not _lives(int(owned[1])):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's now
+        return True
+    return True
+
+
+def _restore(handler: Any) -> None:
+    """What is done about SIGINT, where that can be said."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
 
 
 def _settings(master: str, app: str, folder: Path) -> dict[str, str]:

@@ -14,7 +14,15 @@ from thalweg.middleware.adaptation import GlobalMoves, LocalCost, LocalMoves, Ra
 from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network_view import NetworkView
-from thalweg.middleware.planning import CostModel, CostParameters, Hints, OneShot, PlanResult, get_cost_model
+from thalweg.middleware.planning import (
+    CostModel,
+    CostParameters,
+    Hints,
+    OneShot,
+    PlanResult,
+    ProbedPlan,
+    get_cost_model,
+)
 from thalweg.middleware.planning.registry import Strategy, get_strategy
 
 MOVING: Mapping[str, type[GlobalMoves] | type[LocalMoves] | type[RandomMoves]] = {
@@ -79,6 +87,16 @@ class Spread(msgspec.Struct, frozen=True):
         return PlanResult(placement, dataflow, math.nan, math.nan, (), 1, frozenset())
 
 
+def cost_model(cost: str, interface: str) -> CostModel:
+    """The cost model of that name for hosts with such interfaces; see :func:`cost_options`."""
+    return get_cost_model(cost, **cost_options(cost, interface))
+
+
+def cost_options(cost: str, interface: str) -> dict[str, Any]:
+    """What bounds the rate: a host's one interface, or each of its links, over which a node demands while it sends."""
+    return {"interface": "independent", "node_cycles": False} if (cost, interface) == ("period", "independent") else {}
+
+
 def moving(strategies: Mapping[str, Strategy]) -> dict[str, Any]:
     """How operators move under each placement, defaults and all; placements that stay are left out."""
     return {
@@ -86,6 +104,29 @@ def moving(strategies: Mapping[str, Strategy]) -> dict[str, Any]:
         for label, strategy in strategies.items()
         if strategy.adaptation is not None
     }
+
+
+def placed_detail(label: str, plan: ProbedPlan, *, shared: bool, truth: bool) -> dict[str, Any]:
+    """A plan and what it rests on, for the records; a ``shared`` one was made, and its links probed, before.
+
+    ``truth``: planners were told the links as they are.
+    """
+    result = plan.result
+    detail = {
+        "planner": label,
+        "shared": shared,
+        "placement": result.placement,
+        "predicted_s": result.cost_s,
+        "initial_s": result.initial_cost_s,
+        "critical": list(result.critical),
+        "probed": 0 if shared or truth else len(plan.asked),
+        "rounds": plan.rounds,
+        "evaluated": result.evaluated,
+    }
+    detail["links"] = {
+        f"{a}>{b}": [each.rate_bps, each.count, each.spread_bps] for (a, b), each in sorted(plan.view.estimates.items())
+    }
+    return {key: value for key, value in detail.items() if not (isinstance(value, float) and value - value != 0)}
 
 
 def begins_with_one_shot(strategy: Strategy) -> bool:

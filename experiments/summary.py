@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -29,15 +28,18 @@ _COUNTED = ("duplicate", "repeated", "rejected", "fault")
 def summarize_run(folder: Path) -> RunSummary:
     """Summarise one run folder; raises UsageError when it is not one."""
     info = load_run(folder)
-    wanted = ("delivered", "placed", "transfer", "host_load", "proof", *_COUNTED)
-    table = pq.read_table(folder / EVENTS)
-    rows: list[dict[str, Any]] = table.filter(pc.is_in(table["kind"], pa.array(wanted))).to_pylist()
+    kinds = ("delivered", "placed", "host_load", "proof", "log", *_COUNTED)
+    rows: list[dict[str, Any]] = pq.read_table(folder / EVENTS, filters=pc.field("kind").isin(kinds)).to_pylist()
     by: dict[tuple[str | None, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         row["detail"] = msgspec.json.decode(row["detail"]) if row["detail"] else {}
         by[row["placement"], row["kind"]].append(row)
+    moved = _moved(folder)
     moves, estimates = move_figures(folder, info.time_scale), estimate_errors(folder)
-    made = {name: _placement(info, name, by, moves.get(name, MoveFigures())) for name in info.placements}
+    made = {
+        name: _placement(info, name, by, moves.get(name, MoveFigures()), moved.get(name, (0, 0)))
+        for name in info.placements
+    }
     base = made[BASELINE].mean_interarrival_s if BASELINE in made else None
     for name, summary in made.items():
         mean_s = summary.mean_interarrival_s
@@ -48,8 +50,21 @@ def summarize_run(folder: Path) -> RunSummary:
     return RunSummary(info.run, str(folder), info.testbed, info.seed, info.reference_digest, made, links, estimates)
 
 
+def _moved(folder: Path) -> dict[str, tuple[int, int]]:
+    """Transfers between hosts and their bytes, by placement; of these there are many."""
+    between = (pc.field("kind") == "transfer") & (pc.field("peer") != pc.field("host"))
+    columns = ["placement", "size_bytes"]
+    table = pq.read_table(folder / EVENTS, columns=columns, filters=between)
+    sums = table.group_by("placement").aggregate([([], "count_all"), ("size_bytes", "sum")])
+    return {row["placement"]: (row["count_all"], row["size_bytes_sum"] or 0) for row in sums.to_pylist()}
+
+
 def _placement(
-    info: RunInfo, name: str, by: dict[tuple[str | None, str], list[dict[str, Any]]], figures: MoveFigures
+    info: RunInfo,
+    name: str,
+    by: dict[tuple[str | None, str], list[dict[str, Any]]],
+    figures: MoveFigures,
+    moved: tuple[int, int],
 ) -> PlacementSummary:
     came = by[name, "delivered"]
     first: dict[int, dict[str, Any]] = {}
@@ -60,7 +75,9 @@ def _placement(
         highest = max(highest, row["index"])
     times = np.array([row["t_s"] for row in came])
     gaps = np.diff(np.sort(times))
-    digest = sequence_digest(row["detail"].get("digest", "") for row in came) if came else None
+    digests = [row["detail"]["digest"] for row in came if "digest" in row["detail"]]
+    digest = sequence_digest(digests) if digests else None
+    logs = by[name, "log"]
     plan = by[name, "placed"][0]["detail"] if by[name, "placed"] else {}
     loads: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in by[name, "host_load"]:
@@ -69,7 +86,7 @@ def _placement(
         host: HostLoad(float(np.mean([row["value"] for row in some])), max(row["size_bytes"] for row in some))
         for host, some in sorted(loads.items())
     }
-    transfers = [row for row in by[name, "transfer"] if row["peer"] != row["host"]]
+    transfers, bytes_moved = moved
     wall_s = None
     if came:
         wall_s = came[-1]["wall_s"] - came[0]["wall_s"] + float(times.min()) / info.time_scale
@@ -86,11 +103,12 @@ def _placement(
         p95_interarrival_s=float(np.quantile(gaps, 0.95)) if gaps.size else None,
         first_image_s=float(times.min()) if times.size else None,
         elapsed_s=float(times.max()) if times.size else None,
-        wall_s=wall_s,
+        wall_s=info.wall_s.get(name, wall_s),
         speedup=None,
-        transfers=len(transfers),
-        bytes_moved=sum(row["size_bytes"] or 0 for row in transfers),
+        transfers=transfers,
+        bytes_moved=bytes_moved,
         probes=int(plan.get("probed", 0)),
+        log_digest=logs[0]["detail"]["digest"] if logs else None,
         planner=plan.get("planner"),
         predicted_s=plan.get("predicted_s"),
         messages={kind: len(by[name, kind]) for kind in _COUNTED},

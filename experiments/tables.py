@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from thalweg.experiments.analysis import (
-    LinkSummary,
     PlacementAggregate,
     PlacementSummary,
     RunSummary,
@@ -35,7 +34,7 @@ def print_runs(summaries: Sequence[RunSummary], console: Console | None = None, 
     if len(summaries) <= MANY:
         for summary in summaries:
             console.print(run_table(summary))
-            console.print(Text(links_line(summary.links)), soft_wrap=True)
+            console.print(Text(links_line(summary)), soft_wrap=True)
             for line in estimates_lines(summary.estimates):
                 console.print(Text(line), soft_wrap=True)
             for label, placement in summary.placements.items():
@@ -69,13 +68,15 @@ def aggregate_table(rows: dict[str, PlacementAggregate], runs: int) -> Table:
     """One row a placement: means over the runs, the geometric mean of the speed-ups, sums of the images."""
     table = _table(f"all {runs} runs (means; speed-up: geometric mean)", "digests")
     for label, row in rows.items():
-        wrong = Text("ok", "green") if not row.digests_wrong else Text(f"{row.digests_wrong} differ", "bold red")
-        table.add_row(Text(label), *_figures(row), _delivered(row.delivered, row.images), wrong)
+        table.add_row(Text(label), *_figures(row), _delivered(row.delivered, row.images), _digests(row))
     return table
 
 
-def links_line(links: LinkSummary) -> str:
+def links_line(summary: RunSummary) -> str:
     """What the link proof says, in one line."""
+    links = summary.links
+    if summary.testbed == "sim":
+        return "links: simulated, exactly as their traces; rates only, no delays"
     delay = "delays emulated" if links.delay_emulated else "rates only, no delays"
     if links.worst_rate_error is None:
         return f"links: none proved; {delay}"
@@ -206,6 +207,12 @@ def size(value: int) -> str:
 
 def _delivered(came: int, asked: int) -> Text:
     return Text(f"{came}/{asked}", "" if came == asked else "bold red")
+
+
+def _digests(row: PlacementAggregate) -> Text:
+    if row.digests_wrong:
+        return Text(f"{row.digests_wrong} differ", "bold red")
+    return _digest(True if row.digests_known else None)
 
 
 def _digest(good: bool | None) -> Text:

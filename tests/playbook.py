@@ -95,10 +95,10 @@ def _difference(wanted: list[Any], got: list[Any]) -> str:
 
 
 class Demanded:
-    """The consumer, or the application, demands partition ``index``."""
+    """The consumer, or the application, demands partition ``index``; ``again``: as it was not answered in time."""
 
-    def __init__(self, index: int) -> None:
-        self.apply: Callable[[NodeCore], Any] = lambda node: node.on_demand(index)
+    def __init__(self, index: int, again: bool = False) -> None:
+        self.apply: Callable[[NodeCore], Any] = lambda node: node.on_demand(index, again)
 
 
 class Arrived:
@@ -116,10 +116,15 @@ class Finished:
 
 
 class TransferOver:
-    """The transfer of partition ``index`` is over."""
+    """The transfer of partition ``index`` is over: it has ``arrived``, or nobody knows."""
 
-    def __init__(self, index: int) -> None:
-        self.apply: Callable[[NodeCore], Any] = lambda node: ("taken", node.on_transfer_over(index) or [])
+    def __init__(self, index: int, *, arrived: bool = True) -> None:
+        self.apply: Callable[[NodeCore], Any] = lambda node: self._over(node, index, arrived)
+
+    @staticmethod
+    def _over(node: NodeCore, index: int, arrived: bool) -> Any:
+        node.on_transfer_over(index, arrived=arrived)
+        return "taken", []
 
 
 class ToLeave:
@@ -187,6 +192,6 @@ class NodePlaybook:
 
 
 def state_of(node: NodeCore) -> dict[str, Any]:
-    """A copy of all of a node's state."""
-    copied = {name: getattr(node, name) for name in NodeCore.__slots__}
+    """A copy of a node's state, but for the repeated demand that it lets pass once: a duplicate uses that up."""
+    copied = {name: getattr(node, name) for name in NodeCore.__slots__ if name != "landed"}
     return {name: type(value)(value) if isinstance(value, dict | set) else value for name, value in copied.items()}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from thalweg.experiments import spark
 from thalweg.experiments.analysis import (
+    aggregate,
     analyze_runs,
     failures,
     load_runs,
@@ -22,6 +23,7 @@ from thalweg.experiments.analysis import (
 )
 from thalweg.experiments.records import sequence_digest
 from thalweg.experiments.summary import summarize_run
+from thalweg.experiments.tables import aggregate_table
 from thalweg.middleware.errors import CapabilityError, RunError, UsageError
 
 if TYPE_CHECKING:
@@ -105,9 +107,9 @@ def test_several_runs_and_every_broken_promise(new_run: Any, spark_session: Spar
     assert failures(summaries[1]) == []
     said = [
         "lossy: 1 of 4 images were not delivered",
-        "twice: 1 images were delivered more than once",
+        "twice: 1 image was delivered more than once",
         "twice: digest sha256:",
-        "swapped: 1 images came after a later one",
+        "swapped: 1 image came after a later one",
         "swapped: digest sha256:",
         "altered: digest sha256:",
     ]
@@ -117,8 +119,24 @@ def test_several_runs_and_every_broken_promise(new_run: Any, spark_session: Spar
     assert [run["out"] for run in both["runs"]] == [str(bad.folder), str(good.folder)]
     row = both["aggregate"]["lossy"]
     assert (row["runs"], row["images"], row["delivered"], row["lost"], row["digests_wrong"]) == (2, 8, 7, 1, 1)
+    assert row["digests_known"] == 2
     assert row["speedup"] == pytest.approx(2.0)  # the geometric mean of 1 and 4
     assert row["mean_interarrival_s"] == pytest.approx((10 + 2.5) / 2)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("reference", "said"), [(True, "ok"), (False, "–")])
+def test_digests_of_several_runs_are_only_ok_where_they_were_compared(
+    new_run: Any, spark_session: SparkSession, reference: bool, said: str
+) -> None:
+    runs = []
+    for name in ("one", "two"):
+        run = new_run(name, images=3, seed=len(runs))
+        run.placements = ["one-shot"]
+        run.deliver("one-shot", [(10.0, 0), (20.0, 1), (30.0, 2)])
+        runs.append(run.write(**({} if reference else {"reference_digest": None})))
+    table = aggregate_table(aggregate(analyze_runs(spark_session, load_runs(runs))), len(runs))
+    assert [str(cell) for cell in table.columns[-1].cells] == [said]
 
 
 @pytest.mark.spark

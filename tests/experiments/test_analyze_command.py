@@ -119,7 +119,11 @@ def test_alone_it_prints_json_last_says_what_is_wrong_and_leaves_nothing(new_run
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(["{there}"], "is not a run folder"), (["{there}/x", "--master", "moon"], "is not a Spark master")],
+    [
+        (["{there}"], "is neither a run folder (no run.toml) nor a sweep (no sweep.toml)"),
+        (["{there}/x"], "does not exist; name folders that `run` or `sweep` wrote"),
+        (["{there}/x", "--master", "moon"], "is not a Spark master"),
+    ],
 )
 def test_bad_input_starts_nothing(tmp_path: Path, arguments: list[str], says: str) -> None:
     done = CliRunner().invoke(app, [argument.format(there=tmp_path) for argument in arguments])

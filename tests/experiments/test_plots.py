@@ -105,9 +105,9 @@ def test_who_was_where(new_run: Any) -> None:
     series = RunSeries(folder, load_run(folder))
     assert plots._operators(series, "global") == ["op0", "op1", "op2"]  # the others are pinned
     own = {node: [move for move in series.moves["global"] if move.node == node] for node in ("op0", "op1", "op2")}
-    assert plots._stays(own["op0"], "h1", 100.0) == [(0.0, 20.0, "h1"), (24.0, 60.0, "h2"), (62.0, 100.0, "h3")]
-    assert plots._stays(own["op1"], "h1", 100.0) == [(0.0, 100.0, "h1")]
-    assert plots._stays(own["op2"], None, 100.0) == [(0.0, 90.0, "h4"), (94.0, 100.0, "h1")]
+    assert plots.stays_of(own["op0"], "h1", 100.0) == [(0.0, 20.0, "h1"), (24.0, 60.0, "h2"), (62.0, 100.0, "h3")]
+    assert plots.stays_of(own["op1"], "h1", 100.0) == [(0.0, 100.0, "h1")]
+    assert plots.stays_of(own["op2"], None, 100.0) == [(0.0, 90.0, "h4"), (94.0, 100.0, "h1")]
     assert [plots._mark(move) for move in own["op0"]] == ["barrier", "epoch", "stayed"]
 
 

@@ -82,7 +82,8 @@ def test_truth_is_the_mean_of_the_replay_that_ran_then() -> None:
     assert truth.mean_bps(link, 1003.0, 0.0) == 5e5
     assert truth.mean_bps(link, 1000.0, 3.0) == 1e6
     assert truth.mean_bps(link, 1029.0, 3.0) == pytest.approx(1e6)
-    for nowhere in (999.9, 1015.0, 1030.1):
+    assert truth.mean_bps(link, 1030.3, 5.0) == pytest.approx(1e6)  # its first 2 s were before the end
+    for nowhere in (999.9, 1015.0, 1030.3):
         assert truth.mean_bps(link, nowhere, 1.0) is None
     assert truth.mean_bps(("b", "a"), 1002.0, 1.0) is None
 

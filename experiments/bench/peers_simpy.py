@@ -1,0 +1,163 @@
+"""The virtual WAN's model written with SimPy: a process a node and a message, a resource a disk and a processor.
+
+What it has in common with the virtual shell: links and their start-up cost, sizes, seconds of disks and processors,
+one message at a time on a host's interface (control first, older before younger), the demand-driven tree. What it lacks
+is everything else: there is no protocol but demands, operators stay, nothing is measured, checked, repeated or lost.
+
+A message needs two hosts at once, and takes neither before it can have both. SimPy's resources hold one while waiting
+for the other, which is another model; so interfaces are events of our own, the rest is SimPy's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+from bisect import insort
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from thalweg.emulation.virtual_links import BULK, CONTROL, LinkRate
+from thalweg.emulation.virtual_world import CodeBook
+from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.network_view import Link
+
+DEMAND_BYTES = 128  # a demand of our own has 100 to 300, with the news that it carries
+Process = Generator[Any, Any, None]
+
+
+def installed() -> bool:
+    """Whether SimPy is."""
+    return importlib.util.find_spec("simpy") is not None
+
+
+def version() -> str:
+    """That of the installed SimPy."""
+    return importlib.metadata.version("simpy")
+
+
+def arrivals(
+    dataflow: Dataflow,
+    placement: Mapping[str, str],
+    partitions: int,
+    links: Mapping[Link, LinkRate],
+    code: CodeBook,
+    startup_s: float,
+) -> list[float]:
+    """The virtual seconds at which the sink gets each partition.
+
+    ``placement``: of every node, the pinned ones too. ``code``: sizes and seconds of what nodes make, as in the virtual
+    shell.
+    """
+    world = _World(dataflow, placement, partitions, links, code, startup_s)
+    world.env.run()
+    return world.arrived
+
+
+class _Interfaces:
+    """The hosts' interfaces: a host sends or receives one message at a time."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._busy: set[str] = set()
+        self._waiting: list[tuple[int, int, str, str, Any]] = []  # rank, number, both ends, the event
+        self._number = 0
+
+    def take(self, source: str, target: str, rank: int) -> Any:
+        """An event: both hosts are the caller's."""
+        event = self._env.event()
+        if source in self._busy or target in self._busy:
+            self._number += 1
+            insort(self._waiting, (rank, self._number, source, target, event))
+        else:
+            self._busy |= {source, target}
+            event.succeed()
+        return event
+
+    def give_back(self, source: str, target: str) -> None:
+        """Both hosts take up what else waits for them."""
+        busy = self._busy
+        free = {source, target}
+        busy -= free
+        position = 0
+        while free and position < len(self._waiting):
+            _, _, one, other, event = self._waiting[position]
+            if (one in free or other in free) and one not in busy and other not in busy:
+                del self._waiting[position]
+                busy |= {one, other}
+                free -= {one, other}
+                event.succeed()
+            else:
+                position += 1
+
+
+class _World:
+    def __init__(
+        self,
+        dataflow: Dataflow,
+        placement: Mapping[str, str],
+        partitions: int,
+        links: Mapping[Link, LinkRate],
+        code: CodeBook,
+        startup_s: float,
+    ) -> None:
+        simpy: Any = importlib.import_module("simpy")
+        self.env = simpy.Environment()
+        self.placement, self.partitions, self.links, self.startup_s = placement, partitions, links, startup_s
+        self.interfaces = _Interfaces(self.env)
+        self.arrived: list[float] = []
+        hosts = set(placement.values())
+        self.disks = {host: simpy.Resource(self.env) for host in hosts}
+        self.processors = {host: simpy.Resource(self.env) for host in hosts}
+        self.demands = {node.name: simpy.Store(self.env) for node in dataflow.nodes}
+        self.outputs = {node.name: simpy.Store(self.env) for node in dataflow.nodes}
+        for node in dataflow.nodes:
+            if node.kind == "sink":
+                self.env.process(self.sink(node.name, node.inputs[0]))
+            else:
+                (consumer,) = dataflow.consumers[node.name]
+                self.env.process(self.node(node.name, node.inputs, consumer, code(node)))
+
+    def node(self, name: str, inputs: tuple[str, ...], consumer: str, code: Any) -> Process:
+        """A source or an operator: gather, make, hold until demanded, dispatch."""
+        env, demands = self.env, self.demands[name]
+        host = self.placement[name]
+        device = (self.processors if inputs else self.disks)[host]
+        yield demands.get()
+        for index in range(self.partitions):
+            for producer in inputs:
+                self.demand(name, producer)
+            values = []
+            for producer in inputs:
+                values.append((yield self.outputs[producer].get()))
+            made = code.make(index, tuple(values))
+            with device.request() as turn:
+                yield turn
+                yield env.timeout(made.seconds)
+            if index:
+                yield demands.get()
+            self.send(host, self.placement[consumer], made.size_bytes, BULK, self.outputs[name], made.value)
+
+    def sink(self, name: str, producer: str) -> Process:
+        for _ in range(self.partitions):
+            self.demand(name, producer)
+            yield self.outputs[producer].get()
+            self.arrived.append(self.env.now)
+
+    def demand(self, name: str, producer: str) -> None:
+        self.send(self.placement[name], self.placement[producer], DEMAND_BYTES, CONTROL, self.demands[producer], name)
+
+    def send(self, source: str, target: str, size_bytes: int, rank: int, into: Any, item: Any) -> None:
+        if source == target:
+            into.put(item)
+        else:
+            self.env.process(self.transfer(source, target, size_bytes, rank, into, item))
+
+    def transfer(self, source: str, target: str, size_bytes: int, rank: int, into: Any, item: Any) -> Process:
+        env, startup_s = self.env, self.startup_s
+        yield self.interfaces.take(source, target, rank)
+        link = self.links[source, target]
+        yield env.timeout(startup_s + link.transfer_time_s(size_bytes, env.now + startup_s))
+        into.put(item)
+        yield env.timeout(0)  # what the arrival gives rise to waits with the rest
+        self.interfaces.give_back(source, target)

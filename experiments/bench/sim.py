@@ -1,0 +1,219 @@
+"""How long the virtual shell takes for a run, beside the same model written with SimPy; and the memory of a run.
+
+Figures of a placement, each a median over networks (configurations of the pool, one a round, the same for all
+placements):
+
+- *plan*: planning before the run by the probes that it takes, from nothing. ``local`` and ``global`` begin with what
+  ``one-shot`` plans, so a sweep pays for it once.
+- *run*: what a simulation takes that has its plan, as all placements of a network but the first in a sweep. The pool
+  is open and the sizes of the images are known; drawing the network and building the tree are within.
+- *SimPy*: the same network, tree, placement and sizes by ``peers_simpy``. Only placements that stay have it.
+
+Memory is that of a process of its own for every number of images, from before the run to its peak.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+import psutil
+
+from thalweg.emulation.virtual_links import LinkRate
+from thalweg.experiments.bench import peers_simpy
+from thalweg.experiments.bench.rounds import Progress, silent
+from thalweg.experiments.sweeps import simulation
+from thalweg.experiments.sweeps.pools import open_pool
+from thalweg.experiments.sweeps.simulation import Simulated, Simulation, simulate
+from thalweg.experiments.virtual_run import Work, plan_ahead, sized_code
+from thalweg.middleware.cluster import host_environment
+from thalweg.middleware.errors import RunError, UsageError
+from thalweg.middleware.network_view import Link
+
+PLACEMENTS = ("download-all", "one-shot", "local", "global")
+STAYING = ("download-all", "one-shot")
+SIMPY_KEYS = ("simpy_s", "simpy_interarrival_s", "ratio", "interarrival_ratio")
+STATUS = Path("/proc/self/status")
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """What SimPy took for a round, and came to."""
+
+    run_s: float
+    mean_interarrival_s: float
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """One round of a row; ``peer`` is None without SimPy. The mean inter-arrival and the elapsed time are virtual."""
+
+    plan_s: float
+    run_s: float
+    cpu_s: float
+    events: int
+    mean_interarrival_s: float
+    elapsed_s: float
+    peer: Peer | None
+
+
+def bench_sim(
+    *,
+    servers: Sequence[int] = (8, 32),
+    images: int = 180,
+    placements: Sequence[str] = PLACEMENTS,
+    rounds: int = 5,
+    memory: Sequence[int] = (180, 18_000),
+    others: bool = True,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Time simulations of every placement; the object that ``thalweg bench sim --json`` prints.
+
+    Args:
+        servers: of the networks, each at least 1.
+        images: of every run, at least 2.
+        placements: a row for each of them and number of servers.
+        rounds: networks that are simulated; figures are medians over them, ``ratio`` the median of our time by SimPy's.
+        memory: numbers of images whose runs' memory is measured, with the first number of servers and one-shot.
+        others: also SimPy, where it is installed (null where not).
+        progress: is told each step.
+
+    Raises UsageError for numbers that make no run, RunError when a run fails.
+    """
+    if not servers or not placements or min(servers) < 1 or images < 2 or rounds < 1 or (memory and min(memory) < 1):
+        raise UsageError(
+            "bench sim needs at least 1 server, 1 placement, 2 images, 1 round, and 1 image to measure memory with"
+        )
+    beside = others and peers_simpy.installed()
+    timed: dict[tuple[int, str], list[Timed]] = {}
+    simulate(Simulation(servers=min(servers), images=2))  # makes what a process makes once
+    for count in dict.fromkeys(servers):
+        for number in range(rounds):
+            for placement in dict.fromkeys(placements):
+                progress(f"{count} servers, network {number + 1} of {rounds}: {placement}")
+                config = Simulation(servers=count, images=images, placement=placement, configuration=number)
+                timed.setdefault((count, placement), []).append(_play(config, beside=beside and placement in STAYING))
+    used = []
+    for images_of_run in dict.fromkeys(memory):
+        progress(f"memory of {images_of_run} images")
+        used.append(run_memory(Simulation(servers=servers[0], images=images_of_run)))
+    return {
+        "bench": "sim",
+        "rows": [_row(count, placement, each) for (count, placement), each in timed.items()],
+        "memory": used,
+        "images": images,
+        "rounds": rounds,
+        "simpy": peers_simpy.version() if beside else None,
+    }
+
+
+def _play(config: Simulation, *, beside: bool) -> Timed:
+    """One round: our plan, our run, and SimPy's of the same."""
+    setting = simulation.prepare(config)
+    links = open_pool(config.pool, config.pool_seed).network(setting.work.hosts, config.configuration)
+    initial = setting.strategies[config.placement].initial
+    _checked(simulate(config))  # keeps the plan and the sizes
+    plan_s, _, plan = _time(lambda: plan_ahead(setting.work, initial, links, setting.world))
+    run_s, cpu_s, result = _time(lambda: simulate(config))
+    assert result.mean_interarrival_s is not None  # there are two images, or it had failed
+    assert result.elapsed_s is not None
+    peer = None
+    if beside:
+        peer_s, _, arrivals = _time(lambda: _by_simpy(config, setting.work, plan.result.placement, links))
+        peer = Peer(peer_s, (arrivals[-1] - arrivals[0]) / (len(arrivals) - 1))
+    return Timed(plan_s, run_s, cpu_s, result.events, result.mean_interarrival_s, result.elapsed_s, peer)
+
+
+def _by_simpy(
+    config: Simulation, work: Work, placement: Mapping[str, str], links: Mapping[Link, LinkRate]
+) -> list[float]:
+    code = sized_code(work.allow, config.disk_bytes_per_s)
+    return peers_simpy.arrivals(work.dataflow, placement, config.images, links, code, config.startup_s)
+
+
+def _time(call: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Seconds by the clock and of the processor, and what it gives. Others' garbage is collected before."""
+    gc.collect()
+    begun, cpu = time.perf_counter(), time.process_time()
+    given = call()
+    return time.perf_counter() - begun, time.process_time() - cpu, given
+
+
+def _checked(result: Simulated) -> Simulated:
+    if result.failed is not None:
+        raise RunError(f"a simulation of the benchmark failed: {result.failed}")
+    return result
+
+
+def _row(servers: int, placement: str, timed: Sequence[Timed]) -> dict[str, Any]:
+    beside = [(each, each.peer) for each in timed if each.peer is not None]
+    simpy = _simpy(beside) if beside else dict.fromkeys(SIMPY_KEYS)
+    return {
+        "servers": servers,
+        "placement": placement,
+        "plan_s": median(each.plan_s for each in timed),
+        "run_s": median(each.run_s for each in timed),
+        "run_cpu_s": median(each.cpu_s for each in timed),
+        "events": median(each.events for each in timed),
+        "events_per_s": median(each.events / each.run_s for each in timed),
+        "virtual_s_per_s": median(each.elapsed_s / each.run_s for each in timed),
+        "mean_interarrival_s": median(each.mean_interarrival_s for each in timed),
+        **simpy,
+    }
+
+
+def _simpy(timed: Sequence[tuple[Timed, Peer]]) -> dict[str, float | None]:
+    figures = (
+        median(peer.run_s for _, peer in timed),
+        median(peer.mean_interarrival_s for _, peer in timed),
+        median(ours.run_s / peer.run_s for ours, peer in timed),
+        median(ours.mean_interarrival_s / peer.mean_interarrival_s for ours, peer in timed),
+    )
+    return dict(zip(SIMPY_KEYS, figures, strict=True))
+
+
+# --- memory -------------------------------------------------------------------------------------------
+
+
+def run_memory(config: Simulation) -> dict[str, Any]:
+    """Bytes that a process of its own takes before and at its peak in a simulation, after a short one.
+
+    Raises RunError when the process fails.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "thalweg.experiments.bench.sim", msgspec.json.encode(config).decode()],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=host_environment(),
+        check=False,
+    )
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"]
+        raise RunError(f"the process of which memory is measured failed: {said[-1]}")
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return {"images": config.images, "servers": config.servers, **told}
+
+
+def _memory_of(config: Simulation) -> dict[str, int]:
+    _checked(simulate(msgspec.structs.replace(config, images=2)))  # opens the pool, makes what a process makes once
+    gc.collect()
+    before = psutil.Process().memory_info().rss
+    _checked(simulate(config))
+    peak = max(before, _peak_bytes())
+    return {"before_bytes": before, "peak_bytes": peak, "grown_bytes": peak - before}
+
+
+def _peak_bytes() -> int:
+    """The most memory the process has had resident (getrusage would tell that of the parent, if it had more)."""
+    lines = STATUS.read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+if __name__ == "__main__":
+    print(json.dumps(_memory_of(msgspec.json.decode(sys.argv[1], type=Simulation))))

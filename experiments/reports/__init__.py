@@ -1,0 +1,1 @@
+"""One HTML page about any number of runs and sweeps."""

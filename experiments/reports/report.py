@@ -1,0 +1,285 @@
+"""One HTML page about any number of run folders and sweeps, which needs nothing but itself.
+
+A folder is told by what it holds: ``run.toml`` (a run), ``sweep.toml`` (a sweep), ``comparison.json`` (simulation
+against emulation, which a run's or sweep's folder may hold as well).
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from thalweg.experiments.analysis import RunSummary, aggregate, load_runs
+from thalweg.experiments.comparisons import (
+    COMPARISON,
+    Comparison,
+    beyond,
+    comparison_table,
+    furthest,
+    load_comparison,
+)
+from thalweg.experiments.records import EVENTS, RUN_TOML, RunInfo
+from thalweg.experiments.reports.html import NONE, Room, bullets, esc, from_rich, page, table
+from thalweg.experiments.reports.run import Told, read_run, run_section
+from thalweg.experiments.summary import summarize_run
+from thalweg.experiments.sweeps.results import SWEEP_TOML
+from thalweg.experiments.tables import aggregate_table, seconds
+from thalweg.middleware.errors import UsageError
+
+if TYPE_CHECKING:
+    from thalweg.experiments.figures.definitions import FigureData
+
+Tell = Callable[[str, int, int], None]  # (what is going on, done, of how many)
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What became of it; with ``--json`` it is printed so."""
+
+    report: str
+    size_bytes: int
+    runs: list[RunSummary]
+    sweeps: list[dict[str, Any]]
+    comparisons: list[dict[str, Any]]
+    left_out: int  # pictures, for want of room
+
+
+class Folders(msgspec.Struct, frozen=True):
+    """The folders by what they hold, each once, in the order given."""
+
+    runs: dict[Path, RunInfo]
+    sweeps: list[Path]
+    comparisons: dict[Path, Comparison]
+
+
+def look(folders: Sequence[Path]) -> Folders:
+    """What the folders hold; UsageError naming the first that is none of these, or is damaged."""
+    runs: list[Path] = []
+    sweeps: list[Path] = []
+    compared: dict[Path, Comparison] = {}
+    seen: set[Path] = set()
+    for folder in folders:
+        if folder.resolve() in seen:
+            continue
+        seen.add(folder.resolve())
+        is_run, is_sweep = (folder / RUN_TOML).is_file(), (folder / SWEEP_TOML).is_file()
+        if (folder / COMPARISON).is_file():
+            compared[folder] = load_comparison(folder / COMPARISON)
+        elif not is_run and not is_sweep:
+            raise UsageError(neither(folder))
+        if is_run:
+            runs.append(folder)
+        if is_sweep:
+            sweeps.append(folder)
+    return Folders(load_runs(runs), sweeps, compared)
+
+
+def neither(folder: Path) -> str:
+    """What is said of a folder that holds none of these."""
+    if not folder.exists():
+        return f"{folder} does not exist; name folders that `run` or `sweep` wrote"
+    if (folder / "logs").is_dir():
+        return f"{folder} has no {RUN_TOML}: its run was killed before it ended; run it again, or leave it out"
+    return f"{folder} is neither a run folder (no {RUN_TOML}) nor a sweep (no {SWEEP_TOML}); leave it out"
+
+
+def check_out(out: Path) -> Path:
+    """``out`` itself, or UsageError when a file cannot be written there."""
+    if out.is_dir():
+        raise UsageError(f"--out {out} is a folder; name a file, such as {out / 'report.html'}")
+    near = next(path for path in (out.parent, *out.parent.parents) if path.exists())
+    if not near.is_dir() or not os.access(near, os.W_OK) or (out.exists() and not os.access(out, os.W_OK)):
+        raise UsageError(f"--out {out} cannot be written: {near} is not a folder of yours; choose another")
+    return out
+
+
+def write_report(folders: Sequence[Path], out: Path, tell: Tell = lambda what, done, total: None) -> Report:
+    """Put the page together and write it to ``out``, whole or not at all.
+
+    Raises UsageError for a folder that is neither run nor sweep, for damaged records, and for an ``out`` that cannot
+    be written; then nothing is written.
+    """
+    check_out(out)
+    found = look(folders)
+    total = len(found.runs) + len(found.sweeps)
+    summaries: list[RunSummary] = []
+    told: list[Told] = []
+    for folder, info in found.runs.items():
+        tell("reading the runs", len(summaries), len(found.runs))
+        one, more = _read(folder, info)
+        summaries.append(one)
+        told.append(more)
+    figures = _figures(found.sweeps, tell)
+    room = Room()
+    parts = []
+    if len(summaries) > 1:
+        parts.append(_compared_runs(found.runs, summaries))
+    for i, (folder, data) in enumerate(figures.items()):
+        tell("drawing", i, total)
+        parts.append(_sweep(folder, data, room, f"sweep-{i + 1}"))
+    for i, (folder, info) in enumerate(found.runs.items()):
+        tell("drawing", len(figures) + i, total)
+        # the rest of the room is shared evenly, so that the first run does not take it all
+        own = Room(room.left_bytes // (len(found.runs) - i))
+        given = own.left_bytes
+        parts.append(run_section(folder, info, summaries[i], told[i], own, f"run-{i + 1}"))
+        room.left_bytes -= given - own.left_bytes
+        room.left_out += own.left_out
+    for i, (folder, comparison) in enumerate(found.comparisons.items()):
+        parts.append(_comparison(folder, comparison, f"comparison-{i + 1}"))
+    title = _title(found)
+    text = page(title, "\n".join([_top(title, found), *parts]))
+    size_bytes = _write(out, text)
+    return Report(
+        report=str(out),
+        size_bytes=size_bytes,
+        runs=summaries,
+        sweeps=[_sweep_json(folder, data) for folder, data in figures.items()],
+        comparisons=[_comparison_json(folder, one) for folder, one in found.comparisons.items()],
+        left_out=room.left_out,
+    )
+
+
+def _read(folder: Path, info: RunInfo) -> tuple[RunSummary, Told]:
+    """A run's records; what is wrong with them becomes one line that names the log."""
+    events = folder / EVENTS
+    try:
+        return summarize_run(folder), read_run(folder, info)
+    except (OSError, pa.ArrowException, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        what = str(error).strip().split("\n")[0][:200] or type(error).__name__
+        raise UsageError(f"{events} is damaged ({type(error).__name__}: {what}); run it again") from None
+
+
+def _figures(sweeps: Sequence[Path], tell: Tell) -> dict[Path, FigureData]:
+    if not sweeps:
+        return {}
+    from thalweg.experiments.reports import sweep as report_sweep
+
+    found: dict[Path, FigureData] = {}
+    for folder in sweeps:
+        tell("reading the sweeps", len(found), len(sweeps))
+        found[folder] = report_sweep.figures_of(folder)
+    return found
+
+
+def _sweep(folder: Path, data: FigureData, room: Room, anchor: str) -> str:
+    from thalweg.experiments.reports import sweep as report_sweep
+
+    return report_sweep.sweep_section(folder, data, room, anchor)
+
+
+def _write(out: Path, text: str) -> int:
+    data = text.encode("utf-8", "replace")  # a path may hold bytes that are no text
+    part = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(data)
+        part.replace(out)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UsageError(f"--out {out} cannot be written: {error.strerror or error}; choose another") from None
+    return len(data)
+
+
+# --- the parts about all of them --------------------------------------------------------------------
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _title(found: Folders) -> str:
+    folders = [*found.runs, *found.sweeps, *found.comparisons]
+    if len(set(folders)) == 1:
+        return f"Thalweg: {folders[0].resolve().name}"
+    counts = ((len(found.runs), "run"), (len(found.sweeps), "sweep"), (len(found.comparisons), "comparison"))
+    return "Thalweg: " + ", ".join(_count(number, what) for number, what in counts if number)
+
+
+def _top(title: str, found: Folders) -> str:
+    now = datetime.datetime.now(datetime.UTC)
+    links = [("compared", "All runs")] if len(found.runs) > 1 else []
+    links += [(f"sweep-{i}", f"Sweep {folder.resolve().name}") for i, folder in enumerate(found.sweeps, 1)]
+    links += [(f"run-{i}", f"Run {folder.resolve().name}") for i, folder in enumerate(found.runs, 1)]
+    links += [(f"comparison-{i}", "Simulation and emulation") for i, _ in enumerate(found.comparisons, 1)]
+    items = "".join(f'<li><a href="#{anchor}">{esc(text)}</a></li>' for anchor, text in links)
+    contents = f"<nav><ul>{items}</ul></nav>" if len(links) > 1 else ""
+    made = f"Made by thalweg {version('thalweg')} on {now:%Y-%m-%d %H:%M} UTC."
+    return f'<header><h1>{esc(title)}</h1><p class="soft">{esc(made)}</p>{contents}</header>'
+
+
+def _compared_runs(runs: Mapping[Path, RunInfo], summaries: Sequence[RunSummary]) -> str:
+    """What the runs say together, then every run's mean under every placement."""
+    names = list(dict.fromkeys(name for summary in summaries for name in summary.placements))
+    rows = []
+    for i, (folder, summary) in enumerate(zip(runs, summaries, strict=True), 1):
+        cells = [f'<a href="#run-{i}">{esc(folder.resolve().name)}</a>', esc(summary.testbed), esc(summary.seed)]
+        for name in names:
+            row = summary.placements.get(name)
+            text = NONE if row is None else seconds(row.mean_interarrival_s)
+            speedup = "" if row is None or row.speedup is None else f" ({row.speedup:.2f})"
+            cells.append(esc(text + speedup))
+        rows.append(cells)
+    means = table(
+        "Mean time between images, emulated seconds (speed-up over download-all)",
+        ["run", "testbed", "seed", *names],
+        rows,
+        left=2,
+    )
+    together = from_rich(aggregate_table(aggregate(summaries), len(summaries)))
+    differ = _differ(list(runs.values()))
+    note = f'<p class="soft">{esc(differ)}</p>' if differ else ""
+    return f'<section id="compared"><h2>All runs</h2>{note}{together}{means}</section>'
+
+
+def _differ(infos: Sequence[RunInfo]) -> str:
+    """A warning where the runs are not of one kind, so that means over them say little."""
+    of: dict[str, Callable[[RunInfo], object]] = {
+        "testbed": lambda info: info.testbed,
+        "images": lambda info: info.images,
+        "servers": lambda info: info.config.get("servers"),
+        "mean rate of the links": lambda info: info.config.get("link_mean_bps"),
+        "scenario": lambda info: info.config.get("scenario"),
+    }
+    names = [name for name, get in of.items() if len({str(get(info)) for info in infos}) > 1]
+    return f"These runs differ in {', '.join(names)}: means over them say little." if names else ""
+
+
+def _comparison(folder: Path, comparison: Comparison, anchor: str) -> str:
+    """Why it does not hold, first; then the table that ``thalweg compare`` prints."""
+    each = f", the median of {comparison.repeats} runs" if comparison.repeats > 1 else ""
+    caption = f"Mean time between images, emulated seconds; ratio: simulated by emulated{each}"
+    parts = [
+        bullets(beyond(comparison), "wrong"),
+        f"<p>{esc(_verdict(comparison))}</p>",
+        from_rich(comparison_table(comparison), caption),
+        bullets(comparison.notes),
+        f'<p class="soft">{esc(folder)}</p>',
+    ]
+    return f'<section id="{esc(anchor)}"><h2>Simulation and emulation</h2>{"".join(parts)}</section>'
+
+
+def _verdict(comparison: Comparison) -> str:
+    holds = "It holds" if not beyond(comparison) else "It does not hold"
+    worst = furthest(comparison.rows)
+    if worst is None:
+        return f"{holds}: nothing can be compared, a side is missing everywhere."
+    close = sum(row.is_close(comparison.limit) for row in comparison.rows)
+    where = f"{worst.placement}, seed {worst.seed}, {worst.off:.1%} apart"
+    wrong = comparison.failures
+    went = f"; {_count(len(wrong), 'failure')} of runs, named above" if wrong else ""
+    return f"{holds}: {close} of {len(comparison.rows)} within {comparison.limit:.0%}; furthest: {where}{went}."
+
+
+def _sweep_json(folder: Path, data: FigureData) -> dict[str, Any]:
+    return {"out": str(folder), **msgspec.to_builtins(data)}
+
+
+def _comparison_json(folder: Path, comparison: Comparison) -> dict[str, Any]:
+    return {"out": str(folder), **msgspec.to_builtins(comparison)}

@@ -1,0 +1,1 @@
+"""Simulations of many network configurations, and of many fault plans, on Spark."""

@@ -1,0 +1,136 @@
+"""Which simulations go together to an executor, and what becomes of those whose worker ends.
+
+A batch is a second or two of work, by what runs of its kind took before; as many are in flight as keep every core busy
+while the next are on their way. A batch that does not come back is tried once more and then halved, until a simulation
+is alone: one that ends its worker ``ATTEMPTS`` times is recorded as failed. So whatever a simulation does, the others
+get their result.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from thalweg.experiments.sweeps.simulation import Simulated, Simulation
+from thalweg.middleware.errors import ThalwegError
+
+ATTEMPTS = 3
+BATCH_S = 1.5  # short beside a sweep, long beside the 20 ms of a Spark job
+BATCH_RUNS = 500
+FIRST_GUESS_S = 0.25  # of a run, before any has come back
+KEPT = 0.7  # of what is known of a kind's seconds, when another of it comes back
+
+Answer = tuple[Simulated, float]
+"""What a simulation came to, and the seconds it took."""
+Submit = Callable[[Sequence[Simulation]], Sequence[Answer]]
+"""Have these simulated elsewhere and wait for it. Raises ThalwegError when nothing can be simulated any more, and
+anything else when this batch was lost."""
+Finished = Callable[[list[tuple[Simulation, Simulated]]], None]
+
+
+@dataclass
+class _Batch:
+    simulations: list[Simulation]
+    lost: int = 0  # how often it did not come back
+
+
+class Pace:
+    """How long runs take, by what they are of."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[tuple[object, ...], float] = {}
+        self._mean_s = FIRST_GUESS_S
+
+    @property
+    def mean_s(self) -> float:
+        """Of all kinds."""
+        return self._mean_s
+
+    def guess_s(self, simulation: Simulation) -> float:
+        return self._seconds.get(_kind(simulation), self._mean_s)
+
+    def learn(self, simulation: Simulation, seconds: float) -> None:
+        before = self._seconds.get(_kind(simulation), seconds)
+        self._seconds[_kind(simulation)] = KEPT * before + (1 - KEPT) * seconds
+        self._mean_s = sum(self._seconds.values()) / len(self._seconds)
+
+
+def _kind(simulation: Simulation) -> tuple[object, ...]:
+    return simulation.placement, simulation.servers, simulation.images, simulation.tree
+
+
+def simulate_all(
+    todo: Sequence[Simulation],
+    submit: Submit,
+    finished: Finished,
+    *,
+    in_flight: int,
+    slices: int = 1,
+    lost: Callable[[Exception], str] = str,
+) -> None:
+    """Have all of ``todo`` simulated, ``in_flight`` batches at a time, and call ``finished`` here with each batch.
+
+    ``slices``: how many executors work on one batch. ``lost``: what is recorded of a simulation that was lost
+    ``ATTEMPTS`` times with such an exception. Raises what ``submit`` raises of ThalwegError, after what has come back
+    by then has been finished.
+    """
+    queue, again, pace = deque(todo), deque[_Batch](), Pace()
+    pending: dict[Future[Sequence[Answer]], _Batch] = {}
+    pool = ThreadPoolExecutor(in_flight, thread_name_prefix="sweep")
+    try:
+        while queue or again or pending:
+            while len(pending) < in_flight and (queue or again):
+                batch = again.popleft() if again else _cut(queue, pace, in_flight, slices)
+                pending[pool.submit(submit, batch.simulations)] = batch
+            done, _ = wait(pending, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=lambda future: future.exception() is not None):
+                batch, error = pending.pop(future), future.exception()
+                if error is None:
+                    _take(batch, future.result(), pace, finished)
+                elif isinstance(error, ThalwegError) or not isinstance(error, Exception):
+                    for late, of in pending.items():
+                        if late.done() and late.exception() is None:
+                            _take(of, late.result(), pace, finished)
+                    raise error
+                else:
+                    _give_back(batch, error, again, finished, lost)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # interrupted: what is in flight ends with Spark
+
+
+def _cut(queue: deque[Simulation], pace: Pace, in_flight: int, slices: int) -> _Batch:
+    """The next batch: ``BATCH_S`` for each slice, less towards the end so that all cores end together."""
+    seconds = min(BATCH_S * slices, len(queue) * pace.mean_s / in_flight)
+    batch = [queue.popleft()]
+    seconds -= pace.guess_s(batch[0])
+    while queue and len(batch) < BATCH_RUNS * slices and (seconds := seconds - pace.guess_s(queue[0])) > 0:
+        batch.append(queue.popleft())
+    return _Batch(batch)
+
+
+def _take(batch: _Batch, answers: Sequence[Answer], pace: Pace, finished: Finished) -> None:
+    rows = []
+    for simulation, (simulated, seconds) in zip(batch.simulations, answers, strict=True):
+        pace.learn(simulation, seconds)
+        rows.append((simulation, simulated))
+    finished(rows)
+
+
+def _give_back(
+    batch: _Batch, error: Exception, again: deque[_Batch], finished: Finished, lost: Callable[[Exception], str]
+) -> None:
+    batch.lost += 1
+    simulations = batch.simulations
+    if len(simulations) == 1:
+        if batch.lost >= ATTEMPTS:
+            finished([(simulations[0], Simulated(failed=lost(error)))])
+        else:
+            again.append(batch)
+    elif batch.lost == 1:
+        again.append(batch)
+    else:
+        half = len(simulations) // 2
+        for part in (simulations[:half], simulations[half:]):  # it has been tried twice: halve at the next loss
+            again.append(_Batch(part, lost=0 if len(part) == 1 else 1))

@@ -1,0 +1,403 @@
+"""One trial of a fault plan: a small run in virtual time that the plan's seed draws, and what became of it.
+
+The seed draws hosts, links, a tree, a placement, how operators move, and with what state. Operators count what they
+have combined and every output says so: a state that was lost, doubled or mixed up shows in what is delivered. A trial
+is
+
+- *delivered*: all partitions, once, in order, with the right contents;
+- *ended*: with one line that names a host which the plan has crashed or cut off from the client for long; what was
+  delivered before is right;
+- *abandoned*: the plan has crashed the client itself; what was delivered before is right;
+- *failed*: anything else. Also when, afterwards, a host that is up still knows of the run, or a relocation that began
+  has come to anything but one "moved" or "stayed".
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from random import Random
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from thalweg.emulation.faults import Crash, FaultPlan, FaultyWorld, OfMessage, Outage, Partition, Weather, draw_plan
+from thalweg.emulation.traces import BandwidthTrace
+from thalweg.emulation.virtual_links import LinkRate
+from thalweg.emulation.virtual_world import Made, NodeCode, WorldConfig
+from thalweg.middleware import events as e
+from thalweg.middleware.adaptation import Adaptation, GlobalMoves, LocalCost, LocalMoves, RandomMoves
+from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.monitor import MonitorConfig
+from thalweg.middleware.network_view import Link
+from thalweg.middleware.planning import CostParameters, get_cost_model
+from thalweg.middleware.planning.hints import propagate_hints
+from thalweg.middleware.planning.registry import AGAIN
+from thalweg.middleware.planning.search import Search
+from thalweg.middleware.run_state import CoreConfig
+
+CLIENT = "client"
+ABOUT_S = 25.0  # of most runs; with faults they take longer
+LIMITS = CoreConfig(
+    retry_max_s=2.0,
+    ping_s=1.0,
+    liveness_s=30.0,
+    lease_s=60.0,
+    handoff_s=6.0,
+    barrier_s=6.0,
+    probe_s=4.0,
+    monitor=MonitorConfig(probe_train=False),
+)
+LONG_CUT_S = LIMITS.liveness_s / 2  # the weather, and what else is cut, can make it the rest
+PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0  # by then a run has ended that is to end
+STARTUP_S, DISK_S = 0.005, 0.01
+
+LOCAL_COSTS: tuple[LocalCost, ...] = ("critical-path", "period", "expected-period")
+Outcome = Literal["delivered", "ended", "abandoned", "failed"]
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What a seed draws, besides the faults."""
+
+    hosts: tuple[str, ...]
+    links: dict[Link, LinkRate]
+    dataflow: Dataflow
+    placement: Placement
+    adaptation: Adaptation
+    partitions: int
+    length: int  # of the sources' streams
+    sizes: dict[str, int]  # bytes of a source's partitions, or of an operator's state
+    compute_s: float
+    interface: str
+
+
+class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a trial. ``kind`` and ``what`` say how it failed, or why it ended.
+
+    ``moves`` counts relocations by outcome and protocol, ``faults`` what went wrong by kind.
+    """
+
+    seed: int
+    outcome: Outcome
+    kind: str = ""
+    what: str = ""
+    expected: int = 0
+    delivered: int = 0
+    lost: int = 0
+    duplicate: int = 0
+    out_of_order: int = 0
+    moves: dict[str, int] = {}
+    faults: dict[str, int] = {}
+    events: int = 0
+    digest: str = ""
+
+
+# --- what a seed draws --------------------------------------------------------------------------------
+
+
+def draw_trial(seed: int) -> Trial:
+    """Hosts, links, tree, placement and moves of a trial; the same for the same seed."""
+    dice = Random(f"{seed} trial")
+    hosts = (*(f"h{i}" for i in range(1, dice.randint(3, 6))), CLIENT)
+    dataflow = _draw_tree(dice, hosts)
+    states = (1, 1, 18_000, 300_000)  # inline; bulk in one piece; bulk in several, let in only where it is wanted
+    sizes = {name: int(10 ** dice.uniform(3.3, 5)) for name in dataflow.sources}
+    sizes |= {name: dice.choice(states) for name in dataflow.operators}
+    placement = {node.name: node.pinned or dice.choice(hosts) for node in dataflow.nodes}
+    placement[dataflow.sink] = CLIENT
+    partitions = dice.randint(15, 45)
+    ends = dice.random() < 0.2
+    return Trial(
+        hosts=hosts,
+        links={(a, b): _draw_link(dice, f"{a} {b}") for a, b in itertools.permutations(hosts, 2)},
+        dataflow=dataflow,
+        placement=placement,
+        adaptation=_draw_adaptation(dice, seed),
+        partitions=10**6 if ends else partitions,
+        length=partitions if ends else 10**6,
+        sizes=sizes,
+        compute_s=round(10 ** dice.uniform(-3, -1), 4),
+        interface=dice.choice(["single", "independent"]),
+    )
+
+
+def _draw_tree(dice: Random, hosts: Sequence[str]) -> Dataflow:
+    """A tree of any shape with fan-in 1 to 4, its sources anywhere."""
+    nodes = [Node(f"s{i}", "source", (), Code("source"), dice.choice(hosts)) for i in range(dice.randint(1, 5))]
+    loose = [node.name for node in nodes]
+    count = itertools.count()
+    while len(loose) > 1 or dice.random() < 0.4 or len(nodes) < 3:
+        inputs = tuple(dice.sample(loose, min(len(loose), dice.randint(1, 4))))
+        name = f"o{next(count)}"
+        nodes.append(Node(name, "operator", inputs, Code("operator")))
+        loose = [other for other in loose if other not in inputs] + [name]
+    nodes.append(Node("t", "sink", (loose[0],), None, CLIENT))
+    return Dataflow(tuple(nodes)).validate(hosts)
+
+
+def _draw_link(dice: Random, name: str) -> LinkRate:
+    """0.4 to 40 Mbit/s, another rate every few seconds."""
+    level = dice.uniform(5.6, 7.6)
+    rates = np.array([10 ** (level + dice.gauss(0, 0.3)) for _ in range(8)])
+    return BandwidthTrace(name, np.arange(8, dtype=np.float64) * dice.uniform(2.0, 12.0), rates)
+
+
+def _draw_adaptation(dice: Random, seed: int) -> Adaptation:
+    """Moves that make little sense, as there is more of them, or those of either way of deciding."""
+    kind = dice.random()
+    if kind < 0.5:
+        return RandomMoves(1000, seed)
+    if kind < 0.7:
+        return GlobalMoves(period_s=dice.uniform(3.0, 8.0))
+    return LocalMoves(
+        period_s=dice.uniform(2.0, 6.0),
+        k=dice.randint(0, 3),
+        gate=dice.random() < 0.3,
+        hysteresis=dice.choice([0.0, 0.0, 1.0]),
+        seed=seed,
+        cost=dice.choice(LOCAL_COSTS),
+    )
+
+
+def drawn_plan(seed: int) -> FaultPlan:
+    """The faults of a seed's trial."""
+    return draw_plan(seed, draw_trial(seed).hosts, ABOUT_S)
+
+
+# --- what runs inside nodes ---------------------------------------------------------------------------
+
+
+def content(dataflow: Dataflow, name: str, index: int) -> Any:
+    """What partition ``index`` of a node has to be: all that it was combined from, in order.
+
+    The third element is how many partitions an operator had combined before.
+    """
+    node = dataflow.by_name[name]
+    before = index if node.kind == "operator" else 0
+    return (name, index, before, *(content(dataflow, producer, index) for producer in node.inputs))
+
+
+class _Counting:
+    """Makes partitions that say what they were made of, and how many before them; that number is its state."""
+
+    def __init__(self, trial: Trial, node: Node) -> None:
+        self.trial, self.node = trial, node
+        self.size_bytes = trial.sizes[node.name]
+        self.before = 0
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        if not inputs:
+            if index >= self.trial.length:
+                return Made(None, 0, 0.0, True)
+            return Made((self.node.name, index, 0), self.size_bytes, DISK_S)
+        value = (self.node.name, index, self.before, *inputs)
+        self.before += 1
+        return Made(value, 20_000, self.trial.compute_s)
+
+    def snapshot(self) -> tuple[bytes, int]:
+        return str(self.before).encode().ljust(self.size_bytes), 1
+
+    def restore(self, state: bytes, state_version: int) -> None:
+        self.before = int(state)
+
+    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
+        return 20_000.0
+
+    def compute_s(self, input_sizes: Sequence[float]) -> float:
+        return self.trial.compute_s
+
+
+# --- a trial ------------------------------------------------------------------------------------------
+
+
+class _Log:
+    """What the application got, and what the hosts recorded."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.indices: list[int] = []
+        self.wrong = ""
+        self.moves: Counter[str] = Counter()
+        self.settled: defaultdict[tuple[str, int], list[str]] = defaultdict(list)  # by operator and version: outcomes
+        self.odd = ""
+
+    def on_delivered(self, partition: e.Deliver, now: float) -> None:
+        dataflow = self.trial.dataflow
+        expected = content(dataflow, dataflow.by_name[dataflow.sink].inputs[0], partition.index)
+        if partition.value != expected and not self.wrong:
+            self.wrong = f"partition {partition.index} is {partition.value}, not {expected}"
+        self.indices.append(partition.index)
+
+    def on_record(self, host: str, now: float, record: e.Record) -> None:
+        if record.kind == "relocated":
+            detail = record.fields["detail"]
+            node, version, outcome = record.fields["node"], detail["version"], detail["outcome"]
+            self.moves[f"{outcome} {detail['protocol']}"] += 1
+            if outcome not in ("moved", "stayed"):
+                self.odd = f"{node} on its way from {host} ended as {outcome!r}"
+            self.settled[node, version].append(outcome)
+        elif record.kind == "proposal" and record.fields["detail"]["outcome"] not in (
+            "committed",
+            "aborted",
+            "superseded",
+        ):
+            self.odd = f"a proposal ended as {record.fields['detail']['outcome']!r}"
+
+    def check_settled(self, world: FaultyWorld) -> str:
+        """What is wrong with the outcomes of the hand-overs that have begun; one goes with a host that crashes."""
+        for (node, version), hosts in world.begun.items():
+            outcomes = self.settled[node, version]
+            if len(outcomes) > 1:
+                return f"{node}, version {version}, is recorded {len(outcomes)} times: {', '.join(outcomes)}"
+            alive = [host.name for host in hosts if world.hosts[host.name] is host]
+            if not outcomes and alive:
+                return f"{node}, version {version}, began to leave host {alive[0]} and neither moved nor stayed"
+        return ""
+
+
+def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tuple[OfMessage, ...]]:
+    """Run the trial that the plan's seed draws, with the plan's faults; also what became of single messages.
+
+    Raises UsageError for a plan that does not fit its trial.
+    """
+    trial = draw_trial(plan.seed)
+    log = _Log(trial)
+    code = {node.name: node for node in trial.dataflow.nodes}
+
+    def open_node(node: Node) -> NodeCode:
+        return _Counting(trial, code[node.name])
+
+    config = WorldConfig(interface=trial.interface, startup_s=STARTUP_S, core=LIMITS, validate=True)
+    world = FaultyWorld(
+        trial.hosts, trial.links, open_node, plan, config,
+        patience_s=PATIENCE_S, on_record=log.on_record, digest=digest,
+    )  # fmt: skip
+    world.on_delivered = log.on_delivered
+    if isinstance(trial.adaptation, GlobalMoves):
+        world.answer = _search(trial, trial.adaptation).answer
+    problem: tuple[str, str] | None = None
+    try:
+        world.run(trial.dataflow, trial.placement, trial.partitions, trial.adaptation)
+    except UsageError:
+        raise
+    except Exception as error:  # whatever a core raises is what the trial was for
+        problem = type(error).__name__, f"{' '.join(str(error).split())[:500]} (at {world.now:.3f} s)"
+    return _result(plan, trial, world, log, problem), tuple(world.done)
+
+
+def _search(trial: Trial, options: GlobalMoves) -> Search:
+    dataflow = trial.dataflow
+    sizes = {name: float(trial.sizes[name]) for name in dataflow.sources}
+    hints = propagate_hints(dataflow, sizes, lambda node: _Counting(trial, node))
+    model = get_cost_model("critical-path")
+    return Search(dataflow, trial.hosts, hints, CostParameters(startup_s=STARTUP_S), model, options, AGAIN)
+
+
+def _result(
+    plan: FaultPlan, trial: Trial, world: FaultyWorld, log: _Log, problem: tuple[str, str] | None
+) -> TrialResult:
+    expected = min(trial.partitions, trial.length)
+    high, duplicate, out_of_order = 0, 0, 0
+    for index in log.indices:
+        duplicate += index < high
+        out_of_order += index != high
+        high = max(high, index + 1)
+    delivered = len(log.indices) - duplicate
+    gone = CLIENT in {fault.host for fault in plan.faults if isinstance(fault, Crash)} and delivered < expected
+    problem = problem or _problem(plan, world, log, expected, delivered, duplicate, out_of_order)
+    outcome: Outcome = "failed" if problem else "ended" if world.failed else "abandoned" if gone else "delivered"
+    kind, what = problem or (_how_ended(world), world.failed or "")
+    timed = [fault for fault in plan.faults if not isinstance(fault, OfMessage | Weather)]
+    counts = Counter(type(fault).__name__.lower() for fault in (*timed, *world.done))
+    return TrialResult(
+        seed=plan.seed,
+        outcome=outcome,
+        kind=kind,
+        what=what,
+        expected=expected,
+        delivered=delivered,
+        lost=expected - delivered if outcome in ("delivered", "failed") else 0,
+        duplicate=duplicate,
+        out_of_order=out_of_order,
+        moves=dict(sorted(log.moves.items())),
+        faults=dict(sorted(counts.items())),
+        events=world.events,
+        digest=world.log_digest if world._digest is not None else "",
+    )
+
+
+def _problem(
+    plan: FaultPlan, world: FaultyWorld, log: _Log, expected: int, delivered: int, duplicate: int, out_of_order: int
+) -> tuple[str, str] | None:
+    """What a trial did that it may not: its kind and a line."""
+    suspects = may_be_lost(plan, world.names) - _to_be_asked_again(plan, world)
+    if log.wrong:
+        return "contents", log.wrong
+    if duplicate or out_of_order:
+        return "order", f"{duplicate} partitions came twice, {out_of_order} out of order"
+    if world.stalled:
+        runs = [run for host in world.hosts.values() for run in host.core.runs.values()]
+        nodes = sorted(repr(node) for run in runs for node in run.nodes.values())
+        return "stalled", f"no end at {world.now:.0f} s, after {delivered} of {expected} partitions: {' '.join(nodes)}"
+    if world.failed and not any(f"host {name!r}" in world.failed for name in suspects):
+        return "ended", f"ended though no such host had gone: {world.failed}"
+    if not world.failed and delivered < expected and CLIENT not in _crashed(plan):
+        return "lost", f"delivered {delivered} of {expected} partitions"
+    for host in world.hosts.values():
+        core = host.core
+        left = [name for name, kept in (
+            ("the run", core.runs), ("the run's end", core.coordinator.led), ("decisions", core.local.choices),
+            ("plans", core.steering.adaptations), ("random moves", core.steering.random),
+        ) if kept]  # fmt: skip
+        if left or host.code:
+            return "left", f"host {host.name} still has {', '.join(left) or 'code'}"
+    odd = log.odd or log.check_settled(world)
+    return ("relocation", odd) if odd else None
+
+
+def _how_ended(world: FaultyWorld) -> str:
+    """``unheard`` where the client ended the run for a host that held nothing any more: it had not heard of a move."""
+    for name in world.fallen:
+        held = [newest for known, newest in world.at_failure.values() if known == name]
+        if world.failed and world.failed.startswith(f"host {name!r}, which holds") and held and name not in held:
+            return "unheard"
+    return ""
+
+
+def _to_be_asked_again(plan: FaultPlan, world: FaultyWorld) -> set[str]:
+    """Hosts that crashed before they had a part in the run and were back in time, or crash after its end."""
+    cut = may_be_lost(
+        FaultPlan(plan.seed, tuple(each for each in plan.faults if not isinstance(each, Crash))), world.names
+    )
+    failed_s = world.now if world.failed_s is None else world.failed_s
+    late = {name for name in _crashed(plan) if world.crashed_s.get(name, math.inf) > failed_s}
+    back = {name for name, at_s in world.back_s.items() if name not in world.fallen and failed_s - at_s >= LONG_CUT_S}
+    return (late | back) - cut
+
+
+def _crashed(plan: FaultPlan) -> set[str]:
+    return {fault.host for fault in plan.faults if isinstance(fault, Crash)}
+
+
+def may_be_lost(plan: FaultPlan, hosts: Sequence[str]) -> set[str]:
+    """The hosts that the client may rightly give up: they crash, or one way between them and it is cut for long."""
+    lost = _crashed(plan)
+    for name in hosts:
+        for link in ((name, CLIENT), (CLIENT, name)):
+            spans = sorted(
+                (fault.at_s, fault.at_s + fault.for_s)
+                for fault in plan.faults
+                if (isinstance(fault, Outage) and (fault.source, fault.target) == link)
+                or (isinstance(fault, Partition) and (name in fault.hosts) != (CLIENT in fault.hosts))
+            )
+            begun_s = until_s = -1.0
+            for from_s, to_s in spans:
+                begun_s = from_s if from_s > until_s + LIMITS.ping_s else begun_s
+                until_s = max(until_s, to_s)
+                if until_s - begun_s >= LONG_CUT_S:
+                    lost.add(name)
+    return lost

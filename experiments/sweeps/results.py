@@ -1,0 +1,178 @@
+"""The results of a sweep: Parquet files with one row a simulation, each written whole or not at all.
+
+A row is all of a Simulation and of what it came to, and the Simulation's key. No key is there twice: rows of failed
+simulations are taken out before they are run again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec import inspect
+
+from thalweg.experiments.sweeps.simulation import Simulated, Simulation
+from thalweg.middleware.errors import RunError, UsageError
+
+SWEEP_TOML = "sweep.toml"  # makes a folder a sweep's
+RESULTS = "results"
+DAMAGED = ".damaged"
+UNREADABLE = (pa.ArrowException, OSError, ValueError)  # what reading damaged Parquet raises, also of text in its footer
+_PART = re.compile(r"part-(\d+)\.parquet")
+_ARROW: dict[type, pa.DataType] = {
+    inspect.StrType: pa.string(),
+    inspect.IntType: pa.int64(),
+    inspect.FloatType: pa.float64(),
+    inspect.BoolType: pa.bool_(),
+}
+
+
+@cache
+def schema() -> pa.Schema:
+    """Of every part: ``key``, the fields of Simulation, the fields of Simulated, in their order."""
+    fields = [pa.field("key", pa.string(), nullable=False)]
+    for kind in (Simulation, Simulated):
+        described = inspect.type_info(kind)
+        assert isinstance(described, inspect.StructType)
+        fields += [_field(field.name, field.type) for field in described.fields]
+    return pa.schema(fields)
+
+
+def _field(name: str, described: inspect.Type) -> pa.Field:
+    nullable = False
+    if isinstance(described, inspect.UnionType):
+        (described,) = (one for one in described.types if not isinstance(one, inspect.NoneType))
+        nullable = True
+    if isinstance(described, inspect.LiteralType):  # all of ours are of strings
+        return pa.field(name, pa.string(), nullable=nullable)
+    if isinstance(described, inspect.VarTupleType):
+        return pa.field(name, pa.list_(_ARROW[type(described.item_type)]), nullable=nullable)
+    return pa.field(name, _ARROW[type(described)], nullable=nullable)
+
+
+def row(simulation: Simulation, simulated: Simulated) -> dict[str, Any]:
+    """What a part holds of one simulation."""
+    return {"key": simulation.key, **msgspec.structs.asdict(simulation), **msgspec.structs.asdict(simulated)}
+
+
+class Results:
+    """The parts of one sweep's folder, for the process that writes them.
+
+    ``open`` first; then ``finished`` are the keys of what needs not be run again, and ``notes`` says what was put in
+    order.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / RESULTS
+        self.finished: set[str] = set()
+        self.notes: list[str] = []
+        self._next = 0
+
+    def open(self) -> None:
+        """Read what is there. Remove what a killed writer left, set damaged parts aside, take out failed rows.
+
+        Raises UsageError for parts that another version wrote, RunError when the folder cannot be written.
+        """
+        try:
+            self.folder.mkdir(exist_ok=True)
+            for path in sorted(self.folder.iterdir()):
+                if path.name.startswith(".part-"):
+                    path.unlink()
+                elif (match := _PART.match(path.name)) is not None:  # also those set aside: no name is used twice
+                    self._next = max(self._next, int(match[1]) + 1)
+            for path in _parts(self.folder):
+                self._take_in(path)
+        except OSError as error:
+            raise _unwritable(self.folder, error) from error
+
+    def _take_in(self, path: Path) -> None:
+        try:
+            table = _read(path)
+        except UNREADABLE:
+            aside = path.with_name(path.name + DAMAGED)
+            path.replace(aside)
+            self.notes.append(f"{path} is damaged; it was set aside as {aside.name}, and its runs are run again")
+            return
+        rows = list(zip(table["key"].to_pylist(), table["failed"].to_pylist(), strict=True))
+        keep = [failed is None and key not in self.finished for key, failed in rows]
+        self.finished.update(key for key, failed in rows if failed is None)
+        if not any(keep):
+            path.unlink()
+        elif not all(keep):
+            self._put(path, table.filter(pa.array(keep)))
+
+    def write(self, rows: Iterable[dict[str, Any]]) -> Path:
+        """One more part; it is on the disk when this returns. RunError when it cannot be written."""
+        path = self.folder / f"part-{self._next:05d}.parquet"
+        try:
+            self._put(path, pa.Table.from_pylist(list(rows), schema=schema()))
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        self._next += 1
+        return path
+
+    def _put(self, path: Path, table: pa.Table) -> None:
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            pq.write_table(table, unfinished, compression="zstd", write_page_checksum=True)
+            _sync(unfinished)
+            unfinished.replace(path)
+            _sync(self.folder)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+def read_results(folder: Path) -> pa.Table:
+    """All rows there are of the sweep in ``folder``. Raises UsageError for a damaged part, and how it is mended."""
+    tables = []
+    for path in _parts(folder / RESULTS):
+        try:
+            tables.append(_read(path))
+        except FileNotFoundError:  # a sweep that goes on meanwhile takes failed rows out
+            continue
+        except UNREADABLE as error:
+            reason = " ".join(str(error).split())[:120]
+            raise UsageError(
+                f"{path} is damaged ({reason}); give the sweep's command again, which sets it aside and runs its"
+                " simulations again"
+            ) from None
+    return pa.concat_tables(tables) if tables else schema().empty_table()
+
+
+def _parts(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if _PART.fullmatch(path.name))
+
+
+def _read(path: Path) -> pa.Table:
+    file = pq.ParquetFile(path, page_checksum_verification=True)
+    with file:
+        if not file.schema_arrow.equals(schema()):
+            ours = dict(zip(schema().names, schema().types, strict=True))
+            theirs = dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
+            other = next((name for name in ours | theirs if ours.get(name) != theirs.get(name)), "their order")
+            raise UsageError(
+                f"{path} has other columns than this version writes (the first is {other}); choose another --out, or"
+                " use the version that wrote it"
+            )
+        return file.read()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _unwritable(path: Path, error: OSError) -> RunError:
+    return RunError(f"{path} cannot be written: {error.strerror or error}; free space there")

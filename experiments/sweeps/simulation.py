@@ -1,0 +1,196 @@
+"""One simulated run: what it is of, and what came out of it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Mapping
+from statistics import fmean, median
+from typing import Literal
+
+import msgspec
+
+from thalweg.emulation.virtual_links import LinkRate
+from thalweg.emulation.virtual_world import WorldConfig
+from thalweg.experiments.config import RunConfig
+from thalweg.experiments.strategies import cost_model, make_strategies
+from thalweg.experiments.sweeps.pools import open_pool
+from thalweg.experiments.virtual_network import Interface, carrying, world_config
+from thalweg.experiments.virtual_run import Work, plan_ahead, run_ahead, sized_code
+from thalweg.experiments.workload import CLIENT, build_dataflow, host_names
+from thalweg.middleware import events as e
+from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.network_view import Link
+from thalweg.middleware.planning import CostParameters, ProbedPlan
+from thalweg.middleware.planning.registry import Strategy
+from thalweg.middleware.planning.search import ask_hints
+
+PLANS_KEPT = 8
+
+
+class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A network configuration, a placement and its parameters: everything that the result depends on.
+
+    ``pool``: where the links' traces come from (see ``pools``), ``pool_seed`` which draw of it, and ``configuration``
+    the number of the network drawn from it: trace and window of every link, and the images' sizes. ``interface``:
+    ``single``, a host sends or receives one message at a time (the paper's), or ``independent``, links do not hinder
+    each other. Options of placements that move operators are None where they were not given. Defaults are those of
+    Ranganathan et al. (1998), section 4. Seconds, bytes, bits per second.
+    """
+
+    pool: str = "paper"
+    pool_seed: int = 0
+    configuration: int = 0
+    placement: str = "one-shot"
+    servers: int = 8
+    images: int = 180
+    tree: str = "binary"
+    interface: Interface = "single"
+    period_s: float | None = None
+    k: int | None = None
+    gate: bool | None = None
+    hysteresis: float | None = None
+    cost: str = "critical-path"
+    view: Literal["probe", "truth"] = "probe"
+    forecaster: str | None = None
+    max_age_s: float | None = None
+    startup_s: float = 0.05
+    disk_bytes_per_s: float = 3e6
+    pixel_s: float = 7e-6
+    image_bytes: int = 131_072
+    image_deviation: float = 0.25
+    allow: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What results are recognised by: 32 hex digits over all fields."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:32]
+
+
+class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+    """What one simulation came to. Seconds are virtual; None where nothing was delivered to tell from.
+
+    ``failed``: why it did not deliver everything, None when it did. ``wall_s``: how long simulating took.
+    """
+
+    failed: str | None = None
+    delivered: int = 0
+    lost: int = 0
+    duplicate: int = 0
+    out_of_order: int = 0
+    mean_interarrival_s: float | None = None
+    median_interarrival_s: float | None = None
+    first_image_s: float | None = None
+    elapsed_s: float | None = None
+    relocations: int = 0
+    plans: int = 0
+    probe_bytes: int = 0
+    bytes_sent: int = 0
+    events: int = 0
+    wall_s: float = 0.0
+
+
+def simulate(config: Simulation) -> Simulated:
+    """Run it in virtual time: the same result wherever and how often it is called.
+
+    Raises UsageError for what cannot be run; what goes wrong in the run itself is its result.
+    """
+    begun = time.perf_counter()
+    setting = prepare(config)
+    network = open_pool(config.pool, config.pool_seed).network(setting.work.hosts, config.configuration)
+    links = carrying(network, config.interface)
+    strategy = setting.strategies[config.placement]
+    plan = _plan(setting, strategy, links, config)
+    arrivals = array("d")
+    counts = {"next": 0, "duplicate": 0, "out_of_order": 0}
+
+    def on_delivered(partition: e.Deliver, now: float) -> None:
+        counts["duplicate"] += partition.index < counts["next"]
+        counts["out_of_order"] += partition.index != counts["next"]
+        counts["next"] = max(counts["next"], partition.index + 1)
+        arrivals.append(now)
+
+    code = sized_code(setting.work.allow, config.disk_bytes_per_s)
+    world = run_ahead(
+        setting.work, strategy, plan, config.images, links, code, setting.world, on_delivered=on_delivered
+    )
+    gaps = [later - earlier for earlier, later in itertools.pairwise(arrivals)]
+    delivered = len(arrivals) - counts["duplicate"]
+    cores = [host.core for host in world.hosts.values()]
+    return Simulated(
+        failed=world.failed or world.planner_failed,
+        delivered=delivered,
+        lost=config.images - delivered,
+        duplicate=counts["duplicate"],
+        out_of_order=counts["out_of_order"],
+        mean_interarrival_s=fmean(gaps) if gaps else None,
+        median_interarrival_s=median(gaps) if gaps else None,
+        first_image_s=arrivals[0] if arrivals else None,
+        elapsed_s=arrivals[-1] if arrivals else None,
+        relocations=world.relocations,
+        plans=world.plans,
+        probe_bytes=sum(core.probe_bytes for core in cores),
+        bytes_sent=sum(core.sent_bytes for core in cores),
+        events=world.events,
+        wall_s=time.perf_counter() - begun,
+    )
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """What a simulation needs besides its links."""
+
+    work: Work
+    strategies: dict[str, Strategy]
+    world: WorldConfig
+
+
+def prepare(config: Simulation) -> Setting:
+    """What ``config`` describes; raises UsageError for what cannot be run."""
+    run = RunConfig(
+        testbed="sim",
+        servers=config.servers,
+        placements=(config.placement,),
+        images=config.images,
+        tree=config.tree,
+        seed=config.configuration,
+        cost=config.cost,
+        period_s=config.period_s,
+        k=config.k,
+        gate=config.gate,
+        hysteresis=config.hysteresis,
+        startup_s=config.startup_s,
+        disk_bytes_per_s=config.disk_bytes_per_s,
+        pixel_s=config.pixel_s,
+        image_bytes=config.image_bytes,
+        image_deviation=config.image_deviation,
+        allow=config.allow,
+    )
+    dataflow = build_dataflow(run)
+    hosts = (*host_names(config.servers), CLIENT)
+    allow = (*DEFAULT_ALLOW, *config.allow)
+    costs = CostParameters(startup_s=config.startup_s, disk_bytes_per_s=config.disk_bytes_per_s)
+    model = cost_model(config.cost, config.interface)
+    work = Work(dataflow, hosts, ask_hints(dataflow, allow), costs, model, allow)
+    world = world_config(config.interface, config.startup_s, forecaster=config.forecaster, max_age_s=config.max_age_s)
+    return Setting(work, make_strategies(run), world)
+
+
+_plans: OrderedDict[tuple[str, str], ProbedPlan] = OrderedDict()  # the latest, as placements of one network share them
+
+
+def _plan(setting: Setting, strategy: Strategy, links: Mapping[Link, LinkRate], config: Simulation) -> ProbedPlan:
+    """What a placement begins with; what a process has planned for another placement of the same network is kept."""
+    of_network = msgspec.structs.replace(config, placement="", period_s=None, k=None, gate=None, hysteresis=None)
+    initial = strategy.initial
+    key = of_network.key, f"{type(initial).__module__}:{initial!r}"
+    plan = _plans.get(key)
+    if plan is None:
+        plan = plan_ahead(setting.work, initial, links, setting.world, truth=config.view == "truth")
+        if type(initial).__module__.startswith("thalweg."):  # and tells in its repr all that it is
+            _plans[key] = plan
+            if len(_plans) > PLANS_KEPT:
+                _plans.popitem(last=False)
+    return plan

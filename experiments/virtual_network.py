@@ -1,0 +1,74 @@
+"""What hosts and links of the virtual network take, by the model of their interfaces; the same for runs and sweeps.
+
+Source: Ranganathan et al. (1998), section 4, for ``single``; measurements on network namespaces for ``independent``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal, TypeVar
+
+import msgspec
+
+from thalweg.emulation.virtual_links import LinkRate
+from thalweg.emulation.virtual_world import WorldConfig
+from thalweg.middleware.monitor import MonitorConfig
+from thalweg.middleware.network_view import Link
+from thalweg.middleware.run_state import CoreConfig
+
+Interface = Literal["single", "independent"]
+AnyLink = TypeVar("AnyLink", bound=LinkRate)
+
+CORE_SCALE = 120.0
+"""Under ``single`` the cores' limits are at least those of hosts whose clocks run so fast (demands are repeated after a
+minute, a host is given up after half an hour): on the paper's links an image takes minutes, and whoever sends or
+receives one hears nothing."""
+
+# --- what links of a testbed cost besides a partition's bytes, so that its runs can be told beforehand
+
+HEADER_BYTES = 52  # of a packet: IPv4, TCP and its time stamps
+PACKET_PAYLOAD_BYTES = 1500 - HEADER_BYTES
+TAKE_UP_S = 1e-3
+"""On the wall, from a message's last byte until its host acts on it. Measured on netns, nine hosts on two cores, under
+download-all: a link that all wait for rests 1.2 to 2.4 ms between two partitions (medians of seven runs), in which the
+client takes up a partition, and a source the demand that follows."""
+
+
+class Framed(msgspec.Struct, frozen=True):
+    """A link whose rate counts IP bytes, as a testbed's does: what it takes for a message has headers."""
+
+    rates: LinkRate
+
+    def rate_at(self, t_s: float) -> float:
+        """Rate in bit/s at ``t_s``, headers and all."""
+        return self.rates.rate_at(t_s)
+
+    def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
+        """Seconds that a message of ``size_bytes`` takes from ``start_s`` on."""
+        packets = math.ceil(size_bytes / PACKET_PAYLOAD_BYTES)
+        return self.rates.transfer_time_s(size_bytes + packets * HEADER_BYTES, start_s)
+
+
+def world_config(
+    interface: Interface,
+    startup_s: float,
+    *,
+    time_scale: float = 1.0,
+    forecaster: str | None = None,
+    max_age_s: float | None = None,
+    validate: bool = False,
+) -> WorldConfig:
+    """How the world works under that model; ``forecaster`` and ``max_age_s`` are the monitor's, where given."""
+    single = interface == "single"
+    given = {"forecaster": forecaster, "max_age_s": max_age_s}
+    options = {name: value for name, value in given.items() if value is not None}
+    monitor = MonitorConfig(probe_train=not single, **options)  # type: ignore[arg-type]
+    core = CoreConfig(monitor=monitor).dilated(max(time_scale, CORE_SCALE) if single else time_scale)
+    take_up_s = 0.0 if single else TAKE_UP_S * time_scale
+    return WorldConfig(interface, startup_s, take_up_s, core=core, validate=validate)
+
+
+def carrying(links: Mapping[Link, AnyLink], interface: str) -> Mapping[Link, LinkRate]:
+    """What messages take on these links: in the paper's model their bytes alone, elsewhere their headers too."""
+    return links if interface == "single" else {link: Framed(rates) for link, rates in links.items()}

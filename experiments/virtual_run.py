@@ -1,0 +1,238 @@
+"""One run in virtual time: planned, installed, adapted and delivered by the same core as on sockets.
+
+What a ``thalweg run --testbed sim`` and a simulation of a sweep have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
+from typing import Any, Protocol
+
+import msgspec
+
+from thalweg.emulation.virtual_links import LinkRate
+from thalweg.emulation.virtual_world import CodeBook, Made, NodeCode, World, WorldConfig
+from thalweg.middleware import events as e
+from thalweg.middleware.adaptation import GlobalMoves
+from thalweg.middleware.dataflow import Code, Dataflow, Node, check_placement
+from thalweg.middleware.errors import OperatorError, UsageError
+from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
+from thalweg.middleware.network_view import Link, LinkEstimate, NetworkView
+from thalweg.middleware.planning import CostModel, CostParameters, Hints, Planner, ProbedPlan, SupportsHints
+from thalweg.middleware.planning.probing import plan_probing
+from thalweg.middleware.planning.registry import Strategy
+from thalweg.middleware.planning.search import Search
+from thalweg.middleware.transfers import size_of
+from thalweg.operators import Operator, Source
+
+
+class Rates(LinkRate, Protocol):
+    """A link that also tells what it carried."""
+
+    def bits_between(self, start_s: float, stop_s: float, /) -> float: ...
+
+
+PATIENCE_S = 36_000.0  # probes before a run; virtual seconds, so only a dead link takes as long
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What is run, and what planners are told of it. ``allow``: packages whose code may be named."""
+
+    dataflow: Dataflow
+    hosts: tuple[str, ...]
+    hints: Hints
+    costs: CostParameters
+    model: CostModel
+    allow: tuple[str, ...] = DEFAULT_ALLOW
+
+
+def plan_ahead(
+    work: Work,
+    planner: Planner,
+    links: Mapping[Link, LinkRate],
+    config: WorldConfig,
+    *,
+    truth: bool = False,
+) -> ProbedPlan:
+    """Place the dataflow by what hosts measure before it starts, or with ``truth`` by the links as they are then."""
+    view = NetworkView({})
+    if truth:
+        view = NetworkView({link: LinkEstimate(rates.rate_at(0.0)) for link, rates in links.items()})
+    search = plan_probing(
+        planner, work.dataflow, work.hosts, view, None, hints=work.hints, costs=work.costs, model=work.model
+    )
+    world = World(work.hosts, links, _no_code, config)
+    try:
+        wanted = next(search)
+        while True:
+            wanted = search.send(world.probe(wanted, PATIENCE_S))
+    except StopIteration as done:
+        plan: ProbedPlan = done.value
+    check_placement(work.dataflow, plan.result.placement, work.hosts)  # a planner of the user's own may err
+    return plan
+
+
+def run_ahead(
+    work: Work,
+    strategy: Strategy,
+    plan: ProbedPlan,
+    partitions: int,
+    links: Mapping[Link, LinkRate],
+    code: CodeBook,
+    config: WorldConfig,
+    *,
+    on_delivered: Callable[[e.Deliver, float], None],
+    on_record: Callable[[str, float, e.Record], None] | None = None,
+    digest: bool = False,
+    label: str = "",
+) -> World:
+    """Run a planned placement to its end; the world as it is then."""
+    world = World(work.hosts, links, code, config, on_record=on_record, digest=digest)
+    world.on_delivered = on_delivered
+    if isinstance(strategy.adaptation, GlobalMoves):
+        moves = strategy.adaptation
+        search = Search(work.dataflow, work.hosts, work.hints, work.costs, work.model, moves, strategy.again, label)
+        world.answer = search.answer
+    world.run(work.dataflow, plan.result.placement, partitions, strategy.adaptation, label)
+    return world
+
+
+def _no_code(node: Node) -> NodeCode:
+    raise AssertionError(f"{node.name} runs where only links are measured")
+
+
+# --- what runs inside nodes ---------------------------------------------------------------------------
+
+
+class _Sizes:
+    """Bytes of a source's partitions, asked for once each: a source may have no end."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.known: list[int | None] = []
+
+    def at(self, index: int) -> int | None:
+        known = self.known
+        while len(known) <= index:
+            known.append(self.source.partition_bytes(len(known)))
+        return known[index]
+
+
+class _SizedSource:
+    """A source of which only the sizes are known."""
+
+    def __init__(self, sizes: _Sizes, bytes_per_s: float) -> None:
+        self.sizes, self.bytes_per_s = sizes, bytes_per_s
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        size = self.sizes.at(index)
+        if size is None:
+            return Made(None, 0, 0.0, True)
+        return Made(size, size, size / self.bytes_per_s)
+
+    def snapshot(self) -> tuple[bytes, int]:
+        return b"", 1
+
+    def restore(self, state: bytes, state_version: int) -> None:
+        raise AssertionError("sources do not move")
+
+
+class _SizedOperator:
+    """An operator of which only sizes and times are known, as it tells them itself."""
+
+    def __init__(self, hints: SupportsHints, factor: float) -> None:
+        self.hints, self.factor = hints, factor
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        size = round(self.hints.output_size_bytes(inputs))
+        return Made(size, size, self.hints.compute_s(inputs) * self.factor)
+
+    def snapshot(self) -> tuple[bytes, int]:
+        return b"", 1
+
+    def restore(self, state: bytes, state_version: int) -> None:
+        return
+
+
+class _Real:
+    """The node's own code on real values. Its time is what it says of itself, as no measured one is twice the same."""
+
+    def __init__(self, node: Node, allow: Collection[str], disk_bytes_per_s: float, factor: float) -> None:
+        assert node.code is not None
+        self.code = load_code(node.code, allow)
+        self.source = node.kind == "source"
+        self.disk_bytes_per_s, self.factor = disk_bytes_per_s, factor
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        value = self.code.produce(index) if self.source else self.code.combine(inputs, index)
+        if value is None:
+            if not self.source:
+                raise OperatorError("combine() returned None")
+            return Made(None, 0, 0.0, True)
+        size = size_of(value)
+        if self.source:
+            return Made(value, size, size / self.disk_bytes_per_s)
+        seconds = 0.0
+        if isinstance(self.code, SupportsHints):
+            seconds = self.code.compute_s([float(size_of(each)) for each in inputs]) * self.factor
+        return Made(value, size, seconds)
+
+    def snapshot(self) -> tuple[bytes, int]:
+        take = getattr(self.code, "snapshot", None)
+        state = b"" if take is None else take()
+        if not isinstance(state, bytes):
+            raise OperatorError(f"snapshot() returned {type(state).__name__}, not bytes")
+        return state, int(getattr(self.code, "state_version", 1))
+
+    def restore(self, state: bytes, state_version: int) -> None:
+        give = getattr(self.code, "restore", None)
+        if give is not None:
+            give(state)
+        elif state:
+            raise OperatorError(f"there are {len(state)} bytes of state, and the code has no restore()")
+
+
+def real_code(allow: Collection[str], disk_bytes_per_s: float, factor: float = 1.0) -> CodeBook:
+    """The nodes' own code. ``factor``: virtual seconds for each that an operator says it computes."""
+    return lambda node: _Real(node, allow, disk_bytes_per_s, factor)
+
+
+def sized_code(allow: Collection[str], disk_bytes_per_s: float, factor: float = 1.0) -> CodeBook:
+    """Sizes and times of the nodes' code, as far as it tells them without running.
+
+    Raises UsageError for a source that cannot tell the sizes of its partitions, or an operator with memory, whose
+    state only real values give.
+    """
+
+    def open_node(node: Node) -> NodeCode:
+        code = node.code
+        assert code is not None
+        if node.kind == "source":
+            return _SizedSource(_sizes(code.use, msgspec.json.encode(code.params), tuple(allow)), disk_bytes_per_s)
+        return _SizedOperator(_operator(code, allow), factor)
+
+    return open_node
+
+
+def _operator(code: Code, allow: Collection[str]) -> SupportsHints:
+    operator = load_code(code, allow)
+    if not isinstance(operator, SupportsHints):
+        raise UsageError(f"operator {code.use!r} does not tell sizes (output_size_bytes, compute_s); add --bytes")
+    if getattr(type(operator), "snapshot", Operator.snapshot) is not Operator.snapshot:
+        raise UsageError(f"operator {code.use!r} has state, which only real values give; add --bytes")
+    return operator
+
+
+@lru_cache(maxsize=512)
+def _sizes(use: str, params: bytes, allow: tuple[str, ...]) -> _Sizes:
+    """Bytes of the partitions of a source, which are the same under every placement."""
+    source = load_code(Code(use, msgspec.json.decode(params)), allow)
+    if not isinstance(source, Source):
+        raise UsageError(f"source {use!r} does not tell the sizes of its partitions (partition_bytes); add --bytes")
+    sizes = _Sizes(source)
+    try:
+        sizes.at(0)
+    except OperatorError as error:
+        raise UsageError(f"{error}; add --bytes") from None
+    return sizes

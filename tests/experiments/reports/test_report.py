@@ -1,0 +1,450 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thalweg.experiments import comparisons
+from thalweg.experiments.cli import invoke
+from thalweg.experiments.comparisons import COMPARISON, Comparison, Furthest
+from thalweg.experiments.figures.aggregation import save_figures
+from thalweg.experiments.figures.definitions import Arm, FigureData, FigureResult, Row, Verdict, pooled
+from thalweg.experiments.moves import Move
+from thalweg.experiments.plots import stays_of
+from thalweg.experiments.records import load_run
+from thalweg.experiments.reports import run as report_run
+from thalweg.experiments.reports import sweep as report_sweep
+from thalweg.experiments.reports.html import Room, from_rich, page
+from thalweg.experiments.reports.placements import (
+    FRAMES,
+    Course,
+    Drawing,
+    Frame,
+    choose,
+    frames,
+    host_colours,
+    short_names,
+    strip,
+    ticks,
+    tree_edges,
+)
+from thalweg.experiments.reports.report import write_report
+from thalweg.experiments.summary import summarize_run
+from thalweg.experiments.tables import run_table
+from thalweg.middleware.errors import UsageError
+from thalweg.operators import write_image
+
+VOID = {"meta", "img", "input", "br", "link", "hr"}
+
+
+class Checker(HTMLParser):
+    """Notes what is not well-formed, what lies elsewhere, and what a reader who cannot see would miss."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.wrong: list[str] = []
+        self.text: list[str] = []
+        self.ids: list[str] = []
+        self.targets: list[str] = []
+        self.feed(text)
+        self.close()
+        self.wrong += [f"{tag} is not closed" for tag in self.open]
+        self.wrong += [f"#{name} leads nowhere" for name in self.targets if name not in self.ids]
+        self.wrong += [f"{name} is there twice" for name in set(self.ids) if self.ids.count(name) > 1]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        given = dict(attrs)
+        self.ids += [given["id"] or ""] if "id" in given else []
+        if tag == "img" and not (given.get("alt") and (given["src"] or "").startswith("data:image/")):
+            self.wrong.append("an image without a text, or from elsewhere")
+        if tag == "svg" and not given.get("aria-label"):
+            self.wrong.append("a drawing without a label")
+        if tag == "th" and given.get("scope") not in ("row", "col"):
+            self.wrong.append("a head without a scope")
+        if tag == "a":
+            self.targets.append((given["href"] or "").removeprefix("#"))
+        if tag in ("link", "iframe", "object", "base") or any(name.startswith("on") for name in given):
+            self.wrong.append(f"{tag} is not wanted")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(f"{tag} is closed and was not open")
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def checked(path: Path) -> tuple[str, Checker]:
+    """The page's text, and what is to be said of it; fails when something is wrong with it."""
+    text = path.read_text(encoding="utf-8")
+    found = Checker(text)
+    assert found.wrong == []
+    assert found.tags.count("table") == found.tags.count("caption")
+    assert re.findall(r"https?:|@import|url\(", text) == []
+    assert path.stat().st_size < 5_000_000
+    return text, found
+
+
+def no_plots(folder: Path, info: Any) -> list[Path]:
+    return []
+
+
+def move(node: str, source: str, target: str, at_s: float, settled_s: float, outcome: str = "moved") -> Move:
+    return Move("global", node, source, target, at_s, settled_s, outcome, "epoch", "", "", settled_s - at_s, 0)
+
+
+def adapted(new_run: Any, name: str = "a", **options: Any) -> Any:
+    run = new_run(name, images=20, **options)
+    run.flow("download-all", 24.0, link_rows=16)
+    run.adapt("global", 12)
+    return run
+
+
+# --- the page ---------------------------------------------------------------------------------------
+
+
+def test_a_page_about_a_run(new_run: Any, tmp_path: Path) -> None:
+    """Everything is in it, the figures are those of the terminal, and the run folder stays as it was."""
+    run = adapted(new_run)
+    run.prove({("h1", "client"): (2e6, 0.25), ("client", "h1"): (4e6, -0.005), ("h2", "h1"): (1e5, 0.5)})
+    run.add(300.0, "h3", "scenario", "global", detail={"scenario": "collapse", "at_s": 30.0, "until_s": 60.0})
+    folder = run.write(notes=["rates only"], hosts=["h1", "h2", "client"], started="2026-01-01T00:00:00+00:00")
+    (folder / "images" / "global").mkdir(parents=True)
+    for index in range(9):
+        dtype = np.uint16 if index else np.uint8
+        write_image(np.full((40, 60), index * 20, dtype), folder / "images" / "global" / f"{index:03}.png")
+    before = sorted(path.name for path in folder.rglob("*"))
+    made = write_report([folder, folder], tmp_path / "new" / "r.html")
+    assert sorted(path.name for path in folder.rglob("*")) == before
+    text, found = checked(tmp_path / "new" / "r.html")
+    assert made.size_bytes == (tmp_path / "new" / "r.html").stat().st_size
+    assert from_rich(run_table(summarize_run(folder)), "x").split("<tbody>")[1] in text
+    said = " ".join(found.text)
+    for part in ("rates only", "links: 2 proved, worst rate error 25.0% (h1>client)", "Configuration", "2026-01-01"):
+        assert part in said
+    assert 'class="e3 worst">25.0%<small>2 → 2.5</small>' in text
+    assert 'class="slow">50.0%' in text
+    assert text.count("data:image/jpeg") == report_run.PICTURES
+    assert text.count("data:image/png") == 7  # arrivals, interarrival, links of two, hosts, moves, estimates
+    assert found.tags.count("svg") == 1 + FRAMES + 1
+    assert 'class="hit"' in text
+    assert "global: who moved, emulated seconds" in said
+    assert [summary.out for summary in made.runs] == [str(folder)]
+
+
+def test_several_runs_are_compared(new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report_run, "plot_run", no_plots)
+    runs = [adapted(new_run, name, seed=seed).write() for seed, name in enumerate("ab", 1)]
+    (runs[1] / "comparison.json").write_text(
+        '{"rows": [{"placement": "global", "seed": 1, "simulated_s": 9.0, "emulated_s": 10.0, "ratio": 0.9},'
+        ' {"placement": "<i>", "seed": 2, "simulated_s": 12.0, "emulated_s": 10.0, "ratio": 1.2},'
+        ' {"placement": "local", "seed": 2, "emulated_s": 10.0}], "limit": 0.1}'
+    )
+    made = write_report(runs, tmp_path / "r.html")
+    text, found = checked(tmp_path / "r.html")
+    said = "".join(found.text)
+    assert "all 2 runs" in said
+    assert "It does not hold: 1 of 3 within 10%; furthest: <i>, seed 2, 20.0% apart." in said
+    assert '<span class="bad">1.200</span>' in text
+    assert "These runs differ" not in said
+    assert (len(made.runs), len(made.comparisons)) == (2, 1)
+
+
+def told_of_comparison(tmp_path: Path, **changes: Any) -> tuple[str, str]:
+    """A report's page on a comparison of one row, 15 % apart, and its text."""
+    row = comparisons.Row(
+        "global", 1, 11.5, 10.0, 1.15, emulated_each_s=[10.0, 12.0], spread=0.2, same_start=False, simulated_moves=3,
+        emulated_moves=[4, 5],
+    )  # fmt: skip
+    made = Comparison(rows=[row], worst=Furthest("global", 1, 0.15), repeats=2, notes=["the machine was busy"])
+    folder = tmp_path / "compared"
+    folder.mkdir(exist_ok=True)
+    (folder / COMPARISON).write_bytes(msgspec.json.encode(msgspec.structs.replace(made, **changes)))
+    write_report([folder], tmp_path / "r.html")
+    text, found = checked(tmp_path / "r.html")
+    return text, " ".join("".join(found.text).split())
+
+
+def test_a_comparison_is_judged_by_its_own_limit(tmp_path: Path) -> None:
+    text, said = told_of_comparison(tmp_path, limit=0.2)
+    assert "It holds: 1 of 1 within 20%; furthest: global, seed 1, 15.0% apart." in said
+    assert '<span class="good">1.150</span>' in text
+    assert 'class="wrong"' not in text
+    for part in ("20.0%", "differs", "3 / 4, 5", "the machine was busy", "the median of 2 runs"):
+        assert part in said
+    text, said = told_of_comparison(tmp_path, limit=0.1)
+    assert "It does not hold: 0 of 1 within 10%" in said
+    assert '<ul class="wrong"><li>global, seed 1: simulated is 1.150 of emulated, beyond 10%</li></ul>' in text
+
+
+def test_a_comparison_with_failures_does_not_hold_and_says_them_first(tmp_path: Path) -> None:
+    lost = "seed-1/netns-global, global: 4 of 5 images were not delivered"
+    text, said = told_of_comparison(tmp_path, limit=0.2, failures=[lost])
+    assert f'</h2><ul class="wrong"><li>{lost}</li></ul>' in text
+    end = "It does not hold: 1 of 1 within 20%; furthest: global, seed 1, 15.0% apart; 1 failure of runs, named above."
+    assert end in said
+
+
+def test_text_from_elsewhere_stays_text(new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts, nodes, placements, notes and versions that look like HTML."""
+    monkeypatch.setattr(report_run, "plot_run", no_plots)
+    bad = '"><b onload=x>&'
+    run = new_run("a", images=5)
+    run.flow(bad, 12.0, link_rows=16, places={f"n{bad}": f"h{bad}", "sink": f"c{bad}"})
+    run.move(bad, f"n{bad}", f"h{bad}", f"t{bad}", 5.0, reason=bad)
+    run.prove({(f"h{bad}", f"t{bad}"): (2e6, 0.1)})
+    folder = run.write(notes=[bad], versions={bad: bad}, config={bad: bad, "tree": bad}, hosts=[f"h{bad}"], testbed=bad)
+    write_report([folder], tmp_path / "r.html")
+    _, found = checked(tmp_path / "r.html")
+    assert "b" not in found.tags
+    assert f"n{bad} → t{bad}" in "".join(found.text)
+
+
+def test_a_run_that_did_not_come_to_its_end_is_shown_as_far_as_it_came(
+    new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_run, "plot_run", no_plots)
+    run = new_run(images=5)
+    run.flow("one-shot", 12.0, link_rows=16)
+    folder = run.write(placements=["one-shot", "global"])
+    assert write_report([folder], tmp_path / "r.html").runs[0].placements["global"].lost == 5
+    said = "".join(checked(tmp_path / "r.html")[1].text)
+    assert "global has no records: the run ended before it" in said
+    assert "5 of 5 images were not delivered" in said
+
+
+def test_plots_that_are_there_are_taken_unless_records_are_newer(new_run: Any, tmp_path: Path) -> None:
+    run = new_run(images=5)
+    run.flow("one-shot", 12.0, link_rows=16)
+    folder = run.write()
+    info = load_run(folder)
+    (folder / "plots").mkdir()
+    for name in ("hosts", "arrivals", "links-one-shot"):
+        write_image(np.zeros((4, 4), np.uint8), folder / "plots" / f"{name}.png")
+    with report_run.drawn_plots(folder, info) as paths:
+        assert [path.stem for path in paths] == ["arrivals", "links-one-shot", "hosts"]
+    (folder / "plots" / "hosts.png").write_bytes(b"no picture")
+    with pytest.raises(UsageError, match=r"hosts\.png is damaged .*; remove it"):
+        write_report([folder], tmp_path / "r.html")
+
+
+def test_pictures_that_do_not_fit_are_left_out(new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thalweg.experiments.reports.report.Room", lambda size_bytes=0: Room(min(size_bytes, 1000)))
+    monkeypatch.setattr(report_run, "plot_run", no_plots)
+    run = new_run(images=5)
+    run.flow("one-shot", 12.0, link_rows=16)
+    folder = run.write()
+    (folder / "images" / "one-shot").mkdir(parents=True)
+    write_image(np.zeros((40, 60), np.uint8), folder / "images" / "one-shot" / "000.png")
+    assert write_report([folder], tmp_path / "r.html").left_out == 1
+    assert "1 pictures were left out" in "".join(checked(tmp_path / "r.html")[1].text)
+    room = Room(10)
+    assert [room.take(size_bytes) for size_bytes in (6, 6, 4)] == [True, False, True]
+
+
+# --- sweeps -----------------------------------------------------------------------------------------
+
+
+def some_figures() -> FigureData:
+    arms = {"download-all": 100.0, "a<b": 20.0}
+    rows = [
+        Row(label=name, arm=Arm(placement=name, servers=8, tree="binary"), runs=4, interarrival_s=pooled({1: at_s}))
+        for name, at_s in arms.items()
+    ]
+    verdict = Verdict(
+        figure="6", pool="paper", claim="x", text="it <helps>", how="", verdict="does not hold", detail="1 < 2",
+        pools_holding=0, pools=1,
+    )  # fmt: skip
+    result = FigureResult(
+        figure="6", pool="paper", title="Many", question="Does it help?", pools=1, expected=4, servers=8,
+        tree="binary", period_s=600.0, k=0, comparable=True, rows=rows, ratios=[], verdicts=[verdict],
+        notes=["one pool: no spread"],
+    )  # fmt: skip
+    return FigureData(results=[result], runs=8, failed=1, failures={"ValueError: <bad>": 1})
+
+
+def sweep(folder: Path) -> Path:
+    (folder / "results").mkdir(parents=True)
+    (folder / "sweep.toml").write_text('figure = "6"\n')
+    return folder
+
+
+def test_a_sweep_has_its_figures_and_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = sweep(tmp_path / "fig6")
+    save_figures(folder, some_figures())
+    picture = tmp_path / "p.png"
+    write_image(np.zeros((4, 4), np.uint8), picture)
+    monkeypatch.setattr(report_sweep, "pictures_of", lambda data: {("6", "paper"): picture.read_bytes()})
+    made = write_report([folder], tmp_path / "r.html")
+    text, found = checked(tmp_path / "r.html")
+    said = "".join(found.text)
+    for part in ("a<b", "it <helps>", "does not hold", "1 < 2", "0 of 1", "one pool: no spread", "ValueError: <bad>"):
+        assert part in said
+    assert text.count("data:image/png") == 1
+    assert made.sweeps[0]["results"][0]["verdicts"][0]["verdict"] == "does not hold"
+
+
+def test_figures_are_made_again_when_results_came_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = sweep(tmp_path / "s")
+    with pytest.raises(UsageError, match="has no results yet; run thalweg sweep"):
+        report_sweep.figures_of(folder)
+    save_figures(folder, some_figures())
+    assert report_sweep.figures_of(folder) == some_figures()
+    (folder / "figures.json").write_text('{"results": 3}')
+    with pytest.raises(UsageError, match=r"figures\.json is damaged"):
+        report_sweep.figures_of(folder)
+
+
+# --- bad input --------------------------------------------------------------------------------------
+
+
+def test_one_folder_that_is_none_is_named_and_nothing_is_written(
+    new_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = adapted(new_run).write()
+    out = tmp_path / "r.html"
+    empty, killed, damaged, torn = (tmp_path / name for name in ("empty", "killed", "damaged", "torn"))
+    empty.mkdir()
+    (killed / "logs").mkdir(parents=True)
+    damaged.mkdir()
+    (damaged / "comparison.json").write_text('{"rows": [{"placement": 1}]}')
+    torn.mkdir()
+    (torn / "run.toml").write_bytes((good / "run.toml").read_bytes())
+    (torn / "events.parquet").write_bytes((good / "events.parquet").read_bytes()[:2000])
+    for folder, says in (
+        (tmp_path / "absent", "does not exist; name folders that"),
+        (empty, "is neither a run folder"),
+        (killed, "its run was killed before it ended"),
+        (damaged, "comparison.json is damaged"),
+        (torn, "events.parquet is damaged"),
+    ):
+        assert invoke(["report", str(good), str(folder), "--out", str(out)]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert folder.name in error
+        assert says in error
+    assert not out.exists()
+
+
+def test_a_page_that_cannot_be_written_is_refused_first(
+    new_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for out, says in ((tmp_path, "is a folder; name a file"), (tmp_path / "file" / "r.html", "cannot be written")):
+        assert invoke(["report", str(tmp_path / "absent"), "--out", str(out)]) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_json_is_the_last_line(
+    new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report_run, "plot_run", no_plots)
+    folder, out = adapted(new_run).write(), tmp_path / "r.html"
+    assert invoke(["report", str(folder), "--out", str(out), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (said["report"], said["sweeps"], said["runs"][0]["run"]) == (str(out), [], "run-a")
+    assert invoke(["report", str(folder), "--out", str(out)]) == 0
+    assert re.fullmatch(r"report: \S+ \(\S+ KB\): 1 run\n", capsys.readouterr().out)
+
+
+# --- placements over time ---------------------------------------------------------------------------
+
+
+def test_a_frame_for_every_change_with_what_was_carried_meanwhile() -> None:
+    moves = [move("a", "h1", "h2", 9.0, 10.0), move("b", "h1", "h2", 9.0, 11.0), move("a", "h2", "h1", 49.0, 50.0)]
+    moves.append(move("b", "h2", "h3", 60.0, 61.0, "stayed"))
+    transfers = [(5.0, "h1", "c", 10), (11.0, "h2", "c", 5), (40.0, "h2", "c", 6), (99.0, "h1", "c", 7)]
+    course = Course("global", {"a": "h1", "b": "h1", "sink": "c"}, moves, 100.0, transfers)
+    found = frames(course)
+    assert [(frame.at_s, frame.until_s, frame.moved) for frame in found] == [
+        (0.0, 11.0, ()), (11.0, 50.0, ("a", "b")), (50.0, 100.0, ("a",)),
+    ]  # fmt: skip
+    assert [frame.placement["a"] for frame in found] == ["h1", "h2", "h1"]
+    assert [frame.placement["b"] for frame in found] == ["h1", "h2", "h2"]
+    assert [frame.carried for frame in found] == [{("h1", "c"): 10}, {("h2", "c"): 11}, {("h1", "c"): 7}]
+    assert stays_of(moves[::2], "h1", 100.0) == [(0.0, 9.0, "h1"), (10.0, 49.0, "h2"), (50.0, 100.0, "h1")]
+
+
+@given(st.integers(1, 60), st.integers(2, 10))
+def test_chosen_frames_are_few_with_first_and_last_and_no_move_is_forgotten(count: int, most: int) -> None:
+    made = [Frame(float(i), float(i + 1), {}, (f"n{i}",) if i else ()) for i in range(count)]
+    chosen = choose(made, most)
+    assert len(chosen) == min(count, most)
+    assert (chosen[0].at_s, chosen[-1].at_s) == (0.0, count - 1)
+    assert [node for frame in chosen for node in frame.moved] == [f"n{i}" for i in range(1, count)]
+
+
+def numbers(text: str, names: Sequence[str]) -> list[float]:
+    return [float(value) for name in names for value in re.findall(rf' {name}="(-?[\d.]+)"', text)]
+
+
+@pytest.mark.parametrize("servers", [1, 8, 33, 120])
+@pytest.mark.parametrize("everything_at_client", [True, False])
+def test_drawings_stay_within_their_frame(servers: int, everything_at_client: bool) -> None:
+    hosts = [f"h{i}" for i in range(1, servers + 1)]
+    start = {f"source@{host}": host for host in hosts} | {"sink": "client"}
+    start |= {f"op{i}": "client" if everything_at_client else hosts[0] for i in range(servers - 1)}
+    transfers = [(1.0, host, "client", 1000) for host in hosts]
+    course = Course("global", start, [], 10.0, transfers)
+    (frame,) = frames(course)
+    made = Drawing(course, [frame], hosts, host_colours([course], hosts), "binary")
+    assert len(made.edges) == len(start) - 1
+    text = made.svg(frame)
+    assert Checker(text).wrong == []
+    points = [float(value) for path in re.findall(r' d="([^"]+)"', text) for value in re.findall(r"-?[\d.]+", path)]
+    points += numbers(text, ["x", "y", "cx", "cy"])
+    assert all(0 <= value <= made.side for value in points)
+    wide = re.findall(r'<rect[^>]* x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', text)
+    assert wide
+    assert all(float(x) + float(w) <= made.side and float(y) + float(h) <= made.side for x, y, w, h in wide)
+    bars = strip(course, {})
+    assert Checker(bars).wrong == []
+    assert all(0 <= value <= 960 for value in numbers(bars, ["x", "x1", "x2"]))
+
+
+def test_a_tree_that_is_another_is_not_drawn() -> None:
+    start = {"source@h1": "h1", "source@h2": "h2", "op0": "h1", "sink": "c"}
+    assert set(tree_edges("binary", start)) == {("source@h1", "op0"), ("source@h2", "op0"), ("op0", "sink")}
+    assert tree_edges("binary", start | {"op1": "h1"}) == []
+    assert tree_edges("mine", start) == tree_edges(None, start) == tree_edges("binary", {}) == []
+
+
+def test_dots_have_numbers_and_hosts_colours() -> None:
+    assert short_names(["op0", "op10"]) == {"op0": "0", "op10": "10"}
+    assert short_names(["join", "op1"]) == {"join": "1", "op1": "2"}
+    still = Course("one-shot", {"op0": "h1", "sink": "c"}, [], 1.0, [])
+    moving = Course("global", {"op0": "h9", "sink": "c"}, [move("op0", "h9", "h2", 0.1, 0.2)], 1.0, [])
+    tints = host_colours([still, moving], ["h3"])
+    assert list(tints) == ["h2", "h9", "h1", "h3", "c"]
+    assert len(set(tints.values())) == 5
+
+
+@given(st.floats(1e-3, 1e6))
+def test_ticks_are_round_few_and_inside(end: float) -> None:
+    made = ticks(end)
+    assert made[0] == 0
+    assert made[-1] <= end * (1 + 1e-6)
+    assert 3 <= len(made) <= 8
+
+
+def test_the_empty_page_is_whole() -> None:
+    assert Checker(page("<a>", "")).wrong == []

@@ -1,0 +1,140 @@
+"""One simulated run: what its result depends on, and what stays the same wherever it is made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+
+from thalweg.experiments import virtual_run
+from thalweg.experiments.sweeps import simulation
+from thalweg.experiments.sweeps.simulation import PLANS_KEPT, Simulated, Simulation, simulate
+from thalweg.middleware.errors import UsageError
+
+SMALL: dict[str, Any] = {"servers": 4, "images": 12, "configuration": 3}
+
+
+def result(**options: Any) -> Simulated:
+    """What came out, but for the seconds it took."""
+    return msgspec.structs.replace(simulate(Simulation(**{**SMALL, **options})), wall_s=0.0)
+
+
+@pytest.mark.parametrize("placement", ["download-all", "one-shot", "global", "local"])
+@pytest.mark.parametrize("interface", ["single", "independent"])
+def test_everything_is_delivered_once_and_in_order(placement: str, interface: str) -> None:
+    moves: dict[str, Any] = {"period_s": 60.0} if placement in ("global", "local") else {}
+    came = result(placement=placement, interface=interface, images=40, **moves)
+    assert came.failed is None
+    assert (came.delivered, came.lost, came.duplicate, came.out_of_order) == (40, 0, 0, 0)
+    assert came.mean_interarrival_s is not None
+    assert came.first_image_s is not None
+    assert came.elapsed_s == pytest.approx(came.first_image_s + 39 * came.mean_interarrival_s)
+    assert came.bytes_sent > 40 * 100_000
+    assert came.events > 0
+    assert (came.plans > 0) == (placement == "global")
+
+
+def test_the_result_is_that_of_the_configuration_whatever_ran_before() -> None:
+    simulation._plans.clear()
+    alone = result(placement="local", period_s=60.0)
+    for placement in ("one-shot", "global", "download-all"):
+        result(placement=placement)
+    result(configuration=4)
+    assert result(placement="local", period_s=60.0) == alone
+
+
+def test_the_result_is_the_same_in_every_process() -> None:
+    script = (
+        "import msgspec; from thalweg.experiments.sweeps.simulation import *\n"
+        "for placement, k in (('global', None), ('local', 2)):\n"
+        f"    made = simulate(Simulation(placement=placement, period_s=60.0, k=k, **{SMALL!r}))\n"
+        "    print(msgspec.json.encode(msgspec.structs.replace(made, wall_s=0.0)).decode())"
+    )
+    printed = set()
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=True
+        )
+        printed.add(done.stdout)
+    (lines,) = printed
+    expected = [result(placement="global", period_s=60.0), result(placement="local", period_s=60.0, k=2)]
+    assert [msgspec.json.decode(line, type=Simulated) for line in lines.splitlines()] == expected
+
+
+def test_what_a_simulation_is_of_is_what_it_is_recognised_by() -> None:
+    plain = Simulation()
+    assert len(plain.key) == 32
+    assert plain.key == Simulation(pool="paper", images=180).key
+    changed = {
+        "pool": "regions", "pool_seed": 1, "configuration": 1, "placement": "local", "servers": 9, "images": 181,
+        "tree": "star", "interface": "independent", "period_s": 1.0, "k": 1, "gate": False, "hysteresis": 1.0,
+        "cost": "period", "view": "truth", "forecaster": "last", "max_age_s": 1.0, "startup_s": 1.0,
+        "disk_bytes_per_s": 1.0, "pixel_s": 1.0, "image_bytes": 2048, "image_deviation": 0.0, "allow": ("a",),
+    }  # fmt: skip
+    assert set(changed) == set(Simulation.__struct_fields__)
+    keys = {Simulation(**{name: value}).key for name, value in changed.items()}  # type: ignore[arg-type]
+    assert len({*keys, plain.key}) == len(changed) + 1
+
+
+def test_what_it_depends_on_changes_the_result() -> None:
+    plain = result()
+    for other in (
+        {"configuration": 4},
+        {"pool_seed": 1},
+        {"interface": "independent"},
+        {"startup_s": 1.0},
+        {"disk_bytes_per_s": 1e5},
+        {"pixel_s": 1e-4},
+        {"image_bytes": 20_000},
+    ):
+        assert result(**other).elapsed_s != plain.elapsed_s, other
+
+
+def test_placements_of_one_network_share_what_they_begin_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[str] = []
+    plan_ahead = virtual_run.plan_ahead
+
+    def counted(work: Any, planner: Any, *rest: Any, **more: Any) -> Any:
+        planned.append(repr(planner))
+        return plan_ahead(work, planner, *rest, **more)
+
+    monkeypatch.setattr(simulation, "plan_ahead", counted)
+    simulation._plans.clear()
+    for placement in ("one-shot", "global", "local", "download-all", "one-shot"):
+        result(placement=placement)
+    assert len(planned) == 2
+    result(placement="one-shot", view="truth")
+    for configuration in range(PLANS_KEPT + 2):
+        result(configuration=configuration, images=1)
+    assert len(simulation._plans) <= PLANS_KEPT
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"placement": "globl"}, "did you mean 'global'"),
+        ({"pool": "nowhere"}, "no pool 'nowhere'"),
+        ({"tree": "oak"}, "unknown tree 'oak'"),
+        ({"cost": "least"}, "least"),
+        ({"k": 2}, "--k goes with --placement local"),
+        ({"forecaster": "medan"}, "median"),
+    ],
+)
+def test_what_cannot_be_simulated_is_one_line(
+    options: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("THALWEG_TRACES", raising=False)
+    with pytest.raises(UsageError, match=says) as refused:
+        result(**options)
+    assert "\n" not in str(refused.value)
+
+
+def test_nothing_is_told_of_what_did_not_come() -> None:
+    came = result(images=1)
+    assert (came.delivered, came.mean_interarrival_s, came.median_interarrival_s) == (1, None, None)
+    assert came.first_image_s == came.elapsed_s
