@@ -30,6 +30,7 @@ bench: setup
 	$(BIN)/thalweg bench testbed
 	$(BIN)/thalweg bench plan
 	$(BIN)/thalweg bench move
+	$(BIN)/thalweg bench sim
 
 docs: setup
 	$(BIN)/python -m thalweg.middleware.diagrams docs/*.md
