@@ -8,10 +8,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from thalweg.experiments import spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 KILLED = """
@@ -78,3 +82,11 @@ def test_only_folders_of_processes_that_are_gone_are_removed(temporary: Path, mo
     spark.remove_leftovers()
     assert sorted(path.name for path in temporary.iterdir()) == sorted([*kept, f"thalweg-spark-{gone}-link"])
     assert (elsewhere / "file").exists()
+
+
+@pytest.mark.spark
+def test_java_has_room_for_the_code_of_a_long_session(spark_session: SparkSession) -> None:
+    """Once there is none left, Java compiles no more, and may end."""
+    pools = spark_session._jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()  # type: ignore[union-attr]
+    room = {pool.getName(): pool.getUsage().getMax() for pool in pools if "Code" in pool.getName()}
+    assert sum(room.values()) >= 200e6, room
