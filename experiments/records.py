@@ -228,6 +228,20 @@ def save_run(run_folder: Path, info: RunInfo) -> Path:
     return target
 
 
+def read_toml(path: Path, verb: str, newest: int) -> dict[str, Any]:
+    """What a folder of ``thalweg verb`` says of itself, in a format up to ``newest``; UsageError when it does not."""
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        what = f"{path.parent} is not a {verb} folder (no {path.name})"
+        raise UsageError(f"{what}; name one that `{verb}` wrote") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    if isinstance(form := tree.get("format", newest), int) and form > newest:
+        raise UsageError(f"{path} is of format {form} and this version reads up to {newest}; upgrade thalweg")
+    return tree
+
+
 def load_run(folder: Path) -> RunInfo:
     """Read a run folder's ``run.toml``.
 
@@ -235,14 +249,7 @@ def load_run(folder: Path) -> RunInfo:
     or of a newer format.
     """
     path = folder / RUN_TOML
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"{folder} is not a run folder (no {RUN_TOML}); name one that `run` wrote") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
-    if isinstance(form := tree.get("format", FORMAT), int) and form > FORMAT:
-        raise UsageError(f"{path} is of format {form} and this version reads up to {FORMAT}; upgrade thalweg")
+    tree = read_toml(path, "run", FORMAT)
     try:
         info = msgspec.convert(tree, RunInfo)
     except msgspec.ValidationError as error:

@@ -167,7 +167,9 @@ def prepare(config: Simulation) -> Setting:
         image_bytes=config.image_bytes,
         image_deviation=config.image_deviation,
         allow=config.allow,
-    )
+        view=config.view,
+        forecaster=config.forecaster,
+    ).check()
     dataflow = build_dataflow(run)
     hosts = (*host_names(config.servers), CLIENT)
     allow = (*DEFAULT_ALLOW, *config.allow)

@@ -13,7 +13,6 @@ import hashlib
 import os
 import statistics
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,16 +22,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from thalweg.experiments.config import RunConfig
 from thalweg.experiments.figures.definitions import Arm, Grid, minutes
-from thalweg.experiments.records import to_toml
-from thalweg.experiments.strategies import MOVING, make_strategies
+from thalweg.experiments.records import read_toml, to_toml
+from thalweg.experiments.strategies import MOVING
 from thalweg.experiments.sweeps.results import SWEEP_TOML, Results, read_results, row
-from thalweg.experiments.sweeps.simulation import Simulated, Simulation
+from thalweg.experiments.sweeps.simulation import Simulated, Simulation, prepare
 from thalweg.experiments.sweeps.task import SIMULATE
-from thalweg.experiments.workload import build_dataflow
 from thalweg.middleware.errors import RunError, UsageError
-from thalweg.middleware.planning import get_cost_model
 
 FORMAT = 1  # of a sweep's folder; raised when an older reader would misread it
 BASELINE = "download-all"
@@ -106,7 +102,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if name in _GRID or name not in Simulation.__struct_fields__:
                 raise UsageError(f"a sweep has no parameter {name!r}")
         for arm in self.arms():
-            _check_simulation(self.simulation(self.first_pool, 0, arm))
+            prepare(self.simulation(self.first_pool, 0, arm))  # planners named by import path are imported
         if self.pool not in GENERATED:
             from thalweg.experiments.sweeps.pools import open_pool
 
@@ -130,31 +126,6 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise UsageError(f"an option does not fit: {error}; see thalweg sweep --help") from None
 
 
-def _check_simulation(one: Simulation) -> None:
-    """Raise UsageError for what ``simulate`` would not take; planners that are named by import path are imported."""
-    config = RunConfig(
-        testbed="sim",
-        servers=one.servers,
-        placements=(one.placement,),
-        images=one.images,
-        tree=one.tree,
-        view=one.view,
-        cost=one.cost,
-        period_s=one.period_s,
-        k=one.k,
-        gate=one.gate,
-        hysteresis=one.hysteresis,
-        forecaster=one.forecaster,
-        startup_s=one.startup_s,
-        image_bytes=one.image_bytes,
-        image_deviation=one.image_deviation,
-        allow=one.allow,
-    ).check()
-    build_dataflow(config)
-    get_cost_model(config.cost)
-    make_strategies(config)
-
-
 def expand(sweep: Sweep) -> list[Simulation]:
     """Every simulation of it, once, configuration by configuration: those of one network are planned alike."""
     whole, rest = divmod(sweep.configurations, sweep.pools)
@@ -173,14 +144,7 @@ def expand(sweep: Sweep) -> list[Simulation]:
 def load_sweep(folder: Path) -> Sweep:
     """Read a folder's ``sweep.toml``. Raises UsageError when it has none, or it is damaged or of a newer format."""
     path = folder / SWEEP_TOML
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"{folder} is not a sweep's folder (no {SWEEP_TOML}); name one that `sweep` wrote") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
-    if isinstance(form := tree.get("format", FORMAT), int) and form > FORMAT:
-        raise UsageError(f"{path} is of format {form} and this version reads up to {FORMAT}; upgrade thalweg")
+    tree = read_toml(path, "sweep", FORMAT)
     try:
         return msgspec.convert(tree, Sweep)
     except msgspec.ValidationError as error:

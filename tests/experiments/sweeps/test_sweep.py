@@ -155,7 +155,7 @@ def test_folders_of_something_else_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be used: Not a directory; choose another --out"):
         run_sweep(SMALL, tmp_path / "notes.txt")
     for load in (load_sweep, load_results):
-        with pytest.raises(UsageError, match="is not a sweep's folder"):
+        with pytest.raises(UsageError, match="is not a sweep folder"):
             load(tmp_path)
 
 
