@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +12,12 @@ import msgspec
 import psutil
 
 from thalweg.emulation.supervisor_client import start_isolated
+from thalweg.emulation.uml.files import find_kernel, find_memory
 from thalweg.middleware.errors import CapabilityError, TestbedError
 
 NETNS_FEATURES = ("bridge", "veth", "htb", "stab", "bfifo", "u32")  # what the netns testbed cannot do without
 DOCKER_SOCKET = "/var/run/docker.sock"
 ENGINE_TIMEOUT_S = 1.0
-UML_BINARIES = ("linux.uml", "linux")  # Debian's package user-mode-linux; a kernel built by hand
 
 
 class Capability(msgspec.Struct, frozen=True):
@@ -130,8 +129,11 @@ def _docker() -> Capability:
 
 
 def _uml() -> Capability:
-    found = next((path for binary in UML_BINARIES if (path := shutil.which(binary))), None)
-    if found is None:
-        remedy = "only needed for delays on a kernel without netem: apt-get install user-mode-linux"
-        return Capability("user-mode linux", False, remedy)
-    return Capability("user-mode linux", True, found)
+    """A kernel that runs, its modules, and room for its memory; booting one would take seconds."""
+    name = "user-mode linux"
+    try:
+        files = find_kernel()
+        find_memory()
+    except CapabilityError as error:
+        return Capability(name, False, f"{error} (only needed for delays on a kernel without netem)")
+    return Capability(name, True, f"{files.version} at {files.binary}: --kernel uml gives netns testbeds delays")

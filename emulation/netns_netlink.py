@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP, NLM_F_ACK_TLVS = 0x1, 0x4, 0x300, 0x200
 NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
-RTM_NEWLINK, RTM_NEWADDR, RTM_NEWNEIGH = 16, 20, 28
-RTM_NEWQDISC, RTM_NEWTCLASS, RTM_GETTCLASS, RTM_NEWTFILTER = 36, 40, 42, 44
+RTM_NEWLINK, RTM_GETLINK, RTM_NEWADDR, RTM_NEWNEIGH = 16, 18, 20, 28
+RTM_NEWQDISC, RTM_DELQDISC, RTM_NEWTCLASS, RTM_GETTCLASS, RTM_NEWTFILTER = 36, 37, 40, 42, 44
 
-IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO, IFLA_NET_NS_FD = 1, 3, 4, 10, 18, 28
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_LINKINFO, IFLA_NET_NS_FD = 1, 3, 4, 5, 10, 18, 28
 IFLA_GSO_MAX_SEGS = 40
 IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER, IFLA_BR_MCAST_SNOOPING = 1, 2, 1, 23
 IFA_ADDRESS, IFA_LOCAL, IFA_BROADCAST = 1, 2, 4
@@ -85,6 +85,27 @@ def _link(index: int, flags: int, *parts: bytes) -> bytes:
 def link_up(index: int) -> bytes:
     """Bring an interface up."""
     return message(RTM_NEWLINK, 0, _link(index, IFF_UP))
+
+
+def single_segments(index: int) -> bytes:
+    """Let an interface have one segment a packet (see ``veth_pair``)."""
+    return message(RTM_NEWLINK, 0, _link(index, 0, number(IFLA_GSO_MAX_SEGS, 1)))
+
+
+def cable_ends(answers: Iterable[bytes]) -> dict[int, int]:
+    """Of each veth interface in a dump of links, the index that its other end has in the namespace where that is."""
+    found = {}
+    for answer in answers:
+        index = struct.unpack_from("=BxHiII", answer)[2]
+        link = attributes(answer[16:]).get(IFLA_LINK)
+        if link is not None:
+            found[index] = struct.unpack("=I", link)[0]
+    return found
+
+
+def link_dump() -> bytes:
+    """Body of a request for all interfaces of a namespace."""
+    return _link(0, 0)
 
 
 def bridge(name: str, index: int, mtu: int) -> bytes:

@@ -13,8 +13,9 @@ import os
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple
 
 from thalweg.emulation import netns_netlink as netlink
@@ -45,8 +46,22 @@ def enter(namespace_fd: int) -> None:
     _check(_libc.setns(namespace_fd, CLONE_NEWNET), "setns")
 
 
+class Port(NamedTuple):
+    """The other end of a host's cable: all that the host receives leaves through this interface.
+
+    ``netlink``: a socket of the namespace that the interface (an index) is in.
+    """
+
+    interface: int
+    netlink: netlink.NetlinkSocket
+
+
 class HostSpace(NamedTuple):
-    """One host: its namespace, and a netlink socket that stays in it. ``number`` counts hosts from 1."""
+    """One host: its namespace, the interface with its links, and a netlink socket that stays there.
+
+    ``number`` counts hosts from 1; ``interface`` is that interface's index; ``port`` is None where the other end of its
+    cable is out of reach, so that what it receives in all cannot be limited.
+    """
 
     name: str
     number: int
@@ -54,37 +69,208 @@ class HostSpace(NamedTuple):
     mac: bytes
     namespace_fd: int
     netlink: netlink.NetlinkSocket
+    interface: int = HOST_INDEX
+    port: Port | None = None
 
 
 class LinkState:
-    """What a directed link is set to, and the bits that it would have carried so far at the rates asked."""
+    """What a directed link is set to, and the bits that it would have carried so far at the rates asked.
 
-    __slots__ = ("_asked_bits", "_since_s", "minor", "shape", "source", "target")
+    ``had_netem``: it needed netem once, and keeps it, so that a change to no delay
+    loses nothing.
+    """
+
+    __slots__ = ("_asked_bits", "_since_s", "had_netem", "minor", "shape", "source", "target")
 
     def __init__(self, source: HostSpace, target: HostSpace, shape: Shape, now_s: float) -> None:
         self.source, self.target, self.minor = source, target, target.number
-        self.shape = shape
+        self.shape, self.had_netem = shape, shape.needs_netem
         self._asked_bits, self._since_s = 0.0, now_s
 
-    def set(self, shape: Shape, now_s: float) -> None:
-        self._asked_bits = self.asked_bits(now_s)
-        self._since_s, self.shape = now_s, shape
+    def set(self, shape: Shape, began_s: float, now_s: float) -> None:
+        """The link has been changed at some moment between the two; what is asked counts as the more of both."""
+        at_s = began_s if self._rate_bps(shape) > self._rate_bps(self.shape) else now_s
+        self._asked_bits = self.asked_bits(at_s)
+        self._since_s, self.shape = at_s, shape
+        self.had_netem = self.had_netem or shape.needs_netem
+
+    def leaf(self, shape: Shape) -> shaping.Leaf:
+        """The kind of queue that the link has, or would have if it were changed to ``shape``."""
+        if shape.cut:
+            return "cut"
+        return "netem" if shape.needs_netem or self.had_netem else "fifo"
 
     def asked_bits(self, now_s: float) -> float:
-        return self._asked_bits + self.shape.rate_bps * (now_s - self._since_s)
+        return self._asked_bits + self._rate_bps(self.shape) * (now_s - self._since_s)
+
+    @staticmethod
+    def _rate_bps(shape: Shape) -> float:
+        return 0.0 if shape.cut else shape.rate_bps
 
 
 class World:
     """Hosts and links. Every method leaves the thread in the supervisor's own namespace."""
 
-    def __init__(self, hosts: Mapping[str, str], prefix_length: int, layer: int) -> None:
-        """``hosts``: name to IPv4 address. Raises OSError (NetlinkError) when the kernel refuses something."""
+    def __init__(self, layer: int) -> None:
+        """``layer``: what rates count, 2 or 3. Hosts are added by whoever makes them (the subclasses)."""
         self.layer = layer
         self.links: dict[tuple[str, str], LinkState] = {}
         self.hosts: dict[str, HostSpace] = {}
-        self._netem_works: bool | None = None
+        self.limits: dict[str, float] = {}
+        """Rates of whole interfaces, of the hosts that have one: of all that a host sends, and of all it receives."""
+        self._rooted: set[str] = set()
+        self._ported: set[str] = set()
+        self._netem: tuple[bool, bool] | None = None
         self._own_fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._own = netlink.NetlinkSocket()
+
+    @contextmanager
+    def inside(self, name: str) -> Iterator[None]:
+        """Sockets opened and processes started here belong to host ``name``."""
+        enter(self.hosts[name].namespace_fd)
+        try:
+            yield
+        finally:
+            enter(self._own_fd)
+
+    def netem_works(self) -> bool:
+        """Whether the kernel has netem; tried once, in a namespace that nothing uses."""
+        return self._try_netem()[0]
+
+    def duplicates_anywhere(self) -> bool:
+        """Whether a link may duplicate whatever the host's other links have (see ``crowded``)."""
+        return self._try_netem()[1]
+
+    def _try_netem(self) -> tuple[bool, bool]:
+        """Whether the kernel has netem, and whether it may duplicate beside other netems of an interface."""
+        if self._netem is None:
+            _check(_libc.unshare(CLONE_NEWNET), "unshare")
+            try:
+                with closing(netlink.NetlinkSocket()) as there:
+                    works = _accepted(there, [shaping.netem_alone(1)])
+                    mixes = works and _accepted(there, shaping.two_netems(1))
+            finally:
+                enter(self._own_fd)
+            self._netem = works, mixes
+        return self._netem
+
+    def crowded(self, shapes: Iterable[tuple[str, str, Shape]]) -> list[tuple[str, str]]:
+        """Links that this kernel would not let duplicate with ``shapes`` set, because netem stands beside them.
+
+        Kernels since 2025 (also 6.1.176) let a netem duplicate only when it is the interface's only one.
+        """
+        asked = {(source, target): shape for source, target, shape in shapes}
+        if not any(shape.duplicate for shape in asked.values()) or self.duplicates_anywhere():
+            return []
+        after = {link: state.shape for link, state in self.links.items()} | asked
+        kept = {link for link, state in self.links.items() if state.had_netem}
+        having = [link for link, shape in after.items() if shape.needs_netem or link in kept]
+        by_source = Counter(source for source, _ in having)
+        return [link for link in having if after[link].duplicate and by_source[link[0]] > 1]
+
+    def shape(self, shapes: Iterable[tuple[str, str, Shape]]) -> int:
+        """Set up the links not yet shaped, change the others in place; the number of those changed or set up.
+
+        One batch a host. The rates are floored (``shaping.RATE_FLOOR_BPS``).
+        """
+        by_source: dict[str, list[bytes]] = {}
+        done: list[tuple[tuple[str, str], Shape]] = []
+        for source, target, asked in shapes:
+            shape = asked._replace(rate_bps=shaping.floored(asked.rate_bps))
+            batch = by_source.get(source)
+            if batch is None:
+                batch = by_source[source] = self._root(source)
+            batch += self._messages(source, target, shape)
+            done.append(((source, target), shape))
+        began_s = time.monotonic()
+        for source, batch in by_source.items():
+            self.hosts[source].netlink.request(batch)
+            self._rooted.add(source)
+        now_s = time.monotonic()
+        for link, shape in done:
+            if link in self.links:
+                self.links[link].set(shape, began_s, now_s)
+            else:
+                self.links[link] = LinkState(self.hosts[link[0]], self.hosts[link[1]], shape, now_s)
+        return len(done)
+
+    def _root(self, source: str) -> list[bytes]:
+        """What an interface needs before its first link."""
+        if source in self._rooted:
+            return []
+        index = self.hosts[source].interface
+        return [
+            shaping.root(index, self.layer),
+            shaping.interface_class(index, self.limits.get(source), create=True),
+        ]
+
+    def _class(self, source: str, target: str, shape: Shape, *, create: bool = False) -> bytes:
+        limit_bps, assured_bps = self.limits.get(source), shape.rate_bps
+        if limit_bps is not None:  # an equal part for each: together they may be assured what there is
+            assured_bps = min(assured_bps, limit_bps / max(1, len(self.hosts) - 1))
+        host, minor = self.hosts[source], self.hosts[target].number
+        return shaping.htb_class(
+            host.interface, minor, shape.rate_bps, create=create, burst=shape.burst, assured_bps=assured_bps
+        )
+
+    def _messages(self, source: str, target: str, shape: Shape) -> Iterator[bytes]:
+        state, to = self.links.get((source, target)), self.hosts[target]
+        index = self.hosts[source].interface
+        if state is None:
+            yield self._class(source, target, shape, create=True)
+            yield shaping.leaf(index, to.number, shape, create=True)
+            yield shaping.to_class(index, to.number, socket.inet_aton(to.ip))
+            return
+        old = state.shape
+        if (shape.rate_bps, shape.burst) != (old.rate_bps, old.burst):
+            yield self._class(source, target, shape)
+        kind, was = state.leaf(shape), state.leaf(old)
+        if kind != was:
+            yield shaping.leaf(index, to.number, shape, kind, create=True)
+        elif _settings(shape, kind) != _settings(old, kind):
+            yield shaping.leaf(index, to.number, shape, kind)
+
+    def limit_interfaces(self, limits_bps: Mapping[str, float | None]) -> None:
+        """Limit, in place, all that these hosts send together and all that they receive together; None lifts it.
+
+        Links of a limited host still have their own rates. Those that compete for what it sends get equal parts; what
+        it receives waits in one queue, in which each link has the share of packets that it brings. Raises ValueError
+        for a host whose port is out of reach.
+        """
+        for name, asked_bps in limits_bps.items():
+            host = self.hosts[name]
+            if host.port is None:
+                raise ValueError(f"what {name} receives cannot be limited")
+            rate_bps = None if asked_bps is None else shaping.floored(asked_bps)
+            if rate_bps is None:
+                self.limits.pop(name, None)
+            else:
+                self.limits[name] = rate_bps
+            batch = self._root(name) or [shaping.interface_class(host.interface, rate_bps)]
+            batch += [self._class(*link, state.shape) for link, state in self.links.items() if link[0] == name]
+            host.netlink.request(batch)
+            self._rooted.add(name)
+            host.port.netlink.request(
+                shaping.port(host.port.interface, self.layer, rate_bps, create=name not in self._ported)
+            )
+            self._ported.add(name)
+
+    def counters(self, source: str) -> dict[str, shaping.ClassCounters]:
+        """For every shaped link out of ``source`` its counters, by target."""
+        names = {host.number: host.name for host in self.hosts.values()}
+        answers = self.hosts[source].netlink.dump(
+            netlink.RTM_GETTCLASS, shaping.class_dump(self.hosts[source].interface)
+        )
+        found = (shaping.class_counters(answer) for answer in answers)
+        return {names[one.minor]: one for one in found if one is not None}
+
+
+class NamespaceWorld(World):
+    """Hosts are namespaces made here, cables between them go to one bridge in the supervisor's own namespace."""
+
+    def __init__(self, hosts: Mapping[str, str], prefix_length: int, layer: int) -> None:
+        """``hosts``: name to IPv4 address. Raises OSError (NetlinkError) when the kernel refuses something."""
+        super().__init__(layer)
         self._own.request([netlink.link_up(1), netlink.bridge(BRIDGE, BRIDGE_INDEX, MTU)])
         try:
             for number, (name, ip) in enumerate(hosts.items(), 1):
@@ -95,14 +281,15 @@ class World:
         for host in self.hosts.values():
             host.netlink.request(self._furnish(host, prefix_length))
             with self.inside(host.name):
-                _offloads_off(HOST_INTERFACE)
+                offloads_off(HOST_INTERFACE)
 
     def _new_host(self, name: str, number: int, ip: str) -> HostSpace:
         _check(_libc.unshare(CLONE_NEWNET), "unshare")
         _ipv6_off()
         namespace_fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         mac = b"\x02\x00" + socket.inet_aton(ip)
-        return HostSpace(name, number, ip, mac, namespace_fd, netlink.NetlinkSocket())
+        port = Port(FIRST_PORT + number, self._own)
+        return HostSpace(name, number, ip, mac, namespace_fd, netlink.NetlinkSocket(), port=port)
 
     def _cables(self) -> Iterator[bytes]:
         for host in self.hosts.values():
@@ -127,76 +314,20 @@ class World:
             if other is not host:
                 yield netlink.neighbour(HOST_INDEX, socket.inet_aton(other.ip), other.mac)
 
-    @contextmanager
-    def inside(self, name: str) -> Iterator[None]:
-        """Sockets opened and processes started here belong to host ``name``."""
-        enter(self.hosts[name].namespace_fd)
-        try:
-            yield
-        finally:
-            enter(self._own_fd)
 
-    def netem_works(self) -> bool:
-        """Whether the kernel has netem; tried once, on an interface that nothing uses."""
-        if self._netem_works is None:
-            try:
-                self._own.request([shaping.netem_alone(1)])
-                self._netem_works = True
-            except netlink.NetlinkError:
-                self._netem_works = False
-        return self._netem_works
-
-    def shape(self, shapes: Iterable[tuple[str, str, Shape]]) -> int:
-        """Set up the links not yet shaped, change the others in place; the number of those changed or set up.
-
-        One batch a host. The rates are floored (``shaping.RATE_FLOOR_BPS``).
-        """
-        by_source: dict[str, list[bytes]] = {}
-        done: list[tuple[tuple[str, str], Shape]] = []
-        rooted = {source for source, _ in self.links}
-        for source, target, asked in shapes:
-            shape = asked._replace(rate_bps=shaping.floored(asked.rate_bps))
-            batch = by_source.setdefault(source, [])
-            if source not in rooted:
-                rooted.add(source)
-                batch.append(shaping.root(HOST_INDEX, self.layer))
-            batch += self._messages(source, target, shape)
-            done.append(((source, target), shape))
-        for source, batch in by_source.items():
-            self.hosts[source].netlink.request(batch)
-        now_s = time.monotonic()
-        for link, shape in done:
-            if link in self.links:
-                self.links[link].set(shape, now_s)
-            else:
-                self.links[link] = LinkState(self.hosts[link[0]], self.hosts[link[1]], shape, now_s)
-        return len(done)
-
-    def _messages(self, source: str, target: str, shape: Shape) -> Iterator[bytes]:
-        state, to = self.links.get((source, target)), self.hosts[target]
-        if state is None:
-            yield shaping.htb_class(HOST_INDEX, to.number, shape.rate_bps, create=True)
-            yield shaping.leaf(HOST_INDEX, to.number, shape, create=True)
-            yield shaping.to_class(HOST_INDEX, to.number, socket.inet_aton(to.ip))
-            return
-        old = state.shape
-        if shape.rate_bps != old.rate_bps:
-            yield shaping.htb_class(HOST_INDEX, to.number, shape.rate_bps)
-        if shape.needs_netem != old.needs_netem:
-            yield shaping.leaf(HOST_INDEX, to.number, shape, create=True)
-        elif shape[1:] != old[1:] or _limit(shape) != _limit(old):
-            yield shaping.leaf(HOST_INDEX, to.number, shape)
-
-    def counters(self, source: str) -> dict[str, shaping.ClassCounters]:
-        """For every shaped link out of ``source`` its counters, by target."""
-        names = {host.number: host.name for host in self.hosts.values()}
-        answers = self.hosts[source].netlink.dump(netlink.RTM_GETTCLASS, shaping.class_dump(HOST_INDEX))
-        found = (shaping.class_counters(answer) for answer in answers)
-        return {names[one.minor]: one for one in found if one is not None}
+def _settings(shape: Shape, kind: shaping.Leaf) -> tuple[object, ...]:
+    """What a queue of this kind is set to; a change elsewhere in the shape leaves it alone."""
+    if kind == "netem":
+        return (*shape[1:8], shaping.netem_packets(shape))
+    return (shaping.queue_bytes(shape.rate_bps),) if kind == "fifo" else ()
 
 
-def _limit(shape: Shape) -> int:
-    return shaping.netem_packets(shape) if shape.needs_netem else shaping.queue_bytes(shape.rate_bps)
+def _accepted(control: netlink.NetlinkSocket, messages: Iterable[bytes]) -> bool:
+    try:
+        control.request(messages)
+    except netlink.NetlinkError:
+        return False
+    return True
 
 
 def _ipv6_off() -> None:
@@ -205,7 +336,7 @@ def _ipv6_off() -> None:
         setting.write("1")
 
 
-def _offloads_off(interface: str) -> None:
+def offloads_off(interface: str) -> None:
     """Segmentation offloads off, so that the shaper sees packets as a wire would; ioctl(SIOCETHTOOL)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for command in _OFFLOADS.values():
@@ -232,8 +363,9 @@ def probe_kernel() -> dict[str, str]:
     mac = b"\x02\x00\x0a\x00\x00\x01"
     attempt("bridge", [netlink.bridge(BRIDGE, BRIDGE_INDEX, MTU)])
     attempt("veth", [netlink.veth_pair("probe0", 20, "probe1", 21, mac, MTU)])
-    attempt("htb", [shaping.root(20, 2), shaping.htb_class(20, 1, 1e6, create=True)])
-    attempt("stab", [shaping.root(21, 3), shaping.htb_class(21, 1, 1e6, create=True)])
+    for name, index, layer in (("htb", 20, 2), ("stab", 21, 3)):
+        both = (shaping.interface_class(index, None, create=True), shaping.htb_class(index, 1, 1e6, create=True))
+        attempt(name, [shaping.root(index, layer), *both])
     attempt("bfifo", [shaping.leaf(20, 1, Shape(1e6), create=True)])
     attempt("u32", [shaping.to_class(20, 1, bytes((10, 0, 0, 1)))])
     attempt("netem", [shaping.leaf(20, 1, Shape(1e6, 0.01), create=True)])

@@ -1,4 +1,4 @@
-"""Bandwidth traces become schedules of rate changes for the supervisor, in wall time.
+"""Bandwidth traces become schedules of rate changes for the supervisor, in wall time, and events change them.
 
 A schedule covers one period and then starts over, as the trace does, so that a replay lasts as long as it is let.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 import tempfile
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import pairwise
 from typing import IO, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from thalweg.emulation.effects import Effect
 from thalweg.emulation.shaping import RATE_FLOOR_BPS
 from thalweg.emulation.supervisor_client import SupervisorClient
 from thalweg.emulation.traces import SINGLE_ROW_DURATION_S, BandwidthTrace
@@ -36,6 +39,17 @@ class Replayable(Protocol):
     def steps(self, start_s: float, stop_s: float) -> Iterable[tuple[float, float]]: ...
 
 
+class Change(msgspec.Struct, frozen=True, gc=False):  # there may be half a million
+    """``at_s`` after a replay's start the link comes under ``effect``, and stays so until its next change.
+
+    Emulated seconds and bit/s.
+    """
+
+    at_s: float
+    link: Link
+    effect: Effect
+
+
 class LinkSchedule(msgspec.Struct, frozen=True):
     """A link's rates over one period in wall time; ``times_s`` starts with 0. Period 0: a constant."""
 
@@ -53,8 +67,9 @@ def schedule(trace: Replayable, time_scale: float = 1.0, gap_s: float = GAP_S, s
     if not 0 < time_scale < float("inf"):
         raise UsageError(f"the time scale is {time_scale:g}; it must be above 0")
     period_s = trace.duration_s / time_scale
-    steps = ((time_s / time_scale, rate_bps * time_scale) for time_s, rate_bps in trace.steps(0.0, trace.duration_s))
-    merged = list(_spaced(steps, period_s, gap_s))
+    steps = [(time_s / time_scale, rate_bps * time_scale) for time_s, rate_bps in trace.steps(0.0, trace.duration_s)]
+    spaced = all(later - earlier >= gap_s for (earlier, _), (later, _) in pairwise(steps))
+    merged = steps if spaced else list(_spaced(steps, period_s, gap_s))
     kept = [merged[0]]
     for time_s, rate_bps in merged[1:]:
         rate_bps = max(rate_bps, RATE_FLOOR_BPS)
@@ -122,7 +137,7 @@ class ReplayHandle:
         return tuple(self._schedules)
 
     def emulated(self) -> dict[Link, BandwidthTrace]:
-        """What every link is really set to, as a trace in emulated seconds and bit/s, before any ``scale``.
+        """What every link is really set to, as a trace in emulated seconds and bit/s, before any ``change``.
 
         It differs from the trace that was given where changes were averaged, left out, or below the floor.
         """
@@ -136,29 +151,39 @@ class ReplayHandle:
             for link, one in self._schedules.items()
         }
 
+    def change(self, changes: Iterable[Change]) -> None:
+        """What befalls the links after every later ``start``; added to what has been asked before.
+
+        Raises UsageError for a link that is not replayed and for figures out of range, CapabilityError for a delay,
+        jitter or loss on a kernel without netem.
+        """
+        numbers = {link: i for i, link in enumerate(self._schedules)}
+        effects: dict[Effect, float] = {}
+        seen: dict[int, float] = {}  # by identity: few effects, many changes
+        rows, given = array("d"), list(changes)
+        for one in given:
+            if one.link not in numbers:
+                raise UsageError(f"link {one.link[0]} → {one.link[1]} is not replayed; it cannot be changed")
+            if id(one.effect) not in seen:
+                _check(one.effect)
+                seen[id(one.effect)] = effects.setdefault(one.effect, len(effects))
+            if not 0 <= one.at_s < math.inf:
+                raise UsageError(f"links are to be changed from {one.at_s:g} s on; it must be at least 0")
+            rows.extend((one.at_s / self._time_scale, numbers[one.link], seen[id(one.effect)]))
+        with tempfile.TemporaryFile() as file:
+            file.write(rows.tobytes())
+            file.flush()
+            told = [list(effect.dilated(self._time_scale)) for effect in effects]
+            self._client.call("replay_change", (file.fileno(),), effects=told)
+
     def scale(self, links: Iterable[Link], factor: float, from_s: float, floor_bps: float = 0.0) -> None:
         """From ``from_s`` seconds after every later ``start`` on, ``links`` have ``factor`` times their rates.
 
         A rate does not fall below ``floor_bps`` by it; one that is lower anyhow stays. Seconds and bit/s are emulated.
-        It holds until the next scaling of a link, however often its trace starts over.
-        Raises UsageError for a link that is not replayed, and for figures out of range.
+        It holds until the next change of a link, however often its trace starts over. Raises as ``change`` does.
         """
-        chosen = list(links)
-        if missing := [link for link in chosen if link not in self._schedules]:
-            raise UsageError(f"link {missing[0][0]} → {missing[0][1]} is not replayed; it cannot be scaled")
-        if not 0 < factor < math.inf:
-            raise UsageError(f"the factor of a link's rate is {factor:g}; it must be above 0")
-        if not 0 <= from_s < math.inf:
-            raise UsageError(f"links are to be scaled from {from_s:g} s on; it must be at least 0")
-        if not 0 <= floor_bps < math.inf:
-            raise UsageError(f"the floor of scaled rates is {floor_bps:g} bit/s; it must be at least 0")
-        self._client.call(
-            "replay_scale",
-            links=[list(link) for link in chosen],
-            factor=factor,
-            floor_bps=floor_bps * self._time_scale,
-            from_s=from_s / self._time_scale,
-        )
+        effect = Effect(factor=factor, floor_bps=floor_bps)
+        self.change(Change(from_s, link, effect) for link in links)
 
     def start(self) -> float:
         """Begin now; returns the start as ``time.monotonic()``, which all processes of this machine share."""
@@ -176,6 +201,20 @@ class ReplayHandle:
 
     def statistics(self) -> ReplayStatistics:
         return msgspec.convert(self._client.call("replay_statistics"), ReplayStatistics)
+
+
+def _check(effect: Effect) -> None:
+    """Raise UsageError for figures that no link can have."""
+    if not 0 < effect.factor < math.inf:
+        raise UsageError(f"the factor of a link's rate is {effect.factor:g}; it must be above 0")
+    for name in ("floor_bps", "rate_bps", "delay_s", "jitter_s", "burst_bytes"):
+        value = getattr(effect, name)
+        if value is not None and not 0 <= value < math.inf:
+            raise UsageError(f"a changed link's {name} is {value:g}; it must be at least 0")
+    for name in ("loss", "duplicate", "reorder", "corrupt"):
+        value = getattr(effect, name)
+        if value is not None and not 0 <= value < 1:
+            raise UsageError(f"a changed link's {name} is {value:g}; it is a share, at least 0 and below 1")
 
 
 def _write(file: IO[bytes], schedules: Iterable[LinkSchedule]) -> None:

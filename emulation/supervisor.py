@@ -29,13 +29,15 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from thalweg.emulation import proof
+from thalweg.emulation.effects import Effect
 from thalweg.emulation.netns_netlink import NetlinkError
-from thalweg.emulation.netns_world import World, probe_kernel
+from thalweg.emulation.netns_world import NamespaceWorld, World, probe_kernel
+from thalweg.emulation.processes import KEPT
 from thalweg.emulation.shaping import Shape
-from thalweg.emulation.supervisor_replay import Player, Sampler, Scaling, due_in_s, read_schedules
+from thalweg.emulation.supervisor_replay import Player, Sampler, due_in_s, read_changes, read_schedules
 
 MAX_DESCRIPTORS = 8
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 Answer = dict[str, Any]
 
 
@@ -88,7 +90,8 @@ class Connection:
 class Supervisor:
     """The state of a testbed and its event loop."""
 
-    def __init__(self, control: socket.socket, listener: socket.socket | None) -> None:
+    def __init__(self, control: socket.socket, listener: socket.socket | None, run_id: str = "") -> None:
+        self._run_id, self._owns_containers = run_id, False
         self._selector = selectors.DefaultSelector()
         self._listener = listener
         self._owner: Connection | None = Connection(control)
@@ -185,7 +188,17 @@ class Supervisor:
     def do_build(
         self, _: Connection, __: tuple[int, ...], *, hosts: dict[str, str], prefix_length: int, layer: int
     ) -> Answer:
-        self._world = World(hosts, prefix_length, layer)
+        self._world = NamespaceWorld(hosts, prefix_length, layer)
+        return {}
+
+    def do_attach(self, _: Connection, __: tuple[int, ...], *, hosts: list[dict[str, Any]], layer: int) -> Answer:
+        from thalweg.emulation.containers.world import Container, ContainerWorld  # not every testbed has containers
+
+        self._world = ContainerWorld([Container(**one) for one in hosts], layer)
+        return {}
+
+    def do_own_containers(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        self._owns_containers = True
         return {}
 
     def do_probe(self, _: Connection, __: tuple[int, ...]) -> Answer:
@@ -193,14 +206,19 @@ class Supervisor:
 
     def do_detach(self, _: Connection, __: tuple[int, ...]) -> Answer:
         self._owner = None
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_NAME, KEPT.encode(), 0, 0, 0)
         return {}
 
     def do_status(self, _: Connection, __: tuple[int, ...]) -> Answer:
         player, links = self._player, self._world.links if self._world is not None else {}
         return {
             "processes": [{"pid": pid, "host": host} for pid, (_, host, _) in self._children.items()],
-            "rates": [[*link, state.shape.rate_bps] for link, state in links.items()],
+            "shapes": [[*link, *state.shape] for link, state in links.items()],
+            "limits": self._world.limits if self._world is not None else {},
             "replaying": bool(player and player.running),
+            "cpu_s": time.process_time(),
+            **({"replay": player.statistics()} if player is not None else {}),
         }
 
     def do_down(self, _: Connection, __: tuple[int, ...]) -> Answer:
@@ -212,8 +230,14 @@ class Supervisor:
         shapes = [(source, target, Shape(*rest)) for source, target, *rest in links]
         if any(shape.needs_netem for _, _, shape in shapes) and not world.netem_works():
             raise Refused(
-                "this kernel has no netem, so links cannot have delay, jitter or loss; ask for rates only,"
-                " or run on a kernel with sch_netem (thalweg doctor lists the ways)",
+                "this kernel has no netem, so links cannot have delay, jitter or loss: ask for rates only (--no-delay),"
+                " use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem (see thalweg doctor)",
+                "capability",
+            )
+        if crowded := world.crowded(shapes):
+            raise Refused(
+                f"link {' → '.join(crowded[0])}: this kernel duplicates packets only on a host's one link with netem;"
+                " leave out duplicate, or delay, jitter and loss on the host's other links",
                 "capability",
             )
         started = time.monotonic()
@@ -223,21 +247,34 @@ class Supervisor:
             raise Refused(f"the kernel refused a link's shape: {error.strerror}", "testbed") from None
         return {"changed": changed, "seconds": time.monotonic() - started}
 
+    def do_limit_interfaces(self, _: Connection, __: tuple[int, ...], *, limits: dict[str, float | None]) -> Answer:
+        try:
+            self._need_world().limit_interfaces(limits)
+        except NetlinkError as error:
+            raise Refused(f"the kernel refused an interface's rate: {error.strerror}", "testbed") from None
+        except ValueError as error:
+            raise Refused(f"{error}; leave out its interface's rate", "capability") from None
+        return {}
+
     def do_replay(self, _: Connection, descriptors: tuple[int, ...], *, heads: list[dict[str, Any]]) -> Answer:
         self._player = Player(self._need_world(), read_schedules(os.dup(descriptors[0]), heads))
         return {}
 
-    def do_replay_scale(
-        self,
-        _: Connection,
-        __: tuple[int, ...],
-        *,
-        links: list[list[str]],
-        factor: float,
-        floor_bps: float,
-        from_s: float,
-    ) -> Answer:
-        self._need_player().scale([(source, target) for source, target in links], Scaling(factor, floor_bps), from_s)
+    def do_replay_change(self, _: Connection, descriptors: tuple[int, ...], *, effects: list[list[Any]]) -> Answer:
+        player, found = self._need_player(), [Effect(*one) for one in effects]
+        if any(effect.needs_netem for effect in found) and not self._need_world().netem_works():
+            raise Refused(
+                "this kernel has no netem, so events cannot give links delay, jitter or loss: leave rates and outages"
+                " (--no-delay), use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem",
+                "capability",
+            )
+        if any(effect.duplicate for effect in found) and not self._need_world().duplicates_anywhere():
+            raise Refused(
+                "this kernel duplicates packets only on a host's one link with netem, so events cannot: leave out"
+                " duplicate",
+                "capability",
+            )
+        player.change(read_changes(os.dup(descriptors[0]), found))
         return {}
 
     def do_replay_start(self, _: Connection, __: tuple[int, ...]) -> Answer:
@@ -266,14 +303,16 @@ class Supervisor:
             file.write(rows)
         return {}
 
-    def do_prove(self, connection: Connection, _: tuple[int, ...], *, links: list[list[str]], seconds: float) -> Answer:
+    def do_prove(
+        self, connection: Connection, _: tuple[int, ...], *, links: list[list[str]], seconds: float | None
+    ) -> Answer:
         if self._player is not None and self._player.running:
             raise Refused("links cannot be proven while a replay changes them; stop the replay first", "usage")
-        found = []
-        for one in proof.measure(self._need_world(), ((source, target) for source, target in links), seconds):
-            found.append(list(one))
-            if self._ending or connection.hung_up():
-                raise Refused("interrupted")
+        chosen = [(source, target) for source, target in links]
+        try:
+            found = proof.measure(self._need_world(), chosen, seconds, lambda: self._ending or connection.hung_up())
+        except proof.Interrupted:
+            raise Refused("interrupted") from None
         return {"proofs": found}
 
     def do_spawn(
@@ -342,6 +381,12 @@ class Supervisor:
 
     def end(self) -> None:
         """Kill what still runs. As process 1 of a namespace this is the kernel's work, done when we end."""
+        if self._owns_containers:
+            from thalweg.emulation.containers import engine as docker_engine
+            from thalweg.middleware.errors import ThalwegError
+
+            with suppress(ThalwegError):  # an engine that is gone has them no longer running; `down` removes the rest
+                docker_engine.remove(self._run_id)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if os.getpid() == 1:
             return
@@ -371,7 +416,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.listen is not None:
         listener = socket.socket(fileno=options.listen)
         listener.set_inheritable(False)
-    supervisor = Supervisor(control, listener)
+    supervisor = Supervisor(control, listener, options.run)
     Connection(control).send({"hello": {"pid": os.getpid()}})
     try:
         supervisor.serve()

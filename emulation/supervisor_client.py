@@ -41,16 +41,23 @@ class TestbedProcess:
     __test__ = False
 
     def __init__(self, client: SupervisorClient, host: str, argv: Sequence[str], inner_pid: int, pid: int | None):
-        self.host, self.args, self.pid = host, tuple(argv), pid
+        self._prepare(host, argv)
+        self._pid, self._client, self._inner_pid = pid, client, inner_pid
+
+    def _prepare(self, host: str, argv: Sequence[str]) -> None:
+        self.host, self.args = host, tuple(argv)
         self.stdin: IO[bytes] | None = None
         self.stdout: IO[bytes] | None = None
         self.stderr: IO[bytes] | None = None
-        self._client, self._inner_pid = client, inner_pid
         self._ended = threading.Event()
         self._status: int | None = None
 
     def __repr__(self) -> str:
         return f"<TestbedProcess {self.args[0]!r} on {self.host}, pid {self.pid}, status {self._status}>"
+
+    @property
+    def pid(self) -> int | None:
+        return self._pid
 
     @property
     def returncode(self) -> int | None:
@@ -192,7 +199,7 @@ class SupervisorClient:
         words = [os.fspath(word) for word in argv]
         variables = dict(os.environ if env is None else env)
         folder = os.fspath(cwd or Path.cwd())
-        theirs, ours, to_close = _descriptors(redirects)
+        theirs, ours, to_close = stream_descriptors(redirects)
         try:
             result = self.call("spawn", theirs, host=host, argv=words, env=variables, cwd=folder)
         except BaseException:
@@ -222,7 +229,7 @@ class SupervisorClient:
         self._socket.close()
 
 
-def _descriptors(redirects: tuple[Redirect, Redirect, Redirect]) -> tuple[list[int], dict[int, int], list[int]]:
+def stream_descriptors(redirects: tuple[Redirect, Redirect, Redirect]) -> tuple[list[int], dict[int, int], list[int]]:
     """What the child gets, our ends of pipes by position, and what is to be closed after the spawn."""
     theirs, ours, to_close = list[int](), dict[int, int](), list[int]()
     for which, wanted in enumerate(redirects):

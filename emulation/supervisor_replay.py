@@ -1,4 +1,4 @@
-"""The supervisor's timed work: replaying schedules of rates, and sampling what the links carry.
+"""The supervisor's timed work: replaying schedules of rates and changes of shapes, and sampling what the links carry.
 
 Standard library only. Times are ``time.monotonic()``, one clock for all processes of a machine.
 """
@@ -10,13 +10,18 @@ import math
 import os
 import time
 from array import array
-from collections.abc import Collection
-from typing import Any, NamedTuple
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+from thalweg.emulation.effects import NEUTRAL, Effect
 from thalweg.emulation.netns_world import World
 
 AHEAD_S = 0.002
 """What is due this soon is applied now: one wake-up for changes that lie closer than a timer can tell apart."""
+
+
+READING_S = 0.02  # of an interval: a reading that takes longer may be off by as much
 
 
 class Schedule:
@@ -52,27 +57,35 @@ def read_schedules(descriptor: int, heads: list[dict[str, Any]]) -> list[Schedul
     return schedules
 
 
-class Scaling(NamedTuple):
-    """A link has ``factor`` times its schedule's rate, but not less than ``floor_bps`` where its schedule has more."""
+def read_changes(descriptor: int, effects: Sequence[Effect]) -> list[tuple[float, int, Effect]]:
+    """Changes from a file of float64: when (seconds after a start), the schedule's and the effect's number.
 
-    factor: float
-    floor_bps: float
+    Closes the descriptor.
+    """
+    with open(descriptor, "rb") as file:
+        file.seek(0, os.SEEK_SET)
+        rows = array("d", file.read())
+    return [(rows[i], int(rows[i + 1]), effects[int(rows[i + 2])]) for i in range(0, len(rows), 3)]
 
-    def of(self, rate_bps: float) -> float:
-        return max(rate_bps * self.factor, min(rate_bps, self.floor_bps))
 
-
-UNSCALED = Scaling(1.0, 0.0)
+STEP, CHANGE = 0, 1
 
 
 class Player:
-    """Applies schedules to a world, one batch of changes a host and wake-up. Restartable."""
+    """Applies schedules and changes to a world, one batch a host and wake-up. Restartable.
+
+    A link's shape is the one it had when the player first met it, or has been given since by others, at the rate of
+    its schedule's last step, under the effect of its last change.
+    """
 
     def __init__(self, world: World, schedules: list[Schedule]) -> None:
         self._world, self._schedules = world, schedules
-        self._queue: list[tuple[float, int, int]] = []  # (due, schedule, step; or -1 - the number of a scaling)
-        self._applied: list[tuple[int, Scaling]] = [(0, UNSCALED)] * len(schedules)
-        self._scalings: list[tuple[float, int, Scaling]] = []  # (seconds after the start, schedule, scaling)
+        self._changes: list[list[tuple[float, Effect]]] = [[] for _ in schedules]  # seconds after the start
+        self._queue: list[tuple[float, int, int, int]] = []  # (due, schedule, STEP or CHANGE, its number)
+        self._step = [0] * len(schedules)
+        self._effect = [NEUTRAL] * len(schedules)
+        self._base = [world.links[one.link].shape for one in schedules]
+        self._set = list(self._base)
         self._lags_s = array("d")
         self._t0_s = 0.0
         self.steps = 0
@@ -81,33 +94,37 @@ class Player:
     def running(self) -> bool:
         return bool(self._queue)
 
-    def scale(self, links: Collection[tuple[str, str]], scaling: Scaling, from_s: float) -> None:
-        """Scale the rates of ``links`` from ``from_s`` seconds after every later start on.
+    def change(self, changes: Iterable[tuple[float, int, Effect]]) -> None:
+        """From so many seconds after every later start on, a schedule's link has an effect, until its next change.
 
-        It holds until the next scaling of the link. Raises ValueError, and changes nothing, for a link without a
-        schedule.
+        Of two changes of a link at one time the one given later holds. Raises ValueError, and changes nothing, for a
+        schedule that there is not.
         """
-        numbers = {one.link: i for i, one in enumerate(self._schedules)}
-        if missing := set(links) - numbers.keys():
-            raise ValueError(f"links {sorted(missing)} are not replayed")
-        self._scalings += [(from_s, numbers[link], scaling) for link in links]
+        added = list(changes)
+        if wrong := [which for _, which, _ in added if not 0 <= which < len(self._schedules)]:
+            raise ValueError(f"there is no schedule {wrong[0]}")
+        for from_s, which, effect in added:
+            self._changes[which].append((from_s, effect))
+        for which in {which for _, which, _ in added}:
+            self._changes[which].sort(key=lambda change: change[0])
 
     def start(self) -> float:
-        """Set every link to the start of its trace and begin; returns the start on the shared clock."""
+        """Set every link to what it has at 0 and begin; returns the start on the shared clock."""
         self._lags_s, self.steps = array("d"), 0
-        self._applied = [(0, UNSCALED)] * len(self._schedules)
-        links = self._world.links
-        first = ((s.link, links[s.link].shape._replace(rate_bps=s.rates_bps[0])) for s in self._schedules)
-        self._world.shape((*link, shape) for link, shape in first)
-        self._t0_s = time.monotonic()
+        self._step = [0] * len(self._schedules)
+        passed = [bisect_right(one, 0.0, key=lambda change: change[0]) for one in self._changes]
+        self._effect = [one[n - 1][1] if n else NEUTRAL for one, n in zip(self._changes, passed, strict=True)]
+        self._apply(range(len(self._schedules)))
+        self._t0_s = t0_s = time.monotonic()
         moving = (i for i, s in enumerate(self._schedules) if s.period_s > 0 and len(s.times_s) > 1)
-        self._queue = [(self._t0_s + self._schedules[i].due_s(1), i, 1) for i in moving]
-        self._queue += [(self._t0_s + from_s, i, -1 - n) for n, (from_s, i, _) in enumerate(self._scalings)]
+        self._queue = [(t0_s + self._schedules[i].due_s(1), i, STEP, 1) for i in moving]
+        ahead = ((i, n) for i, n in enumerate(passed) if n < len(self._changes[i]))
+        self._queue += [(t0_s + self._changes[i][n][0], i, CHANGE, n) for i, n in ahead]
         heapq.heapify(self._queue)
-        return self._t0_s
+        return t0_s
 
     def stop(self) -> None:
-        """Leave every link at the rate it has now."""
+        """Leave every link as it is now."""
         self._queue = []
 
     def next_due_s(self) -> float | None:
@@ -116,28 +133,39 @@ class Player:
     def advance(self) -> None:
         """Apply everything due by now; a link that is several steps behind jumps to its latest."""
         horizon = time.monotonic() + AHEAD_S
-        changes: dict[int, float] = {}  # schedule: when the last of its changes was due
+        due_s: dict[int, float] = {}  # by schedule: when the last that befalls it now was due
         while self._queue and self._queue[0][0] <= horizon:
-            due, which, step = self._queue[0]
-            changes[which] = due
-            if step < 0:
-                heapq.heappop(self._queue)
-                self._applied[which] = (self._applied[which][0], self._scalings[-1 - step][2])
-                continue
-            self._applied[which] = (step, self._applied[which][1])
-            schedule = self._schedules[which]
-            heapq.heapreplace(self._queue, (self._t0_s + schedule.due_s(step + 1), which, step + 1))
-        if not changes:
+            due, which, kind, number = self._queue[0]
+            due_s[which] = due
+            if kind == STEP:
+                self._step[which] = number
+                after = self._t0_s + self._schedules[which].due_s(number + 1)
+            else:
+                changes = self._changes[which]
+                self._effect[which] = changes[number][1]
+                if number + 1 == len(changes):
+                    heapq.heappop(self._queue)
+                    continue
+                after = self._t0_s + changes[number + 1][0]
+            heapq.heapreplace(self._queue, (after, which, kind, number + 1))
+        if not due_s:
             return
+        self._apply(due_s)
+        now = time.monotonic()
+        self._lags_s.extend(max(0.0, now - due) for due in due_s.values())
+        self.steps += len(due_s)
+
+    def _apply(self, chosen: Iterable[int]) -> None:
         links, found = self._world.links, []
-        for which in changes:
-            schedule, (step, scaling) = self._schedules[which], self._applied[which]
-            shape = links[schedule.link].shape._replace(rate_bps=scaling.of(schedule.rate_bps(step)))
+        for which in chosen:
+            schedule = self._schedules[which]
+            present = links[schedule.link].shape
+            if present[1:] != self._set[which][1:]:  # somebody else has shaped it
+                self._base[which] = present
+            shape = self._effect[which].shape(self._base[which], schedule.rate_bps(self._step[which]))
+            self._set[which] = shape
             found.append((*schedule.link, shape))
         self._world.shape(found)
-        now = time.monotonic()
-        self._lags_s.extend(max(0.0, now - due) for due in changes.values())
-        self.steps += len(changes)
 
     def statistics(self) -> dict[str, float]:
         lags = sorted(self._lags_s) or [0.0]
@@ -163,11 +191,22 @@ class Sampler:
         self.next_s = time.monotonic()
 
     def sample(self) -> None:
-        """Take one sample of all links; rows cover the time since the sample before."""
+        """Take one sample of all links; rows cover the time since the sample before.
+
+        A reading that was held up, so that nobody knows when the counters were read, is left out: the next row covers
+        its time.
+        """
         for source in self._sources:
-            for target, counted in self._world.counters(source).items():
+            began_s = time.monotonic()
+            counters = self._world.counters(source)
+            now_s = time.monotonic()
+            if now_s - began_s > READING_S * self.interval_s and any(
+                (source, target) in self._last for target in counters
+            ):
+                continue
+            now_s = (began_s + now_s) / 2
+            for target, counted in counters.items():
                 link = self._world.links[source, target]
-                now_s = time.monotonic()
                 asked_bits = link.asked_bits(now_s)
                 before = self._last.get((source, target))
                 self._last[source, target] = (now_s, counted.sent_bytes, counted.backlog_bytes, asked_bits)

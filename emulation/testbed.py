@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import msgspec
 
+from thalweg.emulation.proof_delay import delay_holds
 from thalweg.emulation.replay import Replayable, ReplayHandle
 from thalweg.emulation.supervisor_client import (
     Held,
@@ -34,28 +37,49 @@ __all__ = [
     "LoopbackTestbed",
     "Testbed",
     "TestbedProcess",
+    "failures",
     "open_testbed",
     "passive_proofs",
 ]
 
 
+RATE_ERROR = 0.05  # what a link may be off by …
+RATE_FROM_BPS = 0.5e6  # … from this rate on
+
+
 class LinkShape(msgspec.Struct, frozen=True):
     """What a directed link is asked to be: bits per second, one-way seconds, seconds of jitter, share lost (0 to 1).
 
-    Rates are wall-clock rates, counted at the testbed's layer; 0 becomes the documented floor.
+    Rates are wall-clock rates, counted at the testbed's layer; 0 becomes the documented floor. ``distribution`` is the
+    delay's around ``delay_s``, ``jitter_s`` wide: uniform, normal, pareto or paretonormal, as netem has them; packets
+    overtake each other where the jitter is above the time between them.
+    ``duplicate``, ``reorder`` (sent at once instead of after the delay) and ``corrupt`` (one bit flipped) are shares of
+    packets. ``burst_bytes`` is what may pass at once after idling, None for the default. ``cut``: nothing passes, and
+    what waits or is under way is lost.
     """
 
     rate_bps: float
     delay_s: float = 0.0
     jitter_s: float = 0.0
     loss: float = 0.0
+    distribution: str = "uniform"
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    corrupt: float = 0.0
+    burst_bytes: int | None = None
+    cut: bool = False
 
 
 class LinkProof(msgspec.Struct, frozen=True):
     """What a link delivered against what was asked, at the testbed's layer.
 
-    ``error`` is delivered / asked - 1; ``seconds`` and ``size_bytes`` are what was measured; ``method`` is ``udp`` (the
-    link was filled on purpose) or ``counters`` (read while a flow filled it).
+    ``asked_bps`` is what can be expected: the link's rate, that of an interface at its ends if lower, 0 for one that is
+    cut. ``error`` is delivered / asked - 1; ``seconds`` and ``size_bytes`` are what was measured; ``method`` is ``udp``
+    (the link was filled on purpose) or ``counters`` (read while a flow filled it).
+
+    Links with delay, loss and the like (netem) are also measured for those, the others keep None and 0: the delay one
+    way with its 99 % confidence interval; the jitter, in terms of the distribution asked; how many of ``sent`` packets
+    were lost, and the least and the most that a link with the loss asked loses in 99 % of cases; copies that came.
     """
 
     src: str
@@ -66,6 +90,54 @@ class LinkProof(msgspec.Struct, frozen=True):
     seconds: float
     size_bytes: int
     method: str
+    asked_delay_s: float = 0.0
+    delivered_delay_s: float | None = None
+    delay_low_s: float | None = None
+    delay_high_s: float | None = None
+    asked_jitter_s: float = 0.0
+    delivered_jitter_s: float | None = None
+    asked_loss: float = 0.0
+    sent: int = 0
+    lost: int = 0
+    lost_low: int = 0
+    lost_high: int = 0
+    duplicates: int = 0
+
+    @property
+    def rate_ok(self) -> bool:
+        """Within 5 %. Below 0.5 Mbit/s too few packets pass in a proof's time to tell it so exactly: 10 %."""
+        return abs(self.error) <= (RATE_ERROR if self.asked_bps >= RATE_FROM_BPS else 2 * RATE_ERROR)
+
+    @property
+    def delay_ok(self) -> bool:
+        """Not less than asked, nor over 2 ms and over 10 % more, as far as can be told; or not measured."""
+        if self.delay_low_s is None or self.delay_high_s is None:
+            return True
+        return delay_holds(self.asked_delay_s, self.delay_low_s, self.delay_high_s)
+
+    @property
+    def loss_ok(self) -> bool:
+        """Within what 99 % of links with the loss asked lose; or not measured."""
+        return self.lost_low <= self.lost <= self.lost_high
+
+
+def failures(proofs: Iterable[LinkProof]) -> list[str]:
+    """One line for every link that is not as asked: what is off, and by how much."""
+    lines = []
+    for one in proofs:
+        wrong = []
+        if not one.rate_ok:
+            asked, found = one.asked_bps / 1e6, one.delivered_bps / 1e6
+            what = f"instead of {asked:.3g} Mbit/s ({one.error:+.1%})" if asked else "Mbit/s though it is cut"
+            wrong.append(f"delivers {found:.3g} {what}")
+        if not one.delay_ok and one.delivered_delay_s is not None:
+            wrong.append(f"delays by {one.delivered_delay_s * 1e3:.3g} instead of {one.asked_delay_s * 1e3:.3g} ms")
+        if not one.loss_ok:
+            most = f"{one.lost_low} to {one.lost_high} of which the {one.asked_loss:.3g} asked would explain"
+            wrong.append(f"loses {one.lost} of {one.sent} packets, {most}")
+        if wrong:
+            lines.append(f"link {one.src} → {one.dst} {'; '.join(wrong)}")
+    return lines
 
 
 class LinkSample(msgspec.Struct, frozen=True):
@@ -101,7 +173,7 @@ class Testbed(ABC):
     @property
     @abstractmethod
     def hosts(self) -> Mapping[str, str]:
-        """Name to IP address, in the order given; known before ``up``."""
+        """Name to IP address, in the order given; on docker known once it is up."""
 
     @property
     def delay_emulated(self) -> bool:
@@ -129,6 +201,25 @@ class Testbed(ABC):
         stderr: Redirect = None,
     ) -> TestbedProcess:
         """Start a process on a host; arguments as for ``subprocess.Popen``. Raises UsageError when it cannot run."""
+
+    @property
+    def python(self) -> str:
+        """The interpreter on the hosts that has Thalweg."""
+        return sys.executable
+
+    def outbox(self, folder: Path) -> Path:
+        """Where processes on hosts write what is to stand in ``folder``, once ``collect`` has been called.
+
+        ``folder`` itself where hosts have our file system. Processes make it; ``folder`` has a name of its own.
+        """
+        return folder
+
+    def collect(self) -> None:  # noqa: B027  (most hosts have our file system)
+        """Bring what processes left in their outboxes. To be called before ``down``."""
+
+    def fate(self, host: str) -> str:
+        """What has become of a host that no longer works, for people; empty for one that does."""
+        return ""
 
     @abstractmethod
     def shape(self, links: Mapping[Link, LinkShape]) -> None:
@@ -260,20 +351,32 @@ class LoopbackTestbed(SupervisedTestbed):
         return []
 
 
+OPTIONS = {
+    "netns": {"subnet", "layer"},
+    "loopback": set[str](),
+    "docker": {"subnet", "layer", "image", "cpus", "memory_bytes", "mounts", "serve", "same_code"},
+}
+
+
 def open_testbed(backend: str, hosts: Sequence[str], *, run_id: str | None = None, **options: Any) -> Testbed:
-    """A testbed by its backend's name, not yet up: ``netns`` (options ``subnet``, ``layer``) or ``loopback``.
+    """A testbed by its backend's name, not yet up; what options each takes is in ``OPTIONS``.
 
     Raises UsageError for an unknown backend or option.
     """
-    from thalweg.emulation.netns import NetnsTestbed
-
-    backends: dict[str, type[Testbed]] = {"netns": NetnsTestbed, "loopback": LoopbackTestbed}
-    if backend not in backends:
-        raise UsageError(f"unknown testbed {backend!r}; there are {', '.join(backends)}")
-    known = {"netns": {"subnet", "layer"}}.get(backend, set())
+    if backend not in OPTIONS:
+        raise UsageError(f"unknown testbed {backend!r}; there are {', '.join(OPTIONS)}")
+    known = OPTIONS[backend]
     for option in options.keys() - known:
         raise UsageError(f"the {backend} testbed has no option {option!r}; it has {sorted(known) or 'none'}")
-    return backends[backend](hosts, run_id=run_id, **options)
+    if backend == "loopback":
+        return LoopbackTestbed(hosts, run_id=run_id)
+    if backend == "netns":
+        from thalweg.emulation.netns import NetnsTestbed
+
+        return NetnsTestbed(hosts, run_id=run_id, **options)
+    from thalweg.emulation.containers.testbed import DockerTestbed
+
+    return DockerTestbed(hosts, run_id=run_id, **options)
 
 
 def passive_proofs(samples: Iterable[LinkSample]) -> list[LinkProof]:
@@ -291,4 +394,5 @@ def passive_proofs(samples: Iterable[LinkSample]) -> list[LinkProof]:
     return [
         LinkProof(src, dst, asked / s, sent / s, sent / asked - 1, s, round(sent / 8), "counters")
         for (src, dst), (s, asked, sent) in sums.items()
+        if asked  # nothing is asked of a link that is cut
     ]

@@ -79,7 +79,7 @@ def test_every_link_delivers_what_was_asked(bed: NetnsTestbed) -> None:
 
 def test_changes_are_made_in_place_and_hold(bed: NetnsTestbed) -> None:
     before = set(re.findall(r"class htb (\S+)", output(bed, "h1", "tc", "class", "show", "dev", "eth0")))
-    assert len(before) == 3
+    assert len(before) == 3 + 1  # one for each link, and the interface's
     bed.shape({("h1", "h2"): LinkShape(7e6), ("h2", "h1"): LinkShape(0.0)})
     proofs = {(one.src, one.dst): one for one in bed.prove([("h1", "h2"), ("h2", "h1")])}
     assert proofs["h1", "h2"].asked_bps == 7e6

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from array import array
+from collections.abc import Iterable
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.emulation import supervisor_replay
-from thalweg.emulation.replay import GAP_S, SHARE, ReplayHandle, schedule
+from thalweg.emulation.effects import NEUTRAL, Effect
+from thalweg.emulation.replay import GAP_S, SHARE, Change, ReplayHandle, schedule
 from thalweg.emulation.shaping import RATE_FLOOR_BPS, Shape
-from thalweg.emulation.supervisor_replay import Schedule, read_schedules
+from thalweg.emulation.supervisor_replay import Player, Schedule, read_schedules
 from thalweg.emulation.traces import BandwidthTrace
 from thalweg.middleware.errors import UsageError
 
@@ -110,35 +114,53 @@ def test_a_player_catches_up_in_one_batch_and_counts_its_lag(monkeypatch: pytest
     assert batches[-1] == [("a", "b", 10), ("b", "a", 20)]
 
 
-def test_scaled_links_keep_their_factor_through_steps_and_laps_until_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
-    monkeypatch.setattr(supervisor_replay.time, "monotonic", lambda: clock[0])
-    rates: dict[tuple[str, str], float] = {}
+class World:
+    """Keeps the shapes it is given, and the order of the batches."""
 
-    def shape(shapes) -> int:  # type: ignore[no-untyped-def]
-        found = [((source, target), one.rate_bps) for source, target, one in shapes]
-        rates.update(found)
+    def __init__(self, *links: tuple[str, str]) -> None:
+        self.links = {link: SimpleNamespace(shape=Shape(1.0, 0.02)) for link in links}
+        self.batches: list[list[tuple[str, str]]] = []
+
+    def shape(self, shapes: Iterable[tuple[str, str, Shape]]) -> int:
+        found = list(shapes)
+        for source, target, shape in found:
+            self.links[source, target].shape = shape
+        self.batches.append([(source, target) for source, target, _ in found])
         return len(found)
 
-    links = [("a", "b"), ("b", "a"), ("a", "c")]
-    world = SimpleNamespace(links=dict.fromkeys(links, SimpleNamespace(shape=Shape(1.0))), shape=shape)
-    plans = [
-        Schedule(("a", "b"), array("d", [0, 2]), array("d", [10, 20]), 4.0),
-        Schedule(("b", "a"), array("d", [0]), array("d", [30]), 0.0),
-        Schedule(("a", "c"), array("d", [0]), array("d", [50]), 0.0),
-    ]
-    player = supervisor_replay.Player(world, plans)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="not replayed"):
-        player.scale([("a", "b"), ("c", "a")], supervisor_replay.Scaling(0.5, 0.0), 1.0)
-    player.scale(links[:2], supervisor_replay.Scaling(0.1, 0.0), 3.0)
-    player.scale(links[:2], supervisor_replay.UNSCALED, 9.0)
+    @property
+    def rates(self) -> list[float]:
+        return [state.shape.rate_bps for state in self.links.values()]
+
+
+LINKS = [("a", "b"), ("b", "a"), ("a", "c")]
+PLANS = [
+    Schedule(("a", "b"), array("d", [0, 2]), array("d", [10, 20]), 4.0),
+    Schedule(("b", "a"), array("d", [0]), array("d", [30]), 0.0),
+    Schedule(("a", "c"), array("d", [0]), array("d", [50]), 0.0),
+]
+
+
+def playing(monkeypatch: pytest.MonkeyPatch) -> tuple[Player, World, list[float]]:
+    clock = [100.0]
+    monkeypatch.setattr(supervisor_replay.time, "monotonic", lambda: clock[0])
+    world = World(*LINKS)
+    return Player(world, PLANS), world, clock  # type: ignore[arg-type]
+
+
+def test_scaled_links_keep_their_factor_through_steps_and_laps_until_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    player, world, clock = playing(monkeypatch)
+    with pytest.raises(ValueError, match="no schedule 3"):
+        player.change([(1.0, 0, Effect(0.5)), (1.0, 3, Effect(0.5))])
+    player.change([(3.0, 0, Effect(0.1)), (3.0, 1, Effect(0.1))])
+    player.change([(9.0, 0, NEUTRAL), (9.0, 1, NEUTRAL)])
     for _ in range(2):  # every start begins unscaled
         t0 = player.start()
         seen = []
         for at_s in (0.0, 2.0, 3.0, 4.0, 6.0, 8.0, 9.0, 10.0):
             clock[0] = t0 + at_s
             player.advance()
-            seen.append([rates[link] for link in links])
+            seen.append(world.rates)
         assert seen == [
             [10, 30, 50], [20, 30, 50], [2, 3, 50], [1, 3, 50], [2, 3, 50], [1, 3, 50], [10, 30, 50], [20, 30, 50],
         ]  # fmt: skip
@@ -147,33 +169,77 @@ def test_scaled_links_keep_their_factor_through_steps_and_laps_until_the_next(mo
     player.start()
     clock[0] += 6.5
     player.advance()
-    assert [rates[link] for link in links] == [2, 3, 50]
+    assert world.rates == [2, 3, 50]
+
+
+def test_changes_take_any_figure_of_a_shape_and_give_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    player, world, clock = playing(monkeypatch)
+    slow = Effect(factor=0.5, rate_bps=8.0, delay_s=0.3, loss=0.1, distribution="normal")
+    player.change([(5.0, 0, NEUTRAL), (0.0, 0, slow), (1.0, 1, Effect(cut=True)), (1.0, 0, Effect(cut=True))])
+    t0 = player.start()
+    first = world.links["a", "b"]
+    assert first.shape == Shape(4.0, 0.3, 0.0, 0.1, "normal")  # what holds from 0 on is set before anything runs
+    clock[0] = t0 + 1.0
+    player.advance()
+    assert world.batches[-1] == LINKS[:2]  # one batch
+    assert [state.shape.cut for state in world.links.values()] == [True, True, False]
+    assert first.shape == Shape(10.0, 0.02, cut=True)  # an effect replaces the one before it
+    player.stop()
+    player.start()
+    assert [state.shape.cut for state in world.links.values()] == [False, False, False]
+    clock[0] = t0 + 6.5
+    player.advance()
+    assert first.shape == Shape(10.0, 0.02)
+    first.shape = Shape(1.0, 0.07)  # shaped by somebody else: this is what is changed from now on
+    player.start()
+    assert first.shape == slow.shape(Shape(1.0, 0.07), 10.0) == Shape(4.0, 0.3, 0.0, 0.1, "normal")
+    clock[0] += 5.0
+    player.advance()
+    assert first.shape.delay_s == 0.07
+
+
+def test_of_changes_at_one_time_the_later_given_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    player, world, clock = playing(monkeypatch)
+    player.change([(2.5, 2, Effect(0.5)), (0.0, 1, Effect(0.5)), (0.0, 1, Effect(0.1))])
+    player.change([(2.5, 2, Effect(2.0))])
+    clock[0] = player.start() + 2.5
+    player.advance()
+    assert world.rates == [20, 3, 100]
 
 
 def test_a_scaled_rate_stops_at_its_floor_and_one_below_it_stays() -> None:
-    scaling = supervisor_replay.Scaling(0.1, 50.0)
-    assert [scaling.of(rate) for rate in (1000.0, 500.0, 200.0, 50.0, 20.0)] == [100.0, 50.0, 50.0, 50.0, 20.0]
-    assert supervisor_replay.UNSCALED.of(7.0) == 7.0
+    effect = Effect(0.1, 50.0)
+    assert [effect.rate(rate) for rate in (1000.0, 500.0, 200.0, 50.0, 20.0)] == [100.0, 50.0, 50.0, 50.0, 20.0]
+    assert NEUTRAL.rate(7.0) == 7.0
 
 
 class Calls:
-    """Stands in for a supervisor."""
+    """Stands in for a supervisor: keeps what it was told, and the changes as the supervisor reads them."""
 
     def __init__(self) -> None:
         self.made: list[tuple[str, dict[str, object]]] = []
+        self.changes: list[tuple[float, int, Effect]] = []
 
-    def call(self, op: str, descriptors: tuple[int, ...] = (), **given: object) -> dict[str, object]:
+    def call(self, op: str, descriptors: tuple[int, ...] = (), **given: Any) -> dict[str, object]:
         self.made.append((op, given))
+        if op == "replay_change":
+            effects = [Effect(*row) for row in json.loads(json.dumps(given["effects"]))]
+            self.changes += supervisor_replay.read_changes(os.dup(descriptors[0]), effects)
         return {}
 
 
-def test_a_scaling_is_told_in_wall_time_and_checked() -> None:
+def test_changes_are_told_in_wall_time_and_checked() -> None:
     calls = Calls()
     known = {("a", "b"): schedule(BandwidthTrace("c", np.array([0.0]), np.array([5e6])))}
     handle = ReplayHandle(calls, known, 120.0, None)  # type: ignore[arg-type]
     handle.scale([("a", "b")], 0.1, 300.0, 1e4)
-    told = {"links": [["a", "b"]], "factor": 0.1, "floor_bps": 1.2e6, "from_s": 2.5}
-    assert calls.made[-1] == ("replay_scale", told)
+    late = Effect(rate_bps=1e5, delay_s=0.6, jitter_s=0.06, loss=0.01, distribution="normal")
+    handle.change([Change(600.0, ("a", "b"), late), Change(720.0, ("a", "b"), Effect(cut=True))])
+    assert calls.changes == [
+        (2.5, 0, Effect(0.1, 1.2e6)),
+        (5.0, 0, Effect(rate_bps=1.2e7, delay_s=0.005, jitter_s=0.0005, loss=0.01, distribution="normal")),
+        (6.0, 0, Effect(cut=True)),
+    ]
     for links, factor, from_s, says in [
         ([("b", "a")], 0.1, 0.0, "b → a is not replayed"),
         ([("a", "b")], 0.0, 0.0, "factor"),
@@ -182,7 +248,10 @@ def test_a_scaling_is_told_in_wall_time_and_checked() -> None:
     ]:
         with pytest.raises(UsageError, match=says):
             handle.scale(links, factor, from_s)
-    assert len(calls.made) == 2
+    for effect, says in [(Effect(loss=1.0), "loss"), (Effect(delay_s=-1.0), "delay_s")]:
+        with pytest.raises(UsageError, match=says):
+            handle.change([Change(0.0, ("a", "b"), effect)])
+    assert len(calls.made) == 3
 
 
 @given(traces(), st.sampled_from([1.0, 7.0, 120.0]))

@@ -31,7 +31,7 @@ def decoded(message: bytes, kind: Any = tcmsg) -> Any:
 def test_a_class_carries_its_rate_and_burst(rate_bps: float) -> None:
     found = decoded(shaping.htb_class(2, 7, rate_bps, create=True))
     parameters = found.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")
-    assert (found["index"], found["handle"], found["parent"]) == (2, 0x10007, 0x10000)
+    assert (found["index"], found["handle"], found["parent"]) == (2, 0x10007, shaping.INTERFACE)
     assert found.get_attr("TCA_KIND") == "htb"
     assert parameters["rate"] == parameters["ceil"] == round(rate_bps / 8)
     assert parameters["rate___reserved"] == shaping.LINKLAYER_ETHERNET
@@ -39,6 +39,39 @@ def test_a_class_carries_its_rate_and_burst(rate_bps: float) -> None:
     assert burst >= shaping.burst_bytes(rate_bps) >= 2 * 1514
     assert burst <= shaping.burst_bytes(rate_bps) + 64e-9 * parameters["rate"] + 1
     assert parameters["buffer"] == parameters["cbuffer"]
+
+
+def test_a_burst_of_ones_own_and_a_part_assured() -> None:
+    found = decoded(shaping.htb_class(2, 7, 8e6, burst=20_000, assured_bps=2e6)).get_attr("TCA_OPTIONS")
+    parameters = found.get_attr("TCA_HTB_PARMS")
+    assert (parameters["rate"], parameters["ceil"]) == (250_000, 1_000_000)
+    assert parameters["buffer"] * 64e-9 * 250_000 == pytest.approx(20_000, abs=1)
+    assert parameters["cbuffer"] * 64e-9 * 1_000_000 == pytest.approx(20_000, abs=1)
+    assert Shape(8e6, burst_bytes=20_000).burst == 20_000
+    assert Shape(8e6).burst == shaping.burst_bytes(8e6)
+
+
+def test_an_interfaces_class_stands_above_its_links() -> None:
+    unlimited, limited = (decoded(shaping.interface_class(2, rate, create=True)) for rate in (None, 1e6))
+    assert unlimited["handle"] == limited["handle"] == shaping.INTERFACE
+    assert unlimited["parent"] == shaping.ROOT
+    assert unlimited.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_RATE64") == 50_000_000_000
+    assert limited.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")["rate"] == 125_000
+
+
+def test_a_port_is_made_once_and_then_changed() -> None:
+    made = [decoded(one) for one in shaping.port(12, 3, 1e6, create=True)]
+    assert [one["handle"] for one in made] == [0x10000, 0x10001, 0x1001_0000]
+    assert made[0].get_attr("TCA_OPTIONS").get_attr("TCA_HTB_INIT")["defcls"] == 1
+    changed = list(shaping.port(12, 3, None))
+    assert [decoded(one)["handle"] for one in changed] == [0x10001, 0x1001_0000]
+    assert netlink.attributes(changed[1][36:])[shaping.TCA_OPTIONS] == struct.pack("=I", shaping.queue_bytes(2e9))
+
+
+def test_a_cut_swallows_everything() -> None:
+    found = decoded(shaping.leaf(2, 7, Shape(1e6, 0.05, cut=True), create=True))
+    assert found.get_attr("TCA_KIND") == "blackhole"
+    assert found["parent"] == 0x10007
 
 
 def test_rates_beyond_32_bits_travel_in_64() -> None:
@@ -77,6 +110,7 @@ def test_netem_holds_what_its_delay_needs(rate_bps: float, delay: float, jitter:
     assert options["delay"] * 64e-9 == pytest.approx(delay, abs=64e-9)
     assert options["loss"] == round(loss * 0xFFFF_FFFF)
     assert options["limit"] * shaping.PACKET_BYTES >= rate_bps / 8 * delay + shaping.queue_bytes(rate_bps)
+    assert math.log2(options["limit"]).is_integer()
 
 
 def test_layer_3_takes_the_ethernet_header_off() -> None:

@@ -2,7 +2,8 @@
 
 Each leaves a state file and a socket in the user's run folder (``$XDG_RUNTIME_DIR/thalweg``, else
 ``/tmp/thalweg-<uid>``), named by its id. The supervisor's process number counts only together with its start time,
-so that a number used again never makes us end somebody else's process.
+so that a number used again never makes us end somebody else's process. Containers are found by their labels too, so
+that those of a launcher and supervisor that were both killed are removed.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from thalweg.emulation.containers import engine as docker_engine
 from thalweg.emulation.netns import NetnsTestbed
+from thalweg.emulation.processes import start_ticks, wait_ended
+from thalweg.emulation.shaped_testbed import ShapedTestbed
 from thalweg.emulation.supervisor_client import SupervisorClient
-from thalweg.middleware.errors import TestbedError, UsageError
+from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
 END_S = 10.0
 ANSWER_S = 2.0
@@ -47,16 +51,6 @@ class TestbedState(msgspec.Struct, frozen=True):
         return start_ticks(self.pid) == self.start_ticks
 
 
-def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot (proc_pid_stat(5), field 22); None if there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
 def run_folder() -> Path:
     """The user's folder for sockets and state files, made if missing; TestbedError if somebody else owns it."""
     base = os.environ.get("XDG_RUNTIME_DIR")
@@ -77,7 +71,7 @@ def _files(identity: str) -> tuple[Path, Path]:
     return run_folder() / f"{identity}.json", run_folder() / f"{identity}.sock"
 
 
-def launch(testbed: NetnsTestbed, prepare: Callable[[NetnsTestbed], None]) -> TestbedState:
+def launch(testbed: ShapedTestbed, prepare: Callable[[ShapedTestbed], None]) -> TestbedState:
     """Bring ``testbed`` up detached; it stays when this process ends. ``prepare`` shapes its links first.
 
     Until the last step it is attached: a launcher that is killed on the way leaves nothing running.
@@ -165,12 +159,19 @@ class _Attachment:
         self.client.close()
 
 
-def attach(state: TestbedState) -> NetnsTestbed:
+def attach(state: TestbedState) -> ShapedTestbed:
     """The testbed as an object, for shaping, proving and running processes; its ``down`` only hangs up."""
-    testbed = NetnsTestbed(state.hosts, state.id, subnet=state.subnet, layer=state.layer)
     client = connect(state)
+    if state.backend == "docker":
+        from thalweg.emulation.containers.testbed import DockerTestbed
+
+        containers = DockerTestbed(state.hosts, state.id, subnet=state.subnet, layer=state.layer)
+        containers.find()
+        testbed: ShapedTestbed = containers
+    else:
+        testbed = NetnsTestbed(state.hosts, state.id, subnet=state.subnet, layer=state.layer)
     testbed.adopt(_Attachment(client))
-    testbed.recall((source, target, rate) for source, target, rate in client.call("status")["rates"])
+    testbed.status()
     return testbed
 
 
@@ -183,11 +184,29 @@ def take_down(identity: str | None = None) -> list[str]:
     for state in known_testbeds():
         if identity in (None, state.id):
             _end(state)
+            if state.backend == "docker":
+                docker_engine.remove(state.id)
             removed.append(state.id)
             for file in _files(state.id):
                 file.unlink(missing_ok=True)
     if identity is None:
         _sweep({state.id for state in known_testbeds()})
+    if docker_engine.engine_may_have_ours():
+        with suppress(CapabilityError):  # no engine answers; it has nothing of ours that runs
+            removed += _remove_leftovers(identity)
+    return removed
+
+
+def _remove_leftovers(identity: str | None) -> list[str]:
+    """Containers and networks whose launcher and supervisor are gone, or whose supervisor is going."""
+    removed = []
+    for left, supervisor in docker_engine.leftovers().items():
+        if identity not in (None, left):
+            continue
+        if supervisor is not None:
+            wait_ended(supervisor, END_S)
+        docker_engine.remove(left)
+        removed.append(left)
     return removed
 
 
@@ -218,7 +237,7 @@ def _ended(handle: int, timeout_s: float) -> bool:
     return bool(select.select([handle], [], [], timeout_s)[0])
 
 
-def _sweep(kept: Sequence[str] | set[str]) -> None:
+def _sweep(kept: set[str]) -> None:
     """Sockets and half-written states of launchers that were killed while starting (nothing of theirs runs)."""
     for file in run_folder().iterdir():
         if file.suffix in (".sock", ".new", ".json") and file.stem not in kept and not _listening(file):

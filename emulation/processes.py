@@ -1,0 +1,61 @@
+"""Telling processes apart: a number alone may have been given away again."""
+
+from __future__ import annotations
+
+import os
+import select
+from functools import cache
+from pathlib import Path
+
+KEPT = "thalweg-kept"
+"""Name of a supervisor that outlives its launcher (at most 15 bytes, prctl(2))."""
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot (proc_pid_stat(5), field 22); None if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+@cache
+def boot_id() -> str:
+    """What tells this run of the kernel from others (random(4)); empty where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def identity(pid: int) -> str:
+    """What names a process for good: its number, when it started, and in which run of the kernel."""
+    return f"{pid}:{start_ticks(pid)}:{boot_id()}"
+
+
+def living(named: str) -> int | None:
+    """The number of the process that an ``identity`` names; None when it has ended."""
+    number = named.partition(":")[0]
+    return int(number) if number.isdigit() and identity(int(number)) == named else None
+
+
+def name(pid: int) -> str:
+    """The name that a process has given itself; empty when there is none."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def wait_ended(pid: int, timeout_s: float) -> bool:
+    """Wait for the end of a process that need not be our child; whether it came in time."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], timeout_s)[0])
+    finally:
+        os.close(handle)
