@@ -1,0 +1,1 @@
+"""Scenario files: an emulated WAN and what befalls it, in TOML."""

@@ -1,0 +1,141 @@
+"""Scenario files: an emulated WAN, and what befalls it, in TOML; the same for every testbed (docs/scenario-files.md).
+
+``read_scenario(path)`` checks everything that can be known without a testbed. Rates and times are emulated; shapes
+for a testbed are of the wall (``Scenario.wall_shapes``). Every error is one line that names file and line.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from thalweg.emulation.scenarios.events import Event, read_events
+from thalweg.emulation.scenarios.hosts import LIMITS, HostSpec, read_hosts
+from thalweg.emulation.scenarios.links import LinkReader
+from thalweg.emulation.scenarios.quantities import seconds
+from thalweg.emulation.scenarios.toml_table import Reader, above_zero, read_toml, text, whole
+from thalweg.emulation.shaping import Shape
+from thalweg.emulation.testbed import LinkShape
+from thalweg.emulation.traces import BandwidthTrace
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network_view import Link
+
+__all__ = ["Event", "HostSpec", "Scenario", "read_scenario"]
+
+DURATION_S = 86_400.0
+"""How long flaps and churn without an end go on. A day: with 33 hosts that leave and return every ten minutes these are
+half a million changes, which a testbed still holds easily."""
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """An emulated WAN as a file describes it; seconds and bit/s are emulated.
+
+    ``hosts`` in the file's order. ``links``: every directed pair and its shape at the start, before any event;
+    ``traces``: those whose rate follows a trace. ``duration_s``: how long events that repeat go on.
+    """
+
+    name: str
+    hosts: Mapping[str, HostSpec]
+    links: Mapping[Link, LinkShape]
+    traces: Mapping[Link, BandwidthTrace]
+    events: tuple[Event, ...] = ()
+    time_scale: float = 1.0
+    layer: int = 3
+    seed: int = 1
+    duration_s: float = DURATION_S
+
+    @property
+    def needs_netem(self) -> bool:
+        """Whether a link has, at any time, what a kernel without netem cannot give it."""
+        shaped = any(Shape(*msgspec.structs.astuple(shape)).needs_netem for shape in self.links.values())
+        return shaped or any(event.effect.needs_netem for event in self.events)
+
+    @property
+    def interfaces_bps(self) -> dict[str, float]:
+        """The hosts whose interface is limited, in wall-clock bit/s."""
+        return {
+            host.name: host.interface_bps * self.time_scale
+            for host in self.hosts.values()
+            if host.interface_bps is not None
+        }
+
+    def rates_only(self) -> Scenario:
+        """The same without what takes netem: rates and cuts are left."""
+        plain = {
+            link: LinkShape(shape.rate_bps, burst_bytes=shape.burst_bytes, cut=shape.cut)
+            for link, shape in self.links.items()
+        }
+        events = tuple(msgspec.structs.replace(event, effect=event.effect.rates_only()) for event in self.events)
+        return msgspec.structs.replace(self, links=plain, events=events)
+
+    def wall_shapes(self) -> dict[Link, LinkShape]:
+        """Every link's shape at the start as a testbed takes it: rates times the time scale, delays divided by it."""
+        scale = self.time_scale
+        return {
+            link: msgspec.structs.replace(
+                shape, rate_bps=shape.rate_bps * scale, delay_s=shape.delay_s / scale, jitter_s=shape.jitter_s / scale
+            )
+            for link, shape in self.links.items()
+        }
+
+
+def read_scenario(
+    path: str | os.PathLike[str], *, time_scale: float | None = None, seed: int | None = None
+) -> Scenario:
+    """The scenario in a file; ``time_scale`` and ``seed`` take the place of the file's.
+
+    Raises UsageError: one line with file and line, what is wrong, and what to do.
+    """
+    root = read_toml(path, "a scenario file")
+    values = root.read(_ROOT)
+    hosts = read_hosts(root)
+    chosen = values.get("seed", 1) if seed is None else seed
+    reader = LinkReader(root, hosts, chosen)
+    links, traces = reader.links()
+    if time_scale is not None and not 0 < time_scale < math.inf:
+        raise UsageError(f"the time scale is {time_scale:g}; it must be above 0")
+    return Scenario(
+        name=values.get("name") or os.path.splitext(os.path.basename(path))[0],
+        hosts=reader.hosts,
+        links=links,
+        traces=traces,
+        events=read_events(root, hosts, values.get("duration", DURATION_S)),
+        time_scale=values.get("time_scale", 1.0) if time_scale is None else time_scale,
+        layer=values.get("layer", 3),
+        seed=chosen,
+        duration_s=values.get("duration", DURATION_S),
+    )
+
+
+def _duration(value: object) -> float:
+    found = seconds(value)
+    if found <= 0:
+        raise UsageError("a scenario lasts longer than 0 s")
+    return found
+
+
+def _layer(value: object) -> int:
+    if value not in (2, 3):
+        raise UsageError(f"{value!r} is neither 3 (rates count IP packets) nor 2 (Ethernet frames)")
+    return whole(value)
+
+
+def _anything(value: object) -> object:
+    return value  # read by those who know how
+
+
+_ROOT: dict[str, Reader] = {
+    "name": text,
+    "hosts": _anything,
+    "links": _anything,
+    "link": _anything,
+    "event": _anything,
+    "time_scale": above_zero,
+    "seed": whole,
+    "layer": _layer,
+    "duration": _duration,
+    **LIMITS,
+}

@@ -1,0 +1,105 @@
+"""Grids and pools of traces by name, and the sites in them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from thalweg.emulation.scenarios.data_sets import TraceSet, find_set, known_sets, place, read_grid, read_traces
+from thalweg.emulation.traces import BandwidthTrace
+from thalweg.middleware.errors import TraceError, UsageError
+
+
+def test_square_grids_and_pairs_are_read_alike(tmp_path: Path) -> None:
+    (tmp_path / "square.csv").write_text("node,a,b,c\na,0,20,\nb,22,0,40\nc,30,,0\n")
+    (tmp_path / "pairs.csv").write_text("src,dst,rtt_ms\r\na,b,20\r\nb,a,22\r\nc,a,30\r\nb,c,40\r\n")
+    for name in ("square", "pairs"):
+        grid = read_grid(tmp_path / f"{name}.csv", "latency")
+        assert set(grid.sites.names) == {"a", "b", "c"}
+        measured = [grid.value(*pair) for pair in (("a", "b"), ("b", "a"), ("c", "a"), ("b", "c"))]
+        assert measured == pytest.approx([0.020, 0.022, 0.030, 0.040])
+        assert grid.value("a", "c") == pytest.approx(0.030)  # a round trip, measured from the other end
+        assert (grid.median, grid.mean) == pytest.approx((0.026, 0.028))
+    (tmp_path / "rates.csv").write_text("src,dst,bandwidth_bps\na,b,1e6\nb,a,\n")
+    rates = read_grid(tmp_path / "rates.csv", "throughput")
+    assert rates.value("a", "b") == 1e6
+    assert rates.value("b", "a") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("src,dst,bandwidth_bps\na,b,1\n", r"x.csv:1: .*not 'src,dst,rtt_ms'"),
+        ("src,dst,rtt_ms\na,b,fast\n", r"x.csv:2: 'a,b,fast' is not source"),
+        ("src,dst,rtt_ms\na,b,1\na,b,2\n", r"x.csv:3: the pair a → b stands there twice"),
+        ("src,dst,rtt_ms\na,b,-1\n", r"a → b is -1; it must be at least 0"),
+        ("src,dst,rtt_ms\na,a,1\n", r"nothing is measured between two sites"),
+        ("node,a,b\na,0,1\n", r"2 sites and 1 rows; a grid is square"),
+        ("node,a,b\na,0,1\nc,1,0\n", r"x.csv:3: this is not the row of 'b'"),
+        ("node,a,b\na,0,x\nb,1,0\n", r"x.csv:2: could not convert"),
+        ("node,a,a\na,0,1\na,1,0\n", r"every site needs a name of its own"),
+    ],
+)
+def test_what_is_no_grid_is_refused_at_its_line(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(TraceError, match=says):
+        read_grid(tmp_path / "x.csv", "latency")
+
+
+def test_sites_are_found_however_they_are_written(tmp_path: Path) -> None:
+    assert place("aws:eu-west-1") == place("eu-west-1_aws") == ("eu-west-1", "aws")
+    assert place("n17") == ("n17", "")
+    (tmp_path / "x.csv").write_text("src,dst,rtt_ms\naws:east,gcp:east,1\ngcp:west,aws:north,2\n")
+    sites = read_grid(tmp_path / "x.csv", "latency").sites
+    assert sites.find("north_aws") == sites.find("north") == "aws:north"
+    assert sites.find("gcp:north") is None
+    assert sites.find("east") is None  # of which provider?
+    assert sites.find("east_gcp") == "gcp:east"
+
+
+def test_traces_know_their_pairs() -> None:
+    flat = [BandwidthTrace(name, np.zeros(1), np.ones(1)) for name in ("b2_x__y", "b1_x__y", "p/y_aws__x__2", "plain")]
+    pool = TraceSet("set", flat)
+    assert pool.pairs == {("x", "y"): {"b2": flat[0], "b1": flat[1]}, ("y_aws", "x"): {"2": flat[2]}}
+    assert pool.sites.names == ("x", "y", "y_aws")
+    assert pool.batches == ["2", "b1", "b2"]
+    assert read_traces(None, 3).pool[0] == read_traces(None, 3).pool[0] != read_traces(None, 4).pool[0]
+
+
+def test_sets_are_found_beside_the_file_then_in_the_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("mine/own", "all/bandwidth/cars", "all/latency", "all/throughput"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in ("mine/near.csv", "all/latency/near.csv", "all/latency/far.csv"):
+        (tmp_path / file).write_text("")
+    mine = tmp_path / "mine"
+    monkeypatch.delenv("THALWEG_TRACES", raising=False)
+    with pytest.raises(UsageError, match="set THALWEG_TRACES"):
+        find_set("far", "latency", mine)
+    assert known_sets("latency") == {}
+    monkeypatch.setenv("THALWEG_TRACES", str(tmp_path / "all"))
+    assert find_set("near", "latency", mine) == find_set("near.csv", "latency", mine) == mine / "near.csv"
+    assert find_set("far", "latency", mine) == tmp_path / "all/latency/far.csv"
+    assert find_set("own", "bandwidth", mine) == mine / "own"
+    assert find_set("cars", "bandwidth", mine) == tmp_path / "all/bandwidth/cars"
+    assert set(known_sets("latency")) == {"near", "far"}
+    for name, kind, says in [("farr", "latency", "did you mean 'far'"), ("far", "bandwidth", "latency = 'far'")]:
+        with pytest.raises(UsageError, match=says):
+            find_set(name, kind, mine)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif("THALWEG_TRACES" not in os.environ, reason="THALWEG_TRACES names no data sets")
+def test_the_real_sets_are_read() -> None:
+    sizes = {}
+    for kind in ("latency", "throughput"):
+        for name, path in known_sets(kind).items():
+            grid = read_grid(path, kind)  # type: ignore[arg-type]
+            sizes[name] = (len(grid.sites.names), len(grid.measured))
+    assert sizes["planetlab490_median"] == (490, 490 * 489)
+    assert sizes["skyplane_2022"] == (69, 4692)
+    assert sizes["wanify_aws_8region_median"] == (8, 56)
+    pool = read_traces(known_sets("bandwidth")["wanify_aws"], 1)
+    assert (len(pool.sites.names), len(pool.pairs)) == (7, 42)
+    assert pool.sites.find("aws:eu-west-1") == "eu-west-1"

@@ -1,0 +1,53 @@
+"""Times, shares and sizes as people write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thalweg.emulation.scenarios import quantities
+from thalweg.emulation.scenarios.quantities import format_time, rate_bps, seconds, share, size_bytes
+from thalweg.middleware.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("read", "value", "expected"),
+    [
+        (seconds, "20ms", 0.02), (seconds, " 1.5 h ", 5400.0), (seconds, "2MIN", 120.0), (seconds, 3, 3.0),
+        (seconds, "5us", 5e-6), (seconds, "1e-1s", 0.1), (seconds, "2d", 172_800.0), (seconds, 0, 0.0),
+        (share, "1%", 0.01), (share, 0.25, 0.25), (share, "0.5", 0.5), (share, "0.1 %", 0.001),
+        (size_bytes, "16kb", 16_384), (size_bytes, "1g", 2**30), (size_bytes, 1500, 1500), (size_bytes, "0.5k", 512),
+        (rate_bps, "0.2mbit", 2e5), (rate_bps, 64_000, 64e3),
+    ],
+)  # fmt: skip
+def test_quantities_are_read(read: Any, value: Any, expected: float) -> None:
+    assert read(value) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("read", "value", "says"),
+    [
+        (seconds, "5m", "write it as 20ms"), (seconds, "3", "not a time"), (seconds, -1, "at least 0"),
+        (seconds, True, "not a time"), (seconds, ["1s"], "not a time"), (seconds, float("nan"), "finite"),
+        (seconds, "1e999s", "not a time"), (share, "100%", "below 100%"), (share, 1, "below 100%"),
+        (share, "1 in 7", "write it as 1%"), (size_bytes, "16 kbit", "write it as 16kb"), (size_bytes, 0, "less than"),
+        (rate_bps, "0mbit", "above 0"), (rate_bps, "fast", "not a rate"), (rate_bps, [1], "not a rate"),
+    ],
+)  # fmt: skip
+def test_what_is_no_quantity_is_refused_with_the_way_to_write_it(read: Any, value: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        read(value)
+
+
+@given(st.floats(1e-4, 1e6))
+def test_times_for_people_read_back(time_s: float) -> None:
+    shown = format_time(time_s)
+    assert seconds(shown) == pytest.approx(time_s, rel=6e-3)
+
+
+def test_times_without_a_figure() -> None:
+    assert [format_time(value) for value in (0.0, float("inf"))] == ["0 s", "for ever"]
+    assert quantities.seconds("0.5ms") == 0.0005

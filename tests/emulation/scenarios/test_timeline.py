@@ -1,0 +1,206 @@
+"""Events become changes of links: overlaps, repetition, chance, and their way into a testbed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from thalweg.emulation.effects import NEUTRAL, Effect
+from thalweg.emulation.replay import Change
+from thalweg.emulation.scenarios.events import CUT, Event
+from thalweg.emulation.scenarios.file import Scenario, read_scenario
+from thalweg.emulation.scenarios.timeline import apply, by_link, combined, compile_timeline, rates_over_time
+from thalweg.emulation.testbed import LinkShape, open_testbed
+from thalweg.middleware.errors import UsageError
+
+HEAD = 'hosts = ["client", "h1", "h2"]\n[links]\nrate = "1mbit"\ndelay = "20ms"\n'
+
+
+def scenario(folder: Path, events: str, head: str = HEAD) -> Scenario:
+    (folder / "wan.toml").write_text(head + events)
+    return read_scenario(folder / "wan.toml")
+
+
+def event(kind: str, at: float, **fields: Any) -> str:
+    rows = "".join(
+        f"{key.rstrip('_')} = {str(value).lower() if isinstance(value, bool) else repr(value)}\n"
+        for key, value in fields.items()
+    )
+    return f'[[event]]\nkind = "{kind}"\nat = {at}\n{rows}'
+
+
+def test_later_events_win_figure_by_figure_factors_multiply_and_a_cut_wins(tmp_path: Path) -> None:
+    found = scenario(
+        tmp_path,
+        event("change", 10, for_=30, from_="h1", to="h2", factor=0.5, delay="1s")
+        + event("change", 20, for_=30, from_="h1", to="h2", factor=0.1, loss="1%", delay="2s")
+        + event("change", 25, for_=5, from_="h1", to="h2", rate="8mbit")
+        + event("outage", 35, for_=10, host="h2"),
+    )
+    changes = by_link(compile_timeline(found))
+    assert changes["h1", "h2"] == [
+        (10.0, Effect(0.5, delay_s=1.0)),
+        (20.0, Effect(0.05, delay_s=2.0, loss=0.01)),
+        (25.0, Effect(0.05, rate_bps=8e6, delay_s=2.0, loss=0.01)),
+        (30.0, Effect(0.05, delay_s=2.0, loss=0.01)),
+        (35.0, Effect(0.05, delay_s=2.0, loss=0.01, cut=True)),
+        (40.0, Effect(0.1, delay_s=2.0, loss=0.01, cut=True)),
+        (45.0, Effect(0.1, delay_s=2.0, loss=0.01)),
+        (50.0, NEUTRAL),
+    ]
+    assert changes["client", "h2"] == [(35.0, CUT), (45.0, NEUTRAL)]
+    assert ("client", "h1") not in changes
+    times = [change.at_s for change in compile_timeline(found)]
+    assert times == sorted(times)
+
+
+def test_a_flap_is_down_first_and_a_partition_spares_hosts_in_no_group(tmp_path: Path) -> None:
+    text = event("flap", 5, for_=7, from_="h1", to="h2", down=2, up=3)
+    text += event("partition", 100, groups=[["client"], ["h1"]])
+    changes = by_link(compile_timeline(scenario(tmp_path, text)))
+    assert changes["h1", "h2"] == [(5.0, CUT), (7.0, NEUTRAL), (10.0, CUT), (12.0, NEUTRAL)]
+    assert changes["client", "h1"] == changes["h1", "client"] == [(100.0, CUT)]  # for good
+    assert len(changes) == 3
+
+
+def test_what_repeats_without_an_end_ends_with_the_scenario(tmp_path: Path) -> None:
+    text = event("flap", 0, from_="h1", to="h2", down=2, up=3)
+    found = scenario(tmp_path, text, 'duration = "11s"\n' + HEAD)
+    cut, free = CUT, NEUTRAL
+    first = [(0.0, cut), (2.0, free), (5.0, cut), (7.0, free), (10.0, cut)]
+    assert by_link(compile_timeline(found))["h1", "h2"] == [*first, (11.0, free)]
+    assert by_link(compile_timeline(found, 13.0))["h1", "h2"] == [*first, (12.0, free)]
+    with pytest.raises(UsageError, match="shorter duration"):
+        compile_timeline(found, 1e8)
+
+
+def test_churn_is_the_same_every_time_and_as_long_as_asked(tmp_path: Path) -> None:
+    found = scenario(tmp_path, event("churn", 10, mean_up="2min", mean_down="30s"), 'duration = "20h"\n' + HEAD)
+    changes = compile_timeline(found)
+    assert changes == compile_timeline(found)
+    short = compile_timeline(found, 3600.0)
+    assert short[:-4] == changes[: len(short) - 4]
+    assert all(change.at_s > 10 for change in changes)
+    away = {host: [span for span in found.events[0].spans(72_000, 1, 0) if all(host in x for x in span[2])]
+            for host in ("client", "h1", "h2")}  # fmt: skip
+    assert away["client"] == []  # spared unless it is named
+    for host in ("h1", "h2"):
+        downs = [stop - start for start, stop, _ in away[host]]
+        assert len(downs) == pytest.approx(72_000 / 150, rel=0.15)
+        assert sum(downs) / len(downs) == pytest.approx(30, rel=0.2)
+        assert {link for _, _, links in away[host] for link in links} == {link for link in found.links if host in link}
+    assert [span[:2] for span in away["h1"]] != [span[:2] for span in away["h2"]]
+    assert (
+        compile_timeline(scenario(tmp_path, event("churn", 10, mean_up=120, mean_down=30), "seed = 2\n" + HEAD))
+        != changes
+    )
+    named = scenario(tmp_path, event("churn", 10, mean_up=120, mean_down=30, hosts=["client"]))
+    assert {host for host in ("h1", "h2") if (host, "client") not in by_link(compile_timeline(named))} == set()
+    assert ("h1", "h2") not in by_link(compile_timeline(named))
+
+
+EFFECTS = st.sampled_from([CUT, Effect(0.5), Effect(0.1, delay_s=0.1), Effect(rate_bps=5.0), Effect(delay_s=0.3)])
+SPANS = st.tuples(st.integers(0, 20), st.integers(1, 10) | st.just(float("inf")), EFFECTS)
+
+
+@given(st.lists(SPANS, max_size=7))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_at_every_moment_the_changes_say_what_holds(spans: list[tuple[int, float, Effect]]) -> None:
+    link = ("a", "b")
+    events = tuple(
+        Event(kind="change", at_s=at, until_s=at + held, links=(link,), effect=effect, who="", what="")
+        for at, held, effect in spans
+    )
+    one = Scenario(name="", hosts={}, links={link: LinkShape(1e6)}, traces={}, events=events)
+    found = by_link(compile_timeline(one)).get(link, [])
+    assert all(later[1] != earlier[1] for earlier, later in pairwise(found))
+    for moment in [i / 2 for i in range(70)]:
+        holds = combined(event.effect for event in events if event.at_s <= moment < event.until_s)
+        assert next((effect for at_s, effect in reversed(found) if at_s <= moment), NEUTRAL) == holds
+
+
+def test_rates_over_time_have_the_floor_that_testbeds_have(tmp_path: Path) -> None:
+    text = event("change", 10, for_=10, from_="h1", to="h2", factor=0.001) + event("outage", 15, for_=1, host="h2")
+    found = scenario(tmp_path, text, "time_scale = 10\n" + HEAD)
+    rates = rates_over_time(found, compile_timeline(found))
+    assert [rates["h1", "h2"].rate_at(t_s) for t_s in (0, 12, 15, 17, 20)] == [1e6, 6400, 0, 6400, 1e6]
+    assert rates["h2", "h1"].bits_between(0, 20) == pytest.approx(19e6)
+
+
+class Recorder:
+    """A testbed that keeps what it is asked."""
+
+    backend = "recorder"
+
+    def __init__(self) -> None:
+        self.shaped: dict[Any, LinkShape] = {}
+        self.replayed: list[Any] = []
+        self.changed: list[Change] = []
+        self.limits: dict[str, float] = {}
+
+    def shape(self, links: dict[Any, LinkShape]) -> None:
+        self.shaped |= links
+
+    def replay(self, traces: dict[Any, Any], time_scale: float, *, sample_interval_s: float | None) -> Any:
+        self.replayed = [traces, time_scale, sample_interval_s]
+        return SimpleNamespace(change=self._change)
+
+    def _change(self, changes: Iterable[Change]) -> None:
+        self.changed += changes
+
+    def limit_interfaces(self, limits_bps: dict[str, float]) -> None:
+        self.limits |= limits_bps
+
+
+def test_a_testbed_gets_shapes_limits_traces_and_changes(tmp_path: Path) -> None:
+    still = Recorder()
+    assert apply(scenario(tmp_path, ""), still) is None  # type: ignore[arg-type]
+    assert still.shaped["h1", "h2"] == LinkShape(1e6, 0.02)
+    head = 'time_scale = 2\ninterface_rate = "3mbit"\n' + HEAD
+    found = scenario(tmp_path, event("outage", 3, from_="h1", to="h2"), head)
+    moving = Recorder()
+    assert apply(found, moving, sample_interval_s=None) is not None  # type: ignore[arg-type]
+    assert moving.limits == dict.fromkeys(("client", "h1", "h2"), 6e6)
+    assert moving.shaped["h1", "h2"] == LinkShape(2e6, 0.01)
+    traces, *more = moving.replayed
+    assert {link: trace.mean_bps for link, trace in traces.items()} == {("h1", "h2"): 1e6}
+    assert more == [2.0, None]
+    assert moving.changed == [Change(3.0, ("h1", "h2"), CUT)]
+    with pytest.raises(UsageError, match="cannot limit interfaces; leave out interface_rate"):
+        apply(found, open_testbed("loopback", list(found.hosts)))
+
+
+@pytest.mark.netns
+def test_events_come_to_pass_on_namespaces_and_are_undone_by_the_next_start(tmp_path: Path) -> None:
+    text = event("outage", 2, for_=4, from_="h1", to="h2") + event("change", 4, from_="h2", to="h1", factor=0.25)
+    found = scenario(tmp_path, text, "time_scale = 10\n" + HEAD.replace('delay = "20ms"\n', ""))
+    seen: dict[float, tuple[bool, float]] = {}
+    with open_testbed("netns", list(found.hosts)) as bed:
+        handle = apply(found, bed, sample_interval_s=None)
+        assert handle is not None
+        t0_s = handle.start()
+        while (at_s := time.monotonic() - t0_s) < 0.75:
+            seen[at_s] = look(bed)
+        late = handle.statistics()
+        handle.start()
+        assert look(bed) == (False, 1e7)
+    for at_s, (cut, rate_bps) in seen.items():
+        if all(abs(at_s - edge) > 0.05 for edge in (0.2, 0.4, 0.6)):
+            assert cut == (0.2 <= at_s < 0.6)
+            assert rate_bps == (2.5e6 if at_s >= 0.4 else 1e7)
+    assert late.steps == 3
+    assert late.lag_max_s < 0.1
+
+
+def look(bed: Any) -> tuple[bool, float]:
+    """Whether h1 → h2 is cut now, and the rate of h2 → h1."""
+    bed.status()
+    return bed.shapes["h1", "h2"].cut, bed.shapes["h2", "h1"].rate_bps
