@@ -112,9 +112,10 @@ def host_command(
     time_scale: float = 1.0,
     records: Path | None = None,
     insecure: bool = False,
+    python: str = sys.executable,
 ) -> list[str]:
-    """The command that starts a host process which ends with its parent."""
-    command = [sys.executable, "-m", "thalweg.middleware.daemon", "--name", name, "--listen", listen, "--with-parent"]
+    """The command that starts a host process which ends with its parent; ``python`` is the interpreter there."""
+    command = [python, "-m", "thalweg.middleware.daemon", "--name", name, "--listen", listen, "--with-parent"]
     command += ["--time-scale", repr(time_scale)]
     for package in allow:
         command += ["--allow", package]

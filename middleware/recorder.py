@@ -14,8 +14,9 @@ _FLUSH_ROWS = 256
 
 
 class Recorder:
-    """Appends records to ``path``; without a path it takes them and forgets them. Raises UsageError for one that
-    cannot be written.
+    """Appends records to ``path``, whose folder it makes; without a path it takes them and forgets them.
+
+    Raises UsageError for one that cannot be written.
 
     A record has ``t`` (seconds of emulated time since its run's start), ``wall`` (Unix time), ``host``,
     ``placement`` (the run's label), ``kind``, and the kind's own fields.
@@ -25,6 +26,8 @@ class Recorder:
         self._host = host
         self._scale = time_scale
         try:
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
             self._file = None if path is None else path.open("ab")
         except OSError as error:
             raise UsageError(f"cannot write the records {path}: {error.strerror}") from None

@@ -1,0 +1,195 @@
+"""The Docker engine: reaching it, what of ours it has, and removing that.
+
+Everything made here carries labels: which testbed it belongs to, whose that is, and which process holds it (the
+testbed's supervisor). What has no such label is never touched, nor what a process still holds. A process is named by
+its number, its start time and the kernel's boot, so that a number used again is not taken for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+from thalweg.emulation import processes
+from thalweg.emulation.processes import KEPT
+from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError
+
+LABEL = "io.thalweg"
+RUN, USER, HOST = f"{LABEL}.testbed", f"{LABEL}.user", f"{LABEL}.host"
+HOLDER, LAUNCHER = f"{LABEL}.holder", f"{LABEL}.launcher"
+ENGINE_S = 60
+REMOVALS = 20  # rounds; a container that was being made while its maker died may appear after the first
+
+
+def sdk() -> tuple[Any, Any]:
+    """The ``docker`` package and a client of the engine; CapabilityError says what is missing."""
+    import docker
+
+    return docker, _client()
+
+
+@cache
+def _client() -> Any:
+    import docker
+
+    try:
+        client = docker.from_env(timeout=ENGINE_S, max_pool_size=16)
+        client.ping()
+    except docker.errors.DockerException as error:
+        raise explained(error, "reaching the engine") from None
+    return client
+
+
+def explained(error: Exception, doing: str) -> ThalwegError:
+    """What an error of the SDK means to the user."""
+    text = " ".join(str(getattr(error, "explanation", None) or error).split())
+    where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    if "Permission denied" in text or "PermissionError" in text:
+        return CapabilityError(
+            f"no permission to use the Docker engine at {where}; run as root, join the group docker"
+            " (usermod -aG docker USER, then log in again), or use --testbed netns, which needs neither"
+        )
+    if "Error while fetching server API version" in text or "Connection refused" in text:
+        return CapabilityError(
+            f"no Docker engine answers at {where}; start it (systemctl start docker, or dockerd),"
+            " set DOCKER_HOST, or use --testbed netns"
+        )
+    return TestbedError(f"{doing}: the Docker engine says: {text}")
+
+
+def engine_may_have_ours() -> bool:
+    """Whether there is an engine to be asked for leftovers at all."""
+    where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    return not where.startswith("unix://") or os.access(where.removeprefix("unix://"), os.R_OK | os.W_OK)
+
+
+def labels(run_id: str, holder: int) -> dict[str, str]:
+    """The labels of everything that this process makes for a testbed; ``holder``: its supervisor's number."""
+    return {
+        RUN: run_id,
+        USER: str(os.getuid()),
+        HOLDER: processes.identity(holder),
+        LAUNCHER: processes.identity(os.getpid()),
+    }
+
+
+def is_held(marks: dict[str, str]) -> bool:
+    """Whether something belongs to a testbed that lives: one that was kept, or whose launcher still runs."""
+    holder = processes.living(marks.get(HOLDER, ""))
+    return holder is not None and (
+        processes.living(marks.get(LAUNCHER, "")) is not None or processes.name(holder) == KEPT
+    )
+
+
+def remove(run_id: str) -> bool:
+    """Remove the containers and networks of a testbed; whether there were any. Idempotent.
+
+    Raises TestbedError when the engine does not let them go.
+    """
+    docker, client = sdk()
+    wanted = {"label": [f"{RUN}={run_id}"]}
+    found = False
+    last: Exception | None = None
+    for _ in range(REMOVALS):
+        containers = client.api.containers(all=True, quiet=True, filters=wanted)
+        networks = client.api.networks(filters=wanted)
+        if not containers and not networks:
+            return found
+        found = True
+        last = _each(docker, (one["Id"] for one in containers), client.api.remove_container, v=True, force=True) or last
+        last = _each(docker, (one["Id"] for one in networks), client.api.remove_network) or last
+    raise explained(last or RuntimeError("it goes on listing them"), f"removing testbed {run_id}")
+
+
+def _each(docker: Any, identities: Iterable[str], call: Any, **how: Any) -> Exception | None:
+    """Remove things at once; those gone already are fine. The last refusal, if any."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def one(identity: str) -> Exception | None:
+        try:
+            call(identity, **how)
+        except docker.errors.NotFound:
+            return None
+        except docker.errors.APIError as error:  # being removed by another, or still in use
+            return error  # type: ignore[no-any-return]
+        return None
+
+    with ThreadPoolExecutor(8) as pool:
+        return next((error for error in pool.map(one, list(identities)) if error is not None), None)
+
+
+def leftovers() -> dict[str, int | None]:
+    """Testbeds of this user of which the engine has something though nobody holds them any more.
+
+    With the number of the supervisor, where that is still about to remove them.
+    """
+    _, client = sdk()
+    wanted = {"label": [RUN, f"{USER}={os.getuid()}"]}
+    things = [*client.api.containers(all=True, filters=wanted), *client.api.networks(filters=wanted)]
+    marks = [one["Labels"] for one in things if not is_held(one["Labels"])]
+    return {one[RUN]: processes.living(one.get(HOLDER, "")) for one in marks}
+
+
+def last_lines(container: Any, count: int = 3) -> str:
+    """The last lines that a container's own process wrote, in one; empty when it wrote none."""
+    said = container.logs(tail=count).decode(errors="replace").split("\n")
+    return " / ".join(line.strip() for line in said if line.strip())
+
+
+def containers_of(run_id: str) -> dict[str, Any]:
+    """The containers of a testbed by host, running or not."""
+    docker, client = sdk()
+    try:
+        found = client.containers.list(all=True, filters={"label": [f"{RUN}={run_id}"]}, ignore_removed=True)
+    except docker.errors.DockerException as error:
+        raise explained(error, f"looking for testbed {run_id}") from None
+    return {one.labels[HOST]: one for one in found}
+
+
+def wait_ended(container: Any, timeout_s: int) -> None:
+    """Wait until a container no longer runs, so long at most."""
+    docker, client = sdk()
+    with suppress(docker.errors.APIError, OSError):  # a time-out is an OSError of the transport
+        client.api.wait(container.id, timeout=timeout_s, condition="not-running")
+
+
+def ended(container: Any) -> str:
+    """Why a container no longer runs, in a few words; empty while it runs."""
+    container.reload()
+    state = container.attrs["State"]
+    if state["Running"]:
+        return ""
+    said = last_lines(container)
+    parts = (
+        f"status {state['ExitCode']}",
+        "out of memory" if state.get("OOMKilled") else "",
+        state.get("Error", ""),
+        f"last lines: {said}" if said else "",
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def own_container_pid(container: Any) -> int:
+    """The number of a running container's first process on this machine.
+
+    Raises CapabilityError where it is not a process of this machine that we may enter.
+    """
+    pid = int(container.attrs["State"]["Pid"])
+    try:
+        same = os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net")
+    except PermissionError:
+        raise CapabilityError(
+            "shaping the links of containers needs root on the engine's machine: run as root (sudo), or use"
+            " --testbed netns, which needs none"
+        ) from None
+    except FileNotFoundError:
+        same = True
+    if same:  # some other process has this number here
+        raise CapabilityError(
+            "the Docker engine is not on this machine (its containers' processes are not here), so their links cannot"
+            " be shaped; run thalweg where the engine runs"
+        )
+    return pid

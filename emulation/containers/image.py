@@ -1,0 +1,282 @@
+"""The image that every emulated host runs: its wheelhouse, its base, and building it without a network.
+
+The wheelhouse holds Thalweg itself, as it is installed here, and what a host imports of its dependencies (no Spark, no
+plots), for the base image's Python. It is fetched with pip, which knows this machine's indexes and proxies; what is
+built from it needs neither.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from importlib.metadata import distribution, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import thalweg
+from thalweg.emulation.containers.engine import LABEL, explained, sdk
+from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
+
+DEFAULT_BASE = "python:3.11-slim-bookworm"
+OWN_BASE = "thalweg-base:bookworm"
+BASE_PACKAGES = "python3,python3-venv,iproute2"
+CODE_LABEL = f"{LABEL}.code"
+HOST_LIBRARIES = ("pyzmq", "msgspec", "numpy", "pillow", "psutil", "typer", "rich")
+"""What host processes and the client's worker import, directly or through ``thalweg`` itself."""
+OLDEST_PYTHON = (3, 11)
+OLDEST_GLIBC = 17  # manylinux2014 is glibc 2.17
+BUILD_S = 900
+_ABOUT_BASE = (
+    "import json, os, platform, sys, venv, ensurepip;"
+    "print(json.dumps([sys.version_info[:2], os.confstr('CS_GNU_LIBC_VERSION'), platform.machine()]))"
+)
+
+Tell = Callable[[str], None]
+
+
+class Built(msgspec.Struct, frozen=True):
+    """An image: its name, identity, size, and what it was built on."""
+
+    image: str
+    id: str
+    base: str
+    size_bytes: int
+
+
+def default_image() -> str:
+    """The name of the image of this version."""
+    return f"thalweg:{version('thalweg')}"
+
+
+def build(
+    image: str | None = None,
+    base: str | None = None,
+    *,
+    wheelhouse: Path | None = None,
+    make_base: bool = False,
+    tell: Tell = lambda what: None,
+) -> Built:
+    """Build the image and return it. ``tell`` is told what is being done.
+
+    ``base``: an image with Python 3.11 or newer and venv; by default ``DEFAULT_BASE``, or ``OWN_BASE`` where the engine
+    has only that. ``make_base`` makes ``OWN_BASE`` from Debian packages with mmdebstrap. ``wheelhouse``: a folder of
+    wheels to take instead of fetching them. Raises CapabilityError without an engine or a base, TestbedError when
+    the build fails, UsageError for a base or wheelhouse that does not do.
+    """
+    docker, client = sdk()
+    name = image or default_image()
+    try:
+        if make_base:
+            tell(f"making the base {base or OWN_BASE} with mmdebstrap")
+            base = _make_base(client, base or OWN_BASE)
+        base = _find_base(docker, client, base, tell)
+        python, tags = _about(docker, client, base)
+        with tempfile.TemporaryDirectory(prefix="thalweg-image-") as folder:
+            context = Path(folder)
+            libraries = context / "wheelhouse" / "libraries"
+            libraries.mkdir(parents=True)
+            if wheelhouse is None:
+                tell(f"fetching wheels for Python {python}")
+                _fetch(libraries, python, tags)
+            else:
+                _copy(wheelhouse, libraries)
+            digest = write_own_wheel(libraries.parent)
+            shutil.copy(dockerfile(), context / "Dockerfile")
+            tell(f"building {name} on {base}, without a network")
+            _run_build(docker, client, context, name, base, digest)
+        found = client.images.get(name)
+        _forget_former(docker, client)
+    except docker.errors.DockerException as error:
+        raise explained(error, f"building {name}") from None
+    return Built(name, found.id, base, found.attrs["Size"])
+
+
+def dockerfile() -> Path:
+    """The Dockerfile: at the project's root, or installed beside this module."""
+    here = Path(__file__).resolve().parent
+    return next(path for path in (here.parents[1] / "Dockerfile", here / "Dockerfile") if path.is_file())
+
+
+def code_digest() -> str:
+    """What identifies the code that is installed here: the same for the same sources."""
+    return _digest({name: path.read_bytes() for name, path in _sources()})
+
+
+def _digest(parts: Mapping[str, bytes]) -> str:
+    whole = hashlib.sha256()
+    for name, data in parts.items():
+        whole.update(f"{name}\0{hashlib.sha256(data).hexdigest()}\n".encode())
+    return whole.hexdigest()
+
+
+def check_code(client: Any, image: str) -> None:
+    """Raise UsageError when an image holds other code than is installed here; its processes would not fit ours."""
+    found = client.images.get(image).labels.get(CODE_LABEL)
+    if found is None:
+        raise UsageError(
+            f"image {image} was not made by `thalweg testbed build`; build it, or base yours on that image"
+        )
+    if found != code_digest():
+        raise UsageError(f"image {image} holds another state of Thalweg than is installed here: thalweg testbed build")
+
+
+# --- the base ---------------------------------------------------------------------------------------
+
+
+def _find_base(docker: Any, client: Any, base: str | None, tell: Tell) -> str:
+    for name in (base,) if base else (DEFAULT_BASE, OWN_BASE):
+        with suppress(docker.errors.ImageNotFound):
+            client.images.get(name)
+            return name
+    wanted = base or DEFAULT_BASE
+    tell(f"pulling {wanted}")
+    try:
+        client.images.pull(wanted)
+    except docker.errors.DockerException as error:
+        why = getattr(error, "explanation", None) or str(error)
+        raise CapabilityError(
+            f"the engine has no image {wanted} and cannot pull it ({' '.join(str(why).split())}); name one that it has"
+            " with --base-image (Python 3.11 with venv), or make one from Debian packages with --make-base"
+        ) from None
+    return wanted
+
+
+def _make_base(client: Any, name: str) -> str:
+    """A minimal Debian with Python as an image of its own, from packages alone."""
+    if shutil.which("mmdebstrap") is None:
+        raise CapabilityError("--make-base needs mmdebstrap: apt-get install mmdebstrap (Debian or Ubuntu)")
+    with tempfile.TemporaryDirectory(prefix="thalweg-base-") as folder:
+        archive = Path(folder) / "base.tar"
+        command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={BASE_PACKAGES}"]
+        command += ["--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*"]
+        command += ["--dpkgopt=path-exclude=/usr/share/man/*", "bookworm", str(archive)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines() or ["no reason given"]
+            raise TestbedError(f"mmdebstrap failed: {said[-1]}; see that Debian's packages can be fetched here")
+        repository, _, tag = name.partition(":")
+        client.api.import_image(src=str(archive), repository=repository, tag=tag or "latest")
+    return name
+
+
+def _about(docker: Any, client: Any, base: str) -> tuple[str, list[str]]:
+    """The base's Python ("3.11") and the platform tags of wheels that run on it."""
+    try:
+        said = client.containers.run(
+            base, ["python3", "-c", _ABOUT_BASE], network_mode="none", remove=True, labels={LABEL: "build"}
+        )
+    except docker.errors.ContainerError as error:
+        why = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:] or [str(error)]
+        raise UsageError(f"base image {base}: {why[0]}; it needs python3 with venv (python3-venv)") from None
+    except docker.errors.APIError as error:
+        raise UsageError(f"base image {base} has no python3 ({error.explanation}); choose another") from None
+    (major, minor), libc, machine = json.loads(said)
+    if (major, minor) < OLDEST_PYTHON:
+        raise UsageError(f"base image {base} has Python {major}.{minor}; Thalweg needs 3.11 or newer")
+    kind, _, number = (libc or "").partition(" ")
+    if kind != "glibc":
+        raise UsageError(f"base image {base} is not built on glibc ({libc}); choose one of Debian, Ubuntu or Fedora")
+    newest = int(number.split(".")[1])
+    tags = [f"manylinux_2_{n}_{machine}" for n in range(newest, OLDEST_GLIBC - 1, -1)]
+    return f"{major}.{minor}", [*tags, f"manylinux2014_{machine}", f"linux_{machine}"]
+
+
+# --- the wheelhouse ---------------------------------------------------------------------------------
+
+
+def _fetch(wheels: Path, python: str, tags: list[str]) -> None:
+    wanted = [f"{name}=={version(name)}" for name in HOST_LIBRARIES]  # as they were tested here
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--dest", str(wheels)]
+    command += ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
+    command += [f"--platform={tag}" for tag in tags]
+    done = subprocess.run([*command, *wanted], capture_output=True, text=True)
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module" in line]
+        raise TestbedError(
+            f"pip could not fetch the wheels: {(said or done.stderr.splitlines() or ['no reason given'])[0]};"
+            " see pip's index or proxy, or give wheels with --wheelhouse"
+        )
+
+
+def _copy(wheelhouse: Path, wheels: Path) -> None:
+    found = sorted(wheelhouse.glob("*.whl")) if wheelhouse.is_dir() else []
+    have = {path.name.split("-")[0].lower().replace("_", "-") for path in found}
+    missing = [name for name in HOST_LIBRARIES if name not in have]
+    if missing:
+        raise UsageError(
+            f"wheelhouse {wheelhouse} has no wheel of {', '.join(missing)}; fill it on a machine with an index:"
+            f" pip download --only-binary=:all: --dest DIR {' '.join(HOST_LIBRARIES)}"
+        )
+    for path in found:
+        if not path.name.startswith("thalweg-"):
+            shutil.copy(path, wheels)
+
+
+def _sources() -> Iterator[tuple[str, Path]]:
+    """Name in the package and path of every file of Thalweg, in a fixed order."""
+    root = Path(thalweg.__file__).parent
+    for top in (root, *sorted(path for path in root.iterdir() if path.is_dir())):
+        for path in sorted(top.glob("*" if top == root else "**/*")):
+            if path.suffix in (".py", ".typed"):
+                yield f"thalweg/{path.relative_to(root)}", path
+
+
+def write_own_wheel(folder: Path) -> str:
+    """Thalweg as a wheel (binary distribution format, PEP 427), as it is installed here; the digest of its code.
+
+    Put together from the installed files: a build would need its build system, and so the network, and would need the
+    sources.
+    """
+    own = distribution("thalweg")
+    info = f"thalweg-{own.version}.dist-info"
+    parts = {name: path.read_bytes() for name, path in _sources()}
+    digest = _digest(parts)
+    for name in ("METADATA", "entry_points.txt"):
+        parts[f"{info}/{name}"] = (own.read_text(name) or "").encode()
+    parts[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: thalweg\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    record = [
+        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}"
+        for name, data in parts.items()
+    ]
+    parts[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
+    with zipfile.ZipFile(folder / f"thalweg-{own.version}-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, data in parts.items():
+            wheel.writestr(zipfile.ZipInfo(name), data)
+    return digest
+
+
+def _run_build(docker: Any, client: Any, context: Path, name: str, base: str, digest: str) -> None:
+    try:
+        client.images.build(
+            path=str(context),
+            tag=name,
+            buildargs={"BASE_IMAGE": base},
+            network_mode="none",
+            labels={LABEL: "image", CODE_LABEL: digest},
+            rm=True,
+            forcerm=True,
+            timeout=BUILD_S,
+        )
+    except docker.errors.BuildError as error:
+        said = [str(line.get("stream") or line.get("error") or "").strip() for line in error.build_log]
+        last = next((line for line in reversed(said) if "ERROR" in line or "rror:" in line), str(error))
+        raise TestbedError(f"building {name} failed: {' '.join(last.split())}") from None
+
+
+def _forget_former(docker: Any, client: Any) -> None:
+    """Remove what earlier builds left without a name, but for the newest stage, which makes the next build quick."""
+    for kind, kept in (("image", 0), ("stage", 1)):
+        nameless = client.api.images(filters={"dangling": True, "label": f"{LABEL}={kind}"})
+        for one in sorted(nameless, key=lambda one: -int(one["Created"]))[kept:]:
+            with suppress(docker.errors.APIError):  # a container still runs it
+                client.api.remove_image(one["Id"])

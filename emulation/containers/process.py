@@ -1,0 +1,167 @@
+"""A process in a container, over the engine's exec, with the standard streams of a local one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from thalweg.emulation.containers.engine import explained, sdk
+from thalweg.emulation.supervisor_client import Redirect, TestbedProcess, stream_descriptors
+from thalweg.middleware.errors import TestbedError
+
+CHUNK = 1 << 16
+STATUS_S = 5.0  # the engine knows how a process ended a moment after its streams have closed
+REFUSED = b"OCI runtime exec failed"
+
+
+class ContainerProcess(TestbedProcess):
+    """Like ``TestbedProcess``. Signals come from outside, which takes root where the container's user is another."""
+
+    def __init__(
+        self,
+        container: Any,
+        host: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str | None,
+        redirects: tuple[Redirect, Redirect, Redirect],
+        *,
+        terminal: bool = False,
+    ) -> None:
+        """Start ``argv``; what cannot be executed says so and ends with 126 or 127. ``terminal``: give it one."""
+        self._prepare(host, argv)
+        self._container = container
+        docker, client = sdk()
+        self._api = client.api
+        theirs, ours, to_close = stream_descriptors(redirects)
+        try:
+            made = self._api.exec_create(
+                container.id, list(argv), stdin=True, tty=terminal, environment=dict(env), workdir=cwd
+            )
+            self._exec = made["Id"]
+            self._stream = self._api.exec_start(self._exec, tty=terminal, socket=True)
+            self._socket: socket.socket = getattr(self._stream, "_sock", self._stream)
+            self._socket.settimeout(None)
+            self._ends = [os.dup(descriptor) for descriptor in theirs]
+        except docker.errors.DockerException as error:
+            for descriptor in ours.values():
+                os.close(descriptor)
+            raise explained(error, f"running {argv[0]!r} on {host!r}") from None
+        finally:
+            for descriptor in to_close:
+                os.close(descriptor)
+        for which, descriptor in ours.items():
+            setattr(self, ("stdin", "stdout", "stderr")[which], os.fdopen(descriptor, "rb" if which else "wb"))
+        self._terminal = terminal
+        for work in (self._send, self._receive):
+            threading.Thread(target=work, name=f"exec {host}", daemon=True).start()
+
+    def _send(self) -> None:
+        """Our input is the process's, until it ends."""
+        with suppress(OSError):
+            while piece := os.read(self._ends[0], CHUNK):
+                self._socket.sendall(piece)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def _receive(self) -> None:
+        """What the process writes is ours; the end of the stream is its end, or its container's."""
+        first = True
+        with suppress(OSError):
+            while frame := self._frame():
+                which, piece = frame
+                if first and piece.startswith(REFUSED):
+                    which, piece = 2 if not self._terminal else 1, self._refusal(piece)
+                first = False
+                self._write(self._ends[which], piece)
+        status = self._final_status()
+        for descriptor in self._ends[1:]:
+            os.close(descriptor)
+        for connection in (self._stream, self._socket):
+            with suppress(OSError):
+                connection.close()
+        self._end(status)
+
+    def _refusal(self, said: bytes) -> bytes:
+        """The engine's words for a program that cannot be started, which come as its output, in ours."""
+        why = said.decode(errors="replace").strip().rpartition(": unknown")[0].rpartition(": ")[2]
+        return f"thalweg: cannot run {self.args[0]!r} on {self.host!r}: {why}\n".encode()
+
+    @staticmethod
+    def _write(descriptor: int, piece: bytes) -> None:
+        view = memoryview(piece)
+        with suppress(BrokenPipeError):  # nobody reads any more: the process may go on
+            while view:
+                view = view[os.write(descriptor, view) :]
+
+    def _frame(self) -> tuple[int, bytes] | None:
+        """The next piece of output and which stream it is of (Docker Engine API, "Stream format")."""
+        if self._terminal:
+            piece = self._socket.recv(CHUNK)
+            return (1, piece) if piece else None
+        header = self._exactly(8)
+        if len(header) < 8:
+            return None
+        which, size = struct.unpack(">BxxxI", header)
+        return which, self._exactly(size)
+
+    def _exactly(self, size: int) -> bytes:
+        found = b""
+        while len(found) < size and (piece := self._socket.recv(size - len(found))):
+            found += piece
+        return found
+
+    def _inspected(self) -> Mapping[str, Any]:
+        docker, _ = sdk()
+        try:
+            return self._api.exec_inspect(self._exec)  # type: ignore[no-any-return]
+        except docker.errors.APIError:
+            return {"Running": False, "ExitCode": None, "Pid": 0}  # its container has been removed
+
+    def _inspected_when(self, settled: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
+        """What the engine knows of the process, once that is ``settled`` or a few seconds have passed."""
+        stop = time.monotonic() + STATUS_S
+        while not settled(found := self._inspected()) and time.monotonic() < stop:
+            time.sleep(0.01)  # the engine has no event to wait for here
+        return found
+
+    def _final_status(self) -> int:
+        found = self._inspected_when(lambda one: not one["Running"])
+        code = found["ExitCode"]
+        if code is None or found["Running"]:
+            return -signal.SIGKILL
+        return 128 - code if 128 < code <= 128 + signal.SIGRTMAX else int(code)
+
+    def _running(self) -> int | None:
+        """The process's number on this machine, once it has one; None when it has ended."""
+        if self._status is not None:
+            return None
+        found = self._inspected_when(lambda one: one["Pid"] or one["ExitCode"] is not None)
+        return found["Pid"] or None if found["Running"] else None
+
+    @property
+    def pid(self) -> int | None:
+        """The process's number on this machine; None once it has ended."""
+        return self._running()
+
+    def send_signal(self, number: int) -> None:
+        if (pid := self._running()) is not None:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                return
+            except PermissionError:
+                raise TestbedError(f"signals to processes on {self.host!r} need root on this machine") from None
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Tell the process's terminal its size."""
+        docker, _ = sdk()
+        with suppress(docker.errors.APIError):
+            self._api.exec_resize(self._exec, height=rows, width=columns)

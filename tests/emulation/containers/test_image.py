@@ -1,0 +1,84 @@
+"""The image: the wheel that goes into it, and what is said when it cannot be built."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from thalweg.emulation.containers import engine as docker_engine
+from thalweg.emulation.containers import image as docker_image
+from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
+
+
+def test_our_wheel_installs_and_is_what_is_installed_here(tmp_path: Path) -> None:
+    digest = docker_image.write_own_wheel(tmp_path)
+    (wheel,) = tmp_path.glob("thalweg-*-py3-none-any.whl")
+    target = tmp_path / "there"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]
+    subprocess.run([*command, "--disable-pip-version-check", str(wheel)], check=True, capture_output=True)
+    ask = "import thalweg; from thalweg.emulation.containers import image;print(thalweg.__file__, image.code_digest())"
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", ask],
+        env={"PYTHONPATH": str(target)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert said[0] == str(target / "thalweg" / "__init__.py")
+    assert said[1] == digest
+    assert (target / "thalweg" / "py.typed").exists()
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert "thalweg/middleware/daemon.py" in names
+    assert any(name.endswith("entry_points.txt") for name in names)
+    assert not any("test" in name.split("/")[1] for name in names)
+
+
+def test_the_dockerfile_is_found_and_copies_what_is_prepared() -> None:
+    text = docker_image.dockerfile().read_text()
+    assert "COPY wheelhouse/libraries" in text
+    assert "USER thalweg" in text
+    assert "HEALTHCHECK" in text
+
+
+def test_a_wheelhouse_must_have_all(tmp_path: Path) -> None:
+    (tmp_path / "numpy-2.0-cp311-cp311-linux_x86_64.whl").touch()
+    with pytest.raises(UsageError, match="has no wheel of pyzmq, msgspec, pillow"):
+        docker_image._copy(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "remedy"),
+    [
+        ("Error while fetching server API version: ('Connection aborted.', PermissionError(13, 'Permission denied'))",
+         CapabilityError, "usermod -aG docker"),
+        ("Error while fetching server API version: ('Connection aborted.', FileNotFoundError(2, 'No such file'))",
+         CapabilityError, "dockerd"),
+        ("no space left on device", TestbedError, "no space left"),
+    ],
+)  # fmt: skip
+def test_what_the_engine_says_is_explained(said: str, kind: type[Exception], remedy: str) -> None:
+    error = docker_engine.explained(Exception(said), "building")
+    assert type(error) is kind
+    assert remedy in str(error)
+    assert "\n" not in str(error)
+
+
+def test_without_an_engine_the_way_out_is_named(tmp_path: Path) -> None:
+    code = "from thalweg.experiments.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "testbed", "up", "--backend", "docker", "--hosts", "2"],
+        env={"DOCKER_HOST": f"unix://{tmp_path}/none.sock", "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "no Docker engine answers at unix://" in done.stderr
+    assert "--testbed netns" in done.stderr
+    assert list((tmp_path / "thalweg").iterdir()) == []
