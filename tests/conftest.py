@@ -6,18 +6,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
 
 from thalweg.emulation.capabilities import Capabilities, Capability, probe
-from thalweg.middleware.errors import CapabilityError
+from thalweg.middleware.errors import CapabilityError, UsageError
 
 NEEDS = {
     "netns": "needs network namespaces and tc",
     "netem": "needs a kernel with sch_netem",
     "spark": "needs Java and PySpark",
     "docker": "needs a Docker engine",
+    "uml": "needs a User-Mode Linux kernel",
 }
 
 
@@ -51,6 +53,22 @@ def missing(need: str) -> str:
 @cache
 def _probed() -> Capabilities:
     return probe()
+
+
+@pytest.fixture(scope="session")
+def docker_image() -> Iterator[str]:
+    """The image of this state of Thalweg: the one that there is, or one built for these tests."""
+    from thalweg.emulation.containers import engine as docker_engine
+    from thalweg.emulation.containers import image as docker_image
+
+    docker, client = docker_engine.sdk()
+    try:
+        docker_image.check_code(client, docker_image.default_image())
+        yield docker_image.default_image()
+    except (docker.errors.ImageNotFound, UsageError):
+        name = docker_image.build("thalweg:tests").image
+        yield name
+        client.images.remove(name)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,0 +1,121 @@
+"""Finding a User-Mode Linux kernel on this machine: its program, its modules, and room for its memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from thalweg.middleware.errors import CapabilityError
+
+BINARIES = ("linux.uml", "linux")  # Debian's package user-mode-linux; a kernel built by hand
+MODULE_FOLDERS = ("/usr/lib/uml/modules", "/lib/modules", "/usr/lib/modules")
+MODULES = ("bridge", "veth", "sch_htb", "cls_u32", "sch_netem")  # what shaped links with delays need
+REMEDY = "apt-get install user-mode-linux"
+
+MEMORY_BYTES = (512 << 20, 2 << 30)  # at least, at most; of it only what is used is taken from the host
+
+
+class Files(NamedTuple):
+    """A kernel that can be booted, its version, and the modules it needs, in the order in which they are loaded."""
+
+    binary: str
+    version: str
+    modules: tuple[str, ...]
+
+
+@cache
+def inside_uml() -> bool:
+    """Whether this process itself runs in a User-Mode Linux kernel."""
+    try:
+        return "User Mode Linux" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
+def find_kernel() -> Files:
+    """The kernel on this machine, with its modules. CapabilityError says what is missing and how to get it."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise CapabilityError(
+            f"User-Mode Linux needs Linux on x86-64, this is {sys.platform} on {platform.machine()}; use --kernel host"
+        )
+    binary = next((path for name in BINARIES if (path := shutil.which(name))), None)
+    if binary is None:
+        raise CapabilityError(f"no User-Mode Linux kernel is installed; get it with: {REMEDY}")
+    try:
+        said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CapabilityError(f"{binary} is no kernel that runs here ({error}); get one with: {REMEDY}") from None
+    version = said.stdout.strip()
+    folders = [Path(folder, version) for folder in MODULE_FOLDERS if version]
+    folder = next((folder for folder in folders if (folder / "modules.dep").is_file()), None)
+    if folder is None:
+        raise CapabilityError(
+            f"{binary} ({version}) has no modules in {MODULE_FOLDERS[0]}/{version}; get them with: {REMEDY}"
+            " (make modules_install for a kernel of your own)"
+        )
+    return Files(binary, version, _modules(folder))
+
+
+def _modules(folder: Path) -> tuple[str, ...]:
+    """The files of all modules wanted, each after those it depends on; CapabilityError names one that is missing."""
+    depends: dict[str, list[str]] = {}
+    for line in (folder / "modules.dep").read_text().splitlines():
+        path, _, others = line.partition(":")
+        depends[path] = others.split()
+    files = {Path(path).name.partition(".")[0].replace("-", "_"): path for path in depends}
+    builtin_list = folder / "modules.builtin"
+    built_in = builtin_list.read_text() if builtin_list.is_file() else ""
+    ordered: dict[str, None] = {}
+
+    def add(path: str) -> None:
+        for other in depends.get(path, ()):
+            add(other)
+        ordered[path] = None
+
+    for name in MODULES:
+        if name in files:
+            add(files[name])
+        elif f"/{name}.ko" not in built_in:
+            raise CapabilityError(f"the kernel's module {name} is not in {folder}; reinstall it: {REMEDY}")
+    return tuple(str(folder / path) for path in ordered)
+
+
+def memory_for(free_bytes: int, host_bytes: int) -> int:
+    """How much memory to give the kernel, where its file's folder and the host have so much free; 0 if too little."""
+    least, most = MEMORY_BYTES
+    room = min(free_bytes * 9 // 10, host_bytes // 2) >> 20 << 20
+    return 0 if room < least else min(room, most)
+
+
+def find_memory() -> tuple[str, int]:
+    """The folder for the kernel's memory file, in memory if possible, and its size; CapabilityError if none has room.
+
+    The file is mapped to be executed, which some containers' /dev/shm forbids.
+    """
+    host_bytes = psutil.virtual_memory().available
+    found = []
+    for folder in dict.fromkeys(("/dev/shm", tempfile.gettempdir(), "/var/tmp")):
+        try:
+            room = os.statvfs(folder)
+        except OSError:
+            continue
+        free_bytes = room.f_bavail * room.f_frsize
+        if room.f_flag & os.ST_NOEXEC or not os.access(folder, os.W_OK | os.X_OK):
+            found.append(f"{folder}: nothing there can be executed")
+        elif size := memory_for(free_bytes, host_bytes):
+            return folder, size
+        else:
+            found.append(f"{folder}: {free_bytes >> 20} MiB free")
+    raise CapabilityError(
+        f"no room for the memory of a User-Mode Linux kernel, {MEMORY_BYTES[0] >> 20} MiB at least"
+        f" ({'; '.join(found)}); free some, or set TMPDIR to a folder with room"
+    )

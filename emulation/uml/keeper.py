@@ -1,0 +1,250 @@
+"""Testbeds that stay up inside a User-Mode Linux kernel: ``thalweg testbed up --kernel uml``.
+
+A keeper process holds the kernel, runs the same ``testbed up`` in it, and puts the testbed's state file and socket
+where ``detached`` looks for them. Behind the socket it speaks the protocol of ``supervisor`` by relaying it to
+the supervisor inside (see ``uml.relay``), so that ``status``, ``exec``, ``verify``, ``down`` and ``attach`` work as
+they do on the machine's own kernel.
+
+States:   starting --launcher gone--> ended;   starting --launcher says stay--> staying
+          staying --supervisor inside ends, kernel ends, SIGTERM--> ended
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from thalweg.emulation.detached import TestbedState, run_folder
+from thalweg.emulation.processes import start_ticks
+from thalweg.emulation.supervisor import Connection
+from thalweg.emulation.uml.kernel import MALLOC_VARIABLES, PRIVATE_VARIABLES, Kernel
+from thalweg.emulation.uml.process import InsideProcess
+from thalweg.emulation.uml.wire import PRIVATE, Kind, relayed, unrelayed
+from thalweg.middleware.errors import TestbedError, ThalwegError, UsageError
+
+WATCH = 1  # the connection by which the keeper learns of the end of the supervisor inside
+STAY = b"stay\n"
+
+
+class _Client:
+    """One connection from the host, and what its answers are waited for with."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.lock = threading.Lock()
+        self.spawning: dict[int, InsideProcess] = {}
+        self.processes: set[InsideProcess] = set()
+        self.files: dict[int, int] = {}  # request → an empty file to be filled
+
+    def send(self, answer: dict[str, Any]) -> None:
+        with self.lock, suppress(OSError):
+            self.connection.send(answer)
+
+
+class Keeper:
+    """Relays between the host's clients and the supervisor of the one testbed inside."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._clients: dict[int, _Client] = {}
+        self._number = WATCH
+        self._kernel: Kernel | None = None
+
+    def keep(self, command: Sequence[str], control: socket.socket) -> None:
+        """Boot, run ``command`` (a ``testbed up``), report to the launcher, and serve until the end."""
+        launcher = threading.Thread(target=self._follow_launcher, args=(control,), name="launcher", daemon=True)
+        launcher.start()
+        with Kernel(self._hear) as kernel:
+            self._kernel = kernel
+            status, said = self._output_of(command)
+            state = self._state() if status == 0 else None
+            if state is None:
+                self._tell(control, status=status, said=said)
+                return
+            socket_file, listener = self._publish(state)
+            self._tell(control, status=0, said=said)
+            launcher.join()
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, 2)
+            signal.signal(signal.SIGTERM, lambda *_: self._over.set())
+            kernel.send(Kind.CONNECT, WATCH, f"{PRIVATE}/thalweg/{socket_file.name}".encode())
+            threading.Thread(target=self._accept, args=(listener, socket_file), name="accept", daemon=True).start()
+            self._over.wait()
+
+    @staticmethod
+    def _follow_launcher(control: socket.socket) -> None:
+        """Until the launcher has said that the testbed stays, its end is ours, and that ends the kernel."""
+        if control.recv(len(STAY), socket.MSG_WAITALL) != STAY:
+            os._exit(1)
+
+    @staticmethod
+    def _tell(control: socket.socket, *, status: int, said: bytes) -> None:
+        control.sendall(json.dumps({"status": status, "said": said.decode(errors="replace")}).encode() + b"\n")
+
+    def _output_of(self, command: Sequence[str]) -> tuple[int, bytes]:
+        assert self._kernel is not None
+        with open(os.memfd_create("output"), "w+b") as output:
+            status = self._kernel.start(command, stdout=output.fileno(), stderr=2).wait()
+            output.seek(0)
+            return status, output.read()
+
+    def _state(self) -> TestbedState:
+        """The inner testbed's state, with us as the process whose end ends it."""
+        _, text = self._output_of(["sh", "-c", f"cat {PRIVATE}/thalweg/*.json"])
+        inner = msgspec.json.decode(text, type=TestbedState)
+        return msgspec.structs.replace(inner, pid=os.getpid(), start_ticks=start_ticks(os.getpid()) or 0)
+
+    @staticmethod
+    def _publish(state: TestbedState) -> tuple[Path, socket.socket]:
+        """Make the testbed known. Its launcher, or `down`, removes the files."""
+        folder = run_folder()
+        socket_file, fresh = folder / f"{state.id}.sock", folder / f"{state.id}.new"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(socket_file))
+        listener.listen()
+        fresh.write_bytes(msgspec.json.encode(state))
+        fresh.rename(folder / f"{state.id}.json")
+        return socket_file, listener
+
+    # --- clients --------------------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket, socket_file: Path) -> None:
+        assert self._kernel is not None
+        while True:
+            client = _Client(Connection(listener.accept()[0]))
+            self._number += 1
+            self._clients[self._number] = client
+            self._kernel.send(Kind.CONNECT, self._number, f"{PRIVATE}/thalweg/{socket_file.name}".encode())
+            threading.Thread(target=self._serve, args=(self._number, client), name="client", daemon=True).start()
+
+    def _serve(self, number: int, client: _Client) -> None:
+        """Pass on what a client asks, until it hangs up."""
+        assert self._kernel is not None
+        while (lines := client.connection.read()) is not None:
+            for line in lines:
+                request = json.loads(line)
+                given = [client.connection.descriptors.popleft() for _ in range(request.get("fds", 0))]
+                try:
+                    self._ask(number, client, request, given)
+                except TestbedError:
+                    break
+        self._clients.pop(number, None)
+        self._kernel.send(Kind.HANGUP, number)
+        for process in (*client.processes, *client.spawning.values()):
+            process.end()
+        client.connection.close()
+
+    def _ask(self, number: int, client: _Client, request: dict[str, Any], given: list[int]) -> None:
+        assert self._kernel is not None
+        process, content = 0, b""
+        if request["op"] == "spawn":
+            request["env"] = {**MALLOC_VARIABLES, **request["env"], **PRIVATE_VARIABLES}
+            started = self._kernel.expect(given[0], given[1], given[2])
+            client.spawning[request["id"]] = started
+            started.begin()
+            process = started.number
+        elif given:
+            content = os.pread(given[0], os.fstat(given[0]).st_size, 0)
+            if not content:
+                client.files[request["id"]] = given.pop(0)
+        for descriptor in given:
+            os.close(descriptor)
+        self._kernel.send(Kind.LINE, number, relayed(process, json.dumps(request).encode(), content))
+
+    def _hear(self, kind: int, number: int, payload: bytes) -> None:
+        """What comes from inside. Called by the kernel's reader, so it sends nothing inside."""
+        if kind == Kind.HANGUP and number in (0, WATCH):
+            self._over.set()
+            return
+        client = self._clients.get(number)
+        if client is None:
+            return
+        if kind == Kind.HANGUP:
+            with suppress(OSError):
+                client.connection.socket.shutdown(socket.SHUT_RDWR)
+            return
+        _, line, content = unrelayed(payload)
+        answer = json.loads(line)
+        file = client.files.pop(answer["id"], None)
+        if file is not None:
+            os.pwrite(file, content, 0)
+            os.close(file)
+        client.send(answer)
+        process = client.spawning.pop(answer["id"], None)
+        if process is not None:
+            client.processes.add(process)
+            if "error" in answer:
+                process.end()
+            pid = answer.get("result", {}).get("pid")
+            threading.Thread(target=self._await, args=(client, process, pid), name="process", daemon=True).start()
+
+    @staticmethod
+    def _await(client: _Client, process: InsideProcess, pid: int | None) -> None:
+        """Tell of the end of a process when all that it wrote has been passed on."""
+        with suppress(TestbedError):
+            client.send({"exit": {"pid": pid, "status": process.wait()}})
+        client.processes.discard(process)
+
+
+def launch(command: Sequence[str]) -> tuple[int, str]:
+    """Run ``command``, a ``thalweg testbed up``, in a kernel that stays; its exit status and what it printed.
+
+    Its errors go to our standard error. Until it stays, whatever ends this process ends the kernel too.
+    """
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "thalweg.emulation.uml.keeper", f"--control={theirs.fileno()}", "--", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+        theirs.close()
+        heard = b""
+        try:
+            while not heard.endswith(b"\n") and (piece := ours.recv(1 << 16)):
+                heard += piece
+        except BaseException:  # interrupted
+            ours.close()
+            keeper.wait()
+            raise
+        if not heard:
+            return keeper.wait() or 1, ""  # it has said why
+        answer = json.loads(heard)
+        if answer["status"] == 0:
+            ours.sendall(STAY)
+            threading.Thread(target=keeper.wait, name="detached", daemon=True).start()  # no zombie if we live longer
+        else:
+            keeper.wait()
+        return answer["status"], answer["said"]
+
+
+def main(argv: list[str]) -> int:
+    """The keeper process; its errors are one line, as the command's own."""
+    parser = argparse.ArgumentParser(prog="uml_keeper")
+    parser.add_argument("--control", type=int, required=True)
+    parser.add_argument("command", nargs="+")
+    given = parser.parse_args(argv)
+    try:
+        Keeper().keep(given.command, socket.socket(fileno=given.control))
+    except ThalwegError as error:
+        print(f"thalweg: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,277 @@
+"""Commands inside a User-Mode Linux kernel, which has netem where the machine's own kernel has not.
+
+The kernel is an ordinary program (Debian's package user-mode-linux) and needs no root. Its root is the host's own file
+system (hostfs), so the same Python runs the same code on the same files; a command's streams and its exit status come
+out through a serial line (see ``uml.wire``). It has one processor, and loopback is its only network.
+
+Nothing is left on the host: the kernel writes no file (that of its memory has no name), and it lives in a process
+namespace that ends with the process that booted it, whatever ends that; where the system allows no such namespace,
+the kernel powers off when the line to it closes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO, Self
+
+from thalweg.emulation.uml import init as uml_init
+from thalweg.emulation.uml.files import find_kernel, find_memory
+from thalweg.emulation.uml.process import Credit, InsideProcess
+from thalweg.emulation.uml.wire import COUNT, HEAD, LINE_WINDOW, PRIVATE, Frames, Kind
+from thalweg.middleware.errors import TestbedError
+
+BOOT_S = 60.0  # about 3 s where nothing else runs
+POWER_OFF_S = 15.0
+OPEN_FILES = 65_536
+# The first use of a page is dear there (a signal, a system call of the host's): keep what has been freed (mallopt(3)).
+MALLOC_VARIABLES = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_TOP_PAD_": str(4 << 20),
+}
+PRIVATE_VARIABLES = dict.fromkeys(("TMPDIR", "XDG_RUNTIME_DIR"), PRIVATE)  # the host's would be no use inside
+
+
+class Kernel:
+    """A booted kernel, to be closed; ``with`` does that. Thread-safe.
+
+    It ends when the *thread* that booted it ends, so boot it from the main one.
+    """
+
+    def __init__(self, relay: Callable[[int, int, bytes], None] | None = None) -> None:
+        """Boot. Raises CapabilityError when this machine cannot, TestbedError when the kernel does not come up.
+
+        ``relay`` is called with frames (kind, number, payload) for connections, and with HANGUP 0 when the kernel ends.
+        """
+        self._relay = relay
+        files = find_kernel()
+        folder, memory_bytes = find_memory()
+        self._frames, self._line = Frames(), Credit(LINE_WINDOW)
+        self._send_lock, self._lock = threading.Lock(), threading.Lock()
+        self._processes: dict[int, InsideProcess] = {}
+        self._number, self._down = 0, False
+        self._failed, self._said = "", b""
+        self._ready = threading.Event()
+        self._modules = files.modules
+        self._socket, theirs = socket.socketpair()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the kernel)
+        fd = theirs.fileno()
+        arguments = (
+            *(files.binary, f"mem={memory_bytes >> 20}M", "rootfstype=hostfs", "rootflags=/", "rw", "quiet"),
+            *("con=null", "con0=null,fd:1", "ssl=null", f"ssl0=fd:{fd},fd:{fd}"),
+            "uml_dir=/dev/null",  # where no folder can be made: it keeps no files of its own
+            *(f'init="{sys.executable}"', "--", "-I", "-S", f'"{Path(uml_init.__file__).absolute()}"'),
+        )
+        with theirs:
+            self._process = subprocess.Popen(
+                [*_contained(), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env={"TMPDIR": folder, "PATH": os.defpath},
+                pass_fds=[fd],
+                start_new_session=True,  # an interrupt from the terminal is for us, who pass it on
+            )
+        self._reader = threading.Thread(target=self._read, name="uml", daemon=True)
+        self._reader.start()
+        try:
+            if not self._ready.wait(BOOT_S):
+                raise TestbedError(
+                    f"the User-Mode Linux kernel did not boot within {BOOT_S:g} s: {self.last_words()};"
+                    " try again when the machine is less busy"
+                )
+            if self._failed:
+                raise TestbedError(f"the User-Mode Linux kernel did not come up: {self._failed}")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def last_words(self) -> str:
+        """Why it ended, as far as its console tells."""
+        if not self._log.closed:
+            self._said = os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0)
+        lines = [line.strip() for line in self._said.decode(errors="replace").splitlines() if line.strip()]
+        panics = [line for line in lines if "Kernel panic" in line]
+        return (panics or lines or ["it said nothing"])[-1]
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        stdin: int | None = None,
+        stdout: int = 1,
+        stderr: int = 2,
+    ) -> InsideProcess:
+        """Start a command; its streams are passed on from and to these descriptors (no input if ``stdin`` is None).
+
+        Environment, folder and umask are this process's, but temporary files are made in the kernel's own memory.
+        """
+        mask = os.umask(0)
+        os.umask(mask)
+        variables = {**MALLOC_VARIABLES, **(os.environ if env is None else env), **PRIVATE_VARIABLES}
+        job = {
+            "argv": list(argv),
+            "env": variables,
+            "cwd": os.fspath(cwd or Path.cwd()),
+            "umask": mask,
+            "terminals": [
+                tuple(os.get_terminal_size(one))[::-1] if os.isatty(one) else None for one in (stdout, stderr)
+            ],
+        }
+        process = self.expect(stdin, stdout, stderr)
+        self.send(Kind.START, process.number, json.dumps(job).encode())
+        process.begin()
+        return process
+
+    def expect(self, stdin: int | None, stdout: int, stderr: int) -> InsideProcess:
+        """A process whose streams will be relayed from and to these descriptors once it has been started."""
+        with self._lock:
+            if self._down:
+                raise TestbedError(f"the User-Mode Linux kernel has ended: {self.last_words()}")
+            self._number += 1
+            process = self._processes[self._number] = InsideProcess(self, self._number, stdin, stdout, stderr)
+        return process
+
+    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
+        """Send a frame, at the pace of the line; nothing happens when the kernel has ended."""
+        data = memoryview(HEAD.pack(kind, number, len(payload)) + payload)
+        with self._send_lock, suppress(OSError):
+            while data and (count := self._line.take(len(data))):
+                self._socket.sendall(data[:count])
+                data = data[count:]
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = self._socket.recv(1 << 16)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            for kind, number, payload in self._frames.feed(data):
+                self._hear(kind, number, payload)
+        self._line.close()
+        with self._lock:
+            self._down = True
+            left = list(self._processes.values())
+        for process in left:
+            process.end()
+        if self._relay is not None:
+            self._relay(Kind.HANGUP, 0, b"")
+        if not self._ready.is_set():
+            self._failed = self._failed or self.last_words()
+            self._ready.set()
+
+    def _hear(self, kind: int, number: int, payload: bytes) -> None:
+        if kind == Kind.RECEIVED:
+            self._line.give(COUNT.unpack(payload)[1])
+        elif kind == Kind.HELLO:
+            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            limit = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+            setup = {"modules": self._modules, "limit": limit, "name": platform.node()}
+            threading.Thread(
+                target=self.send, args=(Kind.SETUP, 0, json.dumps(setup).encode()), name="uml", daemon=True
+            ).start()  # the answers to it are heard here
+        elif kind in (Kind.READY, Kind.FAILED):
+            self._failed = payload.decode(errors="replace")
+            self._ready.set()
+        elif kind in (Kind.LINE, Kind.HANGUP):
+            if self._relay is not None:
+                self._relay(kind, number, payload)
+        elif number in self._processes:
+            process = self._processes[number]
+            if kind in (Kind.ENDED, Kind.REFUSED):
+                with self._lock:
+                    del self._processes[number]
+            process.hear(kind, payload)
+
+    def close(self) -> None:
+        """Power it off, with all files written back, and wait until it is gone. Idempotent."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._process.returncode is None:
+            handle = os.pidfd_open(self._process.pid)
+            select.select([handle], [], [], POWER_OFF_S)
+            os.close(handle)
+            with suppress(ProcessLookupError, PermissionError):  # also the helpers that a crashed kernel leaves behind
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._reader.join()
+        self._socket.close()
+        self.last_words()
+        self._log.close()
+
+
+def _contained() -> tuple[str, ...]:
+    """What goes before the kernel's command line so that all of it ends when we do; where that is forbidden, less."""
+    unshare, setpriv = shutil.which("unshare"), shutil.which("setpriv")
+    if unshare is not None and setpriv is not None:
+        users = () if os.geteuid() == 0 else ("--user", "--map-current-user")
+        # the shell is there because a kernel that panics ends itself by signals, which a first process would ignore
+        first = ("sh", "-c", 'ulimit -c 0; "$@"; exit $?', "sh")
+        words = (setpriv, "--pdeathsig", "KILL", unshare, *users, "--pid", "--fork", "--kill-child", *first)
+        tried = subprocess.run([*words, "true"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        if tried.returncode == 0:
+            return words
+    return ("sh", "-c", 'ulimit -c 0; exec "$@"', "sh")
+
+
+def run_inside(argv: Sequence[str], *, stdin: int | None = None) -> int:
+    """Boot a kernel, run a command in it with our streams, and return its exit status (128 + n for signal n).
+
+    Environment, folder and umask are ours. The first SIGINT or SIGTERM is passed on to the command, the second has its
+    usual effect. To be called from the main thread. Raises CapabilityError, TestbedError, and UsageError when there is
+    no such command.
+    """
+    with Kernel() as kernel:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        process = kernel.start(argv, stdin=stdin)
+        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def pass_on(number: int, _: FrameType | None) -> None:
+            for each, handler in previous.items():
+                signal.signal(each, handler)  # a second one is for us: the kernel may hang
+            process.send_signal(number)
+
+        try:
+            for number in previous:
+                signal.signal(number, pass_on)
+            status = process.wait()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+    return status if status >= 0 else 128 - status
+
+
+def own_command_line() -> list[str]:
+    """The ``thalweg`` command line that this process runs."""
+    return [sys.executable, "-m", "thalweg.experiments.cli", *sys.argv[1:]]
+
+
+def run_thalweg_inside() -> int:
+    """Run this very ``thalweg`` command line inside a kernel; its exit status."""
+    return run_inside(own_command_line())

@@ -1,0 +1,122 @@
+"""Inside a User-Mode Linux kernel: connections from the host to a testbed's supervisor. Standard library only.
+
+Lines of the supervisor's protocol pass unchanged. Descriptors cannot cross kernels, so what they stand for does: a
+``spawn``'s three become pipes, relayed as a process's streams; any other request's one is a file, whose content goes
+along with the line, and comes back with the answer if it was empty.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from thalweg.emulation.uml.wire import Kind, relayed, unrelayed
+
+if TYPE_CHECKING:
+    from thalweg.emulation.uml.inside import Agent, Process
+
+MAX_DESCRIPTORS = 8
+
+
+class _Connection:
+    """One connection to a supervisor, and what its answers are waited for with."""
+
+    def __init__(self, number: int, path: str) -> None:
+        self.number = number
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(path)
+        self.pending = b""
+        self.files: dict[int, int] = {}  # request → an empty file to be filled
+        self.spawning: dict[int, Process] = {}  # request → process
+        self.processes: dict[int, Process] = {}  # by the number they have with their supervisor
+
+
+class Relay:
+    """All connections of an agent."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._connections: dict[int, _Connection] = {}
+
+    def hear(self, kind: int, number: int, payload: bytes) -> None:
+        """A frame for a connection."""
+        if kind == Kind.CONNECT:
+            try:
+                connection = _Connection(number, payload.decode())
+            except OSError:
+                self._agent.send(Kind.HANGUP, number)
+                return
+            self._connections[number] = connection
+            self._agent.watch(connection.socket.fileno(), selectors.EVENT_READ, lambda: self._answer(connection))
+        elif number in self._connections:
+            if kind == Kind.LINE:
+                self._ask(self._connections[number], *unrelayed(payload))
+            else:
+                self._hang_up(self._connections[number])
+
+    def _ask(self, connection: _Connection, process: int, line: bytes, content: bytes) -> None:
+        request = json.loads(line)
+        given: tuple[int, ...] = ()
+        if process:
+            connection.spawning[request["id"]], given = self._agent.lend(process)
+        elif request.get("fds"):
+            file = os.memfd_create("content")
+            os.write(file, content)
+            os.lseek(file, 0, os.SEEK_SET)
+            if not content:
+                connection.files[request["id"]] = os.dup(file)
+            given = (file,)
+        data = line + b"\n"
+        with suppress(OSError):  # if it is gone, the selector says so
+            sent = socket.send_fds(connection.socket, [data], given) if given else 0
+            connection.socket.sendall(data[sent:])
+        for descriptor in given:
+            os.close(descriptor)
+
+    def _answer(self, connection: _Connection) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(connection.socket, 1 << 16, MAX_DESCRIPTORS)
+        except OSError:
+            data, descriptors = b"", []
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if not data:
+            self._hang_up(connection)
+            self._agent.send(Kind.HANGUP, connection.number)
+            return
+        *lines, connection.pending = (connection.pending + data).split(b"\n")
+        for line in lines:
+            self._pass_on(connection, json.loads(line))
+
+    def _pass_on(self, connection: _Connection, answer: dict[str, Any]) -> None:
+        if "exit" in answer:
+            process = connection.processes.pop(answer["exit"]["pid"], None)
+            if process is not None:
+                self._agent.ended(process, answer["exit"]["status"])
+            return
+        process = connection.spawning.pop(answer["id"], None)
+        if process is not None and "error" in answer:
+            self._agent.drop(process)
+        elif process is not None:
+            connection.processes[answer["result"]["pid"]] = process
+        content = b""
+        file = connection.files.pop(answer["id"], None)
+        if file is not None:
+            content = os.pread(file, os.fstat(file).st_size, 0)
+            os.close(file)
+        line = json.dumps(answer | {"fds": 0}).encode()
+        self._agent.send(Kind.LINE, connection.number, relayed(0, line, content))
+
+    def _hang_up(self, connection: _Connection) -> None:
+        """The supervisor ends what this connection started."""
+        del self._connections[connection.number]
+        self._agent.watch(connection.socket.fileno(), 0)
+        connection.socket.close()
+        for process in (*connection.processes.values(), *connection.spawning.values()):
+            self._agent.drop(process)
+        for file in connection.files.values():
+            os.close(file)

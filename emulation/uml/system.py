@@ -1,0 +1,82 @@
+"""What a User-Mode Linux kernel's first process does to the system: file systems, modules, power.
+
+Standard library only, see ``uml.inside``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import gzip
+import lzma
+import os
+import signal
+import socket
+import struct
+import time
+from contextlib import suppress
+
+# x86-64's system call; sys/mount.h, linux/sockios.h
+_INIT_MODULE = 175
+_NOSUID, _REMOUNT = 2, 32
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(status: int, what: str) -> None:
+    if status != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), what)
+
+
+def _mount(kind: str, where: str, flags: int = 0, options: str = "") -> None:
+    _check(_libc.mount(kind.encode(), where.encode(), kind.encode(), flags, options.encode()), f"mount {where}")
+
+
+def mount_all(private: str) -> None:
+    """The kernel's own file systems over the host's, and the folder ``private`` in memory.
+
+    The root keeps its programs from changing the user: seen from a user namespace, root's own belong to nobody.
+    """
+    _mount("proc", "/proc")
+    _mount("sysfs", "/sys")
+    _mount("none", "/", _REMOUNT | _NOSUID)
+    for folder, kind, options in (("/dev/pts", "devpts", "ptmxmode=666"), ("/dev/shm", "tmpfs", "mode=1777")):
+        os.makedirs(folder, exist_ok=True)
+        _mount(kind, folder, 0, options)
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        with suppress(FileExistsError):
+            os.symlink(f"/proc/self/fd{target}", f"/dev/{name}")
+    os.mkdir(private, 0o700)
+
+
+def load_module(path: str) -> None:
+    """Load one kernel module, compressed or not; one that is there already is no error."""
+    with open(path, "rb") as file:
+        image = file.read()
+    if path.endswith(".xz"):
+        image = lzma.decompress(image)
+    elif path.endswith(".gz"):
+        image = gzip.decompress(image)
+    with suppress(FileExistsError):
+        _check(_libc.syscall(_INIT_MODULE, image, ctypes.c_ulong(len(image)), b""), path)
+
+
+def loopback_up() -> None:
+    """127.0.0.1 answers."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        request = struct.pack("16sh", b"lo", 0).ljust(40, b"\0")
+        flags = struct.unpack_from("h", fcntl.ioctl(control, _SIOCGIFFLAGS, request), 16)[0]
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh", b"lo", flags | _IFF_UP).ljust(40, b"\0"))
+
+
+def power_off() -> None:
+    """End everything, with all files written back to the host. Does not return."""
+    with suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+    os.sync()
+    with open("/proc/sysrq-trigger", "w") as trigger:
+        trigger.write("o")
+    while True:
+        time.sleep(1)  # the kernel is going; its first process must not go before it

@@ -1,0 +1,82 @@
+"""What crosses the serial line into a User-Mode Linux kernel and out of it. Standard library only.
+
+Frames: ``HEAD``, then the payload.
+
+    host → inside   SETUP {modules, limit, name}; for process n: START {argv, env, cwd, umask}, INPUT bytes (none at
+                    the end), SIGNAL number, TAKEN (stream, count), SHUT stream; for connection n: CONNECT path, LINE,
+                    HANGUP
+    inside → host   HELLO; READY, or FAILED text; RECEIVED count; for process n: OUTPUT and ERRORS bytes, TAKEN count,
+                    REFUSED text, ENDED status; for connection n: LINE, HANGUP
+
+Nothing may be lost on the way, and nobody may be kept waiting by somebody else's reader:
+ - the line's own buffer overflows for good when over 4 KB wait in it (the kernel's serial driver throttles, and never
+   wakes again), so the host sends at most ``LINE_WINDOW`` bytes that have not been ``RECEIVED``;
+ - a stream sends at most ``STREAM_WINDOW`` bytes that its reader has not ``TAKEN``.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+HEAD = struct.Struct(">BII")  # kind, process or connection, length of the payload
+COUNT = struct.Struct(">BI")  # a stream (0 input, 1 output, 2 errors) and bytes
+STATUS = struct.Struct(">i")
+RELAYED = struct.Struct(">II")  # a process (0: none), and the length of a line of JSON; a file's content follows both
+LINE_WINDOW = 2048  # bytes; N_TTY_BUF_SIZE is 4096 (linux/drivers/tty/n_tty.c)
+STREAM_WINDOW = 65_536
+PIECE = 16_384
+PRIVATE = "/dev/shm/private"  # inside: a folder in memory, for temporary files
+
+
+class Kind(IntEnum):
+    """Of a frame."""
+
+    HELLO = 0
+    SETUP = 1
+    READY = 2
+    FAILED = 3
+    RECEIVED = 4
+    START = 5
+    INPUT = 6
+    SIGNAL = 7
+    TAKEN = 8
+    SHUT = 9
+    OUTPUT = 10
+    ERRORS = 11
+    REFUSED = 12
+    ENDED = 13
+    CONNECT = 14
+    LINE = 15
+    HANGUP = 16
+
+
+class Frames:
+    """Takes bytes as they come, gives whole frames."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
+        """The frames that ``data`` completes: kind, number, payload."""
+        self._pending += data
+        found = []
+        while len(self._pending) >= HEAD.size:
+            kind, number, length = HEAD.unpack_from(self._pending)
+            if len(self._pending) < HEAD.size + length:
+                break
+            found.append((kind, number, bytes(self._pending[HEAD.size : HEAD.size + length])))
+            del self._pending[: HEAD.size + length]
+        return found
+
+
+def relayed(process: int, line: bytes, content: bytes = b"") -> bytes:
+    """A LINE's payload: one line of a supervisor's protocol, with what goes with it."""
+    return RELAYED.pack(process, len(line)) + line + content
+
+
+def unrelayed(payload: bytes) -> tuple[int, bytes, bytes]:
+    """The process, line and file content of a LINE."""
+    process, length = RELAYED.unpack_from(payload)
+    start = RELAYED.size
+    return process, payload[start : start + length], payload[start + length :]

@@ -1,0 +1,111 @@
+"""A testbed that stays up in a User-Mode Linux kernel, used from the host as any other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from thalweg.emulation import detached
+from thalweg.emulation.supervisor_client import SupervisorClient
+from thalweg.emulation.testbed import LinkShape
+from thalweg.emulation.uml import keeper as uml_keeper
+
+pytestmark = [pytest.mark.uml, pytest.mark.usefixtures("folder")]
+THALWEG = (sys.executable, "-m", "thalweg.experiments.cli")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    yield tmp_path / "thalweg"
+    detached.take_down()
+
+
+def up(*more: str) -> detached.TestbedState:
+    status, said = uml_keeper.launch([*THALWEG, "testbed", "up", "--hosts", "3", *more])
+    (state,) = detached.known_testbeds()
+    assert status == 0
+    assert state.alive
+    assert state.id in said
+    return state
+
+
+def test_it_is_used_from_the_host_and_taken_down(folder: Path) -> None:
+    state = up("--rate", "2mbit", "--delay", "0.02")
+    keeper = psutil.Process(state.pid)
+    family = [keeper, *keeper.children(recursive=True)]
+    testbed = detached.attach(state)
+    assert testbed.shapes["client", "h1"] == LinkShape(2e6, 0.02)
+    script = "cat; ip -o -4 address show dev eth0 >&2; exit 7"
+    process = testbed.run(
+        "h1", ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    given = os.urandom(40_000)
+    process.stdin.write(given)
+    process.stdin.close()
+    assert process.stdout.read() == given
+    assert b"10.77.0.2/16" in process.stderr.read()
+    assert process.wait(20) == 7
+    sleeper = testbed.run("h2", ["sleep", "100"])
+    sleeper.terminate()
+    assert sleeper.wait(20) == -signal.SIGTERM
+    testbed.shape({("client", "h1"): LinkShape(1e6, 0.05)})
+    (proof,) = testbed.prove([("client", "h1")])
+    assert abs(proof.delivered_bps / 1e6 - 1) < 0.05
+    assert proof.delivered_delay_s == pytest.approx(0.05, abs=0.005)
+    testbed.down()
+    client = detached.connect(state)  # samples come as the content of a file
+    client.call("sample_start", interval_s=0.05)
+    while not client.call_for_bytes("samples"):
+        _ping(client)
+    client.close()
+    assert detached.take_down() == [state.id]
+    assert not psutil.wait_procs(family, 10)[1]
+    assert list(folder.iterdir()) == []
+
+
+def _ping(client: SupervisorClient) -> None:
+    assert client.spawn("client", ["ping", "-c1", "-q", "10.77.0.2"], None, None, (None, -3, -3)).wait(20) == 0
+
+
+@pytest.mark.parametrize("victim", ["keeper", "kernel", "a process of the kernel's"])
+def test_a_killed_one_is_cleared_away(folder: Path, victim: str) -> None:
+    state = up()
+    keeper = psutil.Process(state.pid)
+    family = [keeper, *keeper.children(recursive=True)]
+    kernel = next(one for one in family if one.name() == "linux.uml")
+    {"keeper": keeper, "kernel": kernel}.get(victim, family[-1]).kill()
+    if victim in ("keeper", "kernel"):  # without one of its processes a kernel may hang
+        assert not psutil.wait_procs(family, 20)[1]
+        assert not state.alive
+    assert detached.take_down() == [state.id]
+    assert not psutil.wait_procs(family, 20)[1]
+    assert list(folder.iterdir()) == []
+
+
+def test_what_cannot_come_up_leaves_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert uml_keeper.launch([*THALWEG, "testbed", "up", "--hosts", "0"]) == (2, "")
+    assert "--hosts is 0" in capfd.readouterr().err
+    assert not folder.exists() or list(folder.iterdir()) == []
+
+
+def test_a_launcher_that_is_killed_leaves_nothing(folder: Path) -> None:
+    code = "from thalweg.emulation.uml import keeper; keeper.launch(['sh', '-c', 'echo up >&2; sleep 100'])"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as launcher:
+        assert launcher.stderr is not None
+        assert launcher.stderr.read(3) == b"up\n"
+        family = psutil.Process(launcher.pid).children(recursive=True)
+        launcher.kill()
+    assert len(family) >= 3
+    assert not psutil.wait_procs(family, 20)[1]
+    assert not folder.exists() or list(folder.iterdir()) == []

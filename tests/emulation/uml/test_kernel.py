@@ -1,0 +1,228 @@
+"""Commands inside a User-Mode Linux kernel: what goes in and out, what stays behind, what it says when it cannot."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from thalweg.emulation.uml import files as uml_files
+from thalweg.emulation.uml import kernel as uml
+from thalweg.emulation.uml.kernel import Kernel
+from thalweg.emulation.uml.wire import HEAD, Frames, Kind, relayed, unrelayed
+from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
+
+needs_uml = pytest.mark.uml
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    with Kernel() as booted:
+        yield booted
+
+
+def run(kernel: Kernel, *argv: str, given: bytes | None = None) -> tuple[int, bytes, bytes]:
+    """The status, output and errors of a command inside."""
+    with ExitStack() as stack:
+        stdin, stdout, stderr = (stack.enter_context(open(os.memfd_create(name), "w+b")) for name in ("0", "1", "2"))
+        stdin.write(given or b"")
+        stdin.seek(0)
+        source = None if given is None else stdin.fileno()
+        process = kernel.start(argv, stdin=source, stdout=stdout.fileno(), stderr=stderr.fileno())
+        status = process.wait()
+        stdout.seek(0)
+        stderr.seek(0)
+        return status, stdout.read(), stderr.read()
+
+
+@needs_uml
+def test_streams_are_apart_and_byte_for_byte_and_the_status_is_the_commands(kernel: Kernel) -> None:
+    given = random.Random(1).randbytes(150_000)
+    status, out, err = run(kernel, "sh", "-c", "cat; head -c 300000 /dev/zero >&2; exit 7", given=given)
+    assert (status, out, err) == (7, given, bytes(300_000))
+    assert run(kernel, "sh", "-c", "kill -TERM $$") == (-signal.SIGTERM, b"", b"")
+    assert run(kernel, "cat") == (0, b"", b"")
+    with pytest.raises(UsageError, match=r"cannot run 'no-such-command': No such file"):
+        run(kernel, "no-such-command")
+
+
+@needs_uml
+def test_it_is_another_kernel_on_the_same_files(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("THALWEG_MARK", "ä b")
+    code = (
+        "import os, platform, tempfile, time, thalweg.emulation.uml.files as f; from pathlib import Path;"
+        "Path('made').write_text(os.environ['THALWEG_MARK']);"
+        "print(platform.release(), f.inside_uml(), os.getcwd(), tempfile.gettempdir(), time.time(), oct(os.umask(0)))"
+    )
+    mask = os.umask(0o027)
+    try:
+        status, out, err = run(kernel, sys.executable, "-c", code)
+    finally:
+        os.umask(mask)
+    assert (status, err) == (0, b"")
+    release, inside, folder, temporary, at_s, inner_mask = out.decode().split()
+    assert (release, inside, folder) == (uml_files.find_kernel().version, "True", str(tmp_path))
+    assert temporary.startswith("/dev/shm/")
+    assert abs(float(at_s) - time.time()) < 2
+    assert inner_mask == "0o27"
+    made = tmp_path / "made"
+    assert (made.read_text(), made.stat().st_uid, made.stat().st_mode & 0o777) == ("ä b", os.getuid(), 0o640)
+    assert not uml_files.inside_uml()
+
+
+@needs_uml
+def test_a_reader_that_waits_or_leaves_hinders_nobody_else(kernel: Kernel) -> None:
+    read, write = os.pipe()
+    endless = kernel.start(["sh", "-c", "cat /dev/zero; echo $? >&2"], stdout=write, stderr=write)
+    os.close(write)
+    assert os.read(read, 1) == b"\0"
+    assert run(kernel, "echo", "x") == (0, b"x\n", b"")  # while that one waits for us to read
+    os.close(read)
+    assert endless.wait() == 0  # cat got SIGPIPE, as it would have outside
+
+
+@needs_uml
+def test_a_signal_is_passed_on(kernel: Kernel) -> None:
+    read, write = os.pipe()
+    code = "trap 'echo got; exit 3' INT; echo ready; while :; do sleep 0.05; done"
+    process = kernel.start(["sh", "-c", code], stdout=write)
+    assert os.read(read, 100) == b"ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 3
+    assert os.read(read, 100) == b"got\n"
+    os.close(read)
+    os.close(write)
+
+
+@needs_uml
+@pytest.mark.parametrize("victim", ["launcher", "outer", "kernel"])
+def test_whatever_is_killed_nothing_stays(victim: str) -> None:
+    code = "from thalweg.emulation.uml.kernel import run_inside; run_inside(['sh', '-c', 'echo up; sleep 100'])"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stderr is not None
+        assert launcher.stdout.read(3) == b"up\n"
+        family = psutil.Process(launcher.pid).children(recursive=True)
+        kernel = next(one.pid for one in family if one.name() == "linux.uml")
+        target = {"launcher": launcher.pid, "outer": family[0].pid, "kernel": kernel}[victim]
+        os.kill(target, signal.SIGKILL)
+        assert launcher.wait(20) == (-signal.SIGKILL if victim == "launcher" else 1)
+        if victim != "launcher":
+            assert b"the User-Mode Linux kernel ended" in launcher.stderr.read()
+    assert not psutil.wait_procs(family, 10)[1]
+
+
+@needs_uml
+def test_without_a_namespace_of_its_own_it_powers_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "from thalweg.emulation.uml import kernel as uml; which = uml.shutil.which;"
+        "uml.shutil.which = lambda name: None if name == 'unshare' else which(name);"
+        "uml.run_inside(['sh', '-c', 'echo up; sleep 100'])"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.read(3) == b"up\n"
+        family = psutil.Process(launcher.pid).children(recursive=True)
+        assert family[0].name() == "linux.uml"
+        launcher.kill()
+    assert not psutil.wait_procs(family, 20)[1]
+
+
+@needs_uml
+def test_an_interrupt_is_passed_on_once() -> None:
+    code = (
+        "import signal, sys; from thalweg.emulation.uml.kernel import run_inside;"
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(9));"
+        "sys.exit(run_inside(['sh', '-c', 'trap \"echo got\" INT; echo up; while :; do sleep 0.05; done']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.read(3) == b"up\n"
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.stdout.read(4) == b"got\n"
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(20) == 9
+
+
+@needs_uml
+def test_a_kernel_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uml.sys, "executable", "/bin/false")
+    with pytest.raises(TestbedError, match=r"did not come up: .*Attempted to kill init"):
+        Kernel()
+    monkeypatch.undo()
+    monkeypatch.setattr(uml, "BOOT_S", 0.1)
+    with pytest.raises(TestbedError, match=r"did not boot within 0.1 s: .*less busy"):
+        Kernel()
+    monkeypatch.undo()
+    found = uml_files.find_kernel()
+    monkeypatch.setattr(uml, "find_kernel", lambda: found._replace(modules=("/etc/hostname",)))
+    with pytest.raises(TestbedError, match=r"did not come up: /etc/hostname: Exec format error"):
+        Kernel()
+
+
+def tree(folder: Path, *names: str, depends: str = "", built_in: str = "") -> Path:
+    """A folder of modules that are there, and the files that list them."""
+    lines = [f"kernel/{name}.ko:" for name in names]
+    (folder / "modules.dep").write_text("\n".join([*lines, depends]))
+    (folder / "modules.builtin").write_text(built_in)
+    return folder
+
+
+def test_modules_come_after_those_they_need(tmp_path: Path) -> None:
+    others = ("kernel/veth", "kernel/sch_htb", "kernel/sch-netem")
+    depends = "kernel/bridge.ko.xz: kernel/stp.ko kernel/llc.ko\nkernel/stp.ko: kernel/llc.ko\nkernel/llc.ko:"
+    names = [name.removeprefix("kernel/") for name in others]
+    found = uml_files._modules(tree(tmp_path, *names, depends=depends, built_in="kernel/net/sched/cls_u32.ko\n"))
+    assert [Path(path).name for path in found[:3]] == ["llc.ko", "stp.ko", "bridge.ko.xz"]
+    assert {Path(path).name for path in found[3:]} == {"veth.ko", "sch_htb.ko", "sch-netem.ko"}
+    with pytest.raises(CapabilityError, match=r"module sch_netem is not in .*user-mode-linux"):
+        uml_files._modules(tree(tmp_path, "veth", "sch_htb", "cls_u32", "bridge"))
+
+
+def test_what_is_missing_is_one_line_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(uml_files.shutil, "which", lambda name: None)
+    with pytest.raises(CapabilityError, match="apt-get install user-mode-linux"):
+        uml_files.find_kernel()
+    kernel = tmp_path / "linux.uml"
+    kernel.write_text("#!/bin/sh\necho 1.2.3\n")
+    kernel.chmod(0o755)
+    monkeypatch.setattr(uml_files.shutil, "which", lambda name: str(kernel))
+    with pytest.raises(CapabilityError, match=r"\(1.2.3\) has no modules in .*apt-get install user-mode-linux"):
+        uml_files.find_kernel()
+    kernel.write_text("#!/bin/sh\nexit 3\n")
+    with pytest.raises(CapabilityError, match="is no kernel that runs here"):
+        uml_files.find_kernel()
+    monkeypatch.setattr(uml_files.sys, "platform", "darwin")
+    with pytest.raises(CapabilityError, match="needs Linux on x86-64, this is darwin"):
+        uml_files.find_kernel()
+
+
+def test_memory_is_taken_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert uml_files.memory_for(64 << 20, 16 << 30) == 0  # the /dev/shm of a container
+    assert uml_files.memory_for(1 << 40, 1 << 40) == uml_files.MEMORY_BYTES[1]
+    assert uml_files.memory_for(1 << 40, 2 << 30) == 1 << 30
+    monkeypatch.setattr(uml_files, "memory_for", lambda *_: 0)
+    with pytest.raises(CapabilityError, match=r"no room .*/dev/shm: \d+ MiB free.*TMPDIR"):
+        uml_files.find_memory()
+
+
+def test_frames_are_whole_however_they_come() -> None:
+    sent = [(Kind.LINE, 7, relayed(3, b'{"id": 1}', b"content")), (Kind.READY, 0, b""), (Kind.OUTPUT, 1, bytes(100))]
+    stream = b"".join(HEAD.pack(kind, number, len(payload)) + payload for kind, number, payload in sent)
+    for step in (1, 5, len(stream)):
+        frames = Frames()
+        got = [one for i in range(0, len(stream), step) for one in frames.feed(stream[i : i + step])]
+        assert got == sent
+    assert unrelayed(got[0][2]) == (3, b'{"id": 1}', b"content")
