@@ -105,13 +105,20 @@ class LinkSummary(msgspec.Struct, frozen=True):
     """What the links delivered against what was asked of them, in rates really on the wire.
 
     ``checked`` links were asked at least ``PROOF_FLOOR_BPS``; ``worst_rate_error`` is the largest
-    |delivered - asked| / asked among them and ``worst_link`` where it was (``h1>h2``).
+    |delivered - asked| / asked among them and ``worst_link`` where it was (``h1>h2``). Of links with delays and
+    losses: how far the worst delay was from the one asked, one way and on the wall, and how many lost more or less
+    than 99 % of such links would. ``worst_window``: the most that a link let through in any tenth of a second of the
+    run, of what it was asked; ``lag_max_s`` (wall): the latest that a step of a trace or an event took effect.
     """
 
     checked: int
     worst_rate_error: float | None
     worst_link: str | None
     delay_emulated: bool
+    worst_delay_error_s: float | None = None
+    loss_off: int = 0
+    worst_window: float | None = None
+    lag_max_s: float | None = None
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -192,13 +199,22 @@ FROM events WHERE kind = 'host_load' AND placement IS NOT NULL GROUP BY run, pla
 """
 
 PROOFS = """
-WITH proofs AS (
-  SELECT run, host || '>' || peer AS link, coalesce(value, 0) AS got,
-         CAST(get_json_object(detail, '$.asked_bps') AS double) AS asked
-  FROM events WHERE kind = 'proof')
-SELECT run, size(collect_set(link)) AS checked, max(abs(got - asked) / asked) AS worst,
-       max_by(link, abs(got - asked) / asked) AS worst_link
-FROM proofs WHERE asked >= {floor} GROUP BY run
+WITH links AS (
+  SELECT run, kind, host || '>' || peer AS link, coalesce(value, 0) AS got,
+         CAST(get_json_object(detail, '$.asked_bps') AS double) AS asked,
+         CAST(get_json_object(detail, '$.delivered_delay_s') AS double)
+           - CAST(get_json_object(detail, '$.asked_delay_s') AS double) AS delay,
+         CAST(get_json_object(detail, '$.lost') AS int) NOT BETWEEN CAST(get_json_object(detail, '$.lost_low') AS int)
+           AND CAST(get_json_object(detail, '$.lost_high') AS int) AS off,
+         CAST(get_json_object(detail, '$.worst_window') AS double) AS most,
+         CAST(get_json_object(detail, '$.lag_max_s') AS double) AS lag
+  FROM events WHERE kind IN ('proof', 'replay')),
+checked AS (
+  SELECT *, CASE WHEN kind = 'proof' AND asked >= {floor} THEN abs(got - asked) / asked END AS error FROM links)
+SELECT run, size(collect_set(CASE WHEN error IS NOT NULL THEN link END)) AS checked, max(error) AS worst,
+       max_by(link, error) AS worst_link, max(abs(delay)) AS delay,
+       CAST(coalesce(sum(CASE WHEN off THEN 1 ELSE 0 END), 0) AS int) AS off, max(most) AS most, max(lag) AS lag
+FROM checked GROUP BY run
 """
 
 
@@ -279,6 +295,7 @@ def analyze_runs(spark: SparkSession, runs: Mapping[Path, RunInfo]) -> list[RunS
             proof.worst if proof else None,
             proof.worst_link if proof else None,
             info.delay_emulated,
+            *((proof.delay, proof.off, proof.most, proof.lag) if proof else ()),
         )
         errors = estimate_rows(estimates[info.run,])
         summaries.append(

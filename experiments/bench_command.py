@@ -95,7 +95,10 @@ def bench_of_testbed(
     idle_s: Annotated[float, typer.Option("--idle", metavar="SECONDS", help="How long they are watched idling.")] = 5.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Seconds to bring namespaces with every link shaped up and down, and hosts ready; what a host idles at."""
+    """Seconds to bring networks with every link shaped up and down, and hosts ready; what a host idles at.
+
+    Namespaces, containers (with an engine and our image), and Mininet, which shapes one link a host.
+    """
     from thalweg.experiments.bench.testbed import bench_testbed
 
     answer = _measure(lambda progress: bench_testbed(networks=networks, hosts=hosts, idle_s=idle_s, progress=progress))
@@ -105,10 +108,25 @@ def bench_of_testbed(
     if answer["networks"] is None:
         _console().print(f"no networks here: {answer['reason']}", markup=False)
     else:
-        table = _table("Network namespaces", "hosts", "links", "up s", "links s", "down s", "total s")
-        for row in answer["networks"]:
-            keys = ("up_s", "shape_s", "down_s", "total_s")
-            table.add_row(str(row["hosts"]), str(row["links"]), *(f"{row[key]:.2f}" for key in keys))
+        keys = ("up_s", "shape_s", "change_s", "down_s", "total_s")
+        columns = (
+            "hosts are",
+            "hosts",
+            "links",
+            "up s",
+            "links s",
+            "change s",
+            "down s",
+            "total s",
+            "replay % of a core",
+        )
+        table = _table("Emulated networks", *columns)
+        for row in (*answer["networks"], *answer["others"]):
+            figures = [f"{row[key]:.2f}" if key in row else "" for key in keys]
+            share = row.get("replay_share")
+            table.add_row(
+                row["backend"], str(row["hosts"]), str(row["links"]), *figures, "" if share is None else f"{share:.1%}"
+            )
         _console().print(table)
     processes = answer["processes"]
     table = _table("Host processes", "hosts", "ready s", "idle MB each", "idle % of a core each")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import msgspec
 
@@ -11,7 +11,7 @@ from thalweg.middleware.errors import UsageError
 from thalweg.middleware.forecasting import make_forecaster
 
 MAX_SERVERS = 250
-TESTBEDS = ("netns", "loopback", "sim")
+TESTBEDS = ("netns", "docker", "loopback", "sim")
 
 # --- the scenario ``collapse`` (see ``scenario``), emulated seconds
 
@@ -25,6 +25,11 @@ COLLAPSE_S = 7200.0
 images; those that a healthy tree delivers in twenty minutes are through before."""
 
 
+def is_scenario_file(scenario: str | None) -> TypeGuard[str]:
+    """Whether ``--scenario`` names a file, and not one of the scenarios that there are."""
+    return scenario is not None and (scenario.endswith(".toml") or "/" in scenario)
+
+
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One workload on one testbed under one or more placements.
 
@@ -36,6 +41,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     testbed: str = "netns"
+    image: str | None = None  # of testbed docker alone; None: that of `thalweg testbed build`
+    kernel: Literal["host", "uml"] = "host"  # of testbed netns
     interface: Literal["single", "independent"] | None = None  # of testbed sim
     bytes: bool = False
     validate: bool = False
@@ -56,7 +63,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     hysteresis: float | None = None
     moves: int | None = None
     forecaster: str | None = None
-    scenario: Literal["collapse"] | None = None
+    scenario: str | None = None  # collapse, or a scenario file
+    no_delay: bool = False  # of a scenario file: its rates and cuts alone
     operator: str = "composite"
     startup_s: float = 0.0
     disk_bytes_per_s: float | None = None  # None: reading costs nothing
@@ -88,6 +96,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError(f"--time-scale is {self.time_scale}; it must be above 0")
         if self.link_mean_bps is not None and self.testbed == "loopback":
             raise UsageError("--link-mean shapes links, and the loopback testbed has none; use --testbed netns")
+        if self.image is not None and self.testbed != "docker":
+            raise UsageError(f"--image goes with --testbed docker, and this run is on {self.testbed}")
+        if self.kernel == "uml" and self.testbed != "netns":
+            raise UsageError(f"--kernel uml goes with --testbed netns, and this run is on {self.testbed}")
         if self.testbed != "sim":
             for flag, given in (
                 ("--interface", self.interface is not None),
@@ -98,6 +110,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                     raise UsageError(f"{flag} goes with --testbed sim, and this run is on {self.testbed}")
         if self.testbed == "loopback" and self.view == "truth":
             raise UsageError("--view truth asks an emulator, and loopback is none; use --testbed netns")
+        described = is_scenario_file(self.scenario)
+        if self.scenario not in (None, "collapse") and not described:
+            raise UsageError(f"unknown --scenario {self.scenario!r}; there is collapse, or a file that ends in .toml")
+        if self.no_delay and not described:
+            raise UsageError("--no-delay leaves out a scenario file's delays, and no such file is given")
+        if described and self.testbed not in ("netns", "docker"):
+            raise UsageError(f"a scenario file shapes real links; give it with --testbed netns, not {self.testbed}")
         if self.testbed == "loopback" and self.scenario is not None:
             raise UsageError(f"--scenario {self.scenario} changes links, and loopback has none; use --testbed netns")
         if self.forecaster is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,11 @@ from thalweg.emulation.trace_files import load_pool
 from thalweg.emulation.trace_generator import TraceModel, generate_pool
 from thalweg.emulation.trace_pool import assign_traces, scale_pool
 from thalweg.emulation.traces import BandwidthTrace
-from thalweg.experiments.config import RunConfig
+from thalweg.emulation.uml.files import inside_uml
+from thalweg.experiments.config import RunConfig, is_scenario_file
+from thalweg.experiments.described_network import Network, TracedNetwork, described
 from thalweg.experiments.scenario import Rates
+from thalweg.experiments.workload import build_dataflow
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network_view import Link
 
@@ -25,6 +29,11 @@ GENERATED_S = 6 * 3600.0
 # What a core can shape, send, receive and combine at once with room to spare; above it the emulator, not the link, is
 # measured. Nine hosts of this runtime moved 128 KB partitions at several times this rate on loopback.
 CARRY_BPS_PER_CORE = 400e6
+# The same inside a User-Mode Linux kernel, which has one processor: five hosts kept the pace of their links up to
+# 56 Mbit/s of them, and fell 17 % behind at 84 (docs/kernels.md).
+UML_CARRY_BPS = 50e6
+EASY = 0.5  # of what the machine carries, a time scale that nobody asked for takes at most
+MOST_TIME_SCALE = 60
 
 
 def build_links(config: RunConfig, hosts: Sequence[str], edges: int) -> dict[Link, BandwidthTrace]:
@@ -33,21 +42,57 @@ def build_links(config: RunConfig, hosts: Sequence[str], edges: int) -> dict[Lin
     ``edges``: how many links the dataflow can keep busy at once. Raises TraceError, and UsageError for rates that
     this machine cannot carry.
     """
+    pool = _pool(config)
+    check_carried(_mean_bps(pool), edges, config.time_scale)
+    return assign_traces(pool, hosts, config.seed)
+
+
+def build_network(config: RunConfig, hosts: Sequence[str], edges: int) -> Network:
+    """The network of a run on a testbed: of its scenario file, or of traces that are drawn; errors as above."""
+    if is_scenario_file(config.scenario):
+        network = described(config)
+        check_carried(network.mean_bps, edges, config.time_scale)
+        return network
+    return TracedNetwork(build_links(config, hosts, edges), config.time_scale)
+
+
+def check_carried(mean_bps: float, edges: int, time_scale: float) -> None:
+    """Raise UsageError when this machine cannot carry ``edges`` busy links of a mean (emulated) rate."""
+    busy_bps, limit_bps = mean_bps * edges, carried_bps()
+    if busy_bps * time_scale <= limit_bps:
+        return
+    where = "a User-Mode Linux kernel" if inside_uml() else "this machine"
+    most = limit_bps / busy_bps
+    raise UsageError(
+        f"{edges} busy links of {format_rate(mean_bps)} at --time-scale"
+        f" {time_scale:g} are {format_rate(busy_bps * time_scale)} of real traffic; {where} carries"
+        f" about {format_rate(limit_bps)}: lower --link-mean, or --time-scale to at most"
+        f" {math.floor(most) if most >= 1 else f'{most:.2g}'}"
+    )
+
+
+def carried_bps() -> float:
+    """How much real traffic this machine, or the kernel that this process runs in, shapes and combines at once."""
+    return UML_CARRY_BPS if inside_uml() else CARRY_BPS_PER_CORE * (os.cpu_count() or 1)
+
+
+def easy_time_scale(config: RunConfig) -> float:
+    """The largest whole time scale up to 60 at which the links take half of what can be carried; 1 at least."""
+    busy_bps = _mean_bps(_pool(config)) * (len(build_dataflow(config).nodes) - 1)
+    return float(min(MOST_TIME_SCALE, max(1, math.floor(EASY * carried_bps() / busy_bps))))
+
+
+def _pool(config: RunConfig) -> list[BandwidthTrace]:
+    """The traces that links are drawn from."""
     if config.traces is not None:
         pool = load_pool(Path(config.traces))
     else:
         pool = generate_pool(TraceModel(), GENERATED_TRACES, config.seed, GENERATED_S)
-    if config.link_mean_bps is not None:
-        pool = scale_pool(pool, config.link_mean_bps)
-    busy_bps = fmean(trace.mean_bps for trace in pool) * config.time_scale * edges
-    limit_bps = CARRY_BPS_PER_CORE * (os.cpu_count() or 1)
-    if busy_bps > limit_bps:
-        raise UsageError(
-            f"{edges} busy links of {format_rate(busy_bps / edges / config.time_scale)} at --time-scale"
-            f" {config.time_scale:g} are {format_rate(busy_bps)} of real traffic; this machine carries about"
-            f" {format_rate(limit_bps)}: lower --link-mean or --time-scale"
-        )
-    return assign_traces(pool, hosts, config.seed)
+    return pool if config.link_mean_bps is None else scale_pool(pool, config.link_mean_bps)
+
+
+def _mean_bps(pool: Sequence[BandwidthTrace]) -> float:
+    return fmean(trace.mean_bps for trace in pool)
 
 
 class Replayed(msgspec.Struct, frozen=True):

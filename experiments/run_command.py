@@ -13,7 +13,10 @@ import msgspec
 import typer
 
 from thalweg.emulation.rates import parse_rate
-from thalweg.experiments.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, COLLAPSE_S, RunConfig
+from thalweg.experiments.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, COLLAPSE_S, RunConfig, is_scenario_file
+from thalweg.experiments.described_network import adopt_file
+from thalweg.experiments.testbed_setup import NoDelayOption
+from thalweg.experiments.uml_option import KernelOption, runs_elsewhere
 
 if TYPE_CHECKING:
     from thalweg.experiments.analysis import RunSummary
@@ -25,8 +28,15 @@ DEFAULT_DATA_SET = "wanify_aws"  # of a collection: wide-area paths between eigh
 
 def run(
     testbed: Annotated[
-        str, typer.Option(help="netns: shaped network namespaces; loopback: unshaped; sim: virtual time.")
+        str,
+        typer.Option(
+            help="netns: shaped network namespaces; docker: shaped containers; loopback: unshaped; sim: virtual time."
+        ),
     ] = "netns",
+    image: Annotated[
+        str | None, typer.Option(help="Docker: what hosts run.", show_default="that of `testbed build`")
+    ] = None,
+    kernel: KernelOption = "host",
     interface: Annotated[
         str | None,
         typer.Option(
@@ -40,7 +50,9 @@ def run(
     validate: Annotated[
         bool, typer.Option("--validate", help="Sim: check every host's invariants after each event.")
     ] = False,
-    servers: Annotated[int, typer.Option(help="Image servers, beside the client.")] = 8,
+    servers: Annotated[
+        int | None, typer.Option(help="Image servers, beside the client.", show_default="8, or a scenario file's hosts")
+    ] = None,
     placement: Annotated[
         list[str] | None,
         typer.Option(
@@ -63,7 +75,13 @@ def run(
     link_mean: Annotated[
         str | None, typer.Option(help="Scale the pool by one constant to this mean rate, e.g. 0.2mbit.")
     ] = None,
-    time_scale: Annotated[float, typer.Option(help="Emulated seconds per second: rates × N, periods ÷ N.")] = 1.0,
+    time_scale: Annotated[
+        float | None,
+        typer.Option(
+            help="Emulated seconds per second: rates × N, periods ÷ N.",
+            show_default="1; uml: what it carries with ease",
+        ),
+    ] = None,
     view: Annotated[
         str, typer.Option(help="What planners know: probe, or truth (the emulator's own values).")
     ] = "probe",
@@ -101,11 +119,13 @@ def run(
     scenario: Annotated[
         str | None,
         typer.Option(
-            help=f"collapse: {COLLAPSE_AT_S:g} s into every placement, all links of the host that one-shot gives"
-            f" most operators fall to {COLLAPSE_FACTOR:.0%} of their rate, for {COLLAPSE_S:g} s.",
+            help="A scenario file (FILE.toml), or collapse:"
+            f" {COLLAPSE_AT_S:g} s into every placement, all links of the host that one-shot gives most operators fall"
+            f" to {COLLAPSE_FACTOR:.0%} of their rate, for {COLLAPSE_S:g} s.",
             show_default="none",
         ),
     ] = None,
+    no_delay: NoDelayOption = False,
     operator: Annotated[
         str,
         typer.Option(
@@ -159,10 +179,12 @@ def run(
     """
     options: dict[str, Any] = {
         "testbed": testbed,
+        "image": image,
+        "kernel": kernel,
         "interface": interface,
         "bytes": real_bytes,
         "validate": validate,
-        "servers": servers,
+        "servers": 8 if servers is None else servers,
         "placements": tuple(placement or _DEFAULT.placements),
         "images": images,
         "tree": tree,
@@ -170,7 +192,7 @@ def run(
         "seed": seed,
         "traces": None if traces is None or testbed == "loopback" else str(pool_folder(traces)),
         "link_mean_bps": None if link_mean is None else parse_rate(link_mean),
-        "time_scale": time_scale,
+        "time_scale": 1.0 if time_scale is None else time_scale,
         "view": view,
         "cost": cost,
         "period_s": period,
@@ -180,6 +202,7 @@ def run(
         "moves": moves,
         "forecaster": forecaster,
         "scenario": scenario,
+        "no_delay": no_delay,
         "operator": operator,
         "startup_s": startup_s,
         "disk_bytes_per_s": disk_rate,
@@ -194,9 +217,31 @@ def run(
         "pictures": pictures,
         "prove": prove,
     }
+    if is_scenario_file(scenario):
+        adopt_file(options, scenario, time_scale, servers)
+        time_scale = float(options["time_scale"])
     config = make_config(options)
+    if config.kernel == "uml":
+        config = in_uml(config, choose_time_scale=time_scale is None)
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
     run_and_report(config, where, as_json=as_json)
+
+
+def in_uml(config: RunConfig, *, choose_time_scale: bool) -> RunConfig:
+    """See to it that this command runs in a User-Mode Linux kernel, and adapt its configuration to that.
+
+    On the machine's own kernel it boots one, runs there what this process was asked to, and ends with its status.
+    """
+    from thalweg.emulation.uml.kernel import run_thalweg_inside
+    from thalweg.experiments.network import easy_time_scale
+
+    if runs_elsewhere(config.kernel, config.testbed):
+        raise typer.Exit(run_thalweg_inside())
+    if choose_time_scale:
+        config = msgspec.structs.replace(config, time_scale=easy_time_scale(config))
+        note = f"--time-scale is {config.time_scale:g}, which this kernel carries with ease; give another if you like"
+        print(f"note: {note}", file=sys.stderr)
+    return config
 
 
 def pool_folder(folder: Path) -> Path:

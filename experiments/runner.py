@@ -12,7 +12,6 @@ import platform
 import selectors
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -23,11 +22,15 @@ from typing import IO, Any
 import msgspec
 
 from thalweg.emulation.replay import ReplayHandle
-from thalweg.emulation.testbed import LinkShape, Testbed, TestbedProcess, open_testbed
-from thalweg.emulation.traces import BandwidthTrace
-from thalweg.experiments.config import RunConfig
-from thalweg.experiments.network import Replayed, Truth, add_truth, build_links
-from thalweg.experiments.records import RunInfo, save_run, sequence_digest, write_events
+from thalweg.emulation.shaped_testbed import ShapedTestbed
+from thalweg.emulation.shaping import BURST_FLOOR_BYTES, PACKET_BYTES
+from thalweg.emulation.testbed import Testbed, TestbedProcess, open_testbed
+from thalweg.emulation.uml.files import inside_uml
+from thalweg.emulation.windows import worst_sampled
+from thalweg.experiments.config import RunConfig, is_scenario_file
+from thalweg.experiments.described_network import Network
+from thalweg.experiments.network import Replayed, Truth, add_truth, build_network
+from thalweg.experiments.records import IMAGES, RunInfo, save_run, sequence_digest, write_events
 from thalweg.experiments.run_worker import Go, Job, Word
 from thalweg.experiments.scenario import Collapse, Rates, check_collapse, choose_host, collapse_floor_bps
 from thalweg.experiments.strategies import cost_options, make_strategies, moving, same_start, strategy_options
@@ -40,11 +43,14 @@ from thalweg.middleware.network_view import Link
 from thalweg.middleware.planning import CostParameters
 from thalweg.middleware.planning.registry import Strategy
 
+SCENARIO = "scenario.toml"  # a copy of the file that a run was given
 PORT = 7800  # control port of every host in a testbed with addresses of its own
 FREE_BYTES_PER_S = 1e18  # a disk that costs nothing; JSON has no infinity
-START_S = 60.0
-END_S = 5.0
-SAMPLE_S = 0.25  # between two readings of the links' counters
+PATIENCE = 5.0 if inside_uml() else 1.0  # there everything shares one slow processor
+START_S = 60.0 * PATIENCE
+END_S = 5.0 * PATIENCE
+SAMPLE_S = 0.1  # between two readings of the links' counters
+GRANULARITY_BYTES = PACKET_BYTES + BURST_FLOOR_BYTES  # what a window may have over: packets are whole, and a burst
 Tell = Callable[[str, int, int], None]  # (what is going on, done, of how many; 0 of 0: unknown)
 
 
@@ -73,13 +79,15 @@ def execute(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
     tell("reading the images", 0, 0)
     images = images_available(config)
     config = msgspec.structs.replace(config, images=images)
-    links = build_links(config, hosts, len(dataflow.nodes) - 1) if config.testbed != "loopback" else {}
-    if config.scenario is not None:
-        check_collapse(links, config.time_scale)
-    bed = open_testbed(config.testbed, hosts)
+    network = None if config.testbed == "loopback" else build_network(config, hosts, len(dataflow.nodes) - 1)
+    if network is not None and config.scenario == "collapse":
+        check_collapse(network.traces, config.time_scale)
+    bed = open_testbed(config.testbed, hosts, **_testbed_options(config))
     made = prepare_folder(folder)
     (folder / "logs").mkdir()
-    session = _Session(config, strategies, dataflow, hosts, links, bed, folder, tell)
+    if is_scenario_file(config.scenario):
+        shutil.copy(config.scenario, folder / SCENARIO)
+    session = _Session(config, strategies, dataflow, hosts, network, bed, folder, tell)
     try:
         with ExitStack() as stack:
             stack.callback(session.save)
@@ -90,6 +98,14 @@ def execute(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
         raise
     assert session.info is not None
     return Outcome(session.info, folder, session.placed, session.ended, session.delivered)
+
+
+def _testbed_options(config: RunConfig) -> dict[str, Any]:
+    """What a testbed of containers must know; the others need nothing."""
+    if config.testbed != "docker":
+        return {}
+    mounts = () if config.folder is None else (Path(config.folder).resolve(),)
+    return {"image": config.image, "mounts": mounts, "same_code": True}
 
 
 def prepare_folder(folder: Path) -> bool:
@@ -139,15 +155,16 @@ class _Session:
         strategies: dict[str, Strategy],
         dataflow: Dataflow,
         hosts: list[str],
-        links: dict[Link, BandwidthTrace],
+        network: Network | None,
         bed: Testbed,
         folder: Path,
         tell: Tell,
     ) -> None:
         self.config, self.strategies = config, strategies
-        self.dataflow, self.hosts, self.links = dataflow, hosts, links
+        self.dataflow, self.hosts, self.network = dataflow, hosts, network
         self.bed, self.folder, self.tell = bed, folder, tell
         self.logs = folder / "logs"
+        self.outbox, self.pictures = self.logs, folder / IMAGES  # as the hosts' processes see them
         self.run_id = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{config.testbed}-{config.seed}"
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.info: RunInfo | None = None
@@ -156,7 +173,7 @@ class _Session:
         self.placed: dict[str, dict[str, str]] = {}
         self.ended: dict[str, dict[str, str]] = {}
         self.scenario: Collapse | None = None
-        self.emulated: Mapping[Link, Rates] = links  # what the links have, once it is known how they are set
+        self.emulated: Mapping[Link, Rates] = {}  # what the links have, once it is known how they are set
         self.truth = Truth(config.time_scale)
         self.delivered: dict[str, int] = {}
         self.notes: list[str] = []
@@ -168,8 +185,11 @@ class _Session:
         tell("setting up the testbed", 0, 0)
         stack.callback(self.bed.down)
         self.bed.up()
-        if self.links:
-            self._shape_and_prove()
+        stack.callback(self.bed.collect)
+        self.outbox, self.pictures = self.bed.outbox(self.logs), self.bed.outbox(self.folder / IMAGES)
+        if self.network is not None:
+            self.notes += self.network.notes()
+            self._shape_and_prove(self.network)
             if not self.bed.delay_emulated:
                 self.notes.append("links have rates only: no delay is emulated")
         else:
@@ -178,13 +198,14 @@ class _Session:
         addresses, outputs = self._start_hosts(stack)
         worker, words = self._start_worker(stack, addresses, outputs)
         replay = None
-        if self.links:
-            replay = self.bed.replay(self.links, config.time_scale, sample_interval_s=SAMPLE_S)
+        if self.network is not None:
+            assert isinstance(self.bed, ShapedTestbed)
+            replay = self.network.load(self.bed, SAMPLE_S)
             stack.callback(replay.stop)
-            self.emulated = replay.emulated()
+            self.emulated = self.network.rates(replay.emulated())
         for label in config.placements:
             self._plan_ahead(label, worker, words, replay)
-        if config.scenario is not None and replay is not None:
+        if config.scenario == "collapse" and replay is not None:
             self._choose_scenario(worker, words, replay)
         for label in config.placements:
             with self._replaying(replay) as began:
@@ -229,22 +250,27 @@ class _Session:
     def _choose_scenario(self, worker: IO[bytes], words: Iterator[Word], replay: ReplayHandle) -> None:
         """What befalls the links depends on where one-shot puts operators."""
         host = choose_host(self._plan_ahead("one-shot", worker, words, replay), self.hosts, CLIENT)
-        one = self.scenario = Collapse(host, collapse_floor_bps(self.links))
-        links = one.links(self.links)
+        assert self.network is not None
+        traces = self.network.traces
+        one = self.scenario = Collapse(host, collapse_floor_bps(traces))
+        links = one.links(traces)
         replay.scale(links, one.factor, one.at_s, one.floor_bps)
         replay.scale(links, 1.0, one.until_s)
         self.emulated = one.rates(replay.emulated())
         self.notes.append(str(one))
 
-    def _shape_and_prove(self) -> None:
-        scale = self.config.time_scale
-        self.bed.shape({link: LinkShape(rate_bps=trace.rate_at(0.0) * scale) for link, trace in self.links.items()})
+    def _shape_and_prove(self, network: Network) -> None:
+        self.bed.shape(network.shapes())
+        if limits := network.limits():
+            assert isinstance(self.bed, ShapedTestbed)
+            self.bed.limit_interfaces(limits)
         if not self.config.prove:
             return
         self.tell("proving the links", 0, 0)
         now = time.time()
         for proof in self.bed.prove():
-            detail = {"asked_bps": proof.asked_bps, "error": proof.error, "method": proof.method}
+            columns = ("src", "dst", "delivered_bps", "size_bytes", "seconds")  # these are the record's own
+            detail = {key: value for key, value in msgspec.to_builtins(proof).items() if key not in columns}
             self.rows.append(
                 {
                     "t": 0.0,
@@ -270,8 +296,9 @@ class _Session:
                 self._listen(name),
                 allow=self.config.allow,
                 time_scale=self.config.time_scale,
-                records=self.logs,
+                records=self.outbox,
                 insecure=True,
+                python=self.bed.python,
             )
             if self.config.forecaster is not None:
                 command += ["--forecaster", self.config.forecaster]
@@ -319,10 +346,10 @@ class _Session:
             costs=CostParameters(
                 startup_s=config.startup_s, disk_bytes_per_s=config.disk_bytes_per_s or FREE_BYTES_PER_S
             ),
-            records=str(self.logs),
-            pictures_to=str(self.folder / "images"),
+            records=str(self.outbox),
+            pictures_to=str(self.pictures),
         )
-        command = [sys.executable, "-m", "thalweg.experiments.run_worker"]
+        command = [self.bed.python, "-m", "thalweg.experiments.run_worker"]
         stdin, stdout = self._spawn(stack, CLIENT, "worker", command)
         words = self._words(stdout, outputs)
         self._write(stdin, msgspec.json.encode(job))
@@ -361,7 +388,12 @@ class _Session:
             status = None
         what = "the client's worker" if name == "worker" else f"host {name!r}"
         last = self._last_line(name)
-        return f"{what} ended with status {status}" + (f"; its last line: {last[0]}" if last else "")
+        fate = self.bed.fate(process.host)
+        return (
+            f"{what} ended with status {status}"
+            + (f"; {fate}" if fate else "")
+            + (f"; its last line: {last[0]}" if last else "")
+        )
 
     def _last_line(self, name: str) -> list[str]:
         """The last line a process wrote to its standard error, if it wrote any."""
@@ -403,7 +435,8 @@ class _Session:
         """What the links were asked and what they delivered, sampled while the placement ran."""
         scale = self.config.time_scale
         offset = time.time() - time.monotonic()
-        for sample in self.bed.samples():
+        samples = self.bed.samples()
+        for sample in samples:
             wall = sample.at_s + offset
             detail = {"asked_bps": sample.asked_bps, "backlogged": sample.backlogged}
             self.rows.append(
@@ -419,6 +452,10 @@ class _Session:
                 }
             )
         statistics = msgspec.to_builtins(replay.statistics())
+        worst = worst_sampled(samples, SAMPLE_S, GRANULARITY_BYTES)
+        if worst:
+            link = max(worst, key=lambda link: worst[link].ratio)
+            statistics |= {"worst_window": worst[link].ratio, "worst_window_link": ">".join(link)}
         self.rows.append(
             {"t": 0.0, "wall": began, "host": "testbed", "placement": label, "kind": "replay", "detail": statistics}
         )

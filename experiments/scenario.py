@@ -16,8 +16,9 @@ from statistics import fmean
 from typing import ClassVar, Protocol
 
 import msgspec
-import numpy as np
 
+from thalweg.emulation.changed_rates import changed
+from thalweg.emulation.effects import NEUTRAL, Effect
 from thalweg.emulation.rates import format_rate
 from thalweg.emulation.shaping import RATE_FLOOR_BPS
 from thalweg.emulation.traces import BandwidthTrace
@@ -34,36 +35,6 @@ class Rates(Protocol):
     def bits_between(self, start_s: float, stop_s: float, /) -> float: ...
 
     def transfer_time_s(self, size_bytes: float, start_s: float, /) -> float: ...
-
-
-class CollapsedTrace(msgspec.Struct, frozen=True):
-    """A link that follows ``low`` from ``at_s`` until ``until_s``, and ``trace`` before and after."""
-
-    trace: BandwidthTrace
-    low: BandwidthTrace
-    at_s: float
-    until_s: float
-
-    def rate_at(self, t_s: float) -> float:
-        """Rate in bit/s at ``t_s``."""
-        return (self.low if self.at_s <= t_s < self.until_s else self.trace).rate_at(t_s)
-
-    def bits_between(self, start_s: float, stop_s: float) -> float:
-        """Bits the link can carry between two times, ``start_s <= stop_s``."""
-        low_s, high_s = (min(max(edge_s, start_s), stop_s) for edge_s in (self.at_s, self.until_s))
-        around = self.trace.bits_between(start_s, low_s) + self.trace.bits_between(high_s, stop_s)
-        return around + self.low.bits_between(low_s, high_s)
-
-    def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
-        """Seconds that ``size_bytes`` take when they have the link to themselves from ``start_s`` on."""
-        at_s, left = start_s, size_bytes
-        for follows, until_s in ((self.trace, self.at_s), (self.low, self.until_s)):
-            if at_s < until_s:
-                carried = follows.bits_between(at_s, until_s) / 8
-                if left <= carried:
-                    return at_s + follows.transfer_time_s(left, at_s) - start_s
-                at_s, left = until_s, left - carried
-        return at_s + self.trace.transfer_time_s(left, at_s) - start_s
 
 
 class Collapse(msgspec.Struct, frozen=True):
@@ -85,12 +56,10 @@ class Collapse(msgspec.Struct, frozen=True):
 
     def rates(self, links: Mapping[Link, BandwidthTrace]) -> dict[Link, Rates]:
         """What every link's rate is then, of what it is otherwise."""
+        effects = [(self.at_s, Effect(self.factor, self.floor_bps)), (self.until_s, NEUTRAL)]
         rates: dict[Link, Rates] = dict(links)
         for link in self.links(links):
-            trace = links[link]
-            low_bps = np.maximum(trace.rates_bps * self.factor, np.minimum(trace.rates_bps, self.floor_bps))
-            low = BandwidthTrace(trace.name, trace.times_s, low_bps, trace.duration_s)
-            rates[link] = CollapsedTrace(trace, low, self.at_s, self.until_s)
+            rates[link] = changed(links[link], effects)
         return rates
 
     def __str__(self) -> str:

@@ -28,7 +28,7 @@ _COUNTED = ("duplicate", "repeated", "rejected", "fault")
 def summarize_run(folder: Path) -> RunSummary:
     """Summarise one run folder; raises UsageError when it is not one."""
     info = load_run(folder)
-    kinds = ("delivered", "placed", "host_load", "proof", "log", *_COUNTED)
+    kinds = ("delivered", "placed", "host_load", "proof", "replay", "log", *_COUNTED)
     rows: list[dict[str, Any]] = pq.read_table(folder / EVENTS, filters=pc.field("kind").isin(kinds)).to_pylist()
     by: dict[tuple[str | None, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -46,7 +46,7 @@ def summarize_run(folder: Path) -> RunSummary:
         speedup = base / mean_s if base and mean_s else None
         made[name] = msgspec.structs.replace(summary, speedup=speedup)
     proofs = [row for (_, kind), some in by.items() if kind == "proof" for row in some]
-    links = _links(info, proofs)
+    links = _links(info, proofs, [row["detail"] for (_, kind), some in by.items() if kind == "replay" for row in some])
     return RunSummary(info.run, str(folder), info.testbed, info.seed, info.reference_digest, made, links, estimates)
 
 
@@ -117,8 +117,18 @@ def _placement(
     )
 
 
-def _links(info: RunInfo, proofs: list[dict[str, Any]]) -> LinkSummary:
+def _links(info: RunInfo, proofs: list[dict[str, Any]], replays: list[dict[str, Any]]) -> LinkSummary:
     checked = [row for row in proofs if row["detail"]["asked_bps"] >= PROOF_FLOOR_BPS]
     errors = {f"{row['host']}>{row['peer']}": abs(row["value"] / row["detail"]["asked_bps"] - 1) for row in checked}
     worst = max(errors, key=lambda link: errors[link], default=None)
-    return LinkSummary(len(checked), None if worst is None else errors[worst], worst, info.delay_emulated)
+    delayed = [row["detail"] for row in proofs if row["detail"].get("delivered_delay_s") is not None]
+    return LinkSummary(
+        len(checked),
+        None if worst is None else errors[worst],
+        worst,
+        info.delay_emulated,
+        max((abs(one["delivered_delay_s"] - one["asked_delay_s"]) for one in delayed), default=None),
+        sum(not one["lost_low"] <= one["lost"] <= one["lost_high"] for one in delayed),
+        max((one["worst_window"] for one in replays if "worst_window" in one), default=None),
+        max((one["lag_max_s"] for one in replays if "lag_max_s" in one), default=None),
+    )

@@ -80,8 +80,15 @@ def links_line(summary: RunSummary) -> str:
     delay = "delays emulated" if links.delay_emulated else "rates only, no delays"
     if links.worst_rate_error is None:
         return f"links: none proved; {delay}"
-    worst = f"worst rate error {links.worst_rate_error:.1%} ({links.worst_link})"
-    return f"links: {links.checked} proved, {worst}; {delay}"
+    parts = [f"{links.checked} proved", f"worst rate error {links.worst_rate_error:.1%} ({links.worst_link})"]
+    if links.worst_delay_error_s is not None:
+        parts.append(f"delay error {links.worst_delay_error_s * 1e3:.1f} ms")
+        parts.append(f"{links.loss_off} with other losses than asked")
+    if links.worst_window is not None:
+        parts.append(f"at most {links.worst_window:.0%} of what was asked in a tenth of a second")
+    if links.lag_max_s is not None:
+        parts.append(f"changes at most {links.lag_max_s * 1e3:.0f} ms late")
+    return f"links: {', '.join(parts)}; {delay}"
 
 
 def estimates_lines(errors: EstimateErrors) -> list[str]:

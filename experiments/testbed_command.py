@@ -6,131 +6,151 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from thalweg.emulation import netns_detached as detached
-from thalweg.emulation.netns import SUBNET, NetnsTestbed
-from thalweg.emulation.rates import format_rate, parse_rate
-from thalweg.emulation.testbed import LinkProof, LinkShape
-from thalweg.middleware.errors import TestbedError, UsageError
-
-WIDTH = 110
-PROOF_LIMIT = 0.05  # what a link may be off by, wherever at least PROOF_FROM_BPS was asked
-PROOF_FROM_BPS = 0.5e6
+from thalweg.emulation import detached
+from thalweg.emulation.containers.image import DEFAULT_BASE
+from thalweg.emulation.netns import SUBNET
+from thalweg.emulation.testbed import LinkShape
+from thalweg.experiments.plan_command import plan
+from thalweg.experiments.testbed_links_command import IdOption, JsonOption, say, status, verify
+from thalweg.experiments.testbed_setup import (
+    ContainerLimits,
+    ImageOption,
+    NoDelayOption,
+    constant,
+    described,
+    host_names,
+    make_testbed,
+    read,
+    traced,
+    unshaped,
+)
+from thalweg.experiments.uml_option import KernelOption, runs_elsewhere
+from thalweg.middleware.errors import UsageError
 
 app = typer.Typer(name="testbed", no_args_is_help=True, help="Launch an emulated WAN and use it.")
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
-IdOption = Annotated[str | None, typer.Option("--id", help="Which testbed; needed when several are up.")]
-
-
-def host_names(count: int) -> list[str]:
-    """``client``, then ``h1``, ``h2``, …"""
-    if count < 1:
-        raise UsageError(f"--hosts is {count}; a testbed needs at least one host")
-    return ["client", *(f"h{i}" for i in range(1, count))]
-
-
-def _say(json: bool, value: Any, text: str) -> None:
-    typer.echo(msgspec.json.encode(value).decode() if json else text)
+app.command("status")(status)
+app.command("verify")(verify)
+app.command("plan")(plan)
 
 
 @app.command("up")
 def up(
-    backend: Annotated[str, typer.Option(help="Only netns outlives its launcher.")] = "netns",
-    hosts: Annotated[int, typer.Option(help="How many: client, h1, h2, …")] = 9,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="A scenario file: hosts, links and events.")
+    ] = None,
+    backend: Annotated[str, typer.Option(help="netns: network namespaces; docker: containers.")] = "netns",
+    kernel: KernelOption = "host",
+    hosts: Annotated[int | None, typer.Option(help="How many: client, h1, h2, …", show_default="9")] = None,
     rate: Annotated[str | None, typer.Option(help="The same rate on every link, as tc writes it: 10mbit.")] = None,
     delay: Annotated[float, typer.Option(metavar="SECONDS", help="One way, on every link; needs netem.")] = 0.0,
+    jitter: Annotated[float, typer.Option(metavar="SECONDS", help="How far delays vary; needs netem.")] = 0.0,
+    loss: Annotated[float, typer.Option(metavar="SHARE", help="Of packets, 0.01 for 1 %; needs netem.")] = 0.0,
     traces: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Replay traces of this folder, one drawn for every link.")
     ] = None,
-    time_scale: Annotated[float, typer.Option(help="Replay this many times faster, at rates as much higher.")] = 1.0,
+    time_scale: Annotated[
+        float | None,
+        typer.Option(help="Replay this many times faster, at rates as much higher.", show_default="1, or the file's"),
+    ] = None,
     link_mean: Annotated[str | None, typer.Option(metavar="RATE", help="Scale the traces to this mean rate.")] = None,
-    seed: Annotated[int, typer.Option(help="Draws the traces.")] = 1,
-    subnet: Annotated[str, typer.Option(help="Addresses of the hosts, seen only inside.")] = SUBNET,
-    layer: Annotated[int, typer.Option(help="What rates count: 3 IP packets, 2 Ethernet frames.")] = 3,
+    seed: Annotated[int | None, typer.Option(help="Draws the traces.", show_default="1, or the file's")] = None,
+    subnet: Annotated[str, typer.Option(help="Addresses of the hosts, seen only inside; docker: or another.")] = SUBNET,
+    layer: Annotated[
+        int | None,
+        typer.Option(help="What rates count: 3 IP packets, 2 Ethernet frames.", show_default="3, or the file's"),
+    ] = None,
+    no_delay: NoDelayOption = False,
+    image: ImageOption = None,
+    cpus: Annotated[float, typer.Option(help="Docker: processors a host may use.")] = 1.0,
+    memory: Annotated[int, typer.Option(metavar="MIB", help="Docker: memory a host may use.")] = 512,
     json: JsonOption = False,
 ) -> None:
-    """Bring up a testbed that stays until `testbed down`; with neither --rate nor --traces its links are unshaped.
+    """Bring up a testbed that stays until `testbed down`: of a scenario file, or of options.
+
+    With neither a file nor --rate nor --traces its links are unshaped.
 
     Example: thalweg testbed up --hosts 9 --rate 10mbit
     """
-    if backend != "netns":
-        raise UsageError(f"testbed {backend!r} cannot be kept up; there is netns (loopback needs no launching)")
-    if rate is not None and traces is not None:
-        raise UsageError("--rate and --traces exclude each other; give one of them")
+    if runs_elsewhere(kernel, backend):
+        raise typer.Exit(_up_in_uml())
     started = time.monotonic()
-    names = host_names(hosts)
-    pairs = [(a, b) for a in names for b in names if a != b]
-    shape = LinkShape(parse_rate(rate), delay) if rate is not None else None
-    assigned = _assigned(traces, names, link_mean, seed) if traces is not None else None
-
-    def prepare(testbed: NetnsTestbed) -> None:
-        if shape is not None:
-            testbed.shape(dict.fromkeys(pairs, shape))
-        elif assigned is not None:
-            testbed.replay(assigned, time_scale, sample_interval_s=None).start()
-
-    testbed = NetnsTestbed(names, subnet=subnet, layer=layer)
-    state = detached.launch(testbed, prepare)
-    links = len(pairs) if shape is not None or assigned is not None else 0
-    seconds = time.monotonic() - started
-    text = f"testbed {state.id}: {hosts} hosts ({names[0]} … {names[-1]}), {links} shaped links, up in {seconds:.2f} s"
-    value = {"id": state.id, "hosts": dict(testbed.hosts), "links": links, "seconds": seconds}
-    _say(json, {**value, "delay_emulated": testbed.delay_emulated}, text)
-
-
-def _assigned(folder: Path, names: list[str], link_mean: str | None, seed: int) -> dict[tuple[str, str], Any]:
-    from thalweg.emulation.trace_files import load_pool
-    from thalweg.emulation.trace_pool import assign_traces, scale_pool
-
-    pool = load_pool(folder)
-    return assign_traces(pool if link_mean is None else scale_pool(pool, parse_rate(link_mean)), names, seed)
-
-
-@app.command("status")
-def status(json: JsonOption = False) -> None:
-    """List the testbeds that are up, and those that crashed.
-
-    Example: thalweg testbed status
-    """
-    rows: list[dict[str, Any]] = []
-    for state in detached.known_testbeds():
-        row: dict[str, Any] = {
-            "id": state.id,
-            "backend": state.backend,
-            "alive": state.alive,
-            "hosts": list(state.hosts),
-        }
-        if state.alive:
-            try:
-                client = detached.connect(state)
-            except TestbedError:
-                row["alive"] = False
-            else:
-                answer = client.call("status")
-                client.close()
-                row |= {
-                    "links": len(answer["rates"]),
-                    "replaying": answer["replaying"],
-                    "processes": answer["processes"],
-                }
-        rows.append(row)
-    if json:
-        _say(True, {"testbeds": rows}, "")
-    elif not rows:
-        typer.echo("no testbed is up")
-    for row in [] if json else rows:
-        if row["alive"]:
-            what = f"{row['links']} links{' replaying' if row['replaying'] else ''}, {len(row['processes'])} processes"
+    shape = LinkShape(0.0, delay, jitter, loss)
+    if file is not None:
+        mine = {"hosts": hosts, "rate": rate, "traces": traces, "link-mean": link_mean, "layer": layer}
+        for option, given in {**mine, "delay": delay, "jitter": jitter, "loss": loss}.items():
+            if given:
+                raise UsageError(f"--{option} and the scenario file {file} exclude each other; say it in the file")
+        setup = described(read(file, time_scale=time_scale, seed=seed, no_delay=no_delay))
+    else:
+        names, counted = host_names(9 if hosts is None else hosts), 3 if layer is None else layer
+        if rate is not None and traces is not None:
+            raise UsageError("--rate and --traces exclude each other; give one of them")
+        if rate is not None:
+            setup = constant(names, rate, shape, counted)
+        elif traces is not None:
+            scale, drawn = 1.0 if time_scale is None else time_scale, 1 if seed is None else seed
+            setup = traced(names, traces, shape, counted, time_scale=scale, link_mean=link_mean, seed=drawn)
+        elif delay or jitter or loss:
+            raise UsageError("--delay, --jitter and --loss go with --rate or --traces; without them links are unshaped")
         else:
-            what = f"crashed; remove it with: thalweg testbed down {row['id']}"
-        typer.echo(f"{row['id']}  {row['backend']}  {len(row['hosts'])} hosts  {what}")
+            setup = unshaped(names, counted)
+    testbed = make_testbed(setup, backend, subnet, ContainerLimits(image, cpus, memory))
+    state = detached.launch(testbed, setup.prepare)
+    names, links = setup.names, setup.links
+    seconds = time.monotonic() - started
+    text = f"testbed {state.id}: {len(names)} hosts ({names[0]} … {names[-1]}), {links} shaped links,"
+    text += f" up in {seconds:.2f} s"
+    if state.subnet != subnet:
+        text += f"\nnote: the subnet {subnet} is in use here; the hosts are in {state.subnet}"
+    value = {"id": state.id, "hosts": dict(testbed.hosts), "links": links, "seconds": seconds}
+    say(json, {**value, "delay_emulated": testbed.delay_emulated, "subnet": state.subnet}, text)
+
+
+@app.command("build")
+def build(
+    image: Annotated[
+        str | None, typer.Option("--image", help="Name of the image.", show_default="thalweg:VERSION")
+    ] = None,
+    base_image: Annotated[
+        str | None,
+        typer.Option(help="What it is built on: Python 3.11 or newer with venv.", show_default=DEFAULT_BASE),
+    ] = None,
+    make_base: Annotated[
+        bool, typer.Option("--make-base", help="Make the base first, from Debian packages with mmdebstrap.")
+    ] = False,
+    wheelhouse: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Wheels to take instead of fetching them with pip.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Build the image that docker hosts run, without a network, from wheels that pip fetches first.
+
+    Example: thalweg testbed build --base-image debian-with-python
+    """
+    from thalweg.emulation.containers import image as docker_image
+
+    started = time.monotonic()
+    built = docker_image.build(
+        image, base_image, wheelhouse=wheelhouse, make_base=make_base, tell=lambda what: typer.echo(what, err=True)
+    )
+    seconds = time.monotonic() - started
+    text = f"image {built.image}: {built.size_bytes / 1e6:.0f} MB on {built.base}, built in {seconds:.1f} s"
+    say(json, {**msgspec.to_builtins(built), "seconds": seconds}, f"{text}\nnext: thalweg testbed up --backend docker")
+
+
+def _up_in_uml() -> int:
+    """This command line in a User-Mode Linux kernel that stays up; its exit status."""
+    from thalweg.emulation.uml.keeper import launch
+    from thalweg.emulation.uml.kernel import own_command_line
+
+    status, said = launch(own_command_line())
+    typer.echo(said, nl=False)
+    return status
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -146,6 +166,10 @@ def execute(
     words = command[1:] if command[0] == "--" else command
     testbed = detached.attach(detached.choose(identity))
     try:
+        if testbed.backend == "docker" and os.isatty(0) and os.isatty(1):
+            from thalweg.experiments.terminal import run_on_terminal
+
+            raise typer.Exit(_status(run_on_terminal(testbed, host, words)))
         process = testbed.run(host, words)
         previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -157,7 +181,12 @@ def execute(
                 signal.signal(number, handler)
     finally:
         testbed.down()
-    raise typer.Exit(code if code >= 0 else 128 - code)
+    raise typer.Exit(_status(code))
+
+
+def _status(code: int) -> int:
+    """An exit status as a shell has it."""
+    return code if code >= 0 else 128 - code
 
 
 @app.command("down")
@@ -170,52 +199,4 @@ def down(
     Example: thalweg testbed down
     """
     removed = detached.take_down(identity)
-    _say(json, {"removed": removed}, "\n".join(f"removed {one}" for one in removed) or "nothing to remove")
-
-
-@app.command("verify")
-def verify(identity: IdOption = None, json: JsonOption = False) -> None:
-    """Fill every link and compare what it delivers with what it was asked; exit status 1 if one is off by over 5 %.
-
-    A replay is stopped for it, and started over after it.
-
-    Example: thalweg testbed verify
-    """
-    state = detached.choose(identity)
-    testbed = detached.attach(state)
-    try:
-        client = detached.connect(state)
-        try:
-            replaying = client.call("status")["replaying"]
-            if replaying:
-                client.call("replay_stop")
-                testbed.recall((a, b, rate) for a, b, rate in client.call("status")["rates"])
-            try:
-                proofs = testbed.prove()
-            finally:
-                if replaying:
-                    client.call("replay_start")
-        finally:
-            client.close()
-    finally:
-        testbed.down()
-    if not proofs:
-        raise UsageError(f"testbed {state.id} has no shaped links; bring it up with --rate or --traces")
-    checked = [one for one in proofs if one.asked_bps >= PROOF_FROM_BPS]
-    worst = max((abs(one.error) for one in checked), default=0.0)
-    if json:
-        links = {"checked": len(checked), "worst_rate_error": worst, "delay_emulated": testbed.delay_emulated}
-        typer.echo(msgspec.json.encode({"id": state.id, "links": links, "proofs": proofs}).decode())
-    else:
-        _table(proofs)
-        typer.echo(f"{len(checked)} of {len(proofs)} links asked for 0.5 Mbit/s or more; worst error {worst:.2%}")
-    if worst > PROOF_LIMIT:
-        raise typer.Exit(1)
-
-
-def _table(proofs: list[LinkProof]) -> None:
-    table = Table("from", "to", "asked", "delivered", "error", box=None, pad_edge=False, header_style="bold")
-    for one in sorted(proofs, key=lambda one: -abs(one.error)):
-        table.add_row(one.src, one.dst, format_rate(one.asked_bps), format_rate(one.delivered_bps), f"{one.error:+.2%}")
-    console = Console()
-    (console if console.is_terminal else Console(width=int(os.environ.get("COLUMNS", WIDTH)))).print(table)
+    say(json, {"removed": removed}, "\n".join(f"removed {one}" for one in removed) or "nothing to remove")

@@ -19,6 +19,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from thalweg.emulation.rates import format_rate, parse_rate
+from thalweg.emulation.scenarios.data_sets import Grid, Kind, grid_kind, read_grid
+from thalweg.emulation.scenarios.quantities import format_time
 from thalweg.emulation.trace_files import (
     MAHIMAHI_STEP_S,
     load_pool,
@@ -69,9 +71,12 @@ def list_traces(
 ) -> None:
     """List the traces in a folder: one line a data set where there are several, else one line a trace.
 
+    Of a collection also its round trips and throughput between sites, which scenario files can name.
+
     Example: thalweg traces list ../shared/traces
     """
     root = _given(directory)
+    grids = _grids(root)
     summaries = _summaries(load_pool(root, step_s=step_s), quiet=as_json)
     sets: dict[str, list[TraceSummary]] = {}
     for one in summaries:
@@ -84,6 +89,7 @@ def list_traces(
                 "traces": [
                     {"name": one.name, "duration_s": one.duration_s, "mean_bps": one.mean_bps} for one in summaries
                 ],
+                "grids": grids,
             }
         )
     elif len(sets) == 1:
@@ -102,17 +108,23 @@ def list_traces(
                 f"{means['zero_share']:.1%}",
             )
         _console().print(table)
+    if grids and not as_json:
+        _print_grids(grids)
+        _console().print("latency: round trips; for scenario files (`thalweg traces describe FILE` names the sites)")
 
 
 @app.command()
 def describe(path: PathArgument = None, as_json: JsonOption = False, step_s: StepOption = MAHIMAHI_STEP_S) -> None:
-    """Describe a trace, or every trace of a folder and all of them together.
+    """Describe a trace, or every trace of a folder and all of them together; of a grid between sites, name the sites.
 
     Rates' quantiles and the time between changes of at least 10 % are those of 10-s averages.
 
     Example: thalweg traces describe ../shared/traces/bandwidth/wanify_aws
     """
     root = _given(path)
+    if (kind := grid_kind(root)) is not None:
+        _describe_grid(root, kind, as_json=as_json)
+        return
     pool = load_pool(root, step_s=step_s)
     summaries = _summaries(pool, quiet=as_json)
     pooled = _pooled(pool, summaries)
@@ -305,6 +317,36 @@ def _print_traces(summaries: Sequence[TraceSummary]) -> None:
         rates = [_mbit(rate) for rate in (one.mean_bps, one.p5_bps, one.median_bps, one.p95_bps)]
         change = _or_dash(one.mean_change_s, ".0f")
         table.add_row(one.name, f"{one.duration_s / 3600:.2f}", *rates, change, f"{one.zero_share:.1%}")
+    _console().print(table)
+
+
+def _grids(root: Path) -> list[dict[str, Any]]:
+    """The grids of a collection in figures; seconds of a round trip, or bit/s."""
+    kinds = list[Kind](("latency", "throughput"))
+    return [_grid(read_grid(path, kind)) for kind in kinds for path in sorted((root / kind).glob("*.csv"))]
+
+
+def _grid(grid: Grid) -> dict[str, Any]:
+    low, middle, high = np.percentile(grid.measured, [5, 50, 95]).tolist()
+    size = {"sites": len(grid.sites.names), "pairs": len(grid.measured)}
+    return {"name": grid.name, "kind": grid.kind, **size, "p5": low, "median": middle, "p95": high}
+
+
+def _describe_grid(path: Path, kind: Kind, *, as_json: bool) -> None:
+    grid = read_grid(path, kind)
+    if as_json:
+        _print_json({"path": str(path), **_grid(grid), "sites": grid.sites.names})
+        return
+    _print_grids([_grid(grid)])
+    _console().print(", ".join(grid.sites.names), soft_wrap=False)
+
+
+def _print_grids(grids: Sequence[dict[str, Any]]) -> None:
+    table = _table("between sites", "kind", "sites", "pairs", "5 %", "median", "95 %")
+    for one in grids:
+        show = format_rate if one["kind"] == "throughput" else format_time
+        figures = [show(one[key]) for key in ("p5", "median", "p95")]
+        table.add_row(one["name"], one["kind"], str(one["sites"]), str(one["pairs"]), *figures)
     _console().print(table)
 
 

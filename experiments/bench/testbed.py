@@ -3,47 +3,100 @@
 from __future__ import annotations
 
 import itertools
+import re
+import shutil
 import statistics
+import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import psutil
 
-from thalweg.emulation.testbed import LinkShape, open_testbed
+from thalweg.emulation.shaped_testbed import ShapedTestbed
+from thalweg.emulation.testbed import LinkShape, Testbed, open_testbed
+from thalweg.emulation.traces import BandwidthTrace
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.middleware.cluster import LocalCluster
 from thalweg.middleware.errors import CapabilityError, UsageError
 
 RATE_BPS = 16e6  # of every link; what it is does not matter here
+REPLAY_HOSTS = 9  # of how many hosts a replay is watched at most
 
 
-def time_network(hosts: int) -> dict[str, Any]:
-    """Seconds to bring up ``hosts`` namespaces with every directed pair shaped, and to take them down.
+def time_network(hosts: int, backend: str = "netns", replay_s: float = 0.0) -> dict[str, Any]:
+    """Seconds to bring up ``hosts`` with every directed pair shaped, to change all links, and to take them down.
 
-    Raises CapabilityError where the machine cannot.
+    With ``replay_s`` also the share of a core that replaying a trace on every link takes, one step a second, watched
+    for so long. Raises CapabilityError where the machine cannot.
     """
     names = [f"h{i + 1}" for i in range(hosts)]
     links = {(a, b): LinkShape(rate_bps=RATE_BPS) for a, b in itertools.permutations(names, 2)}
-    testbed = open_testbed("netns", names)
+    testbed = open_testbed(backend, names)
+    replay_share = None
     begun = time.perf_counter()
     try:
         testbed.up()
         up_s = time.perf_counter() - begun
         testbed.shape(links)
         shaped_s = time.perf_counter() - begun
+        changed = {link: LinkShape(rate_bps=RATE_BPS / 2) for link in links}
+        changing = time.perf_counter()
+        testbed.shape(changed)
+        change_s = time.perf_counter() - changing
+        if replay_s > 0:
+            replay_share = _replay_share(testbed, replay_s)
     finally:
         ending = time.perf_counter()
         testbed.down()
         down_s = time.perf_counter() - ending
     return {
+        "backend": backend,
         "hosts": hosts,
         "links": len(links),
         "up_s": round(up_s, 3),
         "shape_s": round(shaped_s - up_s, 3),
+        "change_s": round(change_s, 4),
         "down_s": round(down_s, 3),
         "total_s": round(shaped_s + down_s, 3),
+        "replay_share": None if replay_share is None else round(replay_share, 4),
     }
+
+
+def _replay_share(testbed: Testbed, seconds: float) -> float:
+    """The share of a core that the supervisor takes while it changes every link once a second."""
+    assert isinstance(testbed, ShapedTestbed)
+    links = list(testbed.shapes)
+    traces = {}
+    for number, link in enumerate(links):  # not all at once: every change wakes the supervisor
+        times_s = [0.0, *(i + number / len(links) for i in range(1, int(seconds) + 2))]
+        rates_bps = [RATE_BPS * (1 + i % 2) for i in range(len(times_s))]
+        traces[link] = BandwidthTrace(" → ".join(link), np.array(times_s), np.array(rates_bps))
+    replay = testbed.replay(traces, sample_interval_s=None)
+    before = testbed.status()["cpu_s"]
+    began = replay.start()
+    time.sleep(seconds)  # what is measured is what happens in so long
+    after = testbed.status()["cpu_s"]
+    took = time.monotonic() - began
+    replay.stop()
+    return float(after - before) / took
+
+
+def time_mininet(hosts: int) -> dict[str, Any] | None:
+    """The same of Mininet, which shapes one link a host; None where it is not installed or does not run.
+
+    Source: mininet.org, ``mn --link tc``; its seconds are its own figure, up and down together.
+    """
+    if shutil.which("mn") is None:
+        return None
+    command = ["mn", "--topo", f"single,{hosts}", "--switch", "lxbr", "--controller", "none", "--link", "tc,bw=16"]
+    done = subprocess.run([*command, "--test", "none"], capture_output=True, text=True, timeout=120)
+    said = re.search(r"completed in ([\d.]+) seconds", done.stdout + done.stderr)
+    if done.returncode != 0 or said is None:
+        return None
+    return {"backend": "mininet", "hosts": hosts, "links": hosts, "total_s": float(said.group(1))}
 
 
 def time_hosts(hosts: int, idle_s: float) -> dict[str, Any]:
@@ -67,6 +120,17 @@ def time_hosts(hosts: int, idle_s: float) -> dict[str, Any]:
     }
 
 
+def _others(networks: Sequence[int], progress: Progress) -> Iterator[dict[str, Any]]:
+    """Containers, where there are an engine and our image, and Mininet, where it is installed."""
+    for count in networks:
+        progress(f"{count} containers")
+        with suppress(CapabilityError):
+            yield time_network(count, "docker")
+        progress(f"Mininet, {count} hosts")
+        if (row := time_mininet(count)) is not None:
+            yield row
+
+
 def bench_testbed(
     *, networks: Sequence[int] = (9, 33), hosts: int = 9, idle_s: float = 5.0, progress: Progress = silent
 ) -> dict[str, Any]:
@@ -77,7 +141,8 @@ def bench_testbed(
         hosts: number of host processes on loopback.
         idle_s: how long they are watched doing nothing; memory is the median, the share of a core the mean.
 
-    Where the machine has no namespaces, ``networks`` is null and ``reason`` says why.
+    Where the machine has no namespaces, ``networks`` is null and ``reason`` says why. ``others``: the same of
+    containers and of Mininet, where they are installed.
     """
     if hosts < 1 or idle_s <= 0 or any(count < 2 for count in networks):
         raise UsageError("bench testbed needs networks of at least 2 hosts, at least 1 host process, and idle time")
@@ -86,10 +151,11 @@ def bench_testbed(
         rows = []
         for count in networks:
             progress(f"a network of {count} hosts")
-            rows.append(time_network(count))
+            rows.append(time_network(count, replay_s=idle_s if count <= REPLAY_HOSTS else 0.0))
         answer["networks"] = rows
     except CapabilityError as error:
         answer |= {"networks": None, "reason": str(error)}
+    answer["others"] = list(_others(networks, progress))
     progress(f"{hosts} host processes")
     answer["processes"] = time_hosts(hosts, idle_s)
     return answer

@@ -16,7 +16,7 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from thalweg.emulation import netns_detached as detached
+from thalweg.emulation import detached
 from thalweg.experiments.doctor_command import doctor
 from thalweg.experiments.testbed_command import app, host_names
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError

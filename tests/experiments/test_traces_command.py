@@ -40,6 +40,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "traces"
 
 
+def test_grids_between_sites_are_listed_and_described(folder: Path) -> None:
+    (folder / "latency").mkdir()
+    (folder / "bandwidth").mkdir()
+    (folder / "x").rename(folder / "bandwidth" / "x")
+    (folder / "latency" / "rtt.csv").write_text("src,dst,rtt_ms\naws:x,aws:y,100\naws:y,aws:x,300\n")
+    (grid,) = run_json("list", folder)["grids"]
+    assert (grid["name"], grid["kind"], grid["sites"], grid["pairs"]) == ("rtt", "latency", 2, 2)
+    assert grid["median"] == pytest.approx(0.2)
+    assert "200 ms" in run("list", folder)
+    assert run_json("describe", folder / "latency" / "rtt.csv")["sites"] == ["aws:x", "aws:y"]
+    assert "aws:x, aws:y" in run("describe", folder / "latency" / "rtt.csv")
+
+
 def test_list_names_data_sets_or_traces(folder: Path) -> None:
     content = run_json("list", folder)
     assert [(one["name"], one["traces"]) for one in content["sets"]] == [("x", 2), ("y", 1)]
