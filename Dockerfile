@@ -18,7 +18,7 @@ RUN /opt/thalweg/bin/python -m pip install --disable-pip-version-check --quiet -
 
 FROM ${BASE_IMAGE}
 COPY --from=build /opt/thalweg /opt/thalweg
-RUN useradd --uid 1000 --create-home --shell /bin/sh thalweg
+RUN useradd --create-home --shell /bin/sh thalweg
 ENV PATH=/opt/thalweg/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 USER thalweg

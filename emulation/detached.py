@@ -104,7 +104,7 @@ def launch(testbed: ShapedTestbed, prepare: Callable[[ShapedTestbed], None]) -> 
             fresh.rename(state_file)
             supervisor.client.call("detach")
         except BaseException:
-            supervisor.close()
+            testbed.down()
             raise
         supervisor.leave()
         return state
@@ -162,16 +162,20 @@ class _Attachment:
 def attach(state: TestbedState) -> ShapedTestbed:
     """The testbed as an object, for shaping, proving and running processes; its ``down`` only hangs up."""
     client = connect(state)
-    if state.backend == "docker":
-        from thalweg.emulation.containers.testbed import DockerTestbed
+    try:
+        if state.backend == "docker":
+            from thalweg.emulation.containers.testbed import DockerTestbed
 
-        containers = DockerTestbed(state.hosts, state.id, subnet=state.subnet, layer=state.layer)
-        containers.find()
-        testbed: ShapedTestbed = containers
-    else:
-        testbed = NetnsTestbed(state.hosts, state.id, subnet=state.subnet, layer=state.layer)
-    testbed.adopt(_Attachment(client))
-    testbed.status()
+            containers = DockerTestbed(state.hosts, state.id, subnet=state.subnet, layer=state.layer)
+            containers.find()
+            testbed: ShapedTestbed = containers
+        else:
+            testbed = NetnsTestbed(state.hosts, state.id, subnet=state.subnet, layer=state.layer)
+        testbed.adopt(_Attachment(client))
+        testbed.status()
+    except BaseException:
+        client.close()
+        raise
     return testbed
 
 
@@ -180,12 +184,19 @@ def take_down(identity: str | None = None) -> list[str]:
 
     Idempotent: nothing to remove is not an error.
     """
-    removed = []
+    removed, failed = [], list[TestbedError]()
     for state in known_testbeds():
         if identity in (None, state.id):
-            _end(state)
-            if state.backend == "docker":
-                docker_engine.remove(state.id)
+            try:
+                _end(state)
+                if state.backend == "docker":
+                    docker_engine.remove(state.id)
+            except TestbedError as error:  # the others are taken down all the same
+                failed.append(error)
+                continue
+            except CapabilityError as error:
+                failed.append(TestbedError(f"testbed {state.id} is still there: {error}"))
+                continue
             removed.append(state.id)
             for file in _files(state.id):
                 file.unlink(missing_ok=True)
@@ -194,6 +205,8 @@ def take_down(identity: str | None = None) -> list[str]:
     if docker_engine.engine_may_have_ours():
         with suppress(CapabilityError):  # no engine answers; it has nothing of ours that runs
             removed += _remove_leftovers(identity)
+    if failed:
+        raise failed[0]
     return removed
 
 

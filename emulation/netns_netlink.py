@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP, NLM_F_ACK_TLVS = 0x1, 0x4, 0x300, 0x200
@@ -92,14 +93,21 @@ def single_segments(index: int) -> bytes:
     return message(RTM_NEWLINK, 0, _link(index, 0, number(IFLA_GSO_MAX_SEGS, 1)))
 
 
-def cable_ends(answers: Iterable[bytes]) -> dict[int, int]:
-    """Of each veth interface in a dump of links, the index that its other end has in the namespace where that is."""
+class Interface(NamedTuple):
+    """An interface of a dump: its hardware address, and of a veth the index of its other end, where that is."""
+
+    mac: bytes
+    other_end: int | None
+
+
+def interfaces(answers: Iterable[bytes]) -> dict[int, Interface]:
+    """The interfaces in a dump of links, by index."""
     found = {}
     for answer in answers:
         index = struct.unpack_from("=BxHiII", answer)[2]
-        link = attributes(answer[16:]).get(IFLA_LINK)
-        if link is not None:
-            found[index] = struct.unpack("=I", link)[0]
+        parts = attributes(answer[16:])
+        link = parts.get(IFLA_LINK)
+        found[index] = Interface(parts.get(IFLA_ADDRESS, b""), None if link is None else struct.unpack("=I", link)[0])
     return found
 
 

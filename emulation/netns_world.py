@@ -8,6 +8,7 @@ statically, so that no packet travels that no program sent.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import socket
@@ -76,15 +77,16 @@ class HostSpace(NamedTuple):
 class LinkState:
     """What a directed link is set to, and the bits that it would have carried so far at the rates asked.
 
-    ``had_netem``: it needed netem once, and keeps it, so that a change to no delay
-    loses nothing.
+    ``base``: its own shape, the last it was given but by a replay. ``had_netem``: it needed netem once, and keeps it,
+    so that a change to no delay loses nothing.
     """
 
-    __slots__ = ("_asked_bits", "_since_s", "had_netem", "minor", "shape", "source", "target")
+    __slots__ = ("_asked_bits", "_since_s", "base", "had_netem", "minor", "shape", "source", "target")
 
     def __init__(self, source: HostSpace, target: HostSpace, shape: Shape, now_s: float) -> None:
         self.source, self.target, self.minor = source, target, target.number
-        self.shape, self.had_netem = shape, shape.needs_netem
+        self.base = self.shape = shape
+        self.had_netem = shape.needs_netem
         self._asked_bits, self._since_s = 0.0, now_s
 
     def set(self, shape: Shape, began_s: float, now_s: float) -> None:
@@ -118,7 +120,10 @@ class World:
         self.hosts: dict[str, HostSpace] = {}
         self.limits: dict[str, float] = {}
         """Rates of whole interfaces, of the hosts that have one: of all that a host sends, and of all it receives."""
+        self.gone: set[str] = set()
+        """Hosts that have ended by themselves, as containers may."""
         self._rooted: set[str] = set()
+        self._unsure: set[tuple[str, str]] = set()  # the kernel refused something of their batch
         self._ported: set[str] = set()
         self._netem: tuple[bool, bool] | None = None
         self._own_fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -159,50 +164,75 @@ class World:
 
         Kernels since 2025 (also 6.1.176) let a netem duplicate only when it is the interface's only one.
         """
-        asked = {(source, target): shape for source, target, shape in shapes}
-        if not any(shape.duplicate for shape in asked.values()) or self.duplicates_anywhere():
+        asked = list(shapes)
+        named = {(source, target) for source, target, _ in asked}
+        doubling = {(source, target) for source, target, shape in asked if shape.duplicate}
+        doubling |= {link for link, state in self.links.items() if state.shape.duplicate and link not in named}
+        if not doubling or self.duplicates_anywhere():
             return []
-        after = {link: state.shape for link, state in self.links.items()} | asked
-        kept = {link for link, state in self.links.items() if state.had_netem}
-        having = [link for link, shape in after.items() if shape.needs_netem or link in kept]
+        having = {link: None for link, state in self.links.items() if state.had_netem}
+        having |= {(source, target): None for source, target, shape in asked if shape.needs_netem}
         by_source = Counter(source for source, _ in having)
-        return [link for link in having if after[link].duplicate and by_source[link[0]] > 1]
+        return [link for link in having if link in doubling and by_source[link[0]] > 1]
 
-    def shape(self, shapes: Iterable[tuple[str, str, Shape]]) -> int:
+    def shape(self, shapes: Iterable[tuple[str, str, Shape]], *, replayed: bool = False) -> int:
         """Set up the links not yet shaped, change the others in place; the number of those changed or set up.
 
-        One batch a host. The rates are floored (``shaping.RATE_FLOOR_BPS``).
+        One batch a host. The rates are floored (``shaping.RATE_FLOOR_BPS``). ``replayed``: by a replay, so that the
+        links' own shapes stay what they were. Where the kernel refuses something, the other hosts' links are set all
+        the same, the first refusal is raised then, and that host's links are stated whole when they are next shaped.
         """
         by_source: dict[str, list[bytes]] = {}
-        done: list[tuple[tuple[str, str], Shape]] = []
-        for source, target, asked in shapes:
-            shape = asked._replace(rate_bps=shaping.floored(asked.rate_bps))
-            batch = by_source.get(source)
-            if batch is None:
-                batch = by_source[source] = self._root(source)
-            batch += self._messages(source, target, shape)
-            done.append(((source, target), shape))
-        began_s = time.monotonic()
+        asked: dict[str, list[tuple[tuple[str, str], Shape]]] = {}
+        for source, target, given in shapes:
+            shape = given._replace(rate_bps=shaping.floored(given.rate_bps))
+            by_source.setdefault(source, []).extend(self._messages(source, target, shape))
+            asked.setdefault(source, []).append(((source, target), shape))
+        refusal: OSError | None = None
+        done = 0
         for source, batch in by_source.items():
-            self.hosts[source].netlink.request(batch)
-            self._rooted.add(source)
-        now_s = time.monotonic()
-        for link, shape in done:
-            if link in self.links:
-                self.links[link].set(shape, began_s, now_s)
-            else:
-                self.links[link] = LinkState(self.hosts[link[0]], self.hosts[link[1]], shape, now_s)
-        return len(done)
+            began_s = time.monotonic()
+            try:
+                self._root(source)
+                self._request(source, batch)
+            except OSError as error:
+                refusal = refusal or error
+                self._unsure.update(link for link, _ in asked[source])
+                continue
+            now_s = time.monotonic()
+            self._unsure.difference_update(link for link, _ in asked[source])
+            for link, shape in asked[source]:
+                if link in self.links:
+                    self.links[link].set(shape, began_s, now_s)
+                else:
+                    self.links[link] = LinkState(self.hosts[link[0]], self.hosts[link[1]], shape, now_s)
+                if not replayed:
+                    self.links[link].base = shape
+            done += len(asked[source])
+        if refusal is not None:
+            raise refusal
+        return done
 
-    def _root(self, source: str) -> list[bytes]:
-        """What an interface needs before its first link."""
+    def _request(self, source: str, batch: list[bytes]) -> None:
+        """Have a host's kernel side do it. A host without its interface has ended: it is asked nothing any more."""
+        if source in self.gone:
+            return
+        try:
+            self.hosts[source].netlink.request(batch)
+        except netlink.NetlinkError as error:
+            if error.errno != errno.ENODEV:
+                raise
+            self.gone.add(source)
+
+    def _root(self, source: str) -> None:
+        """Give an interface what it needs before its first link."""
         if source in self._rooted:
-            return []
+            return
         index = self.hosts[source].interface
-        return [
-            shaping.root(index, self.layer),
-            shaping.interface_class(index, self.limits.get(source), create=True),
-        ]
+        with _there_already():
+            self._request(source, [shaping.root(index, self.layer)])
+        self._request(source, [_restated(shaping.interface_class(index, self.limits.get(source), create=True))])
+        self._rooted.add(source)
 
     def _class(self, source: str, target: str, shape: Shape, *, create: bool = False) -> bytes:
         limit_bps, assured_bps = self.limits.get(source), shape.rate_bps
@@ -216,9 +246,11 @@ class World:
     def _messages(self, source: str, target: str, shape: Shape) -> Iterator[bytes]:
         state, to = self.links.get((source, target)), self.hosts[target]
         index = self.hosts[source].interface
-        if state is None:
-            yield self._class(source, target, shape, create=True)
-            yield shaping.leaf(index, to.number, shape, create=True)
+        if state is None or (source, target) in self._unsure:
+            kind = None if state is None else state.leaf(shape)
+            yield _restated(self._class(source, target, shape, create=True))
+            yield shaping.leaf(index, to.number, shape, kind, create=True)
+            # a second filter like the first changes nothing
             yield shaping.to_class(index, to.number, socket.inet_aton(to.ip))
             return
         old = state.shape
@@ -246,13 +278,17 @@ class World:
                 self.limits.pop(name, None)
             else:
                 self.limits[name] = rate_bps
-            batch = self._root(name) or [shaping.interface_class(host.interface, rate_bps)]
+            self._root(name)
+            batch = [shaping.interface_class(host.interface, rate_bps)]
             batch += [self._class(*link, state.shape) for link, state in self.links.items() if link[0] == name]
             host.netlink.request(batch)
-            self._rooted.add(name)
-            host.port.netlink.request(
-                shaping.port(host.port.interface, self.layer, rate_bps, create=name not in self._ported)
-            )
+            create = name not in self._ported
+            messages = list(shaping.port(host.port.interface, self.layer, rate_bps, create=create))
+            if create:
+                with _there_already():
+                    host.port.netlink.request(messages[:1])
+                messages = [_restated(one) for one in messages[1:]]
+            host.port.netlink.request(messages)
             self._ported.add(name)
 
     def counters(self, source: str) -> dict[str, shaping.ClassCounters]:
@@ -262,7 +298,7 @@ class World:
             netlink.RTM_GETTCLASS, shaping.class_dump(self.hosts[source].interface)
         )
         found = (shaping.class_counters(answer) for answer in answers)
-        return {names[one.minor]: one for one in found if one is not None}
+        return {names[one.minor]: one for one in found if one is not None and one.minor in names}
 
 
 class NamespaceWorld(World):
@@ -320,6 +356,24 @@ def _settings(shape: Shape, kind: shaping.Leaf) -> tuple[object, ...]:
     if kind == "netem":
         return (*shape[1:8], shaping.netem_packets(shape))
     return (shaping.queue_bytes(shape.rate_bps),) if kind == "fifo" else ()
+
+
+@contextmanager
+def _there_already() -> Iterator[None]:
+    """What is to be created may have been, by an attempt that failed later."""
+    try:
+        yield
+    except netlink.NetlinkError as error:
+        if error.errno != errno.EEXIST:
+            raise
+
+
+def _restated(message: bytes) -> bytes:
+    """The same message, which does not mind that what it creates is there already."""
+    changed = bytearray(message)
+    (flags,) = struct.unpack_from("=H", message, 6)  # of struct nlmsghdr
+    struct.pack_into("=H", changed, 6, flags & ~netlink.NLM_F_EXCL | netlink.NLM_F_REPLACE)
+    return bytes(changed)
 
 
 def _accepted(control: netlink.NetlinkSocket, messages: Iterable[bytes]) -> bool:

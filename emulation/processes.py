@@ -30,15 +30,32 @@ def boot_id() -> str:
         return ""
 
 
+@cache
+def _process_namespace() -> str:
+    """Which numbers of processes are meant: those of this namespace (pid_namespaces(7))."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
 def identity(pid: int) -> str:
-    """What names a process for good: its number, when it started, and in which run of the kernel."""
-    return f"{pid}:{start_ticks(pid)}:{boot_id()}"
+    """What names a process for good: its number, when it started, and in which run of the kernel and namespace."""
+    return f"{pid}:{start_ticks(pid)}:{boot_id()}:{_process_namespace()}"
+
+
+def elsewhere(named: str) -> bool:
+    """Whether an ``identity`` is of another namespace of this kernel, so that nobody here can tell if it lives."""
+    parts = named.split(":", 3)
+    return len(parts) == 4 and parts[2] == boot_id() and parts[3] != _process_namespace()
 
 
 def living(named: str) -> int | None:
     """The number of the process that an ``identity`` names; None when it has ended."""
     number = named.partition(":")[0]
-    return int(number) if number.isdigit() and identity(int(number)) == named else None
+    if not number.isdigit() or start_ticks(int(number)) is None:
+        return None
+    return int(number) if identity(int(number)) == named else None
 
 
 def name(pid: int) -> str:

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from thalweg.emulation.effects import Effect
-from thalweg.emulation.shaping import RATE_FLOOR_BPS
+from thalweg.emulation.shape_limits import objection
+from thalweg.emulation.shaping import RATE_FLOOR_BPS, Shape
 from thalweg.emulation.supervisor_client import SupervisorClient
 from thalweg.emulation.traces import SINGLE_ROW_DURATION_S, BandwidthTrace
 from thalweg.middleware.errors import TestbedError, UsageError
@@ -124,6 +125,7 @@ class ReplayHandle:
     ) -> None:
         self._client, self._time_scale, self._sample_interval_s = client, time_scale, sample_interval_s
         self._schedules = dict(schedules)
+        self._delays = False
         heads = [
             {"source": a, "target": b, "steps": len(one.times_s), "period_s": one.period_s}
             for (a, b), one in schedules.items()
@@ -151,11 +153,16 @@ class ReplayHandle:
             for link, one in self._schedules.items()
         }
 
+    @property
+    def delays(self) -> bool:
+        """Whether a change gives a link a delay."""
+        return self._delays
+
     def change(self, changes: Iterable[Change]) -> None:
         """What befalls the links after every later ``start``; added to what has been asked before.
 
-        Raises UsageError for a link that is not replayed and for figures out of range, CapabilityError for a delay,
-        jitter or loss on a kernel without netem.
+        Raises UsageError for a link that is not replayed and for what no link can be set to, CapabilityError for a
+        delay, jitter or loss on a kernel without netem; nothing is added then.
         """
         numbers = {link: i for i, link in enumerate(self._schedules)}
         effects: dict[Effect, float] = {}
@@ -175,6 +182,7 @@ class ReplayHandle:
             file.flush()
             told = [list(effect.dilated(self._time_scale)) for effect in effects]
             self._client.call("replay_change", (file.fileno(),), effects=told)
+        self._delays = self._delays or any(effect.delay_s for effect in effects)
 
     def scale(self, links: Iterable[Link], factor: float, from_s: float, floor_bps: float = 0.0) -> None:
         """From ``from_s`` seconds after every later ``start`` on, ``links`` have ``factor`` times their rates.
@@ -201,6 +209,28 @@ class ReplayHandle:
 
     def statistics(self) -> ReplayStatistics:
         return msgspec.convert(self._client.call("replay_statistics"), ReplayStatistics)
+
+
+def check_changes(
+    changes: Iterable[Change], shapes: Mapping[Link, Shape], traces: Mapping[Link, Replayable], time_scale: float
+) -> None:
+    """Raise UsageError for a change that makes of a link what none can be set to; a replay's links are as in ``apply``.
+
+    ``shapes``: the links' own, in wall time. ``traces``: of the links that follow one, emulated.
+    """
+    highest: dict[int, float] = {}  # by identity: links may share a trace
+    dilated: dict[int, Effect] = {}
+    for link, effect in {(one.link, id(one.effect)): (one.link, one.effect) for one in changes}.values():
+        if id(effect) not in dilated:
+            _check(effect)
+            dilated[id(effect)] = effect.dilated(time_scale)
+        rate_bps, trace = shapes[link].rate_bps, traces.get(link)
+        if trace is not None:
+            if id(trace) not in highest:
+                highest[id(trace)] = float(schedule(trace, time_scale).rates_bps.max())
+            rate_bps = highest[id(trace)]
+        if wrong := objection(dilated[id(effect)].shape(shapes[link], rate_bps)):
+            raise UsageError(f"link {link[0]} → {link[1]}, as an event changes it: {wrong}")
 
 
 def _check(effect: Effect) -> None:

@@ -15,18 +15,17 @@ from typing import Any
 
 import msgspec
 
-from thalweg.emulation.netem import DISTRIBUTIONS, MAX_JITTER_S
 from thalweg.emulation.proof_delay import Passage
 from thalweg.emulation.replay import LinkSchedule, Replayable, ReplayHandle, schedule
-from thalweg.emulation.shaping import FRAME_BYTES
+from thalweg.emulation.shape_limits import MAX_RATE_BPS, objection
+from thalweg.emulation.shaping import Shape
 from thalweg.emulation.supervisor_client import StartedSupervisor
 from thalweg.emulation.supervisor_replay import Sampler
 from thalweg.emulation.testbed import LinkProof, LinkSample, LinkShape, SupervisedTestbed
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network_view import Link
 
-MAX_RATE_BPS = 2e9  # one link on one core, offloads off; a machine that carries less is found out by the proof
-MAX_BURST_BYTES = 1 << 30
+__all__ = ["MAX_RATE_BPS", "ShapedTestbed"]
 
 
 class ShapedTestbed(SupervisedTestbed):
@@ -43,6 +42,8 @@ class ShapedTestbed(SupervisedTestbed):
         self._addresses: dict[str, str] = {}
         self._shapes: dict[Link, LinkShape] = {}
         self._limits: dict[str, float] = {}
+        self._replay: ReplayHandle | None = None
+        self._replay_delays = False  # what the supervisor has said of a replay that others have loaded
 
     @property
     def hosts(self) -> Mapping[str, str]:
@@ -57,7 +58,9 @@ class ShapedTestbed(SupervisedTestbed):
 
     @property
     def delay_emulated(self) -> bool:
-        return any(shape.delay_s > 0 for shape in self._shapes.values())
+        """Whether links have delays, or are to have them by a replay's changes."""
+        to_come = self._replay_delays or (self._replay is not None and self._replay.delays)
+        return to_come or any(shape.delay_s > 0 for shape in self._shapes.values())
 
     @property
     def interface_rates(self) -> Mapping[str, float]:
@@ -86,6 +89,7 @@ class ShapedTestbed(SupervisedTestbed):
         answer = self._client.call("status")
         self._shapes = {(source, target): LinkShape(*rest) for source, target, *rest in answer.pop("shapes")}
         self._limits = answer["limits"]
+        self._replay_delays = answer.pop("replay_delays", False)
         return answer
 
     def limit_interfaces(self, limits_bps: Mapping[str, float | None]) -> None:
@@ -111,31 +115,8 @@ class ShapedTestbed(SupervisedTestbed):
         where = f"link {source} → {target}"
         if source == target:
             raise UsageError(f"{where}: a host has no link to itself")
-        if not 0 <= shape.rate_bps <= MAX_RATE_BPS:
-            raise UsageError(
-                f"{where}: {shape.rate_bps / 1e6:g} Mbit/s of wall time is outside what can be emulated (0 to"
-                f" {MAX_RATE_BPS / 1e6:g}); lower the rates (--link-mean) or the time scale"
-            )
-        for what, value in (("delay_s", shape.delay_s), ("jitter_s", shape.jitter_s)):
-            if not 0 <= value <= 60:
-                raise UsageError(f"{where}: {what} is {value:g}; it must lie between 0 and 60 seconds")
-        if shape.jitter_s >= MAX_JITTER_S:
-            raise UsageError(f"{where}: jitter_s is {shape.jitter_s:g}; netem has less than {MAX_JITTER_S:.3g} seconds")
-        if shape.distribution not in DISTRIBUTIONS:
-            raise UsageError(
-                f"{where}: there is no distribution {shape.distribution!r}; there are {', '.join(DISTRIBUTIONS)}"
-            )
-        for what in ("loss", "duplicate", "reorder", "corrupt"):
-            share = getattr(shape, what)
-            if not 0 <= share < 1:
-                raise UsageError(f"{where}: {what} is {share:g}; it is a share, at least 0 and below 1")
-        if shape.reorder and not shape.delay_s:
-            raise UsageError(f"{where}: packets are reordered by being sent before their delay; give it a delay_s")
-        if shape.burst_bytes is not None and not FRAME_BYTES <= shape.burst_bytes <= MAX_BURST_BYTES:
-            raise UsageError(
-                f"{where}: burst_bytes is {shape.burst_bytes}; it must lie between {FRAME_BYTES} (a frame) and"
-                f" {MAX_BURST_BYTES}"
-            )
+        if wrong := objection(Shape(*msgspec.structs.astuple(shape))):
+            raise UsageError(f"{where}: {wrong}")
 
     def replay(
         self, traces: Mapping[Link, Replayable], time_scale: float = 1.0, *, sample_interval_s: float | None = 1.0
@@ -150,7 +131,9 @@ class ShapedTestbed(SupervisedTestbed):
         missing = traces.keys() - self._shapes.keys()
         if missing:
             self.shape({link: LinkShape(float(schedules[link].rates_bps[0])) for link in traces if link in missing})
-        return ReplayHandle(self._client, schedules, time_scale, sample_interval_s)
+        self._replay = ReplayHandle(self._client, schedules, time_scale, sample_interval_s)
+        self._replay_delays = False
+        return self._replay
 
     def stop_replay(self) -> None:
         """Leave every link as a replay has it now, also one that another process began."""

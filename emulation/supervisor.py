@@ -33,6 +33,7 @@ from thalweg.emulation.effects import Effect
 from thalweg.emulation.netns_netlink import NetlinkError
 from thalweg.emulation.netns_world import NamespaceWorld, World, probe_kernel
 from thalweg.emulation.processes import KEPT
+from thalweg.emulation.shape_limits import objection
 from thalweg.emulation.shaping import Shape
 from thalweg.emulation.supervisor_replay import Player, Sampler, due_in_s, read_changes, read_schedules
 
@@ -61,7 +62,7 @@ class Connection:
         """Whole lines received; None when the other side has closed."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, MAX_DESCRIPTORS)
-        except ConnectionError:
+        except OSError:
             return None
         self.descriptors.extend(descriptors)
         if not data:
@@ -81,9 +82,12 @@ class Connection:
         poller.register(self.socket, select.POLLRDHUP)
         return bool(poller.poll(0))
 
-    def close(self) -> None:
+    def forget_descriptors(self) -> None:
         while self.descriptors:
             os.close(self.descriptors.popleft())
+
+    def close(self) -> None:
+        self.forget_descriptors()
         self.socket.close()
 
 
@@ -99,7 +103,8 @@ class Supervisor:
         self._children: dict[int, tuple[subprocess.Popen[bytes], str, Connection]] = {}
         self._world: World | None = None
         self._player: Player | None = None
-        self._sampler: Sampler | None = None
+        self._refusal = ""  # why the replay has stopped by itself
+        self._samplers: dict[Connection, Sampler] = {}  # a connection's own, so that none disturbs another's
         self._ending = False
         self._selector.register(control, selectors.EVENT_READ, self._owner)
         if listener is not None:
@@ -121,22 +126,40 @@ class Supervisor:
     def serve(self) -> None:
         """Work until told to end."""
         while not self._ending:
-            player, sampler = self._player, self._sampler
-            change_s = player.next_due_s() if player is not None else None
-            sample_s = sampler.next_s if sampler is not None else None
-            for key, _ in self._selector.select(due_in_s(change_s, sample_s)):
+            change_s = self._player.next_due_s() if self._player is not None else None
+            samples_s = (sampler.next_s for sampler in self._samplers.values())
+            for key, _ in self._selector.select(due_in_s(change_s, *samples_s)):
                 if isinstance(key.data, Connection):
                     self._hear(key.data)
                 elif key.fd == self._wake:
                     with suppress(BlockingIOError):
                         os.read(self._wake, 512)
                 elif self._listener is not None:
-                    self._admit(Connection(self._listener.accept()[0]))
+                    with suppress(OSError):  # it has given up meanwhile, or we have too many files open
+                        self._admit(Connection(self._listener.accept()[0]))
             self._reap()
-            if player is not None:
-                player.advance()
-            if sampler is not None and sampler is self._sampler and sampler.next_s <= time.monotonic():
-                sampler.sample()
+            if self._player is not None:
+                self._advance(self._player)
+            for sampler in self._samplers.values():
+                if sampler.next_s <= time.monotonic():
+                    self._sample(sampler)
+
+    def _advance(self, player: Player) -> None:
+        """Whatever goes wrong with a change ends the replay, not the testbed; whoever asks is told."""
+        try:
+            player.advance()
+        except Exception as error:
+            player.stop()
+            what = "the kernel refused a change of a link" if isinstance(error, NetlinkError) else "it failed"
+            self._refusal = f"the replay has stopped: {what} ({_said(error)})"
+
+    @staticmethod
+    def _sample(sampler: Sampler) -> None:
+        """Whatever goes wrong with a sample ends the sampling, not the testbed; whoever asks is told."""
+        try:
+            sampler.sample()
+        except Exception as error:
+            sampler.next_s, sampler.refusal = float("inf"), f"the sampling of links has stopped ({_said(error)})"
 
     def _admit(self, connection: Connection) -> None:
         self._connections.add(connection)
@@ -148,35 +171,45 @@ class Supervisor:
             self._drop(connection)
             return
         for line in lines:
-            self._answer(connection, json.loads(line))
+            self._answer(connection, line)
 
     def _drop(self, connection: Connection) -> None:
         self._selector.unregister(connection.socket)
         self._connections.discard(connection)
+        self._samplers.pop(connection, None)
         connection.close()
         if connection is self._owner:
             self._ending = True
         for child, _, parent in self._children.values():
             if parent is connection:
-                self._signal(child, signal.SIGHUP)
+                with suppress(OSError):
+                    self._signal(child, signal.SIGHUP)
 
-    def _answer(self, connection: Connection, request: Answer) -> None:
-        given = tuple(connection.descriptors.popleft() for _ in range(request.pop("fds", 0)))
-        number, op = request.pop("id"), request.pop("op")
+    def _answer(self, connection: Connection, line: bytes) -> None:
+        given: list[int] = []
         send: tuple[int, ...] = ()
+        number = op = None
         try:
+            try:
+                request = json.loads(line)
+                number, op, count = request.pop("id"), request.pop("op"), request.pop("fds", 0)
+                for _ in range(count):
+                    given.append(connection.descriptors.popleft())
+            except Exception:
+                connection.forget_descriptors()  # nobody knows which are whose
+                raise
             method = getattr(self, f"do_{op}", None)
             if method is None:
                 raise Refused(f"the testbed's supervisor does not know {op!r}; it is of another version")
-            result = method(connection, given, **request) or {}
+            result = method(connection, tuple(given), **request) or {}
             send = result.pop("send_fds", ())
             connection.send({"id": number, "result": result, "fds": len(send)}, send)
         except Refused as error:
             connection.send({"id": number, "error": str(error), "kind": error.kind})
         except OSError as error:
             connection.send({"id": number, "error": error.strerror or str(error), "kind": "testbed"})
-        except (TypeError, KeyError, ValueError) as error:  # a malformed request must not end the testbed
-            text = f"bad request {op!r}: {type(error).__name__} {error}"
+        except Exception as error:  # a malformed request must not end the testbed
+            text = f"bad request {op!r}: {_said(error)}"
             connection.send({"id": number, "error": text, "kind": "testbed"})
         finally:
             for descriptor in (*given, *send):
@@ -218,6 +251,8 @@ class Supervisor:
             "limits": self._world.limits if self._world is not None else {},
             "replaying": bool(player and player.running),
             "cpu_s": time.process_time(),
+            "refusal": "; ".join(filter(None, (self._refusal, *(one.refusal for one in self._samplers.values())))),
+            "replay_delays": player is not None and player.delays,
             **({"replay": player.statistics()} if player is not None else {}),
         }
 
@@ -234,18 +269,21 @@ class Supervisor:
                 " use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem (see thalweg doctor)",
                 "capability",
             )
-        if crowded := world.crowded(shapes):
-            raise Refused(
-                f"link {' → '.join(crowded[0])}: this kernel duplicates packets only on a host's one link with netem;"
-                " leave out duplicate, or delay, jitter and loss on the host's other links",
-                "capability",
-            )
+        self._refuse_crowded(shapes)
         started = time.monotonic()
         try:
             changed = world.shape(shapes)
         except NetlinkError as error:
             raise Refused(f"the kernel refused a link's shape: {error.strerror}", "testbed") from None
         return {"changed": changed, "seconds": time.monotonic() - started}
+
+    def _refuse_crowded(self, shapes: list[tuple[str, str, Shape]]) -> None:
+        if crowded := self._need_world().crowded(shapes):
+            raise Refused(
+                f"link {' → '.join(crowded[0])}: this kernel duplicates packets only on a host's one link with netem;"
+                " leave out duplicate, or delay, jitter and loss on the host's other links",
+                "capability",
+            )
 
     def do_limit_interfaces(self, _: Connection, __: tuple[int, ...], *, limits: dict[str, float | None]) -> Answer:
         try:
@@ -257,7 +295,10 @@ class Supervisor:
         return {}
 
     def do_replay(self, _: Connection, descriptors: tuple[int, ...], *, heads: list[dict[str, Any]]) -> Answer:
-        self._player = Player(self._need_world(), read_schedules(os.dup(descriptors[0]), heads))
+        player = Player(self._need_world(), read_schedules(os.dup(descriptors[0]), heads))
+        if self._player is not None:
+            self._player.lift()
+        self._player, self._refusal = player, ""
         return {}
 
     def do_replay_change(self, _: Connection, descriptors: tuple[int, ...], *, effects: list[list[Any]]) -> Answer:
@@ -268,16 +309,17 @@ class Supervisor:
                 " (--no-delay), use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem",
                 "capability",
             )
-        if any(effect.duplicate for effect in found) and not self._need_world().duplicates_anywhere():
-            raise Refused(
-                "this kernel duplicates packets only on a host's one link with netem, so events cannot: leave out"
-                " duplicate",
-                "capability",
-            )
-        player.change(read_changes(os.dup(descriptors[0]), found))
+        changes = read_changes(os.dup(descriptors[0]), found)
+        shapes = player.shapes(changes)
+        for source, target, shape in shapes:
+            if wrong := objection(shape):
+                raise Refused(f"link {source} → {target}, as an event changes it: {wrong}", "usage")
+        self._refuse_crowded(shapes)
+        player.change(changes)
         return {}
 
     def do_replay_start(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        self._refusal = ""
         return {"t0_s": self._need_player().start()}
 
     def do_replay_stop(self, _: Connection, __: tuple[int, ...]) -> Answer:
@@ -285,20 +327,28 @@ class Supervisor:
         return {}
 
     def do_replay_statistics(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        if self._refusal:
+            raise Refused(self._refusal)
         return dict(self._need_player().statistics())
 
-    def do_sample_start(self, _: Connection, __: tuple[int, ...], *, interval_s: float) -> Answer:
-        self._sampler = Sampler(self._need_world(), interval_s)
+    def do_sample_start(self, connection: Connection, _: tuple[int, ...], *, interval_s: float) -> Answer:
+        if not interval_s > 0:
+            raise Refused(f"links cannot be sampled every {interval_s:g} s; it must be above 0", "usage")
+        self._samplers[connection] = Sampler(self._need_world(), interval_s)
         return {}
 
-    def do_sample_stop(self, _: Connection, __: tuple[int, ...]) -> Answer:
-        if self._sampler is not None:
-            self._sampler.sample()
-            self._sampler.next_s = float("inf")
+    def do_sample_stop(self, connection: Connection, _: tuple[int, ...]) -> Answer:
+        sampler = self._samplers.get(connection)
+        if sampler is not None and not sampler.refusal:
+            self._sample(sampler)
+            sampler.next_s = float("inf")
         return {}
 
-    def do_samples(self, _: Connection, descriptors: tuple[int, ...]) -> Answer:
-        rows = self._sampler.take() if self._sampler is not None else b""
+    def do_samples(self, connection: Connection, descriptors: tuple[int, ...]) -> Answer:
+        sampler = self._samplers.get(connection)
+        rows = sampler.take() if sampler is not None else b""
+        if sampler is not None and sampler.refusal and not rows:
+            raise Refused(sampler.refusal)
         with open(os.dup(descriptors[0]), "wb") as file:
             file.write(rows)
         return {}
@@ -400,6 +450,12 @@ class Supervisor:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(left, timeout=1)
+
+
+def _said(error: Exception) -> str:
+    """An error in a few words, on one line."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__} {error}"
+    return " ".join(text.split())
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from thalweg.emulation.effects import NEUTRAL, Effect
 from thalweg.emulation.netns_world import World
+from thalweg.emulation.shaping import Shape
 
 AHEAD_S = 0.002
 """What is due this soon is applied now: one wake-up for changes that lie closer than a timer can tell apart."""
@@ -68,14 +69,45 @@ def read_changes(descriptor: int, effects: Sequence[Effect]) -> list[tuple[float
     return [(rows[i], int(rows[i + 1]), effects[int(rows[i + 2])]) for i in range(0, len(rows), 3)]
 
 
+class Lags:
+    """How late things were, in a histogram of fixed size: what it tells is exact for the largest, else to 2.5 %.
+
+    Up to 1 µs counts as nothing.
+    """
+
+    LEAST_S, RATIO, BINS = 1e-6, 1.05, 600  # up to 5e6 s, two months
+
+    def __init__(self) -> None:
+        self._counts = array("Q", bytes(8 * self.BINS))
+        self._total, self.max_s = 0, 0.0
+
+    def add(self, lag_s: float) -> None:
+        number = 0
+        if lag_s > self.LEAST_S:
+            number = min(1 + int(math.log(lag_s / self.LEAST_S, self.RATIO)), self.BINS - 1)
+        self._counts[number] += 1
+        self._total += 1
+        self.max_s = max(self.max_s, lag_s)
+
+    def at(self, share: float) -> float:
+        """Seconds that this share of the lags (0 to 1) stays below; 0 of none."""
+        rank, passed = min(int(self._total * share), self._total - 1), 0
+        for number, count in enumerate(self._counts):
+            passed += count
+            if passed > rank:
+                return min(self.max_s, self.LEAST_S * self.RATIO ** (number - 0.5)) if number else 0.0
+        return 0.0
+
+
 STEP, CHANGE = 0, 1
+LONGEST_S = 3600.0  # of a wait: what select takes ends at 24 days
 
 
 class Player:
     """Applies schedules and changes to a world, one batch a host and wake-up. Restartable.
 
-    A link's shape is the one it had when the player first met it, or has been given since by others, at the rate of
-    its schedule's last step, under the effect of its last change.
+    A link's shape is its own, as others have given it, at the rate of its schedule's last step, under the effect of
+    its last change. Raises KeyError for a schedule whose link is not shaped.
     """
 
     def __init__(self, world: World, schedules: list[Schedule]) -> None:
@@ -84,15 +116,31 @@ class Player:
         self._queue: list[tuple[float, int, int, int]] = []  # (due, schedule, STEP or CHANGE, its number)
         self._step = [0] * len(schedules)
         self._effect = [NEUTRAL] * len(schedules)
-        self._base = [world.links[one.link].shape for one in schedules]
-        self._set = list(self._base)
-        self._lags_s = array("d")
+        self._befalls: set[tuple[int, Effect]] = set()  # what ever befalls a schedule's link
+        for one in schedules:
+            world.links[one.link]
+        self._highest_bps = [max(one.rates_bps) for one in schedules]
+        self._lags = Lags()
         self._t0_s = 0.0
         self.steps = 0
 
     @property
     def running(self) -> bool:
         return bool(self._queue)
+
+    @property
+    def delays(self) -> bool:
+        """Whether a change gives a link a delay."""
+        return any(effect.delay_s for _, effect in self._befalls)
+
+    def shapes(self, changes: Iterable[tuple[float, int, Effect]] = ()) -> list[tuple[str, str, Shape]]:
+        """All that the links may come to be, at their schedules' highest rates, with these changes added."""
+        added = {(which, id(effect)): (which, effect) for _, which, effect in changes}  # few of them differ
+        found = []
+        for which, effect in self._befalls | set(added.values()) | {(i, NEUTRAL) for i in range(len(self._schedules))}:
+            link = self._schedules[which].link
+            found.append((*link, effect.shape(self._world.links[link].base, self._highest_bps[which])))
+        return found
 
     def change(self, changes: Iterable[tuple[float, int, Effect]]) -> None:
         """From so many seconds after every later start on, a schedule's link has an effect, until its next change.
@@ -105,12 +153,14 @@ class Player:
             raise ValueError(f"there is no schedule {wrong[0]}")
         for from_s, which, effect in added:
             self._changes[which].append((from_s, effect))
+        self._befalls |= set({(which, id(effect)): (which, effect) for _, which, effect in added}.values())
         for which in {which for _, which, _ in added}:
             self._changes[which].sort(key=lambda change: change[0])
 
     def start(self) -> float:
         """Set every link to what it has at 0 and begin; returns the start on the shared clock."""
-        self._lags_s, self.steps = array("d"), 0
+        self._queue = []
+        self._lags, self.steps = Lags(), 0
         self._step = [0] * len(self._schedules)
         passed = [bisect_right(one, 0.0, key=lambda change: change[0]) for one in self._changes]
         self._effect = [one[n - 1][1] if n else NEUTRAL for one, n in zip(self._changes, passed, strict=True)]
@@ -126,6 +176,18 @@ class Player:
     def stop(self) -> None:
         """Leave every link as it is now."""
         self._queue = []
+
+    def lift(self) -> None:
+        """Stop, and undo what changes have made of the links: each has its own shape at its schedule's rate."""
+        self.stop()
+        links = self._world.links
+        affected = [
+            i
+            for i, one in enumerate(self._schedules)
+            if self._effect[i] != NEUTRAL and links[one.link].shape != links[one.link].base
+        ]
+        self._effect = [NEUTRAL] * len(self._schedules)
+        self._apply(affected)
 
     def next_due_s(self) -> float | None:
         return self._queue[0][0] if self._queue else None
@@ -152,29 +214,25 @@ class Player:
             return
         self._apply(due_s)
         now = time.monotonic()
-        self._lags_s.extend(max(0.0, now - due) for due in due_s.values())
+        for due in due_s.values():
+            self._lags.add(now - due)
         self.steps += len(due_s)
 
     def _apply(self, chosen: Iterable[int]) -> None:
         links, found = self._world.links, []
         for which in chosen:
             schedule = self._schedules[which]
-            present = links[schedule.link].shape
-            if present[1:] != self._set[which][1:]:  # somebody else has shaped it
-                self._base[which] = present
-            shape = self._effect[which].shape(self._base[which], schedule.rate_bps(self._step[which]))
-            self._set[which] = shape
-            found.append((*schedule.link, shape))
-        self._world.shape(found)
+            base, rate_bps = links[schedule.link].base, schedule.rate_bps(self._step[which])
+            found.append((*schedule.link, self._effect[which].shape(base, rate_bps)))
+        self._world.shape(found, replayed=True)
 
     def statistics(self) -> dict[str, float]:
-        lags = sorted(self._lags_s) or [0.0]
         return {
             "t0_s": self._t0_s,
             "steps": self.steps,
-            "lag_p50_s": lags[len(lags) // 2],
-            "lag_p99_s": lags[min(len(lags) - 1, len(lags) * 99 // 100)],
-            "lag_max_s": lags[-1],
+            "lag_p50_s": self._lags.at(0.5),
+            "lag_p99_s": self._lags.at(0.99),
+            "lag_max_s": self._lags.max_s,
         }
 
 
@@ -189,6 +247,8 @@ class Sampler:
         self._last: dict[tuple[str, str], tuple[float, int, int, float]] = {}
         self._rows = array("d")
         self.next_s = time.monotonic()
+        self.refusal = ""
+        """Why it has stopped by itself."""
 
     def sample(self) -> None:
         """Take one sample of all links; rows cover the time since the sample before.
@@ -206,7 +266,9 @@ class Sampler:
                 continue
             now_s = (began_s + now_s) / 2
             for target, counted in counters.items():
-                link = self._world.links[source, target]
+                link = self._world.links.get((source, target))
+                if link is None:  # a class of a link whose setting up the kernel refused halfway
+                    continue
                 asked_bits = link.asked_bits(now_s)
                 before = self._last.get((source, target))
                 self._last[source, target] = (now_s, counted.sent_bytes, counted.backlog_bytes, asked_bits)
@@ -234,6 +296,6 @@ class Sampler:
 
 
 def due_in_s(*moments: float | None) -> float | None:
-    """Seconds until the first of the moments; None when there is none."""
+    """Seconds until the first of the moments, at most ``LONGEST_S``; None when there is none."""
     known = [moment for moment in moments if moment is not None and moment < math.inf]
-    return max(0.0, min(known) - time.monotonic()) if known else None
+    return min(max(0.0, min(known) - time.monotonic()), LONGEST_S) if known else None

@@ -210,7 +210,7 @@ class Testbed(ABC):
     def outbox(self, folder: Path) -> Path:
         """Where processes on hosts write what is to stand in ``folder``, once ``collect`` has been called.
 
-        ``folder`` itself where hosts have our file system. Processes make it; ``folder`` has a name of its own.
+        ``folder`` itself where hosts have our file system. Each ``folder`` has a name of its own.
         """
         return folder
 

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import msgspec
 
 from thalweg.emulation.changed_rates import changed
+from thalweg.emulation.containers.limits import CPUS, MEMORY_BYTES
 from thalweg.emulation.replay import Change, ReplayHandle
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.scenarios.timeline import by_link, compile_timeline, constant
@@ -95,6 +97,15 @@ class DescribedNetwork:
         floor_bps = RATE_FLOOR_BPS / self.time_scale
         return {link: changed(trace, events.get(link, ()), floor_bps) for link, trace in emulated.items()}
 
+    def testbed_options(self, backend: str) -> dict[str, Any]:
+        """What the testbed is to be made with: what rates count, and containers' limits where the file has them."""
+        options: dict[str, Any] = {"layer": self.scenario.layer}
+        if backend == "docker":
+            hosts = {role: self.scenario.hosts[name] for name, role in self.roles.items()}
+            options["cpus"] = {role: host.cpus or CPUS for role, host in hosts.items()}
+            options["memory_bytes"] = {role: host.memory_bytes or MEMORY_BYTES for role, host in hosts.items()}
+        return options
+
     def notes(self) -> list[str]:
         """Who is who, for the record."""
         pairs = [
@@ -121,6 +132,10 @@ class TracedNetwork:
 
     def limits(self) -> dict[str, float | None]:
         """No interface has a rate of its own."""
+        return {}
+
+    def testbed_options(self, backend: str) -> dict[str, Any]:
+        """Nothing but what a testbed has by itself."""
         return {}
 
     def rates(self, emulated: Mapping[Link, BandwidthTrace]) -> dict[Link, Rates]:

@@ -82,7 +82,7 @@ def execute(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
     network = None if config.testbed == "loopback" else build_network(config, hosts, len(dataflow.nodes) - 1)
     if network is not None and config.scenario == "collapse":
         check_collapse(network.traces, config.time_scale)
-    bed = open_testbed(config.testbed, hosts, **_testbed_options(config))
+    bed = open_testbed(config.testbed, hosts, **_testbed_options(config, network))
     made = prepare_folder(folder)
     (folder / "logs").mkdir()
     if is_scenario_file(config.scenario):
@@ -100,12 +100,13 @@ def execute(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
     return Outcome(session.info, folder, session.placed, session.ended, session.delivered)
 
 
-def _testbed_options(config: RunConfig) -> dict[str, Any]:
-    """What a testbed of containers must know; the others need nothing."""
-    if config.testbed != "docker":
-        return {}
-    mounts = () if config.folder is None else (Path(config.folder).resolve(),)
-    return {"image": config.image, "mounts": mounts, "same_code": True}
+def _testbed_options(config: RunConfig, network: Network | None) -> dict[str, Any]:
+    """What the testbed is to be made with, besides its hosts."""
+    options = {} if network is None else network.testbed_options(config.testbed)
+    if config.testbed == "docker":
+        mounts = () if config.folder is None else (Path(config.folder).resolve(),)
+        options |= {"image": config.image, "mounts": mounts, "same_code": True}
+    return options
 
 
 def prepare_folder(folder: Path) -> bool:

@@ -66,6 +66,9 @@ def up(
     ] = None,
     no_delay: NoDelayOption = False,
     image: ImageOption = None,
+    idle: Annotated[
+        bool, typer.Option("--idle", help="Docker: containers run nothing of ours (else each runs thalweg host).")
+    ] = False,
     cpus: Annotated[float, typer.Option(help="Docker: processors a host may use.")] = 1.0,
     memory: Annotated[int, typer.Option(metavar="MIB", help="Docker: memory a host may use.")] = 512,
     json: JsonOption = False,
@@ -79,7 +82,7 @@ def up(
     if runs_elsewhere(kernel, backend):
         raise typer.Exit(_up_in_uml())
     started = time.monotonic()
-    shape = LinkShape(0.0, delay, jitter, loss)
+    shape = LinkShape(0.0) if no_delay else LinkShape(0.0, delay, jitter, loss)
     if file is not None:
         mine = {"hosts": hosts, "rate": rate, "traces": traces, "link-mean": link_mean, "layer": layer}
         for option, given in {**mine, "delay": delay, "jitter": jitter, "loss": loss}.items():
@@ -99,7 +102,7 @@ def up(
             raise UsageError("--delay, --jitter and --loss go with --rate or --traces; without them links are unshaped")
         else:
             setup = unshaped(names, counted)
-    testbed = make_testbed(setup, backend, subnet, ContainerLimits(image, cpus, memory))
+    testbed = make_testbed(setup, backend, subnet, ContainerLimits(image, cpus, memory, idle))
     state = detached.launch(testbed, setup.prepare)
     names, links = setup.names, setup.links
     seconds = time.monotonic() - started

@@ -17,15 +17,14 @@ from thalweg.emulation import detached
 from thalweg.emulation.netns import SUBNET
 from thalweg.emulation.rates import format_rate
 from thalweg.emulation.shaped_testbed import ShapedTestbed
-from thalweg.emulation.testbed import LinkProof, LinkSample, LinkShape, failures
+from thalweg.emulation.testbed import RATE_FROM_BPS, LinkProof, LinkSample, LinkShape, failures
 from thalweg.emulation.uml import kernel as uml
 from thalweg.experiments.testbed_setup import ContainerLimits, ImageOption, NoDelayOption, described, make_testbed, read
 from thalweg.experiments.uml_option import KernelOption, runs_elsewhere
-from thalweg.middleware.errors import TestbedError, UsageError
+from thalweg.middleware.errors import TestbedError, ThalwegError, UsageError
 from thalweg.middleware.network_view import Link
 
 WIDTH = 110
-PROOF_FROM_BPS = 0.5e6  # links of less are left out of the summary: too few packets pass in a proof's time
 LOOK_S, LOOK_STEP_S = 1.0, 0.1  # how long `status --links` watches the links' counters
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
@@ -78,7 +77,10 @@ def _row(state: detached.TestbedState, *, links: bool) -> dict[str, Any]:
     except TestbedError:
         return row
     client.close()
-    testbed = detached.attach(state)
+    try:
+        testbed = detached.attach(state)
+    except ThalwegError as error:  # such as an engine that does not answer
+        return row | {"alive": True, "links": 0, "replaying": False, "refusal": str(error), "processes": []}
     try:
         answer = testbed.status()
         shapes = testbed.shapes
@@ -86,6 +88,7 @@ def _row(state: detached.TestbedState, *, links: bool) -> dict[str, Any]:
             "alive": True,
             "links": len(shapes),
             "replaying": answer["replaying"],
+            "refusal": answer["refusal"],
             "processes": answer["processes"],
             "ended": {host: why for host in state.hosts if (why := testbed.fate(host))},
         }
@@ -111,6 +114,8 @@ def _what(row: Mapping[str, Any]) -> str:
     if not row["alive"]:
         return f"crashed; remove it with: thalweg testbed down {row['id']}"
     text = f"{row['links']} links{' replaying' if row['replaying'] else ''}, {len(row['processes'])} processes"
+    if row["refusal"]:
+        text += f"; {row['refusal']}"
     late = row.get("replay")
     return f"{text}; {lateness(late)}" if late and late["steps"] else text
 
@@ -177,6 +182,9 @@ def verify(
         try:
             answer = testbed.status()
             late = answer.get("replay")
+            for host in state.hosts:
+                if why := testbed.fate(host):
+                    raise TestbedError(f"host {host!r} cannot be verified: {why}; take the testbed down and up again")
             if answer["replaying"]:
                 testbed.stop_replay()
             try:
@@ -195,7 +203,7 @@ def _report(
     name: str, proofs: list[LinkProof], late: Mapping[str, Any] | None, *, json: bool, delay_emulated: bool
 ) -> None:
     """The proofs, and exit status 1 when a link is off."""
-    checked = [one for one in proofs if one.asked_bps >= PROOF_FROM_BPS]
+    checked = [one for one in proofs if one.asked_bps >= RATE_FROM_BPS]
     worst = max((abs(one.error) for one in checked), default=0.0)
     off = failures(proofs)
     if json:

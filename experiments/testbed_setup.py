@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from thalweg.emulation.containers.limits import CPUS, MEMORY_BYTES
 from thalweg.emulation.rates import parse_rate
 from thalweg.emulation.scenarios.file import HostSpec, Scenario, read_scenario
 from thalweg.emulation.shaped_testbed import ShapedTestbed
@@ -23,7 +24,7 @@ ImageOption = Annotated[
     str | None, typer.Option(help="Docker: what hosts run.", show_default="that of `testbed build`")
 ]
 NoDelayOption = Annotated[
-    bool, typer.Option("--no-delay", help="Leave out a scenario's delays, jitter, loss and the like: rates only.")
+    bool, typer.Option("--no-delay", help="Leave out delays, jitter, loss and the like: rates only.")
 ]
 
 
@@ -41,11 +42,12 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class ContainerLimits(msgspec.Struct, frozen=True):
-    """Of docker alone: the image, and what a host may use where a scenario does not say it."""
+    """Of docker alone: the image, what a host may use where a scenario does not say it, and whether it runs nothing."""
 
     image: str | None = None
-    cpus: float = 1.0
-    memory_mib: int = 512
+    cpus: float = CPUS
+    memory_mib: int = MEMORY_BYTES >> 20
+    idle: bool = False
 
 
 def host_names(count: int) -> list[str]:
@@ -124,7 +126,7 @@ def make_testbed(setup: Setup, backend: str, subnet: str, limits: ContainerLimit
             "image": limits.image,
             "cpus": {host.name: host.cpus or limits.cpus for host in setup.hosts},
             "memory_bytes": {host.name: host.memory_bytes or memory_bytes for host in setup.hosts},
-            "serve": True,
+            "serve": not limits.idle,
         }
     testbed = open_testbed(backend, setup.names, **options)
     assert isinstance(testbed, ShapedTestbed)

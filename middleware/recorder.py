@@ -14,7 +14,7 @@ _FLUSH_ROWS = 256
 
 
 class Recorder:
-    """Appends records to ``path``, whose folder it makes; without a path it takes them and forgets them.
+    """Appends records to ``path``; without a path it takes them and forgets them.
 
     Raises UsageError for one that cannot be written.
 
@@ -26,8 +26,6 @@ class Recorder:
         self._host = host
         self._scale = time_scale
         try:
-            if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
             self._file = None if path is None else path.open("ab")
         except OSError as error:
             raise UsageError(f"cannot write the records {path}: {error.strerror}") from None

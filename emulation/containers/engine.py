@@ -8,8 +8,9 @@ its number, its start time and the kernel's boot, so that a number used again is
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -21,25 +22,42 @@ LABEL = "io.thalweg"
 RUN, USER, HOST = f"{LABEL}.testbed", f"{LABEL}.user", f"{LABEL}.host"
 HOLDER, LAUNCHER = f"{LABEL}.holder", f"{LABEL}.launcher"
 ENGINE_S = 60
-REMOVALS = 20  # rounds; a container that was being made while its maker died may appear after the first
+REMOVAL_S, ROUND_S = 30.0, 0.1
+"""How long removing is tried: a container that was being made while its maker died may appear after the first round,
+and one that another process is removing takes its time."""
 
 
 def sdk() -> tuple[Any, Any]:
     """The ``docker`` package and a client of the engine; CapabilityError says what is missing."""
-    import docker
+    import docker  # a third of a second, which only those pay who use containers
 
     return docker, _client()
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """What the SDK raises, and the transport below it."""
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    return DockerException, RequestException
+
+
+@contextmanager
+def talking(doing: str) -> Iterator[None]:
+    """Errors of the engine and on the way to it become ours, of one line; ``doing`` says at what."""
+    try:
+        yield
+    except failures() as error:
+        raise explained(error, doing) from None
 
 
 @cache
 def _client() -> Any:
     import docker
 
-    try:
+    with talking("reaching the engine"):
         client = docker.from_env(timeout=ENGINE_S, max_pool_size=16)
         client.ping()
-    except docker.errors.DockerException as error:
-        raise explained(error, "reaching the engine") from None
     return client
 
 
@@ -50,12 +68,12 @@ def explained(error: Exception, doing: str) -> ThalwegError:
     if "Permission denied" in text or "PermissionError" in text:
         return CapabilityError(
             f"no permission to use the Docker engine at {where}; run as root, join the group docker"
-            " (usermod -aG docker USER, then log in again), or use --testbed netns, which needs neither"
+            " (usermod -aG docker USER, then log in again), or use netns instead of docker, which needs neither"
         )
     if "Error while fetching server API version" in text or "Connection refused" in text:
         return CapabilityError(
             f"no Docker engine answers at {where}; start it (systemctl start docker, or dockerd),"
-            " set DOCKER_HOST, or use --testbed netns"
+            " set DOCKER_HOST, or use netns instead of docker"
         )
     return TestbedError(f"{doing}: the Docker engine says: {text}")
 
@@ -78,6 +96,8 @@ def labels(run_id: str, holder: int) -> dict[str, str]:
 
 def is_held(marks: dict[str, str]) -> bool:
     """Whether something belongs to a testbed that lives: one that was kept, or whose launcher still runs."""
+    if processes.elsewhere(marks.get(HOLDER, "")):
+        return True  # as far as can be told here
     holder = processes.living(marks.get(HOLDER, ""))
     return holder is not None and (
         processes.living(marks.get(LAUNCHER, "")) is not None or processes.name(holder) == KEPT
@@ -89,32 +109,37 @@ def remove(run_id: str) -> bool:
 
     Raises TestbedError when the engine does not let them go.
     """
-    docker, client = sdk()
+    _, client = sdk()
     wanted = {"label": [f"{RUN}={run_id}"]}
-    found = False
-    last: Exception | None = None
-    for _ in range(REMOVALS):
-        containers = client.api.containers(all=True, quiet=True, filters=wanted)
-        networks = client.api.networks(filters=wanted)
-        if not containers and not networks:
-            return found
-        found = True
-        last = _each(docker, (one["Id"] for one in containers), client.api.remove_container, v=True, force=True) or last
-        last = _each(docker, (one["Id"] for one in networks), client.api.remove_network) or last
-    raise explained(last or RuntimeError("it goes on listing them"), f"removing testbed {run_id}")
+    found, stop = False, time.monotonic() + REMOVAL_S
+    with talking(f"removing testbed {run_id}"):
+        while True:
+            containers = client.api.containers(all=True, quiet=True, filters=wanted)
+            networks = client.api.networks(filters=wanted)
+            if not containers and not networks:
+                return found
+            found = True
+            refused = _each((one["Id"] for one in containers), client.api.remove_container, v=True, force=True)
+            refused = _each((one["Id"] for one in networks), client.api.remove_network) or refused
+            if time.monotonic() > stop:
+                raise explained(refused or RuntimeError("it goes on listing them"), f"removing testbed {run_id}")
+            if refused is not None:
+                time.sleep(ROUND_S)  # the engine tells nobody when a removal that another began is through
 
 
-def _each(docker: Any, identities: Iterable[str], call: Any, **how: Any) -> Exception | None:
+def _each(identities: Iterable[str], call: Any, **how: Any) -> Exception | None:
     """Remove things at once; those gone already are fine. The last refusal, if any."""
     from concurrent.futures import ThreadPoolExecutor
+
+    docker, _ = sdk()
 
     def one(identity: str) -> Exception | None:
         try:
             call(identity, **how)
         except docker.errors.NotFound:
             return None
-        except docker.errors.APIError as error:  # being removed by another, or still in use
-            return error  # type: ignore[no-any-return]
+        except failures() as error:  # being removed by another, or still in use
+            return error
         return None
 
     with ThreadPoolExecutor(8) as pool:
@@ -128,37 +153,45 @@ def leftovers() -> dict[str, int | None]:
     """
     _, client = sdk()
     wanted = {"label": [RUN, f"{USER}={os.getuid()}"]}
-    things = [*client.api.containers(all=True, filters=wanted), *client.api.networks(filters=wanted)]
+    with talking("looking for what was left"):
+        things = [*client.api.containers(all=True, filters=wanted), *client.api.networks(filters=wanted)]
     marks = [one["Labels"] for one in things if not is_held(one["Labels"])]
     return {one[RUN]: processes.living(one.get(HOLDER, "")) for one in marks}
 
 
 def last_lines(container: Any, count: int = 3) -> str:
     """The last lines that a container's own process wrote, in one; empty when it wrote none."""
-    said = container.logs(tail=count).decode(errors="replace").split("\n")
+    try:
+        said = container.logs(tail=count).decode(errors="replace").split("\n")
+    except failures():  # a logging driver that cannot be read, or it has been removed
+        return ""
     return " / ".join(line.strip() for line in said if line.strip())
 
 
 def containers_of(run_id: str) -> dict[str, Any]:
     """The containers of a testbed by host, running or not."""
-    docker, client = sdk()
-    try:
+    _, client = sdk()
+    with talking(f"looking for testbed {run_id}"):
         found = client.containers.list(all=True, filters={"label": [f"{RUN}={run_id}"]}, ignore_removed=True)
-    except docker.errors.DockerException as error:
-        raise explained(error, f"looking for testbed {run_id}") from None
     return {one.labels[HOST]: one for one in found}
 
 
 def wait_ended(container: Any, timeout_s: int) -> None:
     """Wait until a container no longer runs, so long at most."""
-    docker, client = sdk()
-    with suppress(docker.errors.APIError, OSError):  # a time-out is an OSError of the transport
+    _, client = sdk()
+    with suppress(*failures()):
         client.api.wait(container.id, timeout=timeout_s, condition="not-running")
 
 
 def ended(container: Any) -> str:
     """Why a container no longer runs, in a few words; empty while it runs."""
-    container.reload()
+    docker, _ = sdk()
+    try:
+        container.reload()
+    except docker.errors.NotFound:
+        return "removed by somebody else"
+    except failures() as error:
+        raise explained(error, "looking after a host") from None
     state = container.attrs["State"]
     if state["Running"]:
         return ""
@@ -182,8 +215,8 @@ def own_container_pid(container: Any) -> int:
         same = os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net")
     except PermissionError:
         raise CapabilityError(
-            "shaping the links of containers needs root on the engine's machine: run as root (sudo), or use"
-            " --testbed netns, which needs none"
+            "shaping the links of containers needs root on the engine's machine: run as root (sudo), or use netns"
+            " instead of docker, which needs none"
         ) from None
     except FileNotFoundError:
         same = True

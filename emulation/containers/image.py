@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 import thalweg
-from thalweg.emulation.containers.engine import LABEL, explained, sdk
+from thalweg.emulation.containers.engine import LABEL, explained, failures, sdk
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
 DEFAULT_BASE = "python:3.11-slim-bookworm"
@@ -37,8 +37,9 @@ OLDEST_PYTHON = (3, 11)
 OLDEST_GLIBC = 17  # manylinux2014 is glibc 2.17
 BUILD_S = 900
 _ABOUT_BASE = (
-    "import json, os, platform, sys, venv, ensurepip;"
-    "print(json.dumps([sys.version_info[:2], os.confstr('CS_GNU_LIBC_VERSION'), platform.machine()]))"
+    "import json, os, platform, shutil, sys, venv, ensurepip;"
+    "libc, has_ip = os.confstr('CS_GNU_LIBC_VERSION'), bool(shutil.which('ip'));"
+    "print(json.dumps([sys.version_info[:2], libc, platform.machine(), has_ip]))"
 )
 
 Tell = Callable[[str], None]
@@ -68,10 +69,10 @@ def build(
 ) -> Built:
     """Build the image and return it. ``tell`` is told what is being done.
 
-    ``base``: an image with Python 3.11 or newer and venv; by default ``DEFAULT_BASE``, or ``OWN_BASE`` where the engine
-    has only that. ``make_base`` makes ``OWN_BASE`` from Debian packages with mmdebstrap. ``wheelhouse``: a folder of
-    wheels to take instead of fetching them. Raises CapabilityError without an engine or a base, TestbedError when
-    the build fails, UsageError for a base or wheelhouse that does not do.
+    ``base``: an image with Python 3.11 or newer and venv; by default ``OWN_BASE`` where the engine has that, or else
+    ``DEFAULT_BASE``. ``make_base`` makes ``OWN_BASE`` from Debian packages with mmdebstrap. ``wheelhouse``: a folder of
+    wheels to take instead of fetching them. Raises CapabilityError without an engine or a base, TestbedError when the
+    build fails, UsageError for a base or wheelhouse that does not do.
     """
     docker, client = sdk()
     name = image or default_image()
@@ -80,7 +81,7 @@ def build(
             tell(f"making the base {base or OWN_BASE} with mmdebstrap")
             base = _make_base(client, base or OWN_BASE)
         base = _find_base(docker, client, base, tell)
-        python, tags = _about(docker, client, base)
+        python, tags = _about(docker, client, base, tell)
         with tempfile.TemporaryDirectory(prefix="thalweg-image-") as folder:
             context = Path(folder)
             libraries = context / "wheelhouse" / "libraries"
@@ -96,7 +97,7 @@ def build(
             _run_build(docker, client, context, name, base, digest)
         found = client.images.get(name)
         _forget_former(docker, client)
-    except docker.errors.DockerException as error:
+    except failures() as error:
         raise explained(error, f"building {name}") from None
     return Built(name, found.id, base, found.attrs["Size"])
 
@@ -134,7 +135,7 @@ def check_code(client: Any, image: str) -> None:
 
 
 def _find_base(docker: Any, client: Any, base: str | None, tell: Tell) -> str:
-    for name in (base,) if base else (DEFAULT_BASE, OWN_BASE):
+    for name in (base,) if base else (OWN_BASE, DEFAULT_BASE):
         with suppress(docker.errors.ImageNotFound):
             client.images.get(name)
             return name
@@ -142,7 +143,7 @@ def _find_base(docker: Any, client: Any, base: str | None, tell: Tell) -> str:
     tell(f"pulling {wanted}")
     try:
         client.images.pull(wanted)
-    except docker.errors.DockerException as error:
+    except failures() as error:
         why = getattr(error, "explanation", None) or str(error)
         raise CapabilityError(
             f"the engine has no image {wanted} and cannot pull it ({' '.join(str(why).split())}); name one that it has"
@@ -169,7 +170,7 @@ def _make_base(client: Any, name: str) -> str:
     return name
 
 
-def _about(docker: Any, client: Any, base: str) -> tuple[str, list[str]]:
+def _about(docker: Any, client: Any, base: str, tell: Tell) -> tuple[str, list[str]]:
     """The base's Python ("3.11") and the platform tags of wheels that run on it."""
     try:
         said = client.containers.run(
@@ -180,9 +181,11 @@ def _about(docker: Any, client: Any, base: str) -> tuple[str, list[str]]:
         raise UsageError(f"base image {base}: {why[0]}; it needs python3 with venv (python3-venv)") from None
     except docker.errors.APIError as error:
         raise UsageError(f"base image {base} has no python3 ({error.explanation}); choose another") from None
-    (major, minor), libc, machine = json.loads(said)
+    (major, minor), libc, machine, has_ip = json.loads(said)
     if (major, minor) < OLDEST_PYTHON:
         raise UsageError(f"base image {base} has Python {major}.{minor}; Thalweg needs 3.11 or newer")
+    if not has_ip:
+        tell(f"note: {base} has no iproute2, so hosts have no ip and tc; one with it: --make-base")
     kind, _, number = (libc or "").partition(" ")
     if kind != "glibc":
         raise UsageError(f"base image {base} is not built on glibc ({libc}); choose one of Debian, Ubuntu or Fedora")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import struct
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from thalweg.emulation.containers.engine import explained, sdk
+from thalweg.emulation.containers.engine import explained, failures, sdk
 from thalweg.emulation.supervisor_client import Redirect, TestbedProcess, stream_descriptors
 from thalweg.middleware.errors import TestbedError
 
@@ -38,7 +39,7 @@ class ContainerProcess(TestbedProcess):
         """Start ``argv``; what cannot be executed says so and ends with 126 or 127. ``terminal``: give it one."""
         self._prepare(host, argv)
         self._container = container
-        docker, client = sdk()
+        _, client = sdk()
         self._api = client.api
         theirs, ours, to_close = stream_descriptors(redirects)
         try:
@@ -50,7 +51,8 @@ class ContainerProcess(TestbedProcess):
             self._socket: socket.socket = getattr(self._stream, "_sock", self._stream)
             self._socket.settimeout(None)
             self._ends = [os.dup(descriptor) for descriptor in theirs]
-        except docker.errors.DockerException as error:
+            self._over = os.pipe()  # closed at our end when the process has ended
+        except failures() as error:
             for descriptor in ours.values():
                 os.close(descriptor)
             raise explained(error, f"running {argv[0]!r} on {host!r}") from None
@@ -60,16 +62,21 @@ class ContainerProcess(TestbedProcess):
         for which, descriptor in ours.items():
             setattr(self, ("stdin", "stdout", "stderr")[which], os.fdopen(descriptor, "rb" if which else "wb"))
         self._terminal = terminal
-        for work in (self._send, self._receive):
-            threading.Thread(target=work, name=f"exec {host}", daemon=True).start()
+        self._sender = threading.Thread(target=self._send, name=f"input {host}", daemon=True)
+        self._sender.start()
+        threading.Thread(target=self._receive, name=f"output {host}", daemon=True).start()
 
     def _send(self) -> None:
-        """Our input is the process's, until it ends."""
+        """Our input is the process's, until one of them ends; then whoever writes to it learns of that."""
+        poller = select.poll()
+        for descriptor in (self._ends[0], self._over[0]):
+            poller.register(descriptor, select.POLLIN)
         with suppress(OSError):
-            while piece := os.read(self._ends[0], CHUNK):
+            while self._over[0] not in dict(poller.poll()) and (piece := os.read(self._ends[0], CHUNK)):
                 self._socket.sendall(piece)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
+        os.close(self._ends[0])
 
     def _receive(self) -> None:
         """What the process writes is ours; the end of the stream is its end, or its container's."""
@@ -82,8 +89,10 @@ class ContainerProcess(TestbedProcess):
                 first = False
                 self._write(self._ends[which], piece)
         status = self._final_status()
-        for descriptor in self._ends[1:]:
+        for descriptor in (self._over[1], *self._ends[1:]):
             os.close(descriptor)
+        self._sender.join()
+        os.close(self._over[0])
         for connection in (self._stream, self._socket):
             with suppress(OSError):
                 connection.close()
@@ -119,10 +128,9 @@ class ContainerProcess(TestbedProcess):
         return found
 
     def _inspected(self) -> Mapping[str, Any]:
-        docker, _ = sdk()
         try:
             return self._api.exec_inspect(self._exec)  # type: ignore[no-any-return]
-        except docker.errors.APIError:
+        except failures():
             return {"Running": False, "ExitCode": None, "Pid": 0}  # its container has been removed
 
     def _inspected_when(self, settled: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
@@ -162,6 +170,5 @@ class ContainerProcess(TestbedProcess):
 
     def resize(self, rows: int, columns: int) -> None:
         """Tell the process's terminal its size."""
-        docker, _ = sdk()
-        with suppress(docker.errors.APIError):
+        with suppress(*failures()):
             self._api.exec_resize(self._exec, height=rows, width=columns)

@@ -12,17 +12,20 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 import psutil
 
-from thalweg.emulation.containers import engine as engine
+from thalweg.emulation.containers import engine
 from thalweg.emulation.containers.image import check_code, default_image
+from thalweg.emulation.containers.limits import CPUS, MEMORY_BYTES
 from thalweg.emulation.containers.process import ContainerProcess
 from thalweg.emulation.netns import SUBNET, host_addresses
 from thalweg.emulation.shaped_testbed import ShapedTestbed
@@ -30,8 +33,6 @@ from thalweg.emulation.supervisor_client import Redirect, StartedSupervisor, Tes
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
 PORT = 7800
-MEMORY_BYTES = 512 << 20
-CPUS = 1.0
 PROCESSES = 512  # in a container at most
 MAX_HOSTS = 1000  # ports of one Linux bridge, less the engine's own
 SUBNETS_TRIED = 100
@@ -39,7 +40,7 @@ TOGETHER = 4  # containers made at once; more do not start sooner on a few cores
 OUTBOX = "/home/thalweg/out"
 PYTHON = "/opt/thalweg/bin/python"
 IDLE = ("sleep", "infinity")
-ATTACH_S = 120.0
+ATTACH_S, OUTBOX_S = 120.0, 60.0
 SETTLE_S = 2
 
 
@@ -80,7 +81,7 @@ class DockerTestbed(ShapedTestbed):
             if self._memory_bytes[name] < 6 << 20:
                 raise UsageError(f"host {name!r} has {self._memory_bytes[name]} bytes of memory; give it 6 MiB or more")
         self.subnet = subnet or SUBNET
-        host_addresses(hosts, self.subnet)
+        host_addresses([*hosts, "gateway"], self.subnet)
         self.image = image or default_image()
         self._mounts, self._serve, self._same_code = tuple(mounts), serve, same_code
         self._marks: dict[str, str] = {}
@@ -113,9 +114,12 @@ class DockerTestbed(ShapedTestbed):
                     raise
             started.client.call("attach", timeout_s=ATTACH_S, hosts=self._described(), layer=self.layer)
         except BaseException as error:
-            engine.remove(self.run_id)
-            started.close()
-            if isinstance(error, docker.errors.DockerException):
+            try:
+                with suppress(TestbedError):  # the supervisor tries too, and then `down`; the first error counts
+                    engine.remove(self.run_id)
+            finally:
+                started.close()
+            if isinstance(error, engine.failures()):
                 raise engine.explained(error, f"making the containers of testbed {self.run_id}") from None
             raise
         return started
@@ -200,11 +204,13 @@ class DockerTestbed(ShapedTestbed):
 
     def down(self, grace_s: float = 0.0) -> None:
         attached = isinstance(self._supervisor, StartedSupervisor)
-        if attached and grace_s == 0:
-            engine.remove(self.run_id)  # here, where nobody waits for an answer
-        super().down(grace_s)
-        if attached:
-            engine.remove(self.run_id)
+        try:
+            if attached and grace_s == 0:
+                engine.remove(self.run_id)  # here, and not in the supervisor, which is waited for only so long
+        finally:
+            super().down(grace_s)
+            if attached:
+                engine.remove(self.run_id)
 
     # --- processes and files --------------------------------------------------------------------------
 
@@ -254,7 +260,7 @@ class DockerTestbed(ShapedTestbed):
     def fate(self, host: str) -> str:
         container = self._containers.get(host)
         if container is None:
-            return ""
+            return "its container has been removed"
         if any(one.host == host and one.poll() == -signal.SIGKILL for one in self._processes):
             engine.wait_ended(container, SETTLE_S)  # its processes are gone a moment before it is
         why = engine.ended(container)
@@ -262,7 +268,13 @@ class DockerTestbed(ShapedTestbed):
 
     def outbox(self, folder: Path) -> Path:
         self._outboxes.append(folder)
-        return Path(OUTBOX, folder.name)
+        there = Path(OUTBOX, folder.name)
+        null = (subprocess.DEVNULL, subprocess.DEVNULL, subprocess.DEVNULL)
+        made = [self.execute(host, ["mkdir", "-p", str(there)], {}, None, null) for host in self._names]
+        for process in made:
+            if process.wait(OUTBOX_S) != 0:
+                raise TestbedError(f"host {process.host!r} has no room for {there}; see its image's user and disk")
+        return there
 
     def collect(self) -> None:
         docker, _ = engine.sdk()
@@ -270,9 +282,9 @@ class DockerTestbed(ShapedTestbed):
             for folder in self._outboxes:
                 try:
                     pieces, _ = container.get_archive(f"{OUTBOX}/{folder.name}")
-                except docker.errors.NotFound:  # it wrote nothing
+                except docker.errors.NotFound:  # it wrote nothing, or it has been removed
                     continue
-                except docker.errors.DockerException as error:
+                except engine.failures() as error:
                     raise engine.explained(error, "fetching the records") from None
                 with tarfile.open(fileobj=io.BufferedReader(_Pieces(pieces)), mode="r|") as archive:
                     _extract(archive, folder.parent)

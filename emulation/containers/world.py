@@ -6,6 +6,7 @@ machine. Their processes cannot undo it.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Iterable
@@ -32,6 +33,7 @@ class ContainerWorld(World):
     def __init__(self, containers: Iterable[Container], layer: int) -> None:
         """Raises OSError where a namespace cannot be entered."""
         super().__init__(layer)
+        self._mine: dict[int, netlink.Interface] | None = None
         try:
             for number, one in enumerate(containers, 1):
                 self.hosts[one.name] = self._enter(number, one)
@@ -47,11 +49,24 @@ class ContainerWorld(World):
             )
 
     def _enter(self, number: int, one: Container) -> HostSpace:
+        """Raises OSError where the namespace is not that of the container, before anything there is touched."""
         namespace_fd = os.open(f"/proc/{one.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         enter(namespace_fd)
+        there, mac = netlink.NetlinkSocket(), bytes.fromhex(one.mac.replace(":", ""))
+        interface = socket.if_nametoindex(INTERFACE)
+        found = netlink.interfaces(there.dump(netlink.RTM_GETLINK, netlink.link_dump())).get(interface)
+        if found is None or found.mac != mac:
+            raise OSError(errno.ENODEV, f"process {one.pid} is not in the container of {one.name}")
         offloads_off(INTERFACE)
-        mac, interface = bytes.fromhex(one.mac.replace(":", "")), socket.if_nametoindex(INTERFACE)
-        there = netlink.NetlinkSocket()
-        ends = netlink.cable_ends(there.dump(netlink.RTM_GETLINK, netlink.link_dump()))
-        port = Port(ends[interface], self._own) if interface in ends else None
-        return HostSpace(one.name, number, one.ip, mac, namespace_fd, there, interface, port)
+        return HostSpace(
+            one.name, number, one.ip, mac, namespace_fd, there, interface, self._port(interface, found.other_end)
+        )
+
+    def _port(self, interface: int, other_end: int | None) -> Port | None:
+        """The other end of a container's cable, if it is in our namespace."""
+        if other_end is None:
+            return None
+        if self._mine is None:
+            self._mine = netlink.interfaces(self._own.dump(netlink.RTM_GETLINK, netlink.link_dump()))
+        ours = self._mine.get(other_end)
+        return Port(other_end, self._own) if ours is not None and ours.other_end == interface else None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from thalweg.emulation.netem import DISTRIBUTIONS
 from thalweg.emulation.scenarios.data_sets import (
     GENERATED,
     Grid,
@@ -31,7 +32,6 @@ from thalweg.emulation.traces import BandwidthTrace
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network_view import Link
 
-DISTRIBUTIONS = ("uniform", "normal", "pareto", "paretonormal")
 MAX_DELAY_S = 60.0
 FILL = "fill"
 _Read = TypeVar("_Read")

@@ -12,14 +12,15 @@ from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+import msgspec
 import numpy as np
 
 from thalweg.emulation.changed_rates import ChangedRates, changed
 from thalweg.emulation.effects import NEUTRAL, REPLACED, Effect
-from thalweg.emulation.replay import Change, ReplayHandle
+from thalweg.emulation.replay import Change, ReplayHandle, check_changes
 from thalweg.emulation.scenarios.events import MAX_CHANGES
 from thalweg.emulation.scenarios.file import Scenario
-from thalweg.emulation.shaping import RATE_FLOOR_BPS
+from thalweg.emulation.shaping import RATE_FLOOR_BPS, Shape
 from thalweg.emulation.testbed import Testbed
 from thalweg.emulation.traces import BandwidthTrace
 from thalweg.middleware.errors import UsageError
@@ -37,6 +38,8 @@ def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> lis
     count = 0
     for number, event in enumerate(scenario.events):
         for start_s, stop_s, links in event.spans(horizon_s, scenario.seed, number):
+            if stop_s <= start_s:  # shorter than such times can tell
+                continue
             count += 2 * len(links)
             if count > MAX_CHANGES:
                 raise UsageError(
@@ -129,15 +132,17 @@ def apply(scenario: Scenario, testbed: Testbed, *, sample_interval_s: float | No
     """Shape a testbed's links and interfaces as the scenario has them at its start, and load what is to come.
 
     The testbed must be up, with the scenario's hosts. ``start()`` of what is returned begins the traces and the events;
-    None: the links follow none and nothing befalls them. Raises UsageError for what the testbed cannot do,
-    CapabilityError where its kernel cannot.
+    None: the links follow none and nothing befalls them. Raises UsageError for what the testbed cannot do, before
+    anything is set for events that ask of a link what none can be; CapabilityError where its kernel cannot.
     """
+    changes, shapes = compile_timeline(scenario), scenario.wall_shapes()
+    own = {link: Shape(*msgspec.structs.astuple(shape)) for link, shape in shapes.items()}
+    check_changes(changes, own, scenario.traces, scenario.time_scale)
     if limits := scenario.interfaces_bps:
         if not isinstance(testbed, _LimitsInterfaces):
             raise UsageError(f"the {testbed.backend} testbed cannot limit interfaces; leave out interface_rate")
         testbed.limit_interfaces(limits)
-    changes = compile_timeline(scenario)
-    testbed.shape(scenario.wall_shapes())
+    testbed.shape(shapes)
     followed = dict(scenario.traces)
     for link in {change.link for change in changes}:
         followed.setdefault(link, constant(link, scenario.links[link].rate_bps))

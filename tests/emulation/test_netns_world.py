@@ -20,7 +20,7 @@ import pytest
 from thalweg.emulation.netns import NetnsTestbed
 from thalweg.emulation.testbed import LinkShape, passive_proofs
 from thalweg.emulation.traces import BandwidthTrace
-from thalweg.middleware.errors import CapabilityError, UsageError
+from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
 pytestmark = pytest.mark.netns
 PYTHON = sys.executable
@@ -266,3 +266,51 @@ def test_down_leaves_no_process() -> None:
     assert not psutil.wait_procs([one for one in family if one.pid == process.pid or "supervisor" in str(one)], 5)[1]
     assert not psutil.pid_exists(process.pid)
     assert process.returncode == -signal.SIGKILL
+
+
+def test_a_host_that_lost_its_interface_leaves_the_others_their_links() -> None:
+    with NetnsTestbed(NAMES) as bed:
+        bed.shape(dict.fromkeys(pairs(NAMES), LinkShape(5e6)))
+        output(bed, "h1", "ip", "link", "delete", "eth0")
+        bed.shape(dict.fromkeys(pairs(NAMES), LinkShape(8e6)))
+        trace = BandwidthTrace("up and down", np.array([0.0, 0.1]), np.array([8e6, 6e6]), 0.2)
+        replay = bed.replay(dict.fromkeys(pairs(NAMES), trace), sample_interval_s=0.05)
+        replay.start()
+        stop = time.monotonic() + 10
+        while bed.status()["replay"]["steps"] < 60 and time.monotonic() < stop:
+            continue
+        assert bed.status()["replaying"]
+        assert replay.statistics().steps >= 60
+        replay.stop()
+        (proof,) = bed.prove([("client", "h3")])
+        assert abs(proof.error) < 0.05
+
+
+def test_a_refusal_halfway_spares_the_other_hosts_and_is_made_good_by_the_next_attempt() -> None:
+    obstacle = "qdisc add dev eth0 parent 1:77 handle 1003: pfifo"
+    with NetnsTestbed(NAMES) as bed:
+        for words in (
+            "qdisc add dev eth0 root handle 1: htb",
+            "class add dev eth0 parent 1: classid 1:77 htb rate 1mbit",
+            obstacle,
+        ):  # where the queue of h1 → h2 is to be
+            output(bed, "h1", "tc", *words.split())
+        everything = dict.fromkeys(pairs(NAMES), LinkShape(5e6))
+        for _ in range(2):
+            with pytest.raises(TestbedError, match="the kernel refused a link's shape"):
+                bed.shape(everything)
+        bed.status()
+        assert set(bed.shapes) == {link for link in everything if link[0] != "h1"}
+        bed.start_sampling(0.05)  # reads classes of which it knows no link
+        output(bed, "h1", "tc", "qdisc", "del", "dev", "eth0", "parent", "1:77")
+        bed.shape(everything)
+        assert set(bed.shapes) == set(everything)
+        bed.shape({("h1", "h2"): LinkShape(5e6, cut=True)})
+        output(bed, "h1", "tc", *obstacle.split())  # in the way again, now of a change
+        with pytest.raises(TestbedError, match="refused"):
+            bed.shape({("h1", "h2"): LinkShape(6e6)})
+        output(bed, "h1", "tc", "qdisc", "del", "dev", "eth0", "parent", "1:77")
+        bed.shape({("h1", "h2"): LinkShape(6e6)})
+        for proof in bed.prove([("h1", "h2"), ("h2", "h1")]):
+            assert abs(proof.error) < 0.05, proof
+        assert bed.status()["refusal"] == ""

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from thalweg.emulation import supervisor_replay
 from thalweg.emulation.effects import NEUTRAL, Effect
-from thalweg.emulation.replay import GAP_S, SHARE, Change, ReplayHandle, schedule
+from thalweg.emulation.replay import GAP_S, SHARE, Change, ReplayHandle, check_changes, schedule
 from thalweg.emulation.shaping import RATE_FLOOR_BPS, Shape
-from thalweg.emulation.supervisor_replay import Player, Schedule, read_schedules
+from thalweg.emulation.supervisor_replay import Lags, Player, Schedule, read_schedules
 from thalweg.emulation.traces import BandwidthTrace
 from thalweg.middleware.errors import UsageError
 
@@ -85,12 +85,12 @@ def test_a_player_catches_up_in_one_batch_and_counts_its_lag(monkeypatch: pytest
     monkeypatch.setattr(supervisor_replay.time, "monotonic", lambda: clock[0])
     batches: list[list[tuple[str, str, float]]] = []
 
-    def shape(shapes) -> int:  # type: ignore[no-untyped-def]
+    def shape(shapes, *, replayed: bool) -> int:  # type: ignore[no-untyped-def]
         batches.append([(source, target, one.rate_bps) for source, target, one in shapes])
         return len(batches[-1])
 
     world = SimpleNamespace(
-        links=dict.fromkeys([("a", "b"), ("b", "a")], SimpleNamespace(shape=Shape(1.0))), shape=shape
+        links=dict.fromkeys([("a", "b"), ("b", "a")], SimpleNamespace(base=Shape(1.0))), shape=shape
     )
     plans = [
         Schedule(("a", "b"), array("d", [0, 1, 2]), array("d", [10, 11, 12]), 4.0),
@@ -106,7 +106,8 @@ def test_a_player_catches_up_in_one_batch_and_counts_its_lag(monkeypatch: pytest
     clock[0] = 104.5  # a→b was due at 102 and, in the next lap, 104; b→a at 103 and 104
     player.advance()
     assert sorted(batches[-1]) == [("a", "b", 10), ("b", "a", 21)]
-    assert player.statistics() == {"t0_s": 100.0, "steps": 4, "lag_p50_s": 0.5, "lag_p99_s": 0.5, "lag_max_s": 0.5}
+    found = {"t0_s": 100.0, "steps": 4, "lag_p50_s": 0.5, "lag_p99_s": 0.5, "lag_max_s": 0.5}
+    assert player.statistics() == pytest.approx(found, rel=0.03)
     player.stop()
     assert player.next_due_s() is None
     clock[0] = 200.0
@@ -118,13 +119,15 @@ class World:
     """Keeps the shapes it is given, and the order of the batches."""
 
     def __init__(self, *links: tuple[str, str]) -> None:
-        self.links = {link: SimpleNamespace(shape=Shape(1.0, 0.02)) for link in links}
+        self.links = {link: SimpleNamespace(shape=Shape(1.0, 0.02), base=Shape(1.0, 0.02)) for link in links}
         self.batches: list[list[tuple[str, str]]] = []
 
-    def shape(self, shapes: Iterable[tuple[str, str, Shape]]) -> int:
+    def shape(self, shapes: Iterable[tuple[str, str, Shape]], *, replayed: bool = False) -> int:
         found = list(shapes)
         for source, target, shape in found:
             self.links[source, target].shape = shape
+            if not replayed:
+                self.links[source, target].base = shape
         self.batches.append([(source, target) for source, target, _ in found])
         return len(found)
 
@@ -190,12 +193,60 @@ def test_changes_take_any_figure_of_a_shape_and_give_it_back(monkeypatch: pytest
     clock[0] = t0 + 6.5
     player.advance()
     assert first.shape == Shape(10.0, 0.02)
-    first.shape = Shape(1.0, 0.07)  # shaped by somebody else: this is what is changed from now on
+    world.shape([("a", "b", Shape(1.0, 0.07))])  # by somebody else: this is what is changed from now on
     player.start()
     assert first.shape == slow.shape(Shape(1.0, 0.07), 10.0) == Shape(4.0, 0.3, 0.0, 0.1, "normal")
     clock[0] += 5.0
     player.advance()
     assert first.shape.delay_s == 0.07
+
+
+def test_the_next_player_finds_links_as_they_are_without_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    player, world, clock = playing(monkeypatch)
+    everything = [(0.0, which, Effect(0.5, cut=True, delay_s=0.3)) for which in range(3)]
+    player.change(everything)
+    clock[0] = player.start() + 2.0
+    player.advance()
+    assert all(state.shape.cut and state.shape.delay_s == 0.3 for state in world.links.values())
+    world.shape([("a", "c", Shape(7.0, 0.3, cut=True))])  # asked for by somebody since: that stays
+    player.lift()
+    assert not player.running
+    assert [world.links[link].shape for link in LINKS] == [
+        Shape(20.0, 0.02), Shape(30.0, 0.02), Shape(7.0, 0.3, cut=True),
+    ]  # fmt: skip
+    with pytest.raises(KeyError):
+        Player(world, [Schedule(("a", "x"), array("d", [0]), array("d", [1]), 0.0)])  # type: ignore[arg-type]
+
+
+def test_what_links_may_come_to_be_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    player, _, _ = playing(monkeypatch)
+    assert not player.delays
+    player.change([(1.0, 0, Effect(2.0)), (2.0, 0, Effect(2.0)), (3.0, 1, Effect(delay_s=0.0))])
+    assert not player.delays
+    assert set(player.shapes([(1.0, 2, Effect(duplicate=0.1))])) == {
+        *(("a", "b", Shape(rate, 0.02)) for rate in (20.0, 40.0)),
+        *(("b", "a", Shape(30.0, delay)) for delay in (0.02, 0.0)),
+        *(("a", "c", Shape(50.0, 0.02, duplicate=share)) for share in (0.0, 0.1)),
+    }
+    player.change([(5.0, 0, Effect(delay_s=0.1))])
+    assert player.delays
+
+
+@given(st.lists(st.floats(0, 1e4), max_size=200))
+def test_lags_are_told_within_a_few_percent(lags_s: list[float]) -> None:
+    found = Lags()
+    for lag_s in lags_s:
+        found.add(lag_s)
+    ranked = sorted(lags_s) or [0.0]
+    assert found.max_s == ranked[-1]
+    for share in (0.5, 0.99):
+        true = ranked[min(len(ranked) - 1, int(len(ranked) * share))]
+        assert found.at(share) == pytest.approx(true, rel=0.03, abs=Lags.LEAST_S)
+
+
+def test_an_event_weeks_away_is_a_wait_that_select_takes() -> None:
+    assert supervisor_replay.due_in_s(1e15, None) == supervisor_replay.LONGEST_S
+    assert supervisor_replay.due_in_s(None, float("inf")) is None
 
 
 def test_of_changes_at_one_time_the_later_given_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,6 +303,26 @@ def test_changes_are_told_in_wall_time_and_checked() -> None:
         with pytest.raises(UsageError, match=says):
             handle.change([Change(0.0, ("a", "b"), effect)])
     assert len(calls.made) == 3
+    assert handle.delays
+
+
+def test_changes_that_no_link_can_take_name_it_and_half_a_million_are_checked() -> None:
+    shapes = {("a", "b"): Shape(1e6), ("b", "a"): Shape(1e6, 0.01)}
+    traces = {("b", "a"): BandwidthTrace("t", np.array([0.0, 5.0]), np.array([1e6, 9e6]), 10.0)}
+    reorder = Effect(reorder=0.1)
+    for link, effect, says in [
+        (("b", "a"), Effect(30.0), r"link b → a.*2700 Mbit/s of wall time"),
+        (("a", "b"), Effect(rate_bps=1e9), r"link a → b.*10000 Mbit/s"),
+        (("a", "b"), reorder, r"link a → b.*give it a delay_s"),
+        (("a", "b"), Effect(delay_s=601.0), "between 0 and 60 s"),
+        (("a", "b"), Effect(jitter_s=30.0), "jitter_s is 3; netem"),
+        (("a", "b"), Effect(burst_bytes=100), "a frame"),
+        (("a", "b"), Effect(distribution="gamma"), "no distribution 'gamma'"),
+    ]:
+        with pytest.raises(UsageError, match=says):
+            check_changes([Change(1.0, link, effect)], shapes, traces, 10.0)
+    fine = [Change(1.0, ("b", "a"), effect) for effect in (reorder, Effect(20.0), Effect(delay_s=600.0))]
+    check_changes(fine * 170_000, shapes, traces, 10.0)
 
 
 @given(traces(), st.sampled_from([1.0, 7.0, 120.0]))

@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from thalweg.emulation.containers import engine as engine
+from thalweg.emulation.containers import engine
+from thalweg.emulation.containers.testbed import DockerTestbed
 
 KILLS = int(os.environ.get("THALWEG_KILLS", "3"))
 CLI = [sys.executable, "-c", "from thalweg.experiments.cli import main; main()"]
@@ -77,11 +78,14 @@ def test_docker_launchers(tmp_path: Path, docker_image: str) -> None:
     _, client = engine.sdk()
     other = client.containers.create(docker_image, ["true"])
     network = client.networks.create("not-of-a-testbed")
+    living = DockerTestbed(["x"], image=docker_image)
     try:
+        living.up()
         seen = {one["Id"] for one in (*client.api.containers(all=True), *client.api.networks())}
         command = ["testbed", "up", "--backend", "docker", "--image", docker_image, "--hosts", "4", "--rate", "10mbit"]
         kill_launchers("docker", tmp_path, command, 2)
         assert {one["Id"] for one in (*client.api.containers(all=True), *client.api.networks())} == seen
     finally:
+        living.down()
         other.remove(force=True)
         network.remove()

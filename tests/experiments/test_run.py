@@ -205,7 +205,7 @@ def test_own_images_and_a_corrupt_one(tmp_path: Path) -> None:
         (["--testbed", "moon"], "moon"),
         (["--traces", "missing"], "missing"),
         (["--link-mean", "fast"], "'fast' is not a rate"),
-        (["--link-mean", "900mbit", "--time-scale", "100"], "lower --link-mean or --time-scale"),
+        (["--link-mean", "900mbit", "--time-scale", "100"], "lower --link-mean, or --time-scale to at most"),
         (["--cost", "beauty"], "beauty"),
         (["--dtype", "float"], "dtype"),
         (["--period", "60"], "--period goes with --placement global or --placement local"),

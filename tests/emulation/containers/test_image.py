@@ -80,5 +80,5 @@ def test_without_an_engine_the_way_out_is_named(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "no Docker engine answers at unix://" in done.stderr
-    assert "--testbed netns" in done.stderr
+    assert "use netns instead of docker" in done.stderr
     assert list((tmp_path / "thalweg").iterdir()) == []

@@ -82,6 +82,27 @@ def test_what_repeats_without_an_end_ends_with_the_scenario(tmp_path: Path) -> N
         compile_timeline(found, 1e8)
 
 
+def test_a_span_too_short_for_its_time_is_none() -> None:
+    link = ("a", "b")
+    kinds = {"kind": "flap", "links": (link,), "effect": CUT, "who": "", "what": "", "down_s": 0.001, "up_s": 0.001}
+    event = Event(at_s=1e15, until_s=1e15 + 1, **kinds)  # type: ignore[arg-type]
+    spans = [one for one, _ in zip(event.spans(2e15, 1, 0), range(3), strict=False)]
+    assert [stop_s - start_s for start_s, stop_s, _ in spans] == [0.0] * 3
+    brief = Event(kind="change", at_s=1e15, until_s=1e15 + 0.01, links=(link,), effect=CUT, who="", what="")
+    held = Event(kind="change", at_s=1e15, until_s=1e15 + 2, links=(link,), effect=Effect(0.5), who="", what="")
+    one = Scenario(name="", hosts={}, links={link: LinkShape(1e6)}, traces={}, events=(brief, held))
+    assert by_link(compile_timeline(one)) == {link: [(1e15, Effect(0.5)), (1e15 + 2, NEUTRAL)]}
+
+
+def test_an_impossible_event_is_refused_before_anything_is_set(tmp_path: Path) -> None:
+    head = 'interface_rate = "3mbit"\n' + HEAD
+    found = scenario(tmp_path, event("change", 3, from_="h1", to="h2", factor=5000), head)
+    untouched = Recorder()
+    with pytest.raises(UsageError, match="link h1 → h2, as an event changes it: 5000 Mbit/s"):
+        apply(found, untouched)  # type: ignore[arg-type]
+    assert (untouched.shaped, untouched.limits) == ({}, {})
+
+
 def test_churn_is_the_same_every_time_and_as_long_as_asked(tmp_path: Path) -> None:
     found = scenario(tmp_path, event("churn", 10, mean_up="2min", mean_down="30s"), 'duration = "20h"\n' + HEAD)
     changes = compile_timeline(found)
