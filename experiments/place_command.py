@@ -25,12 +25,17 @@ from thalweg.middleware.network_view import Link, LinkEstimate, LinksNeeded, Net
 from thalweg.middleware.planning import (
     CostParameters,
     DownloadAll,
+    ExpectedPeriod,
     Hints,
+    Period,
     PlanResult,
+    Thalweg,
+    bound_period_s,
     get_cost_model,
     get_planner,
     propagate_hints,
 )
+from thalweg.middleware.planning.period import Interface
 from thalweg.middleware.planning.planners import ask_planner
 
 FILE_WIDTH = 140  # columns of a table that goes to a file or a pipe
@@ -43,6 +48,7 @@ class OperatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: Literal["max", "sum"] | float = "max"  # of the inputs' bytes, or that many bytes
     compute_s: float = 0.0
     compute_s_per_byte: float = 0.0  # of output, in addition
+    reorderable: bool = False  # associative and commutative to the byte: the tree's shape is free
 
     def output_size_bytes(self, input_sizes: Sequence[float], /) -> float:
         if isinstance(self.output, str):
@@ -58,6 +64,7 @@ class _Answers:
 
     def __init__(self, spec: OperatorSpec) -> None:
         self.spec = spec
+        self.reorderable = spec.reorderable
 
     def output_size_bytes(self, input_sizes: Sequence[float], /) -> float:
         return self.spec.output_size_bytes(input_sizes)
@@ -249,8 +256,9 @@ def place(
         str,
         typer.Option(
             "--planner",
-            help="one-shot, download-all, exhaustive; global, local: what they do in one period, from the file's"
-            " placement (global needs it); or package.module:Class.",
+            help="one-shot, download-all, exhaustive; thalweg: the tree's shape as well, where operators are"
+            " reorderable; global, local: what they do in one period, from the file's placement (global needs it); or"
+            " package.module:Class.",
         ),
     ] = "one-shot",
     cost: Annotated[
@@ -263,11 +271,18 @@ def place(
     cost_option: Annotated[
         list[str] | None, typer.Option("--cost-option", metavar="KEY=VALUE", help="As interface=duplex.")
     ] = None,
+    bound: Annotated[
+        bool,
+        typer.Option("--bound", help="Also print the period that no tree and no mixture of trees can beat."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, no table.")] = False,
 ) -> None:
     """Solve a placement problem from a file: where does each operator go, and what does that cost?
 
     Example: thalweg place docs/examples/placement.toml --cost period
+
+    The tree as well, beside what is possible at all: thalweg place docs/examples/placement.toml --cost period
+    --planner thalweg --bound
 
     What local would do next: thalweg place docs/examples/placement.toml --planner local --option k=2
     """
@@ -275,6 +290,9 @@ def place(
     find_own_code([planner, cost])
     model = get_cost_model(cost, **_options(cost_option, "--cost-option"))
     chosen = get_planner(planner, **_options(option, "--option"))
+    if isinstance(chosen, Thalweg):  # goes by periods, whatever others go by
+        model = chosen.goes_by(model)
+        cost = model.name
     if planner == "global" and problem.current is None:
         raise UsageError(f"{file} has no table [placement], which global starts from; add one, or use one-shot")
     common = {"hints": problem.hints, "costs": problem.costs, "model": model}
@@ -288,6 +306,7 @@ def place(
             f"{file} gives no rate for {first}{more}, which {planner} needs; add links, or set default_rate"
         ) from None
     baseline_s = DownloadAll().plan(*known, **common).cost_s  # type: ignore[arg-type]
+    bound_s = _bound_s(file, problem, chosen, model) if bound else None
     if as_json:
         answer = {
             "planner": planner,
@@ -301,9 +320,43 @@ def place(
             "evaluated": result.evaluated,
             "links_used": sorted(result.links_used),
         }
+        if result.hints is not None:
+            answer["inputs"] = {node.name: node.inputs for node in result.dataflow.nodes if node.inputs}
+        if bound_s is not None:
+            answer["bound_period_s"] = bound_s
         print(msgspec.json.encode(answer).decode())  # nan and inf become null
     else:
         _print(result, problem, cost, baseline_s)
+        if bound_s is not None:
+            text = f"no tree and no mixture of trees has a period below {_seconds(bound_s)}"
+            _console().print(f"{text} ({_interface(chosen, model)} interfaces; transfers alone)", soft_wrap=True)
+
+
+def _interface(planner: object, model: object) -> Interface:
+    """Of the period that is bounded: the cost model's, or else the planner's."""
+    if isinstance(model, ExpectedPeriod):
+        return "independent"
+    if isinstance(model, Period):
+        return model.interface
+    return planner.interface if isinstance(planner, Thalweg) else "single"
+
+
+def _bound_s(file: Path, problem: PlacementProblem, planner: object, model: object) -> float:
+    try:
+        return bound_period_s(
+            problem.dataflow,
+            problem.hosts,
+            problem.view,
+            problem.current,
+            hints=problem.hints,
+            costs=problem.costs,
+            interface=_interface(planner, model),
+        )
+    except LinksNeeded as needed:
+        a, b = min(needed.links)
+        raise UsageError(
+            f"{file} gives no rate for {a} to {b}, which --bound needs; add links, or set default_rate"
+        ) from None
 
 
 def _seconds(value: float) -> str:
@@ -312,14 +365,19 @@ def _seconds(value: float) -> str:
     return "infinite (over a link of rate 0)" if math.isinf(value) else f"{value:.3f} s"
 
 
+def _console() -> Console:
+    """Standard output, wide enough for tables where it is no terminal."""
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=FILE_WIDTH)
+
+
 def _print(result: PlanResult, problem: PlacementProblem, cost: str, baseline_s: float) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=FILE_WIDTH)
+    out = _console()
+    hints = result.hints or problem.hints
     table = Table("node", "host", "inputs", "bytes", "compute s", "critical")
     for name in result.dataflow.upward:
         node = result.dataflow.by_name[name]
-        size, compute_s = problem.hints.output_bytes.get(name), problem.hints.compute_s.get(name)
+        size, compute_s = hints.output_bytes.get(name), hints.compute_s.get(name)
         table.add_row(
             name,
             result.placement[name] + ("" if node.pinned is None else " (pinned)"),
@@ -328,13 +386,13 @@ def _print(result: PlanResult, problem: PlacementProblem, cost: str, baseline_s:
             "" if compute_s is None else f"{compute_s:.3f}",
             "yes" if name in result.critical else "",
         )
-    console.print(table)
-    console.print(f"{cost}: {_seconds(result.cost_s)}; download-all: {_seconds(baseline_s)}", end="", soft_wrap=True)
-    console.print(f"; {len(result.steps)} moves, {result.evaluated} placements looked at", soft_wrap=True)
+    out.print(table)
+    out.print(f"{cost}: {_seconds(result.cost_s)}; download-all: {_seconds(baseline_s)}", end="", soft_wrap=True)
+    out.print(f"; {len(result.steps)} moves, {result.evaluated} placements looked at", soft_wrap=True)
     if result.critical:
         where = [f"{name} at {result.placement[name]}" for name in result.critical]
         path = cost == "critical-path"
-        console.print(
+        out.print(
             ("critical path: " if path else "at the bottleneck: ") + (" > " if path else ", ").join(where),
             soft_wrap=True,
         )

@@ -145,19 +145,21 @@ class Plans:
         assert self._one_shot is not None
         return self._made[self._one_shot], True
 
-    def operators(self, placement: Mapping[str, str]) -> dict[str, str]:
-        """Where a placement has the operators."""
-        return {name: placement[name] for name in self.job.dataflow.operators}
+
+def _operators(dataflow: Dataflow, placement: Mapping[str, str]) -> dict[str, str]:
+    """Where a placement has the operators."""
+    return {name: placement[name] for name in dataflow.operators}
 
 
 def _plan_ahead(plans: Plans, go: Go) -> None:
     """Plan a placement, and let one partition pass, so that no placement pays for what hosts do for the first time."""
     job = plans.job
     plan = plans.make(make_strategy(go.placement, job.strategies.get(go.placement, {})), go)
-    with plans.client.run(job.dataflow, plan.result.placement, partitions=1) as first:
+    result = plan.result
+    with plans.client.run(result.dataflow, result.placement, partitions=1) as first:
         for _ in first:
             pass
-    say(Word("planned", go.placement, detail={"placement": plans.operators(plan.result.placement)}))
+    say(Word("planned", go.placement, detail={"placement": _operators(result.dataflow, result.placement)}))
 
 
 def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
@@ -170,7 +172,8 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
     plan, shared = plans.made(label)
     detail = placed_detail(label, plan, shared=shared, truth=go.truth is not None)
     recorder.write(label, "placed", {"detail": detail})
-    chosen = plans.operators(plan.result.placement)
+    result = plan.result
+    chosen = _operators(result.dataflow, result.placement)
     say(Word("planned", label, detail={"placement": chosen, "probed": len(plan.asked)}))
     every = max(1, -(-job.images // job.pictures)) if job.pictures else 0
     kept: list[tuple[int, Value]] = []
@@ -181,8 +184,9 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
             "planner": strategy.again,
             "model": plans.model,
             "costs": job.costs,
+            "hints": result.hints,
         }
-    run = client.run(job.dataflow, plan.result.placement, partitions=job.images, label=label, epoch_s=begun, **moving)
+    run = client.run(result.dataflow, result.placement, partitions=job.images, label=label, epoch_s=begun, **moving)
     with run:
         for partition in run:
             record = {
@@ -201,7 +205,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
     for index, value in kept:
         write_image(np.asarray(value), folder / f"{index:03}.png")
     statistics = msgspec.structs.asdict(client.shell.statistics())
-    ended = plans.operators(run.placement)
+    ended = _operators(result.dataflow, run.placement)
     moves = strategy.adaptation is not None
     say(Word("done", label, detail={"statistics": statistics, **({"placement": ended} if moves else {})}))
 

@@ -47,6 +47,8 @@ def strategy_options(config: RunConfig) -> dict[str, dict[str, Any]]:
     for label in config.placements:
         taken = MOVING[label].__struct_fields__ if label in MOVING else ()
         options[label] = {name: value for name, value in ours.items() if name in taken}
+        if label == "thalweg":  # links of a testbed do not hinder each other, unless the run says so
+            options[label]["interface"] = config.interface or "independent"
     for name in given:
         if not any(name in one for one in options.values()):
             takers = [f"--placement {label}" for label, kind in MOVING.items() if name in kind.__struct_fields__]
@@ -66,6 +68,11 @@ def make_strategy(label: str, options: Mapping[str, Any]) -> Strategy:
     if isinstance(strategy.adaptation, RandomMoves):
         return msgspec.structs.replace(strategy, initial=Spread())
     return strategy
+
+
+def changes_shapes(config: RunConfig) -> bool:
+    """Whether a placement of the run may give the tree another shape: its planner has an attribute ``reshapes``."""
+    return any(getattr(strategy.initial, "reshapes", False) for strategy in make_strategies(config).values())
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -123,6 +130,8 @@ def placed_detail(label: str, plan: ProbedPlan, *, shared: bool, truth: bool) ->
         "rounds": plan.rounds,
         "evaluated": result.evaluated,
     }
+    if result.hints is not None:  # the tree is another than the run's
+        detail["inputs"] = {node.name: list(node.inputs) for node in result.dataflow.nodes if node.inputs}
     detail["links"] = {
         f"{a}>{b}": [each.rate_bps, each.count, each.spread_bps] for (a, b), each in sorted(plan.view.estimates.items())
     }

@@ -5,6 +5,7 @@ What a ``thalweg run --testbed sim`` and a simulation of a sweep have in common.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any, Protocol
@@ -19,7 +20,16 @@ from thalweg.middleware.dataflow import Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
 from thalweg.middleware.network_view import Link, LinkEstimate, NetworkView
-from thalweg.middleware.planning import CostModel, CostParameters, Hints, Planner, ProbedPlan, SupportsHints
+from thalweg.middleware.planning import (
+    CostModel,
+    CostParameters,
+    Hints,
+    Planner,
+    ProbedPlan,
+    SupportsHints,
+    bound_period_s,
+)
+from thalweg.middleware.planning.period import Interface
 from thalweg.middleware.planning.probing import plan_probing
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.planning.search import Search
@@ -69,7 +79,7 @@ def plan_ahead(
             wanted = search.send(world.probe(wanted, PATIENCE_S))
     except StopIteration as done:
         plan: ProbedPlan = done.value
-    check_placement(work.dataflow, plan.result.placement, work.hosts)  # a planner of the user's own may err
+    check_placement(plan.result.dataflow, plan.result.placement, work.hosts)  # a planner of the user's own may err
     return plan
 
 
@@ -90,12 +100,31 @@ def run_ahead(
     """Run a planned placement to its end; the world as it is then."""
     world = World(work.hosts, links, code, config, on_record=on_record, digest=digest)
     world.on_delivered = on_delivered
+    dataflow, hints = plan.result.dataflow, plan.result.hints or work.hints
     if isinstance(strategy.adaptation, GlobalMoves):
         moves = strategy.adaptation
-        search = Search(work.dataflow, work.hosts, work.hints, work.costs, work.model, moves, strategy.again, label)
+        search = Search(dataflow, work.hosts, hints, work.costs, work.model, moves, strategy.again, label)
         world.answer = search.answer
-    world.run(work.dataflow, plan.result.placement, partitions, strategy.adaptation, label)
+    world.run(dataflow, plan.result.placement, partitions, strategy.adaptation, label)
     return world
+
+
+MOST_BOUND = 64  # hosts; the bound of more takes longer than the run
+
+
+def bound_s(work: Work, links: Mapping[Link, Rates], until_s: float, interface: Interface) -> float | None:
+    """The period that no mixture of trees beats on links of the mean rates that these had until ``until_s``.
+
+    None where there is nothing to tell, or there are more than ``MOST_BOUND`` hosts. See ``aggregation_bound``: with
+    ``single`` interfaces a run that used each link at its best moments could in principle be below.
+    """
+    if until_s <= 0 or len(work.hosts) > MOST_BOUND:
+        return None
+    means = {link: LinkEstimate(rates.bits_between(0.0, until_s) / until_s) for link, rates in links.items()}
+    found_s = bound_period_s(
+        work.dataflow, work.hosts, NetworkView(means), None, hints=work.hints, costs=work.costs, interface=interface
+    )
+    return found_s if math.isfinite(found_s) else None
 
 
 def _no_code(node: Node) -> NodeCode:

@@ -33,9 +33,10 @@ from thalweg.experiments.runner import (
 from thalweg.experiments.scenario import Collapse, choose_host, collapse_floor_bps
 from thalweg.experiments.strategies import begins_with_one_shot, cost_model, make_strategies, placed_detail
 from thalweg.experiments.virtual_network import carrying, world_config
-from thalweg.experiments.virtual_run import Rates, Work, plan_ahead, real_code, run_ahead, sized_code
+from thalweg.experiments.virtual_run import Rates, Work, bound_s, plan_ahead, real_code, run_ahead, sized_code
 from thalweg.experiments.workload import CLIENT, build_dataflow, host_names, images_available
 from thalweg.middleware import events as e
+from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.network_view import Link
@@ -69,6 +70,10 @@ def execute_virtually(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
 _encode = msgspec.json.Encoder().encode
 
 
+def _operators(dataflow: Dataflow, placement: Mapping[str, str]) -> dict[str, str]:
+    return {name: placement[name] for name in dataflow.operators}
+
+
 class _Session:
     """One call of ``execute_virtually``."""
 
@@ -80,7 +85,7 @@ class _Session:
         hosts = (*host_names(config.servers), CLIENT)
         dataflow = build_dataflow(config)
         allow = (*DEFAULT_ALLOW, *config.allow)
-        interface = config.interface or "independent"
+        self.interface = interface = config.interface or "independent"
         disk = config.disk_bytes_per_s or FREE_BYTES_PER_S
         costs = CostParameters(startup_s=config.startup_s, disk_bytes_per_s=disk)
         hints = ask_hints(dataflow, allow)
@@ -120,7 +125,8 @@ class _Session:
         if config.bytes:
             self.reference = reference_digest(self.work.dataflow, config, self.tell)
         if config.scenario is not None:
-            host = choose_host(self._operators(self._one_shot().result.placement), self.work.hosts, CLIENT)
+            operators = _operators(self.work.dataflow, self._one_shot().result.placement)
+            host = choose_host(operators, self.work.hosts, CLIENT)
             self.scenario = Collapse(host, collapse_floor_bps(self.traces))
             self.links = self.scenario.rates(self.traces)
             self.notes.append(str(self.scenario))
@@ -139,9 +145,6 @@ class _Session:
         links = carrying(self.traces, self.world.interface)
         return plan_ahead(self.work, planner, links, self.world, truth=self.config.view == "truth")
 
-    def _operators(self, placement: Mapping[str, str]) -> dict[str, str]:
-        return {name: placement[name] for name in self.work.dataflow.operators}
-
     def _placement(self, label: str, strategy: Strategy) -> None:
         config = self.config
         self.tell(f"{label}: planning", 0, 0)
@@ -149,7 +152,7 @@ class _Session:
         plan = self._one_shot() if begins_with_one_shot(strategy) else self._plan(strategy.initial)
         detail = placed_detail(label, plan, shared=shared, truth=config.view == "truth")
         self._row(label, CLIENT, 0.0, "placed", {"detail": detail})
-        self.placed[label] = self._operators(plan.result.placement)
+        self.placed[label] = _operators(plan.result.dataflow, plan.result.placement)
         self.delivered[label] = 0
         every = max(1, -(-config.images // config.pictures)) if config.pictures and config.bytes else 0
         folder = self.folder / "images" / label.replace("/", "_").replace(":", "_")
@@ -179,13 +182,16 @@ class _Session:
             label=label,
         )
         self.digests.append(world.log_digest)
-        self._row(label, CLIENT, world.now, "log", {"value": world.events, "detail": {"digest": world.log_digest}})
+        log: dict[str, Any] = {"digest": world.log_digest}
+        if (bound := bound_s(self.work, self.links, world.now, self.interface)) is not None:
+            log["bound_period_s"] = bound
+        self._row(label, CLIENT, world.now, "log", {"value": world.events, "detail": log})
         if world.planner_failed is not None:
             self.notes.append(f"{label} went on as it was placed: {world.planner_failed}")
         if self.scenario is not None:
             self._record_scenario(label, world)
         if strategy.adaptation is not None:
-            self.ended[label] = self._operators(world.placement)
+            self.ended[label] = _operators(plan.result.dataflow, world.placement)
         if world.failed is not None:
             raise RunError(world.failed)
 

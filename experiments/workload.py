@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from thalweg.experiments.config import RunConfig
+from thalweg.experiments.strategies import changes_shapes
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code
@@ -31,7 +33,9 @@ def build_dataflow(config: RunConfig) -> Dataflow:
     if builder is None:
         raise UsageError(f"unknown tree {config.tree!r}; known are {', '.join(TREES)}")
     pixel_bytes = (2 if config.dtype == "uint16" else 1) * config.bands
-    params = {"rule": config.rule, "bytes_per_pixel": pixel_bytes}
+    params: dict[str, Any] = {"rule": config.rule, "bytes_per_pixel": pixel_bytes}
+    if config.operator == "composite" and config.rule in ("max", "min") and changes_shapes(config):
+        params["fit"] = "nested"  # for all placements of the run: they are to give the same bytes
     if config.pixel_s is not None:
         params["seconds_per_pixel"] = config.pixel_s
     if config.folder is not None:

@@ -178,7 +178,8 @@ class Client:
         Args:
             dataflow: the tree; its sink must be pinned to this client (or not at all).
             placement: a host for every node that is not pinned, or the name of what is to compute it: a planner, or
-                ``global`` or ``local``, which also move operators while the run goes on.
+                ``global`` or ``local``, which also move operators while the run goes on. ``thalweg`` may run another
+                tree than ``dataflow``, where its operators are ``reorderable``: ``Run.dataflow``.
             adaptation: how operators move while the run goes on (GlobalMoves, LocalMoves); None: as the name of the
                 placement says, or not unless ``Run.move`` is called.
             planner: what plans while data flows under GlobalMoves; default: one-shot from the present placement.
@@ -201,8 +202,10 @@ class Client:
             strategy = get_strategy(placement)
             if adaptation is None:
                 adaptation, planner = strategy.adaptation, strategy.again
-            plan = self.plan(dataflow, strategy.initial, model=model, costs=costs, hints=hints)
-            placement = plan.result.placement
+            result = self.plan(dataflow, strategy.initial, model=model, costs=costs, hints=hints).result
+            if result.dataflow != dataflow:  # the planner chose the tree as well
+                dataflow, hints = result.dataflow.validate(self._peers), result.hints
+            placement = result.placement
         full = check_placement(dataflow, {dataflow.sink: self.name, **placement}, self._peers)
         if full[dataflow.sink] != self.name:
             raise PlacementError(

@@ -15,6 +15,11 @@ What does not depend on the tree's shape, for any tree whose leaves stand in the
   wherever its operators run, and a star gives what the left-deep tree of the same order gives.
 
 Maximum and minimum per band are also commutative on equal sizes, and idempotent.
+
+With ``fit="nested"`` they are associative and commutative on *any* sizes, so that every tree over the same images, in
+any order, gives the same bytes: the operator is ``reorderable``. The result is as high as the highest image and as
+wide as the widest, and pixels are expanded in a way in which going through a middle size changes nothing (see
+:func:`nested`). It costs accuracy: at 400 pixels a pixel lies within two of where its nearest neighbour is.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +39,7 @@ from thalweg.operators.noise import nearest
 
 Image = NDArray[Any]
 Rule = Callable[[Image, Image], Image]
+Fit = Literal["nearest", "nested"]
 
 # Measured: one 131,072-pixel uint8 composition of unequal sizes takes 0.05 ms on a 2-core virtual machine
 # (0.005 ms when the sizes are equal), which is 0.4 ns a pixel. The paper's machines of 1998 took 7 µs.
@@ -41,16 +47,33 @@ SECONDS_PER_PIXEL = 0.4e-9
 PAPER_SECONDS_PER_PIXEL = 7e-6  # Ranganathan et al., section 4
 
 _nearest = lru_cache(maxsize=256)(nearest)  # a few KB each: some 1 MB at most
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, odd: its multiples modulo 2^64 are all different
 
 
-def expand(image: Image, shape: Sequence[int]) -> Image:
-    """The image resampled by nearest neighbour (pixel centres) to ``shape`` = (height, width).
+def nested(length: int, target: int) -> NDArray[np.intp]:
+    """For each of ``target`` pixels the one of ``length`` pixels, at most as many, that it is a part of.
+
+    A line of n pixels is the unit interval cut at the first n multiples of the golden ratio, modulo 1; those of a
+    longer line are the same and more, so pixels only ever split, and expanding to a middle size first comes to the
+    same. No such cuts are even; these are about as even as can be, whatever n (Knuth, TAOCP 3, 6.4, theorem S).
+    """
+    cuts = np.arange(target, dtype=np.uint64) * np.uint64(_GOLDEN)
+    index: NDArray[np.intp] = np.sort(cuts[:length]).searchsorted(np.sort(cuts), side="right") - 1
+    return index
+
+
+_nested = lru_cache(maxsize=256)(nested)
+
+
+def expand(image: Image, shape: Sequence[int], fit: Fit = "nearest") -> Image:
+    """The image resampled to ``shape`` = (height, width), by nearest neighbour (pixel centres) or :func:`nested`.
 
     Returns the image itself where the size is right already.
     """
     height, width = image.shape[:2]
+    source_of = _nearest if fit == "nearest" else _nested
     if width != shape[1]:
-        columns = _nearest(width, shape[1])
+        columns = source_of(width, shape[1])
         if image.ndim == 2:
             image = image.take(columns, axis=1)
         else:  # whole rows of single values: three times as fast as taking pixels of odd size
@@ -59,7 +82,7 @@ def expand(image: Image, shape: Sequence[int]) -> Image:
             flat = image.reshape(height, width * bands).take(columns, axis=1)
             image = flat.reshape(height, shape[1], bands)
     if height != shape[0]:
-        image = image.take(_nearest(height, shape[0]), axis=0)
+        image = image.take(source_of(height, shape[0]), axis=0)
     return image
 
 
@@ -93,6 +116,9 @@ class Composite(Operator):
     ``seconds_per_pixel``: what ``compute_s`` tells planners, by default as measured on a small machine;
     ``7e-6`` is the paper's. ``bytes_per_pixel``: all bands together, for the same hint.
 
+    ``fit``: how images of different sizes are made equal: ``"nearest"``, the smaller by nearest neighbour, or
+    ``"nested"``, with which max and min without ``key_band`` are reorderable (see the module).
+
     Raises OperatorError for a rule that cannot be used, and from ``combine`` for values that are not images
     or do not match in dtype or number of bands.
     """
@@ -103,7 +129,10 @@ class Composite(Operator):
         key_band: int | None = None,
         seconds_per_pixel: float = SECONDS_PER_PIXEL,
         bytes_per_pixel: int = 1,
+        fit: Fit = "nearest",
     ) -> None:
+        if fit not in get_args(Fit):
+            raise OperatorError(f"composite: unknown fit {fit!r}; use {' or '.join(get_args(Fit))}")
         if key_band is not None and rule not in ("max", "min"):
             raise OperatorError(f"composite: key_band goes with rule max or min, not {rule!r}; leave it out")
         if not seconds_per_pixel >= 0 or bytes_per_pixel < 1:
@@ -115,7 +144,10 @@ class Composite(Operator):
         self.key_band = key_band
         self.seconds_per_pixel = seconds_per_pixel
         self.bytes_per_pixel = bytes_per_pixel
+        self.fit = fit
         self._select = self._selector(rule)
+        as_here = type(self).combine is Composite.combine  # what a class of its own does, nobody knows
+        self.reorderable = as_here and fit == "nested" and isinstance(self._select, np.ufunc)
 
     def combine(self, inputs: Sequence[Value], index: int) -> Image:
         """The composite; never shares memory with an input. See the class for what is raised."""
@@ -129,9 +161,11 @@ class Composite(Operator):
                     f"composite ({self.rule}): partition {index} joins images {_describe(result)} and"
                     f" {_describe(image)}; give all sources one dtype and number of bands"
                 )
-            larger = result if _pixels(result) >= _pixels(image) else image
-            size = larger.shape[:2]
-            first, second = expand(result, size), expand(image, size)
+            if self.fit == "nested":
+                size = tuple(map(max, result.shape[:2], image.shape[:2]))
+            else:
+                size = (result if _pixels(result) >= _pixels(image) else image).shape[:2]
+            first, second = expand(result, size, self.fit), expand(image, size, self.fit)
             if isinstance(self._select, np.ufunc):  # write over what is ours: fresh pages cost more than pixels
                 ours = first if first is not images[0] else second if second is not image else None
                 result = self._select(first, second, out=ours)

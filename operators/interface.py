@@ -40,9 +40,14 @@ class Operator(ABC):
 
     ``state_version``: which states ``restore`` understands. Raise it whenever a release changes what
     ``snapshot`` returns; a host refuses a state of another version before it calls ``restore``.
+
+    ``reorderable``: set it to True where combining is associative and commutative *to the byte*: any tree of such
+    operators over the same inputs, in any order and with any number of inputs each, then gives the same output, and a
+    planner may choose the tree. Sums of floats are not (they round), nor is anything that remembers.
     """
 
     state_version: ClassVar[int] = 1
+    reorderable: bool = False
 
     @abstractmethod
     def combine(self, inputs: Sequence[Value], index: int) -> Value:

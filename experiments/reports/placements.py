@@ -62,7 +62,8 @@ class Befell(msgspec.Struct, frozen=True):
 class Course(msgspec.Struct, frozen=True):
     """One placement of a run: where everything was at first, its moves, when it ended, and what links carried.
 
-    ``transfers``: when (emulated seconds), from, to, how many bytes; only between different hosts.
+    ``transfers``: when (emulated seconds), from, to, how many bytes; only between different hosts. ``inputs``: of every
+    operator and the sink, where the planner gave the tree a shape of its own.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Course(msgspec.Struct, frozen=True):
     end_s: float
     transfers: list[tuple[float, str, str, int]]
     befell: list[Befell] = []
+    inputs: dict[str, list[str]] = {}
 
     @property
     def operators(self) -> list[str]:
@@ -194,7 +196,8 @@ class Drawing:
         self.course, self.shown, self.tints = course, shown, tints
         self.operators = course.operators
         self.short, self.dots = short_names(self.operators), operator_colours(self.operators)
-        self.edges = tree_edges(tree, course.start)
+        own = [(producer, node) for node, producers in course.inputs.items() for producer in producers]
+        self.edges = own or tree_edges(tree, course.start)
         servers = sorted({*hosts, *course.hosts()} - {course.client}, key=natural)
         self.hosts = [course.client, *servers]
         self.crowded = len(self.hosts) > NAMED

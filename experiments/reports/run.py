@@ -81,6 +81,7 @@ class _Detail(msgspec.Struct):
     """What the page needs of a record's detail."""
 
     placement: dict[str, str] = {}
+    inputs: dict[str, list[str]] = {}
     asked_bps: float | None = None
     at_s: float | None = None
     until_s: float | None = None
@@ -92,6 +93,7 @@ def read_run(folder: Path, info: RunInfo) -> Told:
     events = folder / EVENTS
     decode = msgspec.json.Decoder(_Detail).decode
     start: dict[str, dict[str, str]] = {}
+    inputs: dict[str, dict[str, list[str]]] = {}
     befell: dict[str, list[Befell]] = defaultdict(list)
     transfers: dict[str, list[tuple[float, str, str, int]]] = defaultdict(list)
     proofs: dict[tuple[str, str], Proof] = {}
@@ -112,6 +114,7 @@ def read_run(folder: Path, info: RunInfo) -> Told:
             raise UsageError(f"{events}: the detail of a record {kind!r} is damaged ({error}); run it again") from None
         if kind == "placed" and name is not None:
             start.setdefault(name, detail.placement)
+            inputs.setdefault(name, detail.inputs)
         elif kind == "scenario" and name is not None and detail.at_s is not None and detail.until_s is not None:
             befell[name].append(Befell(host, detail.at_s, detail.until_s, detail.scenario))
         elif kind == "proof" and peer is not None and detail.asked_bps is not None:
@@ -122,7 +125,8 @@ def read_run(folder: Path, info: RunInfo) -> Told:
         own = [move for move in moves if move.placement == name]
         last_s = max([end_s[name], *(move.settled_s for move in own)])
         if name in start or own:
-            courses[name] = Course(name, start.get(name, {}), own, last_s, transfers[name], befell[name])
+            given = start.get(name, {}), own, last_s, transfers[name], befell[name], inputs.get(name, {})
+            courses[name] = Course(name, *given)
     return Told(courses, proofs, moves)
 
 

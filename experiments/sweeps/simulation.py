@@ -19,7 +19,7 @@ from thalweg.experiments.config import RunConfig
 from thalweg.experiments.strategies import cost_model, make_strategies
 from thalweg.experiments.sweeps.pools import open_pool
 from thalweg.experiments.virtual_network import Interface, carrying, world_config
-from thalweg.experiments.virtual_run import Work, plan_ahead, run_ahead, sized_code
+from thalweg.experiments.virtual_run import Work, bound_s, plan_ahead, run_ahead, sized_code
 from thalweg.experiments.workload import CLIENT, build_dataflow, host_names
 from thalweg.middleware import events as e
 from thalweg.middleware.loading import DEFAULT_ALLOW
@@ -73,7 +73,8 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     """What one simulation came to. Seconds are virtual; None where nothing was delivered to tell from.
 
-    ``failed``: why it did not deliver everything, None when it did. ``wall_s``: how long simulating took.
+    ``failed``: why it did not deliver everything, None when it did. ``bound_period_s``: see ``virtual_run.bound_s``.
+    ``wall_s``: how long simulating took.
     """
 
     failed: str | None = None
@@ -85,6 +86,7 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     median_interarrival_s: float | None = None
     first_image_s: float | None = None
     elapsed_s: float | None = None
+    bound_period_s: float | None = None
     relocations: int = 0
     plans: int = 0
     probe_bytes: int = 0
@@ -130,6 +132,7 @@ def simulate(config: Simulation) -> Simulated:
         median_interarrival_s=median(gaps) if gaps else None,
         first_image_s=arrivals[0] if arrivals else None,
         elapsed_s=arrivals[-1] if arrivals else None,
+        bound_period_s=bound_s(setting.work, network, arrivals[-1], config.interface) if arrivals else None,
         relocations=world.relocations,
         plans=world.plans,
         probe_bytes=sum(core.probe_bytes for core in cores),
@@ -151,6 +154,7 @@ def prepare(config: Simulation) -> Setting:
     """What ``config`` describes; raises UsageError for what cannot be run."""
     run = RunConfig(
         testbed="sim",
+        interface=config.interface,
         servers=config.servers,
         placements=(config.placement,),
         images=config.images,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from thalweg.middleware.planning.aggregation_bound import bound_period_s
 from thalweg.middleware.planning.costs import CostModel, CriticalPath, Evaluation, Position, evaluate
 from thalweg.middleware.planning.expected_period import ExpectedPeriod
 from thalweg.middleware.planning.hints import CostParameters, Hints, SupportsHints, propagate_hints
@@ -26,6 +27,8 @@ from thalweg.middleware.planning.registry import (
     get_planner,
     get_strategy,
 )
+from thalweg.middleware.planning.shapes import HostTree
+from thalweg.middleware.planning.thalweg import Thalweg
 
 __all__ = [
     "COST_MODELS",
@@ -38,6 +41,7 @@ __all__ = [
     "Exhaustive",
     "ExpectedPeriod",
     "Hints",
+    "HostTree",
     "Local",
     "OneShot",
     "Period",
@@ -49,6 +53,8 @@ __all__ = [
     "Step",
     "Strategy",
     "SupportsHints",
+    "Thalweg",
+    "bound_period_s",
     "evaluate",
     "get_cost_model",
     "get_planner",

@@ -24,11 +24,15 @@ class Hints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``output_bytes``: size of the output of every source and operator; ``compute_s``: seconds an
     operator computes (a node left out computes nothing); ``disk_bytes``: what a source reads from its disk (a
     source left out reads as much as it sends; give 0 for one that generates its data).
+
+    ``reorderable``: the operators that may be combined in any order and grouping with the same bytes as result, and
+    for each who tells what such a combination makes and takes; a shape may be changed where these are.
     """
 
     output_bytes: dict[str, float]
     compute_s: dict[str, float] = {}
     disk_bytes: dict[str, float] = {}
+    reorderable: dict[str, SupportsHints] = {}
 
     def check(self, dataflow: Dataflow) -> Hints:
         """Return self, or raise UsageError naming the node whose size or time is missing or negative."""
@@ -75,7 +79,11 @@ class CostParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @runtime_checkable
 @runtime_checkable
 class SupportsHints(Protocol):
-    """How an operator answers what it makes of inputs of given sizes (bytes, in the order of its inputs)."""
+    """How an operator answers what it makes of inputs of given sizes (bytes, in the order of its inputs).
+
+    One that has an attribute ``reorderable`` that is true says besides that combining is associative and commutative
+    to the byte.
+    """
 
     def output_size_bytes(self, input_sizes: Sequence[float], /) -> float: ...
 
@@ -96,6 +104,7 @@ def propagate_hints(
     """
     sizes: dict[str, float] = {}
     compute: dict[str, float] = {}
+    reorderable: dict[str, SupportsHints] = {}
     for name in dataflow.upward:
         node = dataflow.by_name[name]
         if node.kind == "source":
@@ -107,4 +116,6 @@ def propagate_hints(
             operator = operator_of(node)
             sizes[name] = float(operator.output_size_bytes(inputs))
             compute[name] = float(operator.compute_s(inputs))
-    return Hints(sizes, compute, dict(disk_bytes or {})).check(dataflow)
+            if getattr(operator, "reorderable", False):
+                reorderable[name] = operator
+    return Hints(sizes, compute, dict(disk_bytes or {}), reorderable).check(dataflow)

@@ -42,7 +42,8 @@ class PlanResult(msgspec.Struct, frozen=True):
     a planner that changes shapes, another. ``cost_s`` and ``initial_cost_s`` are the model's figures for it and for
     where the search started (nan where the planner did not look for them; inf over an unusable link).
     ``critical``: the nodes that determine the cost, producers first. ``evaluated``: placements looked at.
-    ``links_used``: the known links whose estimates the decision rests on.
+    ``links_used``: the known links whose estimates the decision rests on. ``hints``: those of ``dataflow``, where it
+    is not the tree that was given.
     """
 
     placement: Placement
@@ -53,6 +54,7 @@ class PlanResult(msgspec.Struct, frozen=True):
     evaluated: int = 1
     links_used: frozenset[Link] = frozenset()
     steps: tuple[Step, ...] = ()
+    hints: Hints | None = None
 
 
 class Planner(Protocol):

@@ -24,6 +24,7 @@ from thalweg.middleware.planning.expected_period import ExpectedPeriod
 from thalweg.middleware.planning.local import Local
 from thalweg.middleware.planning.period import Period
 from thalweg.middleware.planning.planners import DownloadAll, Exhaustive, OneShot, Planner
+from thalweg.middleware.planning.thalweg import Thalweg
 
 MANY_LINKS = 1_000_000  # a plan that is made while data flows asks for all it may need at once: the network changes
 
@@ -47,6 +48,7 @@ PLANNERS: Mapping[str, type[Planner]] = {
     "exhaustive": Exhaustive,
     "global": OneShot,
     "local": Local,
+    "thalweg": Thalweg,
 }
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "global": {"start": "current"}  # "the only modification is in the initialization step" (section 2.2)

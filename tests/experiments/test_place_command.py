@@ -164,6 +164,23 @@ def test_wrong_files_are_told_in_one_line(write: Any, text: str, says: str) -> N
     assert "\n" not in str(error.value)
 
 
+def test_thalweg_chooses_the_tree_too_and_the_bound_stands_beside(write: Any) -> None:
+    content = run_json(EXAMPLE, "--planner", "thalweg", "--bound")
+    fixed = run_json(EXAMPLE, "--planner", "one-shot", "--cost", "period", "--bound")
+    assert content["cost_model"] == "period"  # it has no other
+    assert content["bound_period_s"] == fixed["bound_period_s"] < content["cost_s"] < fixed["cost_s"] / 2
+    assert "inputs" not in fixed and set(content["inputs"]) == set(content["placement"]) - {
+        name for name in content["placement"] if name.startswith("source@")
+    }
+    text = run(EXAMPLE, "--planner", "thalweg", "--bound", "--cost", "expected-period")
+    assert "has a period below" in text and "(independent interfaces; transfers alone)" in text
+    where_order_matters = EXAMPLE.read_text().replace("reorderable = true", "reorderable = false")
+    kept = run_json(write(where_order_matters), "--planner", "thalweg")
+    assert "inputs" not in kept and kept["cost_s"] <= fixed["cost_s"]
+    with pytest.raises(UsageError, match="gives no rate for a to b, which --bound needs; add links, or set default"):
+        run(write(TREE + LINKS), "--planner", "download-all", "--bound")
+
+
 def test_wrong_options_are_told(write: Any, tmp_path: Path) -> None:
     path = write(TREE + LINKS)
     for arguments, says in (

@@ -136,6 +136,19 @@ def test_real_bytes_give_what_a_single_machine_gives_in_the_time_that_sizes_take
     assert sorted(path.name for path in (tmp_path / "bytes" / "images" / "global").iterdir())[0] == "000.png"
 
 
+def test_another_tree_gives_the_bytes_of_the_single_machine_and_the_records_tell_the_tree(tmp_path: Path) -> None:
+    execute(tmp_path, placements=("one-shot", "thalweg"), bytes=True, servers=6)
+    summary = summarize_run(tmp_path)
+    assert summary.reference_digest is not None
+    assert {one.digest for one in summary.placements.values()} == {summary.reference_digest}
+    kept, chosen = (row["detail"] for row in rows(tmp_path, "placed"))
+    assert "inputs" not in kept and chosen["planner"] == "thalweg" and chosen["probed"] == 21
+    assert chosen["inputs"]["sink"][0] in chosen["placement"]
+    assert {a for each in chosen["inputs"].values() for a in each} == set(chosen["placement"]) - {"sink"}
+    for row, placement in zip(rows(tmp_path, "log"), summary.placements.values(), strict=True):
+        assert 0 < row["detail"]["bound_period_s"] < placement.mean_interarrival_s
+
+
 def test_operators_with_state_move_with_it(tmp_path: Path) -> None:
     options = {"placements": ("random-moves",), "moves": 6, "operator": "mixed", "images": 30, "bytes": True}
     for interface in ("single", "independent"):

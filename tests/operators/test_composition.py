@@ -14,7 +14,8 @@ from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import OperatorError
 from thalweg.middleware.loading import load_code
 from thalweg.operators import Composite
-from thalweg.operators.composition import PAPER_SECONDS_PER_PIXEL, brightest, expand
+from thalweg.operators.composition import PAPER_SECONDS_PER_PIXEL, brightest, expand, nested
+from thalweg.operators.noise import nearest
 
 DTYPES = st.sampled_from([np.uint8, np.uint16])
 BANDS = st.sampled_from([(), (1,), (2,), (3,)])
@@ -116,6 +117,69 @@ def test_sizes_that_divide_each_other_do_not_depend_on_the_tree(one, factors, wh
     left = composite.combine([composite.combine(others[:2], 0), others[2]], 0)
     right = composite.combine([others[0], composite.combine(others[1:], 0)], 0)
     np.testing.assert_array_equal(left, right)
+
+
+@st.composite
+def groupings(draw, count):
+    """An order of ``count`` inputs and a tree over them, as nested lists of indices."""
+    parts: list = list(draw(st.permutations(range(count))))
+    while len(parts) > 1:
+        width = draw(st.integers(2, len(parts)))
+        start = draw(st.integers(0, len(parts) - width))
+        parts[start : start + width] = [parts[start : start + width]]
+    return parts[0]
+
+
+@given(st.data(), st.integers(2, 6), st.sampled_from(["max", "min"]))
+@settings(max_examples=150, deadline=None)
+def test_what_says_that_it_is_reorderable_gives_the_same_bytes_in_any_order_and_grouping(data, count, rule):
+    given = data.draw(images(count=count))
+    composite = Composite(rule, fit="nested")
+    assert composite.reorderable
+
+    def value(tree):
+        return given[tree] if isinstance(tree, int) else composite.combine([value(part) for part in tree], 0)
+
+    star = composite.combine(given, 0)
+    assert star.shape[:2] == (max(i.shape[0] for i in given), max(i.shape[1] for i in given))
+    np.testing.assert_array_equal(value(data.draw(groupings(count))), star)
+    assert value(data.draw(groupings(count))).dtype == star.dtype
+
+
+def test_only_what_is_associative_and_commutative_to_the_byte_says_so():
+    class Mine(Composite):
+        def combine(self, inputs, index):
+            return super().combine(inputs[:2], index)
+
+    assert Composite(fit="nested").reorderable and Composite("min", fit="nested").reorderable
+    for other in (
+        Composite(),
+        Composite("latest", fit="nested"),
+        Composite("max", key_band=0, fit="nested"),
+        Composite(lambda a, b: b > a, fit="nested"),
+        Mine(fit="nested"),
+        load_code(Code("running", {})),
+        load_code(Code("join", {})),
+    ):
+        assert not other.reorderable
+    small, middle, large = (np.arange(n, dtype=np.uint8).reshape(1, n) for n in (2, 3, 4))
+    usual = Composite()  # why it does not: through a middle size other pixels are taken
+    assert not np.array_equal(
+        usual.combine([usual.combine([small, middle * 0], 0), large * 0], 0),
+        usual.combine([small, usual.combine([middle * 0, large * 0], 0)], 0),
+    )
+    with pytest.raises(OperatorError, match="unknown fit 'best'; use nearest or nested"):
+        Composite(fit="best")
+
+
+@pytest.mark.parametrize("length", [1, 7, 300, 418])
+def test_nested_pixels_split_in_order_and_lie_near_their_nearest_neighbours(length):
+    for target in (length, length + 1, length * 4 // 3, 2 * length, 700):
+        index = nested(length, target)
+        assert index[0] == 0 and index[-1] == length - 1
+        assert set(np.diff(index).tolist()) <= {0, 1}
+        off = np.abs(index - nearest(length, target))
+        assert off.max(initial=0) <= 3 and off.mean() < 1
 
 
 def test_expansion_takes_the_pixel_under_each_centre():
