@@ -56,8 +56,8 @@ def run(
     placement: Annotated[
         list[str] | None,
         typer.Option(
-            help="Placement algorithm: download-all, one-shot, exhaustive (operators stay); global, local, random-moves"
-            " (they move); or package.module:Planner. Give it several times to compare.",
+            help="Placement algorithm: download-all, one-shot, exhaustive, thalweg (operators stay);"
+            " global, local, random-moves (they move); or package.module:Planner. Give it several times to compare.",
             show_default="download-all, one-shot",
         ),
     ] = None,
