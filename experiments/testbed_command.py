@@ -121,7 +121,10 @@ def build(
     ] = None,
     base_image: Annotated[
         str | None,
-        typer.Option(help="What it is built on: Python 3.11 or newer with venv.", show_default=DEFAULT_BASE),
+        typer.Option(
+            help="What it is built on: Python 3.11 or newer with venv.",
+            show_default=f"that of --make-base, or {DEFAULT_BASE}",
+        ),
     ] = None,
     make_base: Annotated[
         bool, typer.Option("--make-base", help="Make the base first, from Debian packages with mmdebstrap.")
