@@ -77,9 +77,10 @@ class Duty:
             if self.over.wait(self._limit_s):
                 return False
             with self._lock:
+                under_way = self._under_way  # before the number: a call seen under way may else be the next one
                 if self._calls != seen:
                     continue
-                if self._under_way:
+                if under_way:
                     self._taken = seen
                     self._under_way = False
                     self.present = False

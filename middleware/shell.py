@@ -95,6 +95,7 @@ class Shell:
         self._epoch = time.monotonic()
         self._peers: dict[str, dict[str, m.Peer]] = {}
         self._dealers: dict[str, zmq.Socket[bytes]] = {}
+        self._dealt = 0  # dealers so far
         self._routes: dict[str, bytes] = {}
         self._timers: list[tuple[float, str]] = []
         self._timer_at: dict[str, float] = {}
@@ -328,7 +329,7 @@ class Shell:
                 self._workers.open_node(command)
             case e.CloseNode():
                 self._workers.close_node(command)
-            case e.TakeState() | e.RestoreState():
+            case e.TakeState() | e.RestoreState() | e.MergeStates():
                 self._have_made(command)
             case e.Approach(run, host):
                 peer = self._peers.get(run, {}).get(host)
@@ -481,10 +482,11 @@ class Shell:
         for key, incoming in list(self._incoming.items()):
             if now - incoming.seen_s > STUCK_S:
                 del self._incoming[key]
-        for identity, arrived_s in list(self._arrived.items()):
-            if now - arrived_s > m.MAX_GAP_S:
-                del self._arrived[identity]
-                self._ways.pop(_name(identity), None)
+        silent = [identity for identity, arrived_s in self._arrived.items() if now - arrived_s > m.MAX_GAP_S]
+        for identity in silent:
+            del self._arrived[identity]
+        for host in {_name(identity) for identity in silent} - {_name(identity) for identity in self._arrived}:
+            self._ways.pop(host, None)
         self._record_load()
         self._recorder.flush()
 
@@ -520,7 +522,9 @@ class Shell:
         socket = self._dealers.get(endpoint)
         if socket is None:
             socket = self._context.socket(zmq.DEALER)
-            socket.setsockopt(zmq.ROUTING_ID, f"{self.config.name}/{self._instance}".encode())
+            # An identity of its own: one that is used again while the last connection still closes goes unread.
+            self._dealt += 1
+            socket.setsockopt(zmq.ROUTING_ID, f"{self.config.name}/{self._instance}/{self._dealt}".encode())
             socket.setsockopt(zmq.LINGER, 200)
             socket.setsockopt(zmq.RECONNECT_IVL, 50)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)

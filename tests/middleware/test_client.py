@@ -138,6 +138,13 @@ def test_a_run_closed_early_leaves_the_hosts_for_the_next(client: Client) -> Non
     assert_reference([each.value for each in client.run(small, everywhere(small, "h3"), partitions=5)], small, 5)
 
 
+def test_runs_that_are_closed_at_once_leave_no_connection_unread(client: Client) -> None:
+    flow = star_tree(blocks(sizes=[9]), MIX)
+    for _ in range(60):  # the hosts are dialled afresh while the connections of the run before are still closing
+        client.run(flow, everywhere(flow, "h2")).close()
+        assert [each.index for each in client.run(flow, everywhere(flow, "h3"), partitions=2)] == [0, 1]
+
+
 def test_a_planner_by_name_places_the_run(client: Client) -> None:
     flow = complete_binary_tree(blocks(), MIX)
     run = client.run(flow, "download-all", partitions=3)
