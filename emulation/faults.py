@@ -19,6 +19,7 @@ Rules:
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
@@ -31,10 +32,10 @@ from thalweg.emulation.virtual_world import CodeBook, VirtualHost, World, WorldC
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
 from thalweg.middleware.adaptation import Adaptation
-from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.host_core import HostCore
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network_view import Link, LinkEstimate
 from thalweg.middleware.transfers import CHUNK_BYTES
 
 STUCK_S = 5.0  # until the sender of a lost bulk message hears of it
@@ -92,12 +93,16 @@ class Unconfirmed(_Fault, frozen=True):
 
 
 class Outage(_Fault, frozen=True):
-    """The link from ``source`` to ``target`` loses everything, in this one direction."""
+    """The link from ``source`` to ``target`` loses everything, in this one direction; without ``for_s`` for good."""
 
     source: str
     target: str
     at_s: At
-    for_s: Span
+    for_s: Span | None = None
+
+    @property
+    def until_s(self) -> float:
+        return math.inf if self.for_s is None else self.at_s + self.for_s
 
 
 class Partition(_Fault, frozen=True):
@@ -160,22 +165,18 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def over_s(self) -> float:
-        """When the last fault that has a time is over."""
+        """When the last fault that has a time is over; of one that never ends, when it begins."""
         ends = [0.0]
         for fault in self.faults:
             if isinstance(fault, Outage | Partition | Slow):
-                ends.append(fault.at_s + fault.for_s)
+                ends.append(fault.at_s + (fault.for_s or 0.0))
             elif isinstance(fault, Crash):
                 ends.append(fault.at_s + (fault.restart_after_s or 0.0))
         return max(ends)
 
 
 def draw_plan(seed: int, hosts: Sequence[str], duration_s: float) -> FaultPlan:
-    """A plan for a run on ``hosts`` (the client is the last) of about ``duration_s``, from a light shower to the worst.
-
-    Every cut ends: a link that is dead for good in one direction, between two hosts that both hear the client, is
-    noticed by nobody, and the flow would wait for ever.
-    """
+    """A plan for a run on ``hosts`` (the client is last) of about ``duration_s``, from a light shower to the worst."""
     dice = Random(f"{seed} faults")
     names = list(hosts)
 
@@ -212,6 +213,10 @@ def draw_plan(seed: int, hosts: Sequence[str], duration_s: float) -> FaultPlan:
     for _ in range(dice.choice([0, 0, 1, 2])):
         factor = round(10 ** dice.uniform(0.3, 1.7), 1)
         faults.append(Slow(dice.choice(names), factor, when(), round(dice.uniform(1.0, duration_s), 2)))
+    dice = Random(f"{seed} for good")  # of its own, so that all else is as it would be without
+    if dice.random() < 0.06:
+        source, target = dice.sample(names, 2)
+        faults.append(Outage(source, target, when()))
     return FaultPlan(seed, tuple(faults))
 
 
@@ -272,8 +277,8 @@ class FaultyWorld(World):
         match fault:
             case Drop() | Duplicate() | Delay() | Unconfirmed():
                 self._of_message[(fault.source, fault.target, fault.message), fault.number].append(fault)
-            case Outage(source, target, at_s, for_s):
-                self._cuts[source, target].append((at_s, at_s + for_s))
+            case Outage(source, target, at_s):
+                self._cuts[source, target].append((at_s, fault.until_s))
             case Partition(hosts, at_s, for_s):
                 others = [name for name in self.names if name not in hosts]
                 for one, other in itertools.product(hosts, others):
@@ -294,9 +299,12 @@ class FaultyWorld(World):
         partitions: int,
         adaptation: Adaptation | None = None,
         label: str = "",
+        free: tuple[Code, ...] = (),
+        known: Mapping[Link, LinkEstimate] | None = None,
+        merging: tuple[Code, ...] = (),
     ) -> None:
         """Run a dataflow until nothing is left to happen anywhere, or it has stalled."""
-        super().run(dataflow, placement, partitions, adaptation, label)
+        super().run(dataflow, placement, partitions, adaptation, label, free, known, merging)
         self.progress_s = max(self.progress_s, self.now)
         self._until(lambda: False)
 
@@ -332,7 +340,8 @@ class FaultyWorld(World):
             self.failed_s = self.now
             runs = [each.core.runs[command.run] for each in self.hosts.values() if command.run in each.core.runs]
             for name, here in host.core.runs[command.run].locations.items():
-                newest = max((run.locations[name] for run in runs), key=lambda entry: entry.version)
+                known = [run.locations[name] for run in runs if name in run.locations]  # of two trees, or one
+                newest = max(known, key=lambda entry: entry.version)
                 self.at_failure[name] = here.host, newest.host
         super()._rare(host, command)
 

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -29,7 +30,7 @@ from thalweg.emulation.virtual_links import BULK, CONTROL, MODELS, PROBE, LinkRa
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
 from thalweg.middleware.adaptation import Adaptation, GlobalMoves, LocalMoves
-from thalweg.middleware.dataflow import Dataflow, Node, Placement
+from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.host_core import HostCore
 from thalweg.middleware.network_view import Link, LinkEstimate
@@ -57,6 +58,13 @@ class NodeCode(Protocol):
     def snapshot(self) -> tuple[bytes, int]: ...
 
     def restore(self, state: bytes, state_version: int) -> None: ...
+
+
+@runtime_checkable
+class MergingCode(NodeCode, Protocol):
+    """Such code of a reorderable operator with state, which it says with an attribute ``merging`` that is true."""
+
+    def merge(self, states: Sequence[bytes]) -> bytes: ...
 
 
 CodeBook = Callable[[Node], NodeCode]
@@ -128,8 +136,11 @@ class World:
         self.failed: str | None = None
         self.planner_failed: str | None = None  # while data flowed, which went on
         self.placement: Placement = {}
+        self.dataflow: Dataflow | None = None
         self.relocations = 0
+        self.reshapings = 0
         self.plans = 0
+        self.planning_s = 0.0  # of this machine's processor
         self._code = code
         self._on_record = on_record
         self._queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
@@ -244,7 +255,7 @@ class World:
                 coded = [install.dataflow.by_name[name] for name in nodes]
                 host.code = {node.name: self._code(node) for node in coded if node.code is not None}
             case e.OpenNode(run, node):
-                self._soon(host, e.NodeOpened(run, node.name, self._open(host, node)))
+                self._soon(host, e.NodeOpened(run, node.name, self._open(host, command)))
             case e.CloseNode(run, name):
                 host.code.pop(name, None)
             case e.CloseRun():
@@ -253,6 +264,8 @@ class World:
                 self._take_state(host, command)
             case e.RestoreState():
                 self._restore_state(host, command)
+            case e.MergeStates():
+                self._merge_states(host, command)
             case e.Ready(run):
                 self._soon(host, e.NextRequested(run))
             case e.Deliver(run):
@@ -265,21 +278,32 @@ class World:
             case e.Placed(_, name, where):
                 self.relocations += self.placement[name] != where  # what stays gets a new version as well
                 self.placement[name] = where
+            case e.TreeChanged(_, dataflow, placement):
+                self.dataflow, self.placement = dataflow, placement
+                self.reshapings += 1
             case e.Plan():
                 assert self.answer is not None
                 self.plans += 1
+                begun_s = time.thread_time()
                 answer = self.answer(command)
+                self.planning_s += time.thread_time() - begun_s
                 self.planner_failed = self.planner_failed or answer.failed or None
                 self._soon(host, answer)
             case e.Report(source, target, estimate):
                 self._reports[source, target] = estimate
 
-    def _open(self, host: VirtualHost, node: Node) -> str:
-        """Construct the code of an operator that may come; why it cannot be, empty when it can."""
+    def _open(self, host: VirtualHost, command: e.OpenNode) -> str:
+        """Construct the code of an operator that may come, or begin here; why it cannot be, empty when it can."""
+        node = command.node
         try:
-            host.code[node.name] = self._code(node)
+            code = host.code[node.name] = self._code(node)
         except Exception as error:
             return _reason(error)
+        assert node.code is not None
+        if command.fresh and not getattr(code, "reorderable", False):
+            return f"{node.code.use!r} is not reorderable"
+        if command.fresh and getattr(code, "merging", False) and not command.merging:
+            return f"{node.code.use!r} has state, which would be lost"
         return ""
 
     def _take_state(self, host: VirtualHost, command: e.TakeState) -> None:
@@ -305,6 +329,22 @@ class World:
                 code.restore(state, command.state_version)
             except Exception as raised:
                 error = _reason(raised, " in restore()")
+        self._soon(host, e.StateRestored(command.run, command.node, command.version, error))
+
+    def _merge_states(self, host: VirtualHost, command: e.MergeStates) -> None:
+        code, error = host.code.get(command.node), ""
+        if code is None:
+            return
+        states = [bytes(each.state) for each in command.states]
+        digests = [hashlib.sha256(state).hexdigest() for state in states]
+        if digests != [each.digest for each in command.states]:
+            error = "a state does not have its digest"
+        else:
+            try:
+                assert isinstance(code, MergingCode), "it was opened as such"
+                code.restore(code.merge(states), command.states[0].state_version)
+            except Exception as raised:
+                error = _reason(raised, " in merge()")
         self._soon(host, e.StateRestored(command.run, command.node, command.version, error))
 
     def _delivered(self, host: VirtualHost, command: e.Deliver) -> None:
@@ -338,8 +378,15 @@ class World:
         partitions: int,
         adaptation: Adaptation | None = None,
         label: str = "",
+        free: tuple[Code, ...] = (),
+        known: Mapping[Link, LinkEstimate] | None = None,
+        merging: tuple[Code, ...] = (),
     ) -> None:
-        """Run a dataflow until every host has forgotten it. ``failed`` says why it ended early, if it did."""
+        """Run a dataflow until every host has forgotten it. ``failed`` says why it ended early, if it did.
+
+        ``free``: the codes that are reorderable, for an adaptation that asks, and ``merging`` those with state among
+        them. ``known``: what was measured of links before.
+        """
         self.placement = dict(placement)
         install = m.Install(
             run=RUN,
@@ -354,7 +401,8 @@ class World:
             news=isinstance(adaptation, GlobalMoves | LocalMoves),
         )
         self._over = False
-        self._soon(self.hosts[self.client], e.RunRequested(install, adaptation))
+        request = e.RunRequested(install, adaptation, free, tuple((known or {}).items()), merging)
+        self._soon(self.hosts[self.client], request)
         self._until(lambda: self._over)
 
     @property

@@ -1,7 +1,8 @@
 """How operators move while the data flows: the options of every way, and when a move is worth its cost.
 
-Three ways: ``global`` (the client plans now and then and changes over at a barrier), ``local`` (every operator's host
-decides for it at the end of an epoch) and ``random-moves`` (for tests: both protocols, without sense). Times are
+Ways: ``global`` (the client plans now and then and changes over at a barrier), ``local`` (every operator's host
+decides for it at the end of an epoch) and ``random-moves`` (for tests: both protocols, without sense; with
+``random-reshapes`` the tree changes as well). Times are
 seconds of the emulated network.
 
 Sources: Ranganathan, Acharya, Saltz (1998), sections 2.2 (global), 2.3 (local), 4 (a period of ten minutes), 5 (up
@@ -26,15 +27,24 @@ LocalCost = Literal["critical-path", "serialised-critical-path", "period", "expe
 class GlobalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="global"):
     """The client plans anew every ``period_s`` seconds, from the placement there is, and changes over at a barrier.
 
-    ``hysteresis``: see :func:`worth_moving`; 0 takes every plan that is better. Raises UsageError for a
-    period that is not above 0 and finite, or a hysteresis below 0.
+    ``hysteresis``, ``gain``: see :func:`worth_moving`; 0 takes every plan that is better. ``horizon_s``: the planner
+    is told what links will be like in the next so many seconds, from all that was measured while the run went on
+    (``planning.outlook``); None tells it the estimates that have not timed out, and the horizon is the period. Another
+    tree is judged by 20 of the present one's partitions at least, and must repay one of them (``REFILL``). Raises
+    UsageError for times that are not above 0 and finite, a hysteresis below 0, or a gain that is no part of 1.
     """
 
     period_s: float = PAPER_PERIOD_S
     hysteresis: float = 0.0
+    gain: float = 0.0
+    horizon_s: float | None = None
 
     def __post_init__(self) -> None:
         _check_times(self.period_s, self.hysteresis)
+        if not 0 <= self.gain < 1:
+            raise UsageError(f"gain is {self.gain}; it must be at least 0 and below 1")
+        if self.horizon_s is not None and not (math.isfinite(self.horizon_s) and self.horizon_s >= MIN_PERIOD_S):
+            raise UsageError(f"horizon_s is {self.horizon_s}; it must be at least {MIN_PERIOD_S:g} seconds and finite")
 
 
 class LocalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="local"):
@@ -83,7 +93,23 @@ class RandomMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
             raise UsageError(f"moves is {self.moves}; give how many operators shall move, at least 0")
 
 
-Adaptation = GlobalMoves | LocalMoves | RandomMoves
+class RandomReshapes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="random-reshapes"):
+    """For tests: the tree takes another shape at every chance until it has ``reshapes`` times.
+
+    In between ``moves`` operators move, as under :class:`RandomMoves`. Raises UsageError for a negative number.
+    """
+
+    reshapes: int = 500
+    moves: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for what, count in (("reshapes", self.reshapes), ("moves", self.moves)):
+            if count < 0:
+                raise UsageError(f"{what} is {count}; give how many there shall be, at least 0")
+
+
+Adaptation = GlobalMoves | LocalMoves | RandomMoves | RandomReshapes
 
 
 def migration_s(state_bytes: float, rate_bps: float, pause_s: float = 0.0) -> float:
@@ -97,14 +123,17 @@ def migration_s(state_bytes: float, rate_bps: float, pause_s: float = 0.0) -> fl
     return pause_s + (state_bytes * 8 / rate_bps if rate_bps > 0 else math.inf)
 
 
-def worth_moving(current_s: float, better_s: float, horizon_s: float, migration_s: float, hysteresis: float) -> bool:
+def worth_moving(
+    current_s: float, better_s: float, horizon_s: float, migration_s: float, hysteresis: float, gain: float = 0.0
+) -> bool:
     """Whether to go from a placement that costs ``current_s`` a partition to one that costs ``better_s``.
 
-    It must be strictly better. With ``hysteresis`` above 0, what is gained over one horizon (``horizon_s``, the time
-    until the next decision: ``horizon_s / better_s`` partitions) must also exceed ``hysteresis × migration_s``,
-    the seconds that the moves themselves cost: 1 asks that a move pays for itself, 2 that it does so twice.
+    It must be better, by more than ``gain`` of what the present one costs. With ``hysteresis`` above 0, what is
+    gained over one horizon (``horizon_s``, the time until the next decision: ``horizon_s / better_s`` partitions) must
+    also exceed ``hysteresis × migration_s``, the seconds that the moves themselves cost: 1 asks that a move pays for
+    itself, 2 that it does so twice.
     """
-    if not better_s < current_s:
+    if not better_s < current_s * (1 - gain):
         return False
     if hysteresis <= 0:
         return True

@@ -15,135 +15,28 @@ Rules:
 - Proposals have increasing numbers, and only the client's count. One at a time: a later one waits for the end of
   the present one, and takes the place of another that waits.
 - A hand-over that fails after the commit leaves that one operator where it was; its new location says so.
+- Instead of moves a proposal may be another shape (``reshaping``). All hosts with operators, and those on which some
+  appear, vote on it, so none is being handed over. Committed, every host has both trees; when all have them, and the
+  sink has got the change-over iteration, the client has all hosts retire the old one. It is over when they have, and
+  a partition has come through the new one: however fast shapes change, partitions come.
 
-``CHANGE`` is the client's side, ``MEMBER`` every host's (the client is a host, too).
+The tables of both sides are in ``proposal``.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
-from thalweg.middleware.node import InvalidTransition
+from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.errors import DataflowError
+from thalweg.middleware.proposal import Change, News, Part, Phase, Switch, Wish, Word
+from thalweg.middleware.shape import Reshaped, as_rows, reshape
 
 if TYPE_CHECKING:
     from thalweg.middleware.host_core import HostCore
     from thalweg.middleware.run_state import RunState
-
-
-class Phase(StrEnum):
-    PROPOSED = "proposed"
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    OVER = "over"
-
-
-class News(StrEnum):
-    AGREED = "all agreed"
-    REFUSED = "refused"
-    EXPIRED = "expired"
-    LOST = "host lost"
-    DONE = "all done"
-
-
-CHANGE: dict[tuple[Phase, News], Phase] = {
-    (Phase.PROPOSED, News.AGREED): Phase.COMMITTED,
-    (Phase.PROPOSED, News.REFUSED): Phase.ABORTED,
-    (Phase.PROPOSED, News.EXPIRED): Phase.ABORTED,
-    (Phase.PROPOSED, News.LOST): Phase.ABORTED,
-    (Phase.COMMITTED, News.DONE): Phase.OVER,
-    (Phase.ABORTED, News.DONE): Phase.OVER,
-}
-
-
-class Part(StrEnum):
-    FREE = "free"
-    PREPARING = "preparing"  # suspended; code is being loaded
-    VOTED = "voted"  # suspended
-    SWITCHING = "switching"  # operators are being handed over
-
-
-class Word(StrEnum):
-    PROPOSED = "proposed"
-    READY = "ready"
-    UNABLE = "unable"
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    SETTLED = "settled"
-
-
-MEMBER: dict[tuple[Part, Word], Part] = {
-    (Part.FREE, Word.PROPOSED): Part.PREPARING,
-    (Part.FREE, Word.COMMITTED): Part.SWITCHING,  # it had no vote, or has not heard of the proposal
-    (Part.PREPARING, Word.READY): Part.VOTED,
-    (Part.PREPARING, Word.UNABLE): Part.FREE,
-    (Part.PREPARING, Word.ABORTED): Part.FREE,
-    (Part.VOTED, Word.COMMITTED): Part.SWITCHING,
-    (Part.VOTED, Word.ABORTED): Part.FREE,
-    (Part.SWITCHING, Word.SETTLED): Part.FREE,
-}
-
-
-class Change:
-    """A proposal as the client sees it."""
-
-    def __init__(self, number: int, moves: tuple[m.Move, ...], voters: set[str], reason: str, now: float) -> None:
-        self.number, self.moves, self.reason = number, moves, reason
-        self.phase = Phase.PROPOSED
-        self.waiting = voters  # for their votes, then for all hosts to be done
-        self.iteration = -1
-        self.begun_s = now
-        self.why = ""
-
-    def move(self, news: News) -> None:
-        try:
-            self.phase = CHANGE[self.phase, news]
-        except KeyError:
-            raise InvalidTransition(f"proposal {self.number}, {self.phase}: {news}") from None
-
-
-class Wish(msgspec.Struct, frozen=True):
-    """A placement that waits for the end of the present proposal."""
-
-    placement: dict[str, str]
-    reason: str
-
-
-class Proposer:
-    """The client's side of one run."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.change: Change | None = None
-        self.next: Wish | None = None
-
-
-class Membership:
-    """A host's side of one run."""
-
-    def __init__(self) -> None:
-        self.part = Part.FREE
-        self.number = 0  # of the proposal it is in, or was in last
-        self.moves: tuple[m.Move, ...] = ()
-        self.error = ""  # why it has voted against it
-
-    def move(self, word: Word) -> None:
-        try:
-            self.part = MEMBER[self.part, word]
-        except KeyError:
-            raise InvalidTransition(f"proposal {self.number}, {self.part}: {word}") from None
-
-
-class Switch(msgspec.Struct, frozen=True):
-    """Where operators are for partitions after ``iteration``, unless a newer location than the moves' is known."""
-
-    iteration: int
-    moves: dict[str, m.Move]
-    commit: m.Commit
 
 
 class Barrier:
@@ -154,31 +47,66 @@ class Barrier:
 
     # --- the client -----------------------------------------------------------------------------------
 
-    def propose(self, run: RunState, placement: dict[str, str], reason: str) -> bool:
-        """Change over to ``placement`` as soon as no other change is under way; False when nothing would move."""
+    def propose(
+        self,
+        run: RunState,
+        placement: dict[str, str],
+        reason: str,
+        dataflow: Dataflow | None = None,
+        free: tuple[Code, ...] = (),
+    ) -> bool:
+        """Change over to ``placement`` as soon as no other change is under way; False when nothing would change.
+
+        With ``dataflow`` to another tree, in which operators whose code is in ``free`` may be others.
+        """
         proposer = run.proposer
         if proposer.change is not None:
             if proposer.next is not None:
                 self._record(run, 0, (), "superseded", "a later proposal took its place", proposer.next.reason)
-            proposer.next = Wish(placement, reason)
+            proposer.next = Wish(placement, reason, dataflow, free)
             return True
-        moves = tuple(
-            m.Move(name, run.locations[name].host, host, run.locations[name].version)
-            for name, host in placement.items()
-            if run.locations[name].host != host
-        )
-        if not moves:
+        number = proposer.count + 1
+        hosts = {name: entry.host for name, entry in run.locations.items()}
+        grown: Reshaped | None = None
+        if dataflow is not None:
+            first = run.install.dataflow.by_name
+            try:
+                grown = reshape(run.dataflow, dataflow, placement, hosts, free or run.free, number, first, run.merging)
+            except DataflowError as error:
+                self._record(run, 0, (), "aborted", str(error), reason)
+                return False
+            if not grown.grafts:
+                placement, grown = grown.moves, None
+        moves = () if grown is not None else self._moves(run, placement)
+        if not moves and grown is None:
             return False
-        proposer.count += 1
-        pins = (run.install.dataflow.by_name[name].pinned for name in run.install.dataflow.sources)
-        sources = {host for host in pins if host is not None}
-        voters = sources | {move.source for move in moves} | {move.target for move in moves}
-        change = proposer.change = Change(proposer.count, moves, voters, reason, self.core.now)
-        root = run.install.dataflow.by_name[run.install.dataflow.sink].inputs[0]
+        proposer.count = number
+        pins = (run.dataflow.by_name[name].pinned for name in run.dataflow.sources)
+        voters = {host for host in pins if host is not None} | {move.source for move in moves}
+        voters |= {move.target for move in moves}
+        shape = None
+        if grown is not None:
+            present = tuple(run.locations[name] for name in run.dataflow.operators)
+            shape = m.Shape(grown.grafts, present)
+            voters |= {entry.host for entry in present} | {graft.host for graft in grown.grafts if graft.like}
+        change = proposer.change = Change(number, moves, voters, reason, self.core.now, shape)
+        if grown is not None:
+            where = hosts | {graft.node: graft.host for graft in grown.grafts}
+            change.trees = {"before": as_rows(run.dataflow, hosts), "after": as_rows(grown.dataflow, where)}
+            change.then = grown.moves
+        root = run.dataflow.by_name[run.dataflow.sink].inputs[0]
         for host in sorted({run.locations[root].host, *voters}):
-            self.core.send(run.id, host, m.Propose(run.id, change.number, moves))
+            self.core.send(run.id, host, m.Propose(run.id, number, moves, shape))
         self._arm(run)
         return True
+
+    @staticmethod
+    def _moves(run: RunState, placement: dict[str, str]) -> tuple[m.Move, ...]:
+        return tuple(
+            m.Move(name, run.locations[name].host, host, run.locations[name].version)
+            for name, host in placement.items()
+            if name in run.locations and run.locations[name].host != host  # it may have gone with another shape
+        )
 
     def on_vote(self, sender: str, message: m.Vote) -> None:
         run, change = self._change(message.run, message.number)
@@ -203,6 +131,8 @@ class Barrier:
             return
         self.core.locate(run, message.locations)
         if change is not None and change.phase is not Phase.PROPOSED and sender in change.waiting:
+            if change.phase is Phase.RETIRING and not message.retired:  # it says again that it has both trees
+                return
             change.waiting.discard(sender)
             self._check_done(run, change)
 
@@ -210,7 +140,7 @@ class Barrier:
         """Repeat what has not been answered; give a proposal up that has not got its votes in time."""
         run = self.core.runs.get(run_id)
         change = run.proposer.change if run is not None else None
-        if run is None or change is None:
+        if run is None or change is None or not change.waiting:
             return
         if change.phase is Phase.PROPOSED:
             if self.core.now - change.begun_s >= self.core.config.barrier_s:
@@ -218,7 +148,7 @@ class Barrier:
                 self._end(run, change, News.EXPIRED, f"no vote of {silent} in {self.core.config.barrier_s:g} s")
                 return
             for host in sorted(change.waiting):
-                self.core.send(run.id, host, m.Propose(run.id, change.number, change.moves))
+                self.core.send(run.id, host, m.Propose(run.id, change.number, change.moves, change.shape))
         else:
             for host in sorted(change.waiting):
                 self._tell(run, change, host)
@@ -229,15 +159,18 @@ class Barrier:
         if change is None:
             return
         if change.phase is Phase.PROPOSED:
-            if host in change.waiting or any(host in (move.source, move.target) for move in change.moves):
+            grafts = () if change.shape is None else change.shape.grafts
+            concerned = {host for move in change.moves for host in (move.source, move.target)}
+            if host in change.waiting or host in concerned or any(graft.host == host for graft in grafts):
                 self._end(run, change, News.LOST, f"host {host!r} went away")
         elif host in change.waiting:
             change.waiting.discard(host)
             self._check_done(run, change)
 
     def _end(self, run: RunState, change: Change, news: News, why: str) -> None:
-        """Commit or abort, and tell everyone."""
+        """Commit or abort, or retire the old tree, and tell everyone."""
         change.move(news)
+        change.phases_s[change.phase.value] = self.core.now
         change.why = why
         change.waiting = set(run.hosts)
         for host in sorted(change.waiting):
@@ -245,30 +178,60 @@ class Barrier:
         self._arm(run)
 
     def _tell(self, run: RunState, change: Change, host: str) -> None:
+        word: m.Commit | m.Retire | m.Abort
         if change.phase is Phase.COMMITTED:
-            self.core.send(run.id, host, m.Commit(run.id, change.number, change.iteration, change.moves, change.reason))
+            word = m.Commit(run.id, change.number, change.iteration, change.moves, change.reason, change.shape)
+        elif change.phase is Phase.RETIRING:
+            word = m.Retire(run.id, change.number)
         else:
-            self.core.send(run.id, host, m.Abort(run.id, change.number))
+            word = m.Abort(run.id, change.number)
+        self.core.send(run.id, host, word)
+
+    def on_delivered(self, run: RunState) -> None:
+        """The application has got a partition; the change of the shape may wait for it."""
+        change, now = run.proposer.change, self.core.now
+        run.proposer.delivered_s = now
+        if change is None or change.shape is None or change.phase in (Phase.PROPOSED, Phase.ABORTED):
+            return
+        delivered = run.nodes[run.dataflow.sink].index - 1
+        if delivered == change.iteration:
+            change.drained_s = change.drained_s or now
+        elif delivered == change.iteration + 1:
+            change.phases_s["first"] = now
+        self._check_done(run, change)
 
     def on_close(self, run: RunState) -> None:
         """The run is over in the middle of a proposal."""
         change = run.proposer.change
         if change is not None:
-            committed = change.phase is Phase.COMMITTED
-            outcome, why = ("committed", "") if committed else ("aborted", change.why or "the run ended before")
-            self._record(run, change.number, change.moves, outcome, why, change.reason, change)
+            why = "" if change.outcome == "committed" else change.why or "the run ended before"
+            self._record(run, change.number, change.moves, change.outcome, why, change.reason, change)
 
     def _check_done(self, run: RunState, change: Change) -> None:
         if change.waiting:
             return
-        outcome = change.phase.value
+        if change.shape is not None and change.phase is not Phase.ABORTED:
+            change.phases_s.setdefault("switched", self.core.now)
+            delivered = run.nodes[run.dataflow.sink].index - 1
+            if change.phase is Phase.COMMITTED:
+                if delivered >= change.iteration:
+                    change.drained_s = change.drained_s or run.proposer.delivered_s  # before it was committed
+                    self._end(run, change, News.DRAINED, "")
+                return
+            if delivered <= change.iteration:
+                return
+        outcome = change.outcome
         change.move(News.DONE)
         run.proposer.change = None
         self._record(run, change.number, change.moves, outcome, change.why, change.reason, change)
-        self.core.steering.on_change_over(run, change.moves)
+        self.core.steering.on_change_over(run, change)
         wish, run.proposer.next = run.proposer.next, None
         if wish is not None:
-            self.propose(run, wish.placement, wish.reason)
+            self.propose(run, wish.placement, wish.reason, wish.dataflow, wish.free)
+        newer = {} if wish is None else wish.placement
+        left = {name: host for name, host in change.then.items() if name not in newer}
+        if left and outcome == "committed":
+            self.propose(run, left, change.reason)
 
     def _record(
         self,
@@ -280,18 +243,30 @@ class Barrier:
         reason: str,
         change: Change | None = None,
     ) -> None:
+        committed = change is not None and outcome == "committed"
+        detail = {"number": number, "outcome": outcome, "why": why, "reason": reason}
+        if change is not None and change.shape is not None:
+            self._record_shape(run, change, detail)
+            return
         self.core.record(
             run.id,
             "proposal",
-            index=change.iteration if change is not None and outcome == Phase.COMMITTED else None,
+            index=change.iteration if change is not None and committed else None,
             duration_s=None if change is None else self.core.now - change.begun_s,
-            detail={
-                "number": number,
-                "moves": [[move.node, move.source, move.target] for move in moves],
-                "outcome": outcome,
-                "why": why,
-                "reason": reason,
-            },
+            detail=detail | {"moves": [[move.node, move.source, move.target] for move in moves]},
+        )
+
+    def _record_shape(self, run: RunState, change: Change, detail: dict[str, Any]) -> None:
+        """The pause: between the last partition of the old tree and the first of the new one, at the application."""
+        committed, first_s = detail["outcome"] == "committed", change.phases_s.get("first")
+        detail["outcome"] = "reshaped" if committed else "stayed"
+        ago = {phase: self.core.now - at for phase, at in change.phases_s.items()}
+        self.core.record(
+            run.id,
+            "reshaped",
+            index=change.iteration + 1 if committed else None,
+            duration_s=None if first_s is None or change.drained_s is None else first_s - change.drained_s,
+            detail=detail | {"ago": ago, **change.trees},
         )
 
     def _change(self, run_id: str, number: int) -> tuple[RunState | None, Change | None]:
@@ -303,7 +278,7 @@ class Barrier:
         return run, change if change is not None and change.number == number else None
 
     def _arm(self, run: RunState) -> None:
-        if run.proposer.change is not None:
+        if run.proposer.change is not None and run.proposer.change.waiting:
             self.core.emit(e.SetTimer(f"barrier {run.id}", self.core.now + self.core.config.retry_s))
 
     # --- every host -----------------------------------------------------------------------------------
@@ -332,6 +307,8 @@ class Barrier:
                 other = move.target if move.source == self.core.host else move.source
                 self.core.emit(e.Approach(run.id, other))
         error = self._obstacle(run, message.moves)
+        if message.shape is not None and not error:
+            error = self.core.reshaper.prepare(run, message)
         for move in message.moves if not error else ():
             if move.target == self.core.host and not error:
                 error = self.core.mover.invite(run, move.node, move.source, move.version, message.number)
@@ -364,7 +341,8 @@ class Barrier:
         """Vote, if everything that may come here has its code loaded."""
         member = run.member
         coming = [guest for guest in run.guests.values() if guest.number == member.number]
-        if member.part is Part.PREPARING and all(guest.stage == "prepared" for guest in coming):
+        ready = all(guest.stage == "prepared" for guest in coming) and all(bud.ready for bud in run.buds.values())
+        if member.part is Part.PREPARING and ready:
             member.move(Word.READY)
             self._vote(run)
 
@@ -391,9 +369,14 @@ class Barrier:
             return
         member = run.member
         if message.number < member.number or (message.number == member.number and member.part is Part.FREE):
-            self._done(run, message.number)
+            self._done(run, message.number, retired=message.shape is not None)
             return
-        if message.number == member.number and member.part is Part.SWITCHING:
+        if message.number == member.number and member.part in (Part.SWITCHING, Part.BOTH):
+            if member.part is Part.BOTH:
+                self.on_merged(run)
+            return
+        if message.shape is not None:
+            self._switch(run, sender, message)
             return
         if member.part in (Part.VOTED, Part.FREE):
             member.number, member.moves, member.error = message.number, message.moves, ""
@@ -412,6 +395,36 @@ class Barrier:
             member.move(Word.COMMITTED)  # not before: a hand-over may be over at once, and is not the last
             self._resume(run)
             self.on_settled(run, message.number)
+
+    def _switch(self, run: RunState, sender: str, message: m.Commit) -> None:
+        """Another shape is committed."""
+        member = run.member
+        if member.part not in (Part.VOTED, Part.FREE) or not self.core.reshaper.can_switch(run, message):
+            self.core.record(run.id, "unexpected", peer=sender, detail={"message": "Commit", "number": message.number})
+            return
+        member.number, member.moves, member.error = message.number, message.moves, ""
+        run.switch = Switch(message.iteration, {}, message)
+        todo = self.core.reshaper.switch(run, message)
+        member.move(Word.RESHAPED)
+        for node, actions in todo:
+            self.core.flow.perform(run, node, actions)
+        self._resume(run)
+        self.core.inheritance.begin(run, message)
+        self.on_merged(run)
+
+    def on_merged(self, run: RunState) -> None:
+        """This host has both trees; it says so when nothing in the new one waits for a state of the old."""
+        if not run.heirs:
+            self._done(run, run.member.number)
+
+    def on_retire(self, sender: str, message: m.Retire) -> None:
+        run = self.core.runs.get(message.run)
+        if run is None or message.number > run.member.number:
+            return
+        if message.number == run.member.number and run.member.part is Part.BOTH:
+            self.core.reshaper.retire(run)
+            run.member.move(Word.RETIRED)
+        self._done(run, message.number, retired=True)
 
     def on_abort(self, sender: str, message: m.Abort) -> None:
         run = self.core.runs.get(message.run)
@@ -434,18 +447,19 @@ class Barrier:
             member.move(Word.SETTLED)
             self._done(run, number)
 
-    def _done(self, run: RunState, number: int) -> None:
+    def _done(self, run: RunState, number: int, *, retired: bool = False) -> None:
         member = run.member
         mine = [move.node for move in member.moves if move.source == self.core.host] if member.number == number else []
         locations = tuple(run.locations[name] for name in mine)
-        self.core.send(run.id, run.install.client, m.Done(run.id, number, self.core.host, locations))
+        self.core.send(run.id, run.install.client, m.Done(run.id, number, self.core.host, locations, retired))
 
     def _release(self, run: RunState) -> None:
         """Everything as it was before the proposal."""
         self.core.mover.uninvite(run, run.member.number)
+        self.core.reshaper.discard(run)
         self._resume(run)
 
     def _resume(self, run: RunState) -> None:
         for node in list(run.nodes.values()):
             if node.suspended:
-                self.core.perform(run, node, node.resume())
+                self.core.flow.perform(run, node, node.resume())

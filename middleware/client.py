@@ -20,9 +20,9 @@ import zmq
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
-from thalweg.middleware.adaptation import Adaptation, GlobalMoves, LocalMoves
+from thalweg.middleware.adaptation import Adaptation, GlobalMoves, LocalMoves, RandomReshapes
 from thalweg.middleware.cluster import LocalCluster
-from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
+from thalweg.middleware.dataflow import Code, Dataflow, Placement, check_placement
 from thalweg.middleware.errors import (
     HostAbsentError,
     HostLostError,
@@ -31,7 +31,7 @@ from thalweg.middleware.errors import (
     RunError,
     UsageError,
 )
-from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.loading import DEFAULT_ALLOW, merging_codes, reorderable_codes
 from thalweg.middleware.network_view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import (
     CostModel,
@@ -49,6 +49,7 @@ from thalweg.middleware.planning.search import MEASURED, Search, ask_hints
 from thalweg.middleware.probing import BEFORE_RUNS
 from thalweg.middleware.run_state import CoreConfig
 from thalweg.middleware.security import Keys, secure_dealer
+from thalweg.middleware.shape import reshape
 from thalweg.middleware.shell import Shell, ShellConfig, with_address
 
 HELLO_S = 10.0
@@ -162,7 +163,7 @@ class Client:
     def run(
         self,
         dataflow: Dataflow,
-        placement: Mapping[str, str] | str = "one-shot",
+        placement: Mapping[str, str] | str = "thalweg",
         *,
         adaptation: Adaptation | None = None,
         planner: Planner = AGAIN,
@@ -172,14 +173,16 @@ class Client:
         costs: CostParameters | None = None,
         hints: Hints | None = None,
         epoch_s: float | None = None,
+        known: Mapping[Link, LinkEstimate] | None = None,
     ) -> Run:
         """Start ``dataflow`` and return its partitions as an iterator, blocking or asynchronous.
 
         Args:
             dataflow: the tree; its sink must be pinned to this client (or not at all).
             placement: a host for every node that is not pinned, or the name of what is to compute it: a planner, or
-                ``global`` or ``local``, which also move operators while the run goes on. ``thalweg`` may run another
-                tree than ``dataflow``, where its operators are ``reorderable``: ``Run.dataflow``.
+                one that also moves operators while the run goes on, ``global``, ``local`` or ``thalweg``. Where
+                operators are ``reorderable``, ``thalweg`` may run another tree than ``dataflow``, and change it
+                between two partitions: ``Run.dataflow``.
             adaptation: how operators move while the run goes on (GlobalMoves, LocalMoves); None: as the name of the
                 placement says, or not unless ``Run.move`` is called.
             planner: what plans while data flows under GlobalMoves; default: one-shot from the present placement.
@@ -187,6 +190,10 @@ class Client:
             label: stands in the run's records.
             model, costs, hints: what planning goes by, at the start and later, as for :meth:`plan`.
             epoch_s: the Unix time from which the run's records count; default: now.
+            known: what links carry as the run begins, for placements that go on by what was measured. They begin anew
+                then, as when an emulator starts its traces again: what hosts have measured before is forgotten, also
+                by other runs on them.
+                Default: what planning, and whatever ran before, has measured, as old as it is.
 
         Raises DataflowError, PlacementError, UsageError for what no message can carry, RunError when the client is
         closed; while iterating RunError, which names the node or host at fault.
@@ -198,11 +205,17 @@ class Client:
             raise UsageError(f"the sink is pinned to another host than this client {self.name!r}")
         if partitions is not None and partitions < 1:
             raise UsageError(f"partitions must be at least 1, not {partitions}")
+        measured: Mapping[Link, LinkEstimate] = {} if known is None else known
+        name = label
         if isinstance(placement, str):
+            name = label or placement
             strategy = get_strategy(placement)
             if adaptation is None:
                 adaptation, planner = strategy.adaptation, strategy.again
-            result = self.plan(dataflow, strategy.initial, model=model, costs=costs, hints=hints).result
+            plan = self.plan(dataflow, strategy.initial, model=model, costs=costs, hints=hints)
+            result = plan.result
+            if known is None:
+                measured = plan.view.estimates
             if result.dataflow != dataflow:  # the planner chose the tree as well
                 dataflow, hints = result.dataflow.validate(self._peers), result.hints
             placement = result.placement
@@ -223,6 +236,7 @@ class Client:
             epoch_s=time.time() if epoch_s is None else epoch_s,
             moves=adaptation if isinstance(adaptation, LocalMoves) else None,
             news=isinstance(adaptation, GlobalMoves | LocalMoves),
+            afresh=known is not None,
         )
         try:
             m.decode_control(m.encode(install))  # what a host would refuse is refused here
@@ -238,12 +252,17 @@ class Client:
                 get_cost_model(model) if isinstance(model, str) else model,
                 adaptation,
                 planner,
+                name or "global",
             )
         run = Run(self, run_id, full, dataflow, search)
         self._runs[run_id] = run
         with self._forgotten:
             self._open.add(run_id)
-        self.shell.tell(e.RunRequested(install, adaptation))
+        free: tuple[Code, ...] = ()
+        if isinstance(adaptation, RandomReshapes | GlobalMoves):
+            free = reorderable_codes((dataflow.by_name[name].code for name in dataflow.operators), self._allow)
+        merging = merging_codes(free, self._allow)
+        self.shell.tell(e.RunRequested(install, adaptation, free, tuple(measured.items()), merging))
         return run
 
     def probe(self, links: Iterable[Link]) -> dict[Link, LinkEstimate]:
@@ -316,6 +335,11 @@ class Client:
                 moved = self._runs.get(run)
                 if moved is not None:
                     moved.placement = {**moved.placement, node: host}
+            case e.TreeChanged(run, dataflow, placement):
+                changed = self._runs.get(run)
+                if changed is not None:
+                    with changed._news:
+                        changed.dataflow, changed.placement = dataflow, placement
             case e.Plan(run):
                 planning = self._runs.get(run)
                 if planning is not None and planning.search is not None:
@@ -345,7 +369,7 @@ class Run:
     """A running dataflow: ``for partition in run`` or ``async for partition in run``; ``close()`` ends it early.
 
     The next partition is demanded when one is taken, so at most one is here undelivered. ``placement`` is where its
-    nodes are now, as far as the client has heard.
+    nodes are now, as far as the client has heard, and ``dataflow`` the tree they form.
     """
 
     def __init__(
@@ -360,6 +384,12 @@ class Run:
         self._queue: deque[e.Command] = deque()
         self._waiter: Callable[[], None] | None = None
         self._over = False
+
+    @property
+    def tree(self) -> tuple[Dataflow, Placement]:
+        """``dataflow`` and ``placement`` of the same moment: either changes while the run goes on."""
+        with self._news:
+            return self.dataflow, self.placement
 
     def _take(self, command: e.Command) -> None:
         with self._news:
@@ -438,11 +468,32 @@ class Run:
         why. A later call replaces one that has not begun. Raises PlacementError for an unknown node or host, or a
         node that is pinned.
         """
-        check_placement(self.dataflow, {**self.placement, **placement}, self._client.hosts)
+        dataflow, present = self.tree
+        check_placement(dataflow, {**present, **placement}, self._client.hosts)
         for name in placement:
-            if self.dataflow.by_name[name].kind != "operator":
-                raise PlacementError(f"{name!r} is the {self.dataflow.by_name[name].kind}; only operators move")
+            if (kind := dataflow.by_name[name].kind) != "operator":
+                raise PlacementError(f"{name!r} is the {kind}; only operators move")
         self._client.shell.tell(e.PlacementProposed(self.id, dict(placement), "asked for"))
+
+    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
+        """Have the run go on as another tree of the same sources, from one partition on, while the flow goes on.
+
+        Operators whose code is ``reorderable`` (and merges its states, if it has some) may be others in it, with other
+        inputs, and anywhere; they get names of their own, which ``dataflow`` and ``placement`` of this run then tell.
+        All others keep their inputs; where ``placement`` has them elsewhere, they move when the tree has changed.
+
+        Returns at once. Where an operator cannot run (its host lacks the code, or room), the tree stays; the records
+        say why. A later call replaces one that has not begun. Raises DataflowError for a tree that would not give the
+        same bytes, PlacementError for an unknown node or host.
+        """
+        hosts = self._client.hosts
+        full = check_placement(dataflow.validate(hosts), {dataflow.sink: self._client.name, **placement}, hosts)
+        present, where = self.tree
+        codes = [tree.by_name[name].code for tree in (dataflow, present) for name in tree.operators]
+        free = reorderable_codes(codes, self._client._allow)
+        merging = merging_codes(free, self._client._allow)
+        reshape(present, dataflow, full, where, free, 0, (), merging)  # what is wrong with it is said here
+        self._client.shell.tell(e.PlacementProposed(self.id, full, "asked for", dataflow, free, merging))
 
     def close(self) -> None:
         """End the run on every host; idempotent, from any thread: whoever waits for a partition sees the end."""

@@ -16,13 +16,13 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
-from thalweg.middleware.adaptation import Adaptation
 
 if TYPE_CHECKING:
     from thalweg.middleware.host_core import HostCore
@@ -52,10 +52,15 @@ class Coordinator:
         self.core = core
         self.led: dict[str, _Led] = {}
 
-    def start(self, install: m.Install, adaptation: Adaptation | None = None) -> None:
-        core = self.core
+    def start(self, event: e.RunRequested) -> None:
+        core, install = self.core, event.install
         run = core.open(install)
-        core.steering.open(install.run, adaptation)
+        run.free, run.merging = event.free, event.merging
+        known, since_s = dict(event.known), -math.inf
+        if install.afresh:
+            since_s = core.now
+            known = {link: msgspec.structs.replace(each, measured_at_s=since_s) for link, each in known.items()}
+        core.steering.open(install.run, event.adaptation, known, since_s=since_s)
         remote = run.hosts - {core.host}
         needed = {location.host for location in install.locations} - {core.host}
         self.led[install.run] = led = _Led(install, remote, needed, core.now)

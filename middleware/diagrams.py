@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from thalweg.middleware import barrier, node, relocation
+from thalweg.middleware import node, proposal, relocation
 from thalweg.middleware.errors import UsageError
 
 State = TypeVar("State", bound=str)
@@ -23,8 +23,8 @@ DIAGRAMS: dict[str, tuple[Mapping[tuple[Any, Any], Any], str]] = {
     "node": (node.TRANSITIONS, node.Phase.IDLE),
     "leaving": (relocation.LEAVING, relocation.Step.OFFERED),
     "coming": (relocation.COMING, relocation.Stage.PREPARING),
-    "change": (barrier.CHANGE, barrier.Phase.PROPOSED),
-    "member": (barrier.MEMBER, barrier.Part.FREE),
+    "change": (proposal.CHANGE, proposal.Phase.PROPOSED),
+    "member": (proposal.MEMBER, proposal.Part.FREE),
 }
 _DIAGRAM = re.compile(r"^<!-- diagram: (.*?) -->\n.*?^<!-- end of diagram -->$", re.DOTALL | re.MULTILINE)
 

@@ -265,7 +265,9 @@ def decide(
     current_s = costs.get(current, math.inf)
     best = min(costs, key=costs.__getitem__, default=current)  # the current host, then the order, wins a tie
     best_s = costs.get(best, math.inf)
-    open_links = unknown[current].union(*[unknown[host] for host, bound_s in bounds.items() if bound_s < best_s])
+    order = {host: i for i, host in enumerate(bounds)}  # an earlier one with the same cost would win
+    better = [host for host, bound_s in bounds.items() if (bound_s, order[host]) < (best_s, order[best])]
+    open_links = unknown[current].union(*[unknown[host] for host in better])
 
     def answer(move: bool, why: str, needs: frozenset[Link] = frozenset()) -> Decision:
         return Decision(best, current_s, best_s, costs, needs, move, why)

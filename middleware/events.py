@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.adaptation import Adaptation
-from thalweg.middleware.dataflow import Node
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.history import Past, Weather
 from thalweg.middleware.messages import Install, Message, Peer
 from thalweg.middleware.network_view import Link, LinkEstimate
 
@@ -109,11 +110,16 @@ class PeerLost(_Fact, frozen=True):
 class RunRequested(_Fact, frozen=True):
     """The application at this host (the client) wants a run installed on all its hosts and started.
 
-    ``adaptation``: what decides on moves while it runs.
+    ``adaptation``: what decides on moves while it runs; ``free``: the codes that are reorderable, where it asks, and
+    ``merging``: those with state among them. ``known``: what was measured of links before, beyond what this host's
+    monitor knows; where links begin anew with the run (``Install.afresh``) it is of now, and all there is.
     """
 
     install: Install
     adaptation: Adaptation | None = None
+    free: tuple[Code, ...] = ()
+    known: tuple[tuple[Link, LinkEstimate], ...] = ()
+    merging: tuple[Code, ...] = ()
 
 
 class NextRequested(_Fact, frozen=True):
@@ -129,18 +135,26 @@ class RunAbandoned(_Fact, frozen=True):
 
 
 class PlacementProposed(_Fact, frozen=True):
-    """The application wants these operators on these hosts, all from one iteration on."""
+    """The application wants these operators on these hosts, all from one iteration on.
+
+    With ``dataflow`` it wants another tree, in which operators of codes ``free`` may be others; those of codes
+    ``merging`` have state.
+    """
 
     run: str
     placement: dict[str, str]
     reason: str = ""
+    dataflow: Dataflow | None = None
+    free: tuple[Code, ...] = ()
+    merging: tuple[Code, ...] = ()
 
 
 class Planned(_Fact, frozen=True):
     """The planner's answer to ``Plan``: a placement, or the links it needs to know first.
 
     ``worth``: whether the moves pay; ``detail`` goes into the records. ``failed``: why there is neither, where the
-    planner failed.
+    planner failed. ``dataflow``: another tree, to which the placement belongs, and ``free`` the codes of which
+    operators may be others in it. ``weather``: how links vary, as it was read from what was measured.
     """
 
     run: str
@@ -149,6 +163,9 @@ class Planned(_Fact, frozen=True):
     worth: bool = True
     detail: dict[str, Any] = {}
     failed: str = ""
+    dataflow: Dataflow | None = None
+    free: tuple[Code, ...] = ()
+    weather: Weather | None = None
 
 
 class ProbesRequested(_Fact, frozen=True):
@@ -212,10 +229,16 @@ class RunOperator(_Fact, frozen=True):
 
 
 class OpenNode(_Fact, frozen=True):
-    """Load the code of ``node``, which may come here: ``NodeOpened``."""
+    """Load the code of ``node``, which may come here: ``NodeOpened``. ``fresh``: it is to begin here.
+
+    Code that is not ``reorderable`` cannot, nor code with state but where operators of its kind are ``merging``:
+    ``NodeOpened`` with that as its error.
+    """
 
     run: str
     node: Node
+    fresh: bool = False
+    merging: bool = False
 
 
 class TakeState(_Fact, frozen=True):
@@ -235,6 +258,23 @@ class RestoreState(_Fact, frozen=True):
     state: bytes
     digest: str
     state_version: int
+
+
+class Inherited(msgspec.Struct, frozen=True, gc=False):
+    """An operator's state as it came."""
+
+    state: bytes
+    digest: str
+    state_version: int
+
+
+class MergeStates(_Fact, frozen=True):
+    """Give ``node`` these states, merged, if they have their digests: ``StateRestored``."""
+
+    run: str
+    node: str
+    version: int
+    states: tuple[Inherited, ...]
 
 
 class CloseNode(_Fact, frozen=True):
@@ -288,12 +328,20 @@ class Report(_Fact, frozen=True):
 
 
 class Plan(_Fact, frozen=True):
-    """Let the application's planner look for a better placement than ``placement``, beside the flow: ``Planned``."""
+    """Let the application's planner look for a better placement than ``placement``, beside the flow: ``Planned``.
+
+    ``dataflow``: the present tree, where it is not the one that the run began with. ``past``: what was measured so far,
+    for a planner that looks ahead; ``view`` holds then only what was asked for in vain. ``recording``: the answer is to
+    tell by what forecasts it was decided.
+    """
 
     run: str
     placement: dict[str, str]
     view: dict[Link, LinkEstimate]
     state_bytes: dict[str, int] = {}
+    dataflow: Dataflow | None = None
+    past: Past | None = None
+    recording: bool = False
 
 
 class Placed(_Fact, frozen=True):
@@ -302,6 +350,14 @@ class Placed(_Fact, frozen=True):
     run: str
     node: str
     host: str
+
+
+class TreeChanged(_Fact, frozen=True):
+    """The run has another tree, and its nodes are there; news for the application."""
+
+    run: str
+    dataflow: Dataflow
+    placement: dict[str, str]
 
 
 class Record(_Fact, frozen=True):
@@ -340,6 +396,7 @@ Command = (
     | OpenNode
     | TakeState
     | RestoreState
+    | MergeStates
     | CloseNode
     | CloseRun
     | Deliver
@@ -348,6 +405,7 @@ Command = (
     | Forgotten
     | Plan
     | Placed
+    | TreeChanged
     | Report
     | Record
 )

@@ -7,10 +7,11 @@ their package or module.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -55,6 +56,36 @@ ALLOWED: ContextVar[Collection[str]] = ContextVar("thalweg_allowed", default=DEF
 def is_allowed(module: str, allow: Collection[str]) -> bool:
     """Whether ``module`` is one of the packages or modules in ``allow``, or inside one."""
     return any(module == prefix or module.startswith(prefix + ".") for prefix in allow)
+
+
+def keeps_state(code: Any) -> bool:
+    """Whether an operator remembers something: it has a ``snapshot`` of its own."""
+    take = getattr(code, "snapshot", None)
+    return take is not None and not getattr(take, "keeps_nothing", False)
+
+
+def may_reorder(code: Any) -> bool:
+    """Whether an operator says that it is ``reorderable``, and how states merge where it has some."""
+    return bool(getattr(code, "reorderable", False)) and (hasattr(code, "merge") or not keeps_state(code))
+
+
+def merging_codes(codes: Iterable[Code], allow: Collection[str] = DEFAULT_ALLOW) -> tuple[Code, ...]:
+    """Those of reorderable codes whose operators have state, which they merge."""
+    return tuple(code for code in codes if keeps_state(load_code(code, allow)))
+
+
+def reorderable_codes(codes: Iterable[Code | None], allow: Collection[str] = DEFAULT_ALLOW) -> tuple[Code, ...]:
+    """Those that may be reordered (``may_reorder``); code that cannot be loaded here says nothing."""
+    found: list[Code] = []
+    asked: list[Code] = []
+    for code in codes:
+        if code is None or code in asked:
+            continue
+        asked.append(code)
+        with contextlib.suppress(OperatorError):
+            if may_reorder(load_code(code, allow)):
+                found.append(code)
+    return tuple(found)
 
 
 def load_code(code: Code, allow: Collection[str] = DEFAULT_ALLOW) -> Any:

@@ -17,7 +17,7 @@ from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.epoch import BookState
 from thalweg.middleware.errors import ProtocolError, UsageError
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 MAGIC = b"TW"
 MAX_CONTROL_BYTES = 4 * 1024 * 1024  # an Install of a tree of thousands of nodes fits
 MAX_FRAMES = 16
@@ -54,6 +54,27 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     source: Name
     target: Name
     version: Index
+
+
+class Graft(msgspec.Struct, frozen=True, array_like=True):
+    """In another tree ``node`` takes these ``inputs``: one that is there already, or with ``like`` one that appears.
+
+    An operator that appears has the code of operator ``like`` and is on ``host``. It begins with the ``states`` of
+    these operators of the present tree, merged.
+    """
+
+    node: Name
+    inputs: tuple[Name, ...]
+    host: Name
+    like: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    states: tuple[Name, ...] = ()
+
+
+class Shape(msgspec.Struct, frozen=True, array_like=True):
+    """Another tree (``reshaping``): what is grafted, and where the operators of the present one are thought to be."""
+
+    grafts: tuple[Graft, ...]
+    present: tuple[Location, ...]
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):
@@ -105,7 +126,7 @@ class Welcome(_Message, frozen=True):
 
 
 class Ping(_Message, frozen=True):
-    """From a run's client: still there, still wants ``run`` (empty when it only asks for a sign of life)."""
+    """From a run's client: still there, still wants ``run``; empty, from any host that asks for a sign of life."""
 
     run: str
 
@@ -130,6 +151,7 @@ class Install(_Message, frozen=True):
     epoch_s: float = 0.0  # Unix time of the run's start, from which its records count
     moves: LocalMoves | None = None  # operators decide for themselves where they run
     news: bool = True  # somebody decides on moves while it runs, so what links carry is passed on
+    afresh: bool = False  # links begin anew with this run: what was measured of them before says nothing
 
 
 class Installed(_Message, frozen=True):
@@ -156,7 +178,8 @@ class Demand(_Message, frozen=True):
 
     ``version``: the consumer is with the sender since its ``version``-th placement, 0 in a forwarded demand.
     ``later``: of all producers this one delivered last time's partition last; ``critical``: the consumer is on the
-    critical path (Ranganathan et al., section 2.3). ``again``: it was not answered in time.
+    critical path (Ranganathan et al., section 2.3). ``again``: it was not answered in time. ``commit`` is with the
+    first demand in another tree, so that the producer knows the consumer.
     """
 
     run: Name
@@ -169,6 +192,7 @@ class Demand(_Message, frozen=True):
     critical: bool = False
     news: News | None = None
     again: bool = False
+    commit: Commit | None = None
 
 
 class Partition(_Message, frozen=True):
@@ -253,7 +277,8 @@ class State(_Message, frozen=True):
 
     What ``snapshot()`` gave has ``size_bytes``; up to ``INLINE_STATE_BYTES`` it is ``inline`` in a control message,
     else the payload of a bulk message. ``tail`` is the host that keeps the last output until it is acknowledged, if
-    any. ``book`` is the operator's epoch so far.
+    any. ``book`` is the operator's epoch so far. With ``heir`` the operator goes nowhere: that one, which appears in
+    another tree, takes over what it remembers.
     """
 
     run: Name
@@ -267,6 +292,15 @@ class State(_Message, frozen=True):
     tail: Annotated[str, msgspec.Meta(max_length=128)] = ""
     inline: Annotated[bytes, msgspec.Meta(max_length=INLINE_STATE_BYTES)] | None = None
     book: BookState | None = None
+    heir: Annotated[str, msgspec.Meta(max_length=128)] = ""
+
+
+class Claim(_Message, frozen=True):
+    """``heir``, which appears in another tree, waits for the state of ``node``, which has not come yet."""
+
+    run: Name
+    node: Name
+    heir: Name
 
 
 class Restored(_Message, frozen=True):
@@ -308,11 +342,12 @@ class Relocated(_Message, frozen=True):
 
 
 class Propose(_Message, frozen=True):
-    """From the client, passed on up the tree: sources suspend, hosts vote on these moves."""
+    """From the client, passed on up the tree: sources suspend, hosts vote on these moves, or on another ``shape``."""
 
     run: Name
     number: Index
     moves: tuple[Move, ...]
+    shape: Shape | None = None
 
 
 class Vote(_Message, frozen=True):
@@ -329,13 +364,14 @@ class Vote(_Message, frozen=True):
 
 
 class Commit(_Message, frozen=True):
-    """From the client to all: the moves of proposal ``number`` take place after partition ``iteration``."""
+    """From the client to all: proposal ``number`` takes place after partition ``iteration``."""
 
     run: Name
     number: Index
     iteration: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
     moves: tuple[Move, ...]
     reason: Text = ""
+    shape: Shape | None = None
 
 
 class Abort(_Message, frozen=True):
@@ -345,13 +381,24 @@ class Abort(_Message, frozen=True):
     number: Index
 
 
+class Retire(_Message, frozen=True):
+    """From the client to all: all of the old tree's partitions are delivered; forget what is not in the new one."""
+
+    run: Name
+    number: Index
+
+
 class Done(_Message, frozen=True):
-    """``host`` is through with proposal ``number``; ``locations`` are those of the operators it handed over."""
+    """``host`` is through with proposal ``number``; ``locations`` are those of the operators it handed over.
+
+    Of another shape it says twice that it is: when it has both trees, and, ``retired``, when it has the new one only.
+    """
 
     run: Name
     number: Index
     host: Name
     locations: tuple[Location, ...] = ()
+    retired: bool = False
 
 
 class ProbeRequest(_Message, frozen=True):
@@ -424,6 +471,7 @@ Control = (
     | Accept
     | Refuse
     | State  # with its bytes in it
+    | Claim
     | Restored
     | Withdraw
     | Resumed
@@ -432,6 +480,7 @@ Control = (
     | Vote
     | Commit
     | Abort
+    | Retire
     | Done
     | ProbeRequest
     | ProbeResult

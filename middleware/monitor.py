@@ -25,6 +25,7 @@ import msgspec
 from thalweg.middleware import messages as m
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.forecasting import Forecaster, Window, make_forecaster
+from thalweg.middleware.history import History
 from thalweg.middleware.network_view import Link, LinkEstimate
 
 S_THRES = 16_384  # bytes; Ranganathan et al., section 4
@@ -114,6 +115,7 @@ class Monitor:
         self._changes = 0
         self._changed: dict[Link, int] = {}  # which change of the cache a link's was, the latest change last
         self._sweep_s = -math.inf
+        self.histories: dict[str, History] = {}  # that are kept for somebody: every change of the cache goes into them
 
     # --- what comes in --------------------------------------------------------------------------------
 
@@ -172,6 +174,8 @@ class Monitor:
         if link not in self._cache and len(self._cache) >= self.config.max_links:
             self._drop(min(self._cache, key=lambda old: self._cache[old].measured_at_s))
         self._cache[link] = estimate
+        for history in self.histories.values():
+            history.add(link, estimate)
         self._changes += 1
         self._changed.pop(link, None)
         self._changed[link] = self._changes
@@ -238,6 +242,11 @@ class Monitor:
         return tuple(news)
 
     # --- bounds ---------------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Know nothing of any link, as at the beginning."""
+        for table in (self._cache, self._series, self._listeners, self._changed):
+            table.clear()
 
     def _sweep(self, now: float) -> None:
         """Forget what is too old, and peers that nothing was sent to for long."""

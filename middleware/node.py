@@ -14,6 +14,9 @@ Rules (Ranganathan et al., section 2, "light-move requirement"):
   inputs, or while it waits for inputs. Light, it only takes notice of what is demanded of it, until
   it goes on (here, or as another node elsewhere).
 - A suspended source dispatches nothing new; what was demanded of it goes out when it resumes.
+- Between two trees (``reshaping``): a node that is replaced ends with its last partition. One that another node
+  consumes from then on has *turned* when it has dispatched its last one for the old consumer, which somebody else keeps
+  (``Turned``); the new consumer may have demanded its first by then. One that gets other inputs gathers from them then.
 
 The phases and what moves between them are the table ``TRANSITIONS``; anything else is a defect of the
 host core and raises. Late and repeated messages are no defects: they change nothing.
@@ -47,6 +50,7 @@ class Trigger(StrEnum):
     FROZEN = "frozen"  # nothing in hand, and it is to leave
     THAWED = "thawed"  # it stays, or it has come
     EXHAUSTED = "exhausted"  # the last partition, or the end marker, has been dispatched or delivered
+    REPLACED = "replaced"  # another node makes what is next
 
 
 TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
@@ -62,6 +66,8 @@ TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
     (Phase.GATHERING, Trigger.FROZEN): Phase.LIGHT,
     (Phase.HOLDING, Trigger.FROZEN): Phase.LIGHT,
     (Phase.LIGHT, Trigger.THAWED): Phase.GATHERING,
+    (Phase.IDLE, Trigger.REPLACED): Phase.ENDED,
+    (Phase.GATHERING, Trigger.REPLACED): Phase.ENDED,
 }
 
 
@@ -110,7 +116,11 @@ class Lighten(msgspec.Struct, frozen=True, gc=False):
     index: int
 
 
-Action = Ask | Run | Dispatch | Hand | Lighten
+class Turned(msgspec.Struct, frozen=True, gc=False):
+    """What ``release`` gives is to be kept for the old consumer; the next partition is for the new one."""
+
+
+Action = Ask | Run | Dispatch | Hand | Lighten | Turned
 Verdict = Literal["taken", "duplicate", "late", "ahead"]
 
 
@@ -120,6 +130,7 @@ class NodeCore:
     __slots__ = (
         "asked",
         "demanded",
+        "early",
         "index",
         "inputs",
         "landed",
@@ -130,9 +141,11 @@ class NodeCore:
         "output",
         "phase",
         "retained",
+        "rewired",
         "sending",
         "size_bytes",
         "suspended",
+        "turns_after",
     )
 
     def __init__(self, node: Node, limit: int | None = None) -> None:
@@ -151,6 +164,16 @@ class NodeCore:
         self.size_bytes: int | None = None  # of the last output
         self.leaves_after: int | None = None  # it becomes light when it has dispatched this, or a later one
         self.suspended = False
+        self.turns_after: int | None = None  # partition 'turns_after + 1' is for another consumer
+        self.early = False  # which has demanded it already
+        self.rewired: tuple[int, Node] | None = None  # after this partition the node is that one, with other inputs
+
+    @classmethod
+    def fresh(cls, node: Node, limit: int | None, index: int) -> NodeCore:
+        """A node whose first partition is ``index``."""
+        core = cls(node, limit)
+        core.index, core.demanded = index, index - 1
+        return core
 
     @classmethod
     def come(cls, node: Node, limit: int | None, index: int, demanded: int) -> NodeCore:
@@ -172,7 +195,11 @@ class NodeCore:
     def on_demand(self, index: int, again: bool = False) -> tuple[Verdict, list[Action]]:
         """The consumer (or for a sink, the application) demands partition ``index``; ``again``: as no answer came."""
         if index > self.index:
-            return "ahead", []
+            if self.turns_after is None or index != self.turns_after + 1:
+                return "ahead", []
+            verdict: Verdict = "duplicate" if self.early else "taken"
+            self.early = True
+            return verdict, []
         if index < self.index:
             if self.retained is None or index != self.retained.index:
                 return "late", []
@@ -238,6 +265,44 @@ class NodeCore:
         self._move(Trigger.THAWED)
         return self._gather()
 
+    def replace(self, after: int) -> list[Action]:
+        """Dispatch nothing after partition ``after``: other nodes do. Nobody can have sent inputs for more."""
+        self.limit = after + 1
+        if self.index > after and self.phase in (Phase.IDLE, Phase.GATHERING):
+            self.asked, self.inputs = set(), {}
+            self._move(Trigger.REPLACED)
+        return []
+
+    def turn(self, after: int) -> list[Action]:
+        """What comes after partition ``after`` is for another consumer, whose demands alone count for it."""
+        self.turns_after = after
+        return self._turn() if self.index > after else []
+
+    def rewire(self, after: int, node: Node) -> list[Action]:
+        """After partition ``after`` be ``node``: the same, but for its inputs."""
+        self.rewired = after, node
+        if self.index <= after or self.phase is not Phase.GATHERING:
+            return []
+        self.inputs = {}
+        return self._gather()
+
+    def forget_inputs(self) -> None:
+        """The old tree is gone: also for a node that has not gathered since, as it has ended or not begun."""
+        if self.rewired is not None:
+            self.node, self.rewired = self.rewired[1], None
+
+    def begin(self) -> list[Action]:
+        """Gather at once, demanded or not (a node that has just appeared)."""
+        if self.phase is not Phase.IDLE or (self.limit is not None and self.index >= self.limit):
+            return []
+        self._move(Trigger.DEMANDED)
+        return self._gather()
+
+    def release(self) -> Output | None:
+        """The output that was retained, which somebody else retains from now on."""
+        output, self.retained, self.sending = self.retained, None, False
+        return output
+
     def suspend(self) -> int:
         """Dispatch nothing new until ``resume``; the last partition that was dispatched, -1 for none."""
         self.suspended = True
@@ -254,7 +319,16 @@ class NodeCore:
         self.asked = set()
         return [Lighten(self.index)]
 
+    def _turn(self) -> list[Action]:
+        after, self.turns_after = self.turns_after, None
+        assert after is not None
+        self.demanded = after + 1 if self.early else after
+        self.early = False
+        return [Turned()]
+
     def _gather(self) -> list[Action]:
+        if self.rewired is not None and self.index > self.rewired[0]:
+            self.node, self.rewired = self.rewired[1], None
         self.asked = set(self.node.inputs)
         return [Ask(self.index)] if self.asked else self._gathered()
 
@@ -286,6 +360,8 @@ class NodeCore:
         self.retained = output
         self.index += 1
         actions: list[Action] = [Dispatch(output)]
+        if output.index == self.turns_after:
+            actions += self._turn()
         if output.end or self.index == self.limit:
             self._move(Trigger.EXHAUSTED)
             return actions
@@ -317,3 +393,5 @@ class NodeCore:
             assert not self.asked, self
             assert not self.inputs, self
         assert self.limit is None or self.index <= self.limit, self
+        assert self.turns_after is None or self.index <= self.turns_after, self
+        assert not self.early or self.turns_after is not None, self

@@ -229,7 +229,7 @@ class Mover:
 
     def _agreed(self, run: RunState, leaving: Leaving, after: int, *, recall: bool) -> None:
         node = run.nodes[leaving.node]
-        self.core.perform(run, node, node.leave(after, recall=recall))
+        self.core.flow.perform(run, node, node.leave(after, recall=recall))
         self.check_over(run, node)
 
     def check_over(self, run: RunState, node: NodeCore) -> None:
@@ -334,6 +334,13 @@ class Mover:
             leaving.move(Sign.RESUMED)
             self._settle(run, leaving, "")
 
+    def settle(self, run: RunState) -> None:
+        """All that has left is where it went: a proposal of another shape that says so has been agreed upon there."""
+        for leaving in list(run.leaving.values()):
+            if leaving.can(Sign.RESUMED):
+                leaving.move(Sign.RESUMED)
+                self._settle(run, leaving, "")
+
     def _check_moved_on(self, run: RunState, location: m.Location) -> bool:
         """A version after the commit's shows that the other host has resumed: nobody else can have made it."""
         leaving = run.leaving.get(location.node)
@@ -372,14 +379,14 @@ class Mover:
         here = run.nodes.get(consumer)
         if here is not None:
             if name in here.asked:  # a demand between nodes of one host is not repeated; one to another host is
-                core.ask(run, consumer, name, here.index)
+                core.flow.ask(run, consumer, name, here.index)
         elif leaving.demand is not None:
             core.send(run.id, leaving.target, leaving.demand)
         self._arm(run)
 
     def _tell(self, run: RunState, leaving: Leaving, location: m.Location) -> None:
         """The new location, to those who need it first: the other host, and who talks to the operator."""
-        node = run.install.dataflow.by_name[leaving.node]
+        node = run.node_of(leaving.node)
         near = [run.locations[name].host for name in (*run.consumers[leaving.node], *node.inputs)]
         for host in dict.fromkeys((leaving.target, *near, run.install.client)):
             if host != self.core.host:
@@ -393,7 +400,7 @@ class Mover:
         core.locate(run, (location,))
         self._tell(run, leaving, location)
         node = run.nodes[name]
-        core.perform(run, node, node.stay())
+        core.flow.perform(run, node, node.stay())
         self._settle(run, leaving, why)
 
     def _settle(self, run: RunState, leaving: Leaving, why: str) -> None:
@@ -428,7 +435,7 @@ class Mover:
 
     def on_offer(self, sender: str, message: m.Offer) -> None:
         run = self.core.runs.get(message.run)
-        if run is None or message.node not in run.locations:
+        if run is None or message.node not in run.locations or run.former is not None:  # once that is retired
             return
         name, here = message.node, run.locations[message.node]
         guest = run.guests.get(name)
@@ -454,27 +461,30 @@ class Mover:
         if old is not None and old.version == version and not old.number:
             return f"{name!r} is on its way there"
         if old is not None:
-            self._discard(run, old, Cue.WITHDRAWN)
+            self.discard(run, old, Cue.WITHDRAWN)
         if name in run.nodes:
             return f"{name!r} is here already"
-        if run.install.dataflow.by_name[name].kind != "operator":
+        if run.node_of(name).kind != "operator":
             return f"{name!r} is no operator"
         room = self.core.config.max_operators
         count = sum(len(each.guests) + each.operators() for each in self.core.runs.values())
         if count >= room:
             return f"it has room for {room} operators, and {count} are there or on their way"
         run.guests[name] = Guest(name, source, version, number)
-        node = run.install.dataflow.by_name[name]
+        node = run.node_of(name)
         near = {run.locations[other].host for other in (*node.inputs, *run.consumers[name])}
         for host in sorted(near - {self.core.host}):
             self.core.emit(e.Approach(run.id, host))
         self._arm(run)
-        self.core.emit(e.OpenNode(run.id, run.install.dataflow.by_name[name]))
+        self.core.emit(e.OpenNode(run.id, run.node_of(name)))
         return ""
 
     def on_opened(self, event: e.NodeOpened) -> None:
         run = self.core.runs.get(event.run)
         guest = run.guests.get(event.node) if run is not None else None
+        if run is not None and event.node in run.buds:
+            self.core.reshaper.on_opened(run, event)
+            return
         if run is None or guest is None or guest.stage is not Stage.PREPARING:
             return
         if event.error:
@@ -502,7 +512,7 @@ class Mover:
             self.core.send(run.id, sender, m.Restored(run.id, message.node, message.version))
         elif guest.stage is Stage.PREPARED and message.size_bytes > self.core.config.max_state_bytes:
             limit = self.core.config.max_state_bytes
-            self._discard(run, guest, Cue.WITHDRAWN)
+            self.discard(run, guest, Cue.WITHDRAWN)
             why = f"its state has {message.size_bytes} bytes; host {self.core.host!r} takes up to {limit}"
             self.core.send(run.id, sender, m.Refuse(run.id, message.node, message.version, why))
         elif guest.stage is Stage.PREPARED:
@@ -528,7 +538,7 @@ class Mover:
         run = self.core.runs.get(message.run)
         guest = run.guests.get(message.node) if run is not None else None
         if run is not None and guest is not None and (guest.source, guest.version) == (sender, message.version):
-            self._discard(run, guest, Cue.WITHDRAWN)
+            self.discard(run, guest, Cue.WITHDRAWN)
 
     def on_located(self, run: RunState, sender: str, news: tuple[m.Location, ...]) -> None:
         """Locations that are new here, or repeated by ``sender``, who may wait for what follows from them."""
@@ -539,7 +549,7 @@ class Mover:
                 if entry.host == self.core.host and guest.stage is Stage.RESTORED:
                     self._activate(run, guest, entry)
                 else:
-                    self._discard(run, guest, Cue.WITHDRAWN)
+                    self.discard(run, guest, Cue.WITHDRAWN)
             if entry.host == self.core.host and entry.node in run.nodes and sender != self.core.host:
                 self.core.send(run.id, sender, m.Resumed(run.id, entry.node, entry.version - 1))
 
@@ -549,7 +559,7 @@ class Mover:
         assert state is not None
         guest.move(Cue.COMMITTED)
         del run.guests[name]
-        node = NodeCore.come(run.install.dataflow.by_name[name], run.install.partitions, state.index, state.demanded)
+        node = NodeCore.come(run.node_of(name), run.install.partitions, state.index, state.demanded)
         run.nodes[name] = node
         if state.tail:
             run.tail_hosts[name] = state.tail
@@ -557,7 +567,7 @@ class Mover:
         core.keep_book(run, name, state.book)
         consumer = run.consumers[name][0]
         if run.pending.pop((consumer, name), None) is not None:
-            core.ask(run, consumer, name, run.nodes[consumer].index)
+            core.flow.ask(run, consumer, name, run.nodes[consumer].index)
         for producer in node.node.inputs:
             if producer in run.nodes:
                 run.nodes[producer].sending = False
@@ -569,17 +579,17 @@ class Mover:
                 if early is not None and early.index == action.index:
                     core.take(m.Partition(run.id, producer, name, early.index, early.end), early)
                 else:
-                    core.ask(run, name, producer, action.index)
+                    core.flow.ask(run, name, producer, action.index)
 
     def _refuse(self, run: RunState, guest: Guest, why: str) -> None:
-        self._discard(run, guest, Cue.FAILED)
+        self.discard(run, guest, Cue.FAILED)
         if guest.number and guest.state is None:
             self.core.barrier.on_unprepared(run, guest.number, f"{guest.node!r} cannot run there: {why}")
         else:
             refusal = m.Refuse(run.id, guest.node, guest.version, why[:4000])
             self.core.send(run.id, guest.source, refusal)
 
-    def _discard(self, run: RunState, guest: Guest, cue: Cue) -> None:
+    def discard(self, run: RunState, guest: Guest, cue: Cue) -> None:
         guest.move(cue)
         del run.guests[guest.node]
         self.core.emit(e.CloseNode(run.id, guest.node))
@@ -587,7 +597,7 @@ class Mover:
     def uninvite(self, run: RunState, number: int) -> None:
         """Proposal ``number`` is off: what would have come by it does not."""
         for guest in [each for each in run.guests.values() if each.number == number]:
-            self._discard(run, guest, Cue.WITHDRAWN)
+            self.discard(run, guest, Cue.WITHDRAWN)
 
     # --- both -----------------------------------------------------------------------------------------
 
@@ -600,7 +610,7 @@ class Mover:
             else:
                 self._stay(run, leaving, Sign.LOST, f"host {host!r} went away")
         for guest in [each for each in run.guests.values() if each.source == host]:
-            self._discard(run, guest, Cue.WITHDRAWN)
+            self.discard(run, guest, Cue.WITHDRAWN)
 
     def on_timer(self, run_id: str) -> None:
         """Ask again where an answer is due, and give up where it is overdue."""

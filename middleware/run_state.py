@@ -1,19 +1,25 @@
 """One run as a host sees it, and the limits within which a host works.
 
-What is decided about it is in ``host_core`` (the flow), ``relocation`` and ``barrier`` (moves), ``steering`` (when to
-move) and ``coordinator`` (beginning and end).
+What is decided about it is in ``flow``, ``relocation`` and ``barrier`` (moves), ``reshaping`` and ``inheritance``
+(other trees), ``steering`` (when), ``silence`` (ways that are dead) and ``coordinator`` (beginning and end).
 """
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+from typing import Any
+
 import msgspec
 
 from thalweg.middleware import messages as m
-from thalweg.middleware.barrier import Membership, Proposer, Switch
+from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.epoch import EpochBook
+from thalweg.middleware.inheritance import Heir, Legacy
 from thalweg.middleware.monitor import MonitorConfig
 from thalweg.middleware.node import NodeCore
+from thalweg.middleware.proposal import Membership, Proposer, Switch
 from thalweg.middleware.relocation import Arrival, Guest, Leaving, Tail
+from thalweg.middleware.reshaping import Bud
 
 
 class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +63,15 @@ class RunState:
         self.install = install
         self.id = install.run
         self.opened_s = now
-        self.consumers = install.dataflow.consumers
+        self.dataflow = install.dataflow
+        self.consumers = self.dataflow.consumers  # of both trees, where there are two; in the new one first
+        self.former: Dataflow | None = None  # the old tree, until it is retired
+        self.turn = -1  # the last partition that comes through it
+        self.buds: dict[str, Bud] = {}  # operators that may appear here (reshaping.py)
+        self.heirs: dict[str, Heir] = {}  # operators that have appeared here, and wait for states (inheritance.py)
+        self.legacies: dict[str, Legacy] = {}  # by the operators here that disappear
+        self.free: tuple[Code, ...] = ()  # codes that are reorderable, as far as this application was asked
+        self.merging: tuple[Code, ...] = ()  # those with state among them
         self.locations = {location.node: location for location in install.locations}
         self.nodes: dict[str, NodeCore] = {}
         for node in install.dataflow.nodes:
@@ -89,8 +103,56 @@ class RunState:
         self.state_bytes: dict[str, int] = {}
         self.compute_s: dict[str, float] = {}
 
-    def inputs_of(self, node: str) -> tuple[str, ...]:
-        return self.install.dataflow.by_name[node].inputs
+    def node_of(self, name: str) -> Node:
+        """A node of either tree; of one in both, as it is in the new one."""
+        node = self.dataflow.by_name.get(name)
+        if node is None:
+            assert self.former is not None
+            return self.former.by_name[name]
+        return node
+
+    def inputs_of(self, name: str) -> tuple[str, ...]:
+        return self.node_of(name).inputs
+
+    def consumer_of(self, name: str, index: int) -> str:
+        """Who takes partition ``index`` of node ``name``."""
+        if self.former is not None and index <= self.turn and name in self.former.by_name:
+            return self.former.consumers[name][0]
+        return self.consumers[name][0]
+
+    def takes(self, consumer: str, producer: str, index: int) -> bool:
+        """Whether ``consumer`` takes partition ``index`` of ``producer``, both perhaps unknown."""
+        if self.former is None:
+            return consumer in self.consumers.get(producer, ())
+        return bool(self.consumers.get(producer)) and self.consumer_of(producer, index) == consumer
+
+    def keeps(self, name: str) -> bool:
+        """Whether a node has the same consumer in both trees, which may not have heard of the new one."""
+        return self.former is not None and self.former.consumers.get(name) == self.dataflow.consumers.get(name)
+
+    def grow(self, dataflow: Dataflow, turn: int) -> None:
+        """Have two trees: ``dataflow`` for partitions after ``turn``."""
+        self.former, self.dataflow, self.turn = self.dataflow, dataflow, turn
+        self.consumers = {**self.former.consumers, **dataflow.consumers}
+
+    def shrink(self, gone: AbstractSet[str]) -> None:
+        """Have the new tree only; forget these nodes."""
+        self.former = None
+        self.consumers = self.dataflow.consumers
+        of_nodes: tuple[dict[str, Any], ...] = (
+            self.locations, self.changed, self.books, self.arrivals, self.state_bytes, self.compute_s,
+        )  # fmt: skip
+        for table in of_nodes:
+            for name in gone & table.keys():
+                del table[name]
+        of_edges: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self.answer_s, self.sizes)
+        for edges in of_edges:
+            for edge in [edge for edge in edges if edge[1] not in self.inputs_of_now(edge[0])]:
+                del edges[edge]
+
+    def inputs_of_now(self, name: str) -> tuple[str, ...]:
+        node = self.dataflow.by_name.get(name)
+        return () if node is None else node.inputs
 
     def operators(self) -> int:
         """How many operators are here."""

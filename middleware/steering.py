@@ -9,20 +9,27 @@ Rules:
 - *Local* (section 2.3): at the end of an operator's epoch its host decides (``epoch``), and hands it over if it is to
   move. While a proposal or a hand-over is under way it leaves the operator alone.
 - *Random moves* are a planner for tests: at every delivery operators move somewhere, by both protocols in turn: several
-  by a proposal, and while that is under way one more at a time on its own.
+  by a proposal, and while that is under way one more at a time on its own. *Random reshapes* propose other trees, too.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from thalweg.middleware import epoch
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
-from thalweg.middleware.adaptation import MIN_PERIOD_S, Adaptation, GlobalMoves, RandomMoves
-from thalweg.middleware.barrier import Part
+from thalweg.middleware.adaptation import MIN_PERIOD_S, Adaptation, GlobalMoves, RandomMoves, RandomReshapes
+from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.history import History, Past, Weather
 from thalweg.middleware.network_view import Link, LinkEstimate
+from thalweg.middleware.proposal import Change, Part
+from thalweg.middleware.shuffling import shuffled
 
 if TYPE_CHECKING:
     from thalweg.middleware.host_core import HostCore
@@ -68,9 +75,10 @@ class _Dice:
 class _Random:
     """The random mover's book: how many have moved, who is on the move, and whose turn it is."""
 
-    def __init__(self, options: RandomMoves) -> None:
+    def __init__(self, options: RandomMoves | RandomReshapes) -> None:
         self.dice = _Dice(options.seed)
         self.limit = options.moves
+        self.reshapes = options.reshapes if isinstance(options, RandomReshapes) else 0  # that are left
         self.moved = 0
         self.moving: dict[str, float] = {}  # operator -> when to give up waiting for it
 
@@ -84,15 +92,28 @@ class Steering:
         self.searches: dict[str, _Search] = {}
         self.random: dict[str, _Random] = {}
         self.overdue: set[str] = set()  # runs whose period was over while a proposal was under way
+        self.weather: dict[str, Weather] = {}  # as the planner last read it
 
-    def open(self, run_id: str, adaptation: Adaptation | None) -> None:
+    def open(
+        self,
+        run_id: str,
+        adaptation: Adaptation | None,
+        known: Mapping[Link, LinkEstimate] = {},
+        *,
+        since_s: float = -math.inf,
+    ) -> None:
+        """A run begins; ``known``: of links, and of what was measured before ``since_s`` nothing else."""
         if adaptation is not None:
             self.adaptations[run_id] = adaptation
-        if isinstance(adaptation, RandomMoves):
+        if isinstance(adaptation, GlobalMoves) and adaptation.horizon_s is not None:
+            monitor = self.core.monitor
+            known = {**known, **monitor.view(self.core.now)}
+            monitor.histories[run_id] = History(known, most=monitor.config.max_links, since_s=since_s)
+        if isinstance(adaptation, RandomMoves | RandomReshapes):
             self.random[run_id] = _Random(adaptation)
 
     def close(self, run_id: str) -> None:
-        for table in (self.adaptations, self.searches, self.random):
+        for table in (self.adaptations, self.searches, self.random, self.weather, self.core.monitor.histories):
             table.pop(run_id, None)
         self.overdue.discard(run_id)
 
@@ -115,7 +136,8 @@ class Steering:
         elif run.proposer.change is not None:
             self.overdue.add(run_id)
         else:
-            search = self.searches[run_id] = _Search(self.core.now, self.core.monitor.view(self.core.now))
+            view = {} if run_id in self.core.monitor.histories else self.core.monitor.view(self.core.now)
+            search = self.searches[run_id] = _Search(self.core.now, view)
             self._plan(run, search)
 
     def _patience_s(self, run: RunState) -> float:
@@ -125,13 +147,27 @@ class Steering:
         return min(self.core.config.probe_s, SHARE_WAITING * adaptation.period_s)
 
     def _plan(self, run: RunState, search: _Search) -> None:
-        placement = {name: location.host for name, location in run.locations.items()}
-        self.core.emit(e.Plan(run.id, placement, dict(search.view), dict(run.state_bytes)))
+        placement = self._where(run)
+        dataflow = None if run.dataflow is run.install.dataflow else run.dataflow
+        history, past, view = self.core.monitor.histories.get(run.id), None, search.view
+        if history is not None:
+            weather = self.weather.get(run.id)
+            past = Past(history.samples(), self.core.now, search.asked, search.rounds, weather)
+            view = {link: estimate for link, estimate in view.items() if not estimate.count}
+            lost = run.peers.keys() - run.hosts
+            ends = [(a, b) for a in sorted(run.peers) for b in sorted(lost) if a != b]
+            view |= dict.fromkeys([*ends, *((b, a) for a, b in ends)], LinkEstimate(0.0, count=0))
+        plan = e.Plan(run.id, placement, dict(view), dict(run.state_bytes), dataflow, past)
+        if past is not None and self.core.recording:
+            plan = msgspec.structs.replace(plan, recording=True)
+        self.core.emit(plan)
 
     def on_planned(self, event: e.Planned) -> None:
         run, search = self.core.runs.get(event.run), self.searches.get(event.run)
         if run is None or search is None:
             return
+        if event.weather is not None:
+            self.weather[run.id] = event.weather
         unknown = event.needs - search.view.keys()
         gone = {link for link in unknown if not run.hosts.issuperset(link)}
         search.view |= dict.fromkeys(gone, LinkEstimate(0.0, count=0))  # a host that was lost cannot be probed
@@ -149,12 +185,15 @@ class Steering:
             self.core.emit(e.SetTimer(f"plan {run.id}", self.core.now + self._patience_s(run)))
             return
         del self.searches[run.id]
-        moves = {
-            name: host
-            for name, host in (event.placement or {}).items()
-            if name in run.locations and run.locations[name].host != host and host in run.hosts
-        }
-        proposed = bool(moves) and event.worth and self.core.barrier.propose(run, moves, "a better plan")
+        placement = event.placement or {}
+        worth = event.worth and run.hosts.issuperset(placement.values())  # one that was lost may have been planned with
+        if event.dataflow is None:
+            where = {name: entry.host for name, entry in run.locations.items()}
+            moves = {name: host for name, host in placement.items() if where.get(name, host) != host}
+            proposed = bool(moves) and worth and self.core.barrier.propose(run, moves, "a better plan")
+        else:
+            barrier = self.core.barrier
+            proposed = worth and barrier.propose(run, placement, "a better plan", event.dataflow, event.free)
         self._record(run, search, event, proposed)
         adaptation = self.adaptations[run.id]
         assert isinstance(adaptation, GlobalMoves)
@@ -165,7 +204,10 @@ class Steering:
         """Ask the hosts that send over these links to measure them."""
         by_source: dict[str, list[m.Peer]] = {}
         known = run.hosts & run.peers.keys()
+        pairs = run.id in self.core.monitor.histories  # then both ways are wanted, and one probe measures both
         for source, target in sorted(links):
+            if pairs and source > target and (target, source) in links:
+                continue
             if {source, target} <= known:
                 by_source.setdefault(source, []).append(run.peers[target])
         for source, targets in by_source.items():
@@ -198,13 +240,21 @@ class Steering:
             self.probe(run, search.waiting)
             self.core.emit(e.SetTimer(f"plan {run.id}", self.core.now + self._patience_s(run)))
             return
-        slow = LinkEstimate(_too_slow_bps(self.core.now - search.asked_s), count=0)
+        slow_bps = _too_slow_bps(self.core.now - search.asked_s)
+        slow = LinkEstimate(slow_bps, count=0)
+        history = self.core.monitor.histories.get(run.id)
         in_use = _in_use(run)
         for link in search.waiting:
             latest = self.core.monitor.latest(*link) if link in in_use else None
             search.view[link] = slow if latest is None else latest
+            if history is not None and latest is None:
+                history.add(link, LinkEstimate(slow_bps, measured_at_s=self.core.now))
         search.waiting = frozenset()
         self._plan(run, search)
+
+    @staticmethod
+    def _where(run: RunState) -> dict[str, str]:
+        return {name: run.locations[name].host for name in run.dataflow.by_name}
 
     def _record(self, run: RunState, search: _Search, event: e.Planned, proposed: bool) -> None:
         now = self.core.now
@@ -213,7 +263,7 @@ class Steering:
             for (a, b), each in sorted(search.view.items())
         }
         detail = {
-            "placement": {**{n: each.host for n, each in run.locations.items()}, **(event.placement or {})},
+            "placement": {**self._where(run), **(event.placement or {})} if event.dataflow is None else event.placement,
             "decision": "propose" if proposed else "stay",
             "probed": len(search.asked),
             "rounds": search.rounds,
@@ -231,10 +281,12 @@ class Steering:
             return
         for name in [name for name, until_s in book.moving.items() if self.core.now > until_s]:
             del book.moving[name]
-        nodes = run.install.dataflow.by_name
-        free = [
-            name for name in run.install.dataflow.operators if name not in book.moving and nodes[name].pinned is None
-        ]
+        if book.reshapes > 0 and run.proposer.change is None and (not book.limit or book.dice.below(3)):
+            flow, placement = shuffled(run.dataflow, self._where(run), run.free, sorted(run.hosts), book.dice.below)
+            self.core.barrier.propose(run, placement, "at random", flow)
+            return
+        nodes = run.dataflow.by_name
+        free = [name for name in run.dataflow.operators if name not in book.moving and nodes[name].pinned is None]
         left = book.limit - book.moved - len(book.moving)
         if not free or left <= 0:
             return
@@ -245,8 +297,8 @@ class Steering:
         else:
             name = free[book.dice.below(len(free))]
             chosen = {name: self._anywhere_else(run, book, name)}
-            where = run.locations[name]
-            self.core.send(run.id, where.host, m.Relocate(run.id, name, where.version, chosen[name], "at random"))
+            at = run.locations[name]
+            self.core.send(run.id, at.host, m.Relocate(run.id, name, at.version, chosen[name], "at random"))
         book.moving.update(dict.fromkeys(chosen, self.core.now + 2 * self.core.config.handoff_s))
 
     @staticmethod
@@ -260,15 +312,16 @@ class Steering:
             book.moving.pop(message.node, None)
             book.moved += message.moved
 
-    def on_change_over(self, run: RunState, moves: tuple[m.Move, ...]) -> None:
+    def on_change_over(self, run: RunState, change: Change) -> None:
         """A proposal is over, whatever became of it: what had to wait for its end goes on."""
         if run.id in self.overdue:
             self.overdue.discard(run.id)
             self.on_timer(run.id)
         book = self.random.get(run.id)
         if book is not None:
-            for move in moves:
+            for move in change.moves:
                 book.moving.pop(move.node, None)
+            book.reshapes -= change.shape is not None and not change.why
 
 
 def _too_slow_bps(waited_s: float) -> float:
@@ -282,7 +335,7 @@ def _too_slow_bps(waited_s: float) -> float:
 def _in_use(run: RunState) -> set[Link]:
     """The links that the dataflow takes where it is now."""
     where = {name: entry.host for name, entry in run.locations.items()}
-    nodes = run.install.dataflow.nodes
+    nodes = run.dataflow.nodes
     return {(where[producer], where[node.name]) for node in nodes for producer in node.inputs}
 
 
@@ -303,7 +356,7 @@ class LocalSteering:
     def __init__(self, core: HostCore) -> None:
         self.core = core
         self.choices: dict[tuple[str, str], _Choice] = {}  # (run, operator)
-        self.waves: dict[str, tuple[dict[str, int], int]] = {}
+        self.waves: dict[str, tuple[Dataflow, dict[str, int], int]] = {}
 
     def close(self, run_id: str) -> None:
         self.waves.pop(run_id, None)
@@ -312,13 +365,14 @@ class LocalSteering:
 
     def keep(self, run: RunState, name: str, state: epoch.BookState | None) -> None:
         """Count epochs for an operator that is here, from where its last host left off."""
-        options, dataflow = run.install.moves, run.install.dataflow
+        options, dataflow = run.install.moves, run.dataflow
         assert options is not None
         if dataflow.by_name[name].kind != "operator":
             return
-        if run.id not in self.waves:
-            self.waves[run.id] = epoch.waves_of(dataflow)
-        waves, count = self.waves[run.id]
+        of, waves, count = self.waves.get(run.id, (None, {}, 0))
+        if of is not dataflow:
+            waves, count = epoch.waves_of(dataflow)
+            self.waves[run.id] = dataflow, waves, count
         if state is None:
             book = epoch.EpochBook(options, name, waves[name], count, run.opened_s)
         else:

@@ -15,10 +15,10 @@ from typing import Any
 from thalweg.middleware import events as e
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.errors import OperatorError, ThalwegError
-from thalweg.middleware.loading import load_code
+from thalweg.middleware.loading import keeps_state, load_code, may_reorder
 from thalweg.middleware.transfers import frames_of, size_of
 
-Task = e.RunOperator | e.TakeState | e.RestoreState
+Task = e.RunOperator | e.TakeState | e.RestoreState | e.MergeStates
 
 QUICK_S = 0.001
 QUICK_CALLS = 3  # in a row of less than QUICK_S each make a node quick
@@ -59,6 +59,14 @@ class _Slot:
     def state_version(self) -> int:
         return int(getattr(self._code, "state_version", 1))
 
+    def check_fresh(self, *, merging: bool) -> None:
+        """That an operator of this code may appear while others disappear; ``merging``: their states are merged."""
+        assert self.node.code is not None
+        if not may_reorder(self._code):
+            raise OperatorError(f"{self.node.code.use!r} is not reorderable")
+        if keeps_state(self._code) and not merging:
+            raise OperatorError(f"{self.node.code.use!r} has state, which would be lost")
+
     def snapshot(self) -> bytes:
         """The operator's state; empty for code that keeps none."""
         self.call()
@@ -79,6 +87,19 @@ class _Slot:
         elif state:
             raise OperatorError(f"there are {len(state)} bytes of state, and the code here has no restore()")
         self.state_bytes = len(state)
+
+    def merge(self, states: tuple[e.Inherited, ...]) -> None:
+        """Take over the states of others."""
+        self.call()
+        for each in states:
+            _check(each.state, each.digest)
+            if each.state_version != self.state_version:
+                said = f"a state is of version {each.state_version}; the code here reads {self.state_version}"
+                raise OperatorError(said)
+        merged = self._code.merge([bytes(each.state) for each in states])
+        if not isinstance(merged, bytes):
+            raise OperatorError(f"merge() returned {type(merged).__name__}, not bytes")
+        self.restore(merged, self.state_version)
 
 
 class Workers:
@@ -115,7 +136,7 @@ class Workers:
     def open_node(self, command: e.OpenNode) -> None:
         """Construct the code of an operator that may come here: ``NodeOpened``."""
         slot = self._slots[command.run, command.node.name] = _Slot(command.node, self._allow)
-        self._queue.put(partial(_open, slot, command.run))
+        self._queue.put(partial(_open, slot, command))
 
     def close_node(self, command: e.CloseNode) -> None:
         self._slots.pop((command.run, command.node), None)
@@ -127,6 +148,8 @@ class Workers:
             return False
         if type(command) is e.RunOperator:
             return slot.streak >= QUICK_CALLS
+        if type(command) is e.MergeStates:
+            return False
         size = len(command.state) if type(command) is e.RestoreState else slot.state_bytes
         return size is not None and size <= QUICK_STATE_BYTES
 
@@ -157,7 +180,7 @@ class Workers:
                 return self._call(slot, command.run, command.index, command.inputs)
             case e.TakeState():
                 return _take(slot, command)
-            case e.RestoreState():
+            case e.RestoreState() | e.MergeStates():
                 return _restore(slot, command)
 
     @staticmethod
@@ -188,12 +211,14 @@ def digest_of(state: bytes) -> str:
     return f"sha256:{hashlib.sha256(state).hexdigest()}"
 
 
-def _open(slot: _Slot, run: str) -> e.Event:
+def _open(slot: _Slot, command: e.OpenNode) -> e.Event:
     try:
         slot.call()
+        if command.fresh:
+            slot.check_fresh(merging=command.merging)
     except BaseException as error:
-        return e.NodeOpened(run, slot.node.name, _reason(error))
-    return e.NodeOpened(run, slot.node.name)
+        return e.NodeOpened(command.run, slot.node.name, _reason(error))
+    return e.NodeOpened(command.run, slot.node.name)
 
 
 def _take(slot: _Slot, command: e.TakeState) -> e.Event:
@@ -206,13 +231,22 @@ def _take(slot: _Slot, command: e.TakeState) -> e.Event:
     return e.StateTaken(command.run, command.node, command.version, state, digest, state_version)
 
 
-def _restore(slot: _Slot, command: e.RestoreState) -> e.Event:
+def _check(state: bytes, digest: str) -> None:
+    if digest_of(state) != digest:
+        raise OperatorError(f"the {len(state)} bytes that came do not have the state's digest")
+
+
+def _restore(slot: _Slot, command: e.RestoreState | e.MergeStates) -> e.Event:
+    where = " in restore()"
     try:
-        if digest_of(command.state) != command.digest:
-            raise OperatorError(f"the {len(command.state)} bytes that came do not have the state's digest")
-        slot.restore(bytes(command.state), command.state_version)
+        if isinstance(command, e.MergeStates):
+            where = " in merge()"
+            slot.merge(command.states)
+        else:
+            _check(command.state, command.digest)
+            slot.restore(bytes(command.state), command.state_version)
     except BaseException as error:
-        return e.StateRestored(command.run, command.node, command.version, _reason(error, " in restore()"))
+        return e.StateRestored(command.run, command.node, command.version, _reason(error, where))
     return e.StateRestored(command.run, command.node, command.version)
 
 

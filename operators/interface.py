@@ -43,7 +43,16 @@ class Operator(ABC):
 
     ``reorderable``: set it to True where combining is associative and commutative *to the byte*: any tree of such
     operators over the same inputs, in any order and with any number of inputs each, then gives the same output, and a
-    planner may choose the tree. Sums of floats are not (they round), nor is anything that remembers.
+    planner may choose the tree. Sums of floats are not (they round).
+
+    One with state is reorderable only if it also has ``merge(states: Sequence[bytes]) -> bytes``: the state of one
+    operator that has seen all that those had seen that these one or more snapshots (some perhaps empty) were taken of.
+    When the tree changes after partition *k*, the last operator of the new one begins with the merged states of all
+    the old ones as after *k*, and the others begin anew. So what it has made after any number of partitions may
+    depend on nothing but what all the operators have seen by then: not on which of them saw it, nor on how often (an
+    operator has seen what comes to it from those below), nor on when those below it began. A maximum so far, a set, a
+    sketch are like that: merging is associative, commutative and idempotent. A count or a mean is not. Without
+    ``merge`` an operator with state keeps its inputs.
     """
 
     state_version: ClassVar[int] = 1
@@ -86,6 +95,9 @@ class Operator(ABC):
     def compute_s(self, input_sizes: Sequence[float]) -> float:
         """Hint for planners: the expected seconds of one ``combine``, given the inputs' bytes. Default: 0."""
         return 0.0
+
+
+Operator.snapshot.keeps_nothing = True  # type: ignore[attr-defined]  # who overrides it has state
 
 
 class Source(ABC):

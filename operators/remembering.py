@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.middleware.errors import OperatorError
-from thalweg.operators.composition import SECONDS_PER_PIXEL, Composite, Rule, expand
+from thalweg.operators.composition import SECONDS_PER_PIXEL, Composite, Fit, Rule, expand
 from thalweg.operators.interface import Operator, Value
 from thalweg.operators.states import Param, is_numeric, pack, unpack
 
@@ -44,8 +44,9 @@ class Remembering(Operator):
         key_band: int | None = None,
         seconds_per_pixel: float = SECONDS_PER_PIXEL,
         bytes_per_pixel: int = 1,
+        fit: Fit = "nearest",
     ) -> None:
-        self.composite = Composite(rule, key_band, seconds_per_pixel, bytes_per_pixel)
+        self.composite = Composite(rule, key_band, seconds_per_pixel, bytes_per_pixel, fit)
         self.params: dict[str, Param] = {"rule": self.composite.rule, "key_band": key_band}
 
     def compute_s(self, input_sizes: Sequence[float]) -> float:
@@ -113,6 +114,11 @@ class Running(Remembering):
     The state has the size of the largest composite so far, to which smaller ones are expanded, and for mean and
     count the smallest dtype that holds the sums: it grows with the logarithm of the number of partitions.
 
+    ``fit="nested"``, with ``aggregate`` and ``rule`` both max or both min and no ``key_band``, makes it reorderable,
+    with states that merge: the output is the greatest (or least) of all that any input had so far, and as high and wide
+    as anything so far, expanded as ``Composite`` does with this fit. Only images and arrays of integers are taken then:
+    of floats, -0.0 is no less than 0.0, and which of them comes out would depend on the order.
+
     Raises OperatorError for parameters that cannot be used, and from ``combine`` for inputs that cannot be composed or
     are not like those before; for a mean, also for plain integers of 8 bytes, whose sums no dtype holds.
     """
@@ -126,24 +132,37 @@ class Running(Remembering):
         key_band: int | None = None,
         seconds_per_pixel: float = SECONDS_PER_PIXEL,
         bytes_per_pixel: int = 1,
+        fit: Fit = "nearest",
     ) -> None:
-        super().__init__(rule, key_band, seconds_per_pixel, bytes_per_pixel)
+        super().__init__(rule, key_band, seconds_per_pixel, bytes_per_pixel, fit)
         if aggregate not in get_args(Aggregate):
             raise OperatorError(f"running: aggregate {aggregate!r}; use {', '.join(get_args(Aggregate))}")
+        self.nested = fit == "nested"
+        if self.nested and (aggregate not in ("max", "min") or aggregate != rule or key_band is not None):
+            raise OperatorError("running: fit='nested' goes with aggregate and rule both max or both min, no key_band")
         self.aggregate: Aggregate = aggregate
         self.params["aggregate"] = aggregate
+        if self.nested:
+            self.params["fit"] = fit
+        self.reorderable = self.nested and type(self).combine is Running.combine
         self._partitions = 0
         self._past: Array | None = None  # the aggregate; mean: the sums
         self._dtype: np.dtype[Any] = np.dtype(np.uint8)  # of the composites, once there is a past
 
     def combine(self, inputs: Sequence[Value], index: int) -> Array:
-        """The aggregate up to this partition, in the size of this partition's composite."""
+        """The aggregate up to this partition, in the size of this partition's composite (``nested``: its own size)."""
         present = self._compose(inputs, index)
+        if self.nested and present.dtype.kind == "f":
+            raise OperatorError(f"running: partition {index} is {describe(present)}; fit='nested' is for integers")
         if self._past is not None:
             self._check_form(self._dtype, self._past, present, index)
         count = self._partitions + 1
         kind = self._kind(present.dtype, count)
         past, added = self._past, present.astype(np.bool_) if self.aggregate == "count" else present
+        if self.nested:
+            past = added if past is None else self._select(past, added)
+            self._partitions, self._past, self._dtype = count, past, present.dtype
+            return past.copy()
         if past is None:
             past = added.astype(kind)
         else:
@@ -156,6 +175,33 @@ class Running(Remembering):
                 past = np.add(past, added, dtype=kind)
         self._partitions, self._past, self._dtype = count, past, present.dtype
         return self._output(expand(past, present.shape[:2]) if is_image(present) else past)
+
+    def _select(self, past: Array, added: Array) -> Array:
+        """The greater or lesser of both, as high and wide as either."""
+        if is_image(added):
+            size = tuple(map(max, past.shape[:2], added.shape[:2]))
+            past, added = expand(past, size, "nested"), expand(added, size, "nested")
+        selected: Array = (np.maximum if self.aggregate == "max" else np.minimum)(past, added)
+        return selected
+
+    def merge(self, states: Sequence[bytes]) -> bytes:
+        """The state of one that has seen all that those of these states had (``fit="nested"``, the same parameters)."""
+        if not self.nested:
+            raise OperatorError("running: states merge with fit='nested' only")
+        merged, other = self._empty(), self._empty()
+        for state in states:
+            other.restore(state)
+            if merged._past is None:
+                merged.restore(state)
+            elif other._past is not None:
+                merged._check_form(merged._dtype, merged._past, other._past, other._partitions)
+                merged._past = merged._select(merged._past, other._past)
+                merged._partitions = max(merged._partitions, other._partitions)
+        return merged.snapshot()
+
+    def _empty(self) -> Running:
+        """One with the same parameters that has seen nothing."""
+        return Running(self.aggregate, self.composite.rule, fit=self.composite.fit)
 
     def snapshot(self) -> bytes:
         """The aggregate; empty before the first partition."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.experiments.sweeps.fault_trials import Seen, seen, shown
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
 from thalweg.middleware.adaptation import Adaptation, LocalMoves
@@ -31,6 +32,8 @@ CLIENT = "client"
 MAX_LOSSES = 6  # in a row, of messages that say the same
 MAX_EVENTS = 60_000
 PADDING = 18_000  # bytes of a state that has to travel as bulk
+FREE = Code("free")  # of operators that combine in any order and grouping
+MERGING = Code("seen")  # of such that remember all that they were given, and merge what they do
 PATIENT = CoreConfig(liveness_s=1e9, lease_s=2000.0)  # the adversary may be silent for long; it is not dead
 
 
@@ -60,14 +63,69 @@ def random_tree(random: Random, sources: int, hosts: list[str]) -> tuple[Dataflo
     return dataflow, {node.name: node.pinned or random.choice(hosts) for node in nodes}
 
 
-def content(dataflow: Dataflow, name: str, index: int) -> Any:
+Known = dict[tuple[str, int], Any]
+
+
+def content(dataflow: Dataflow, name: str, index: int, known: Known | None = None) -> Any:
     """What partition ``index`` of a node has to be: everything it was combined from, in order.
 
-    The third element is how many partitions an operator had combined before.
+    The third element is how many partitions an operator had combined before. Those of a free operator have no order.
+    ``known``: what was asked for before.
     """
-    node = dataflow.by_name[name]
-    before = index if node.kind == "operator" else 0
-    return (name, index, before, *(content(dataflow, producer, index) for producer in node.inputs))
+    known = {} if known is None else known
+    if (name, index) not in known:
+        node = dataflow.by_name[name]
+        if node.code == MERGING:
+            known[name, index] = shown(index, given_to(dataflow, name, index, known))
+            return known[name, index]
+        inputs = tuple(content(dataflow, producer, index, known) for producer in node.inputs)
+        before = index if node.kind == "operator" else 0
+        free = node.kind == "operator" and node.code == FREE
+        known[name, index] = mixed(index, inputs) if free else (name, index, before, *inputs)
+    return known[name, index]
+
+
+def given_to(dataflow: Dataflow, name: str, index: int, known: Known) -> set[Seen]:
+    """All that an operator that remembers was given up to partition ``index``, itself or those like it below."""
+    given: set[Seen] = set()
+    for producer in dataflow.by_name[name].inputs:
+        if dataflow.by_name[producer].code == MERGING:
+            given |= given_to(dataflow, producer, index, known)
+        else:
+            given |= seen([content(dataflow, producer, i, known) for i in range(index + 1)])
+    return given
+
+
+def right(dataflow: Dataflow, count: int) -> list[Any]:
+    """What the application has to get first."""
+    known: Known = {}
+    return [content(dataflow, dataflow.sink, i, known)[3] for i in range(count)]
+
+
+def read(state: bytes) -> tuple[int, set[Seen]]:
+    """A state: how many partitions were combined, and what was remembered of them."""
+    combined, memory = msgspec.json.decode(state, type=tuple[int, list[Seen]])
+    return combined, set(memory)
+
+
+def mixed(index: int, inputs: tuple[Any, ...]) -> Any:
+    """What a free operator makes: all that it is given, itself or as other free operators made it, in no order."""
+    parts = [part for each in inputs for part in (each[2] if each[0] == "mixed" else (each,))]
+    assert len(set(parts)) == len(parts), f"combined twice: {parts}"
+    return ("mixed", index, tuple(sorted(parts)))
+
+
+def mixed_tree(random: Random, sources: int, hosts: list[str], code: Code = FREE) -> tuple[Dataflow, dict[str, str]]:
+    """A random tree in which most operators are free, of that code, others count, and some are pinned."""
+    flow, placement = random_tree(random, sources, hosts)
+    nodes = []
+    for node in flow.nodes:
+        if node.kind == "operator" and random.random() < 0.8:
+            node = msgspec.structs.replace(node, code=code)
+            if random.random() < 0.1:
+                node = msgspec.structs.replace(node, pinned=placement[node.name])
+        nodes.append(node)
+    return Dataflow(tuple(nodes)).validate(hosts), placement
 
 
 class World:
@@ -94,9 +152,14 @@ class World:
         self.length = length  # of the sources' streams
         self.adaptation = adaptation
         self.combined: dict[tuple[str, str], int] = {}  # (host, operator): the state of the code there
+        self.memory: dict[tuple[str, str], set[Seen]] = {}  # the same, of those that merge it
         self.moves: Counter[str] = Counter()  # outcome and protocol
         self.settled: list[dict[str, Any]] = []  # what hand-overs came to
         self.proposals: list[dict[str, Any]] = []
+        self.reshaped: list[dict[str, Any]] = []
+        self.tree = self.dataflow  # the present one
+        self.codes = {name: node.code for name, node in self.dataflow.by_name.items()}  # of all trees
+        self.merged: list[dict[str, Any]] = []
         self.faults: list[str] = []
         self.pace_s: float | None = None  # of the application, if not that of messages
         self.cores = {
@@ -169,7 +232,9 @@ class World:
 
     def run(self) -> list[Any]:
         """Until nothing is left to happen: the run is over, and every host has forgotten it."""
-        self._schedule(0.0, CLIENT, e.RunRequested(self._install(), self.adaptation))
+        self._schedule(
+            0.0, CLIENT, e.RunRequested(self._install(), self.adaptation, (FREE, MERGING), merging=(MERGING,))
+        )
         for _ in range(MAX_EVENTS):
             if not self._events:
                 return self.delivered
@@ -244,24 +309,42 @@ class World:
                 self._schedule(due, host, e.TimerFired(key))
             case e.OpenRun(_, nodes):
                 self.combined.update(((host, node), 0) for node in nodes)
-            case e.OpenNode(run, node):
+                self.memory.update(((host, node), set()) for node in nodes)
+            case e.OpenNode(run, node, fresh, merging):
                 self.combined[host, node.name] = 0
+                self.memory[host, node.name] = set()
+                assert not fresh or node.code in (FREE, MERGING), f"{node} has to keep its inputs"
+                assert merging == (fresh and node.code == MERGING), f"the state of {node} would be lost"
+                self.codes[node.name] = node.code
                 self._schedule(self._later(), host, e.NodeOpened(run, node.name, self._error(host, e.OpenNode)))
             case e.CloseNode(_, node):
                 del self.combined[host, node]
+                del self.memory[host, node]
             case e.TakeState(run, node, version):
                 error = self._error(host, e.TakeState)
-                state = b"" if error else str(self.combined[host, node]).encode().ljust(self._padding())
+                what = self.combined[host, node], sorted(self.memory[host, node])
+                state = b"" if error else msgspec.json.encode(what).ljust(self._padding())
                 self._schedule(self._later(), host, e.StateTaken(run, node, version, state, "digest", error=error))
             case e.RestoreState(run, node, version, state, digest):
                 assert digest == "digest"
-                self.combined[host, node] = int(state)
+                self.combined[host, node], self.memory[host, node] = read(state)
                 error = self._error(host, e.RestoreState)
+                self._schedule(self._later(), host, e.StateRestored(run, node, version, error))
+            case e.MergeStates(run, node, version, states):
+                assert all(each.digest == "digest" for each in states)
+                assert not self.memory[host, node], f"{node} has begun without its states"
+                self.memory[host, node] = set().union(*(read(each.state)[1] for each in states))
+                error = self._error(host, e.MergeStates)
                 self._schedule(self._later(), host, e.StateRestored(run, node, version, error))
             case e.RunOperator(run, node, index, inputs):
                 before = self.combined[host, node]
                 if not inputs and self.length is not None and index >= self.length:
                     done = e.OperatorFinished(run, node, index, end=True)
+                elif self.codes[node] == MERGING:
+                    self.memory[host, node] |= seen(inputs)
+                    done = e.OperatorFinished(run, node, index, shown(index, self.memory[host, node]), 8)
+                elif inputs and self.codes[node] == FREE:
+                    done = e.OperatorFinished(run, node, index, mixed(index, inputs), 8)
                 else:
                     done = e.OperatorFinished(run, node, index, (node, index, before, *inputs), 8)
                 if inputs:
@@ -272,6 +355,10 @@ class World:
                 self.moves[f"{fields['detail']['outcome']} {fields['detail']['protocol']}"] += 1
             case e.Record(_, "proposal", fields):
                 self.proposals.append(fields["detail"])
+            case e.Record(_, "reshaped", fields):
+                self.reshaped.append({**fields["detail"], **fields})
+            case e.Record(_, "merged", fields):
+                self.merged.append(fields)
             case e.Record(_, kind, fields):
                 self.counts[kind] += 1
                 if kind == "fault" and "detail" in fields:
@@ -295,6 +382,9 @@ class World:
                 self.forgotten = True
             case e.CloseRun():
                 self.combined = {key: count for key, count in self.combined.items() if key[0] != host}
+                self.memory = {key: past for key, past in self.memory.items() if key[0] != host}
+            case e.TreeChanged(_, dataflow):
+                self.tree = dataflow
             case e.Meet() | e.Approach() | e.Placed() | e.Report():
                 pass
             case _:
@@ -341,7 +431,20 @@ SCRIPTED_DATAFLOW = Dataflow(
         Node("t", "sink", ("r",), None, CLIENT),
     )
 )
+FREE_DATAFLOW, MERGING_DATAFLOW = (
+    Dataflow(
+        tuple(msgspec.structs.replace(n, code=code) if n.kind == "operator" else n for n in SCRIPTED_DATAFLOW.nodes)
+    )
+    for code in (FREE, MERGING)
+)
 BEGINS_S, MESSAGE_S, PACE_S = 1.0, 0.01, 0.1
+
+
+def another_tree(name: str = "n", code: Code = FREE) -> Dataflow:
+    """One operator where ``FREE_DATAFLOW`` has two."""
+    node = Node(name, "operator", ("s2", "s1"), code)
+    sources = FREE_DATAFLOW.nodes[:2]
+    return Dataflow((*sources, node, Node("t", "sink", (name,), None, CLIENT))).validate()
 
 
 class Scripted(World):
@@ -359,8 +462,9 @@ class Scripted(World):
         *,
         partitions: int = 10**6,
         last_s: float = 6.0,
+        dataflow: Dataflow = SCRIPTED_DATAFLOW,
     ) -> None:
-        tree = (SCRIPTED_DATAFLOW.validate(), dict(SCRIPTED_PLACEMENT))
+        tree = (dataflow.validate(), dict(SCRIPTED_PLACEMENT))
         mood = Mood(0, delay_s=MESSAGE_S)
         super().__init__(mood, 7, 0, partitions=partitions, length=None, core_config=SCRIPTED, tree=tree)
         self.pace_s = PACE_S
@@ -422,6 +526,8 @@ class Scripted(World):
     def _obey(self, host: str, command: e.Command) -> None:
         if isinstance(command, e.Placed):
             self.placed[command.node] = command.host
+        elif isinstance(command, e.TreeChanged):
+            self.placed = command.placement
         super()._obey(host, command)
 
     def _tell(self, host: str, event: e.Event) -> None:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from msgspec import structs
+
 from thalweg.middleware import events as e
 from thalweg.middleware.host_core import HostCore
 from thalweg.middleware.node import NodeCore, Output
@@ -160,7 +162,33 @@ class Resumed:
         self.apply: Callable[[NodeCore], Any] = lambda node: ("taken", node.resume())
 
 
-Stimulus = Demanded | Arrived | Finished | TransferOver | ToLeave | Stayed | Suspended | Resumed
+class Replaced:
+    """Other nodes make what comes after partition ``after``."""
+
+    def __init__(self, after: int) -> None:
+        self.apply: Callable[[NodeCore], Any] = lambda node: ("taken", node.replace(after))
+
+
+class ToTurn:
+    """Another consumer takes what comes after partition ``after``."""
+
+    def __init__(self, after: int) -> None:
+        self.apply: Callable[[NodeCore], Any] = lambda node: ("taken", node.turn(after))
+
+
+class Rewired:
+    """After partition ``after`` it takes these inputs."""
+
+    def __init__(self, after: int, *inputs: str) -> None:
+        self.apply: Callable[[NodeCore], Any] = lambda node: (
+            "taken",
+            node.rewire(after, structs.replace(node.node, inputs=inputs)),
+        )
+
+
+Stimulus = (
+    Demanded | Arrived | Finished | TransferOver | ToLeave | Stayed | Suspended | Resumed | Replaced | ToTurn | Rewired
+)
 
 
 class NodePlaybook:

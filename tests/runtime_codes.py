@@ -33,6 +33,18 @@ class Blocks(Source):
         return sum(self.sizes) / len(self.sizes)
 
 
+class Pictures(Source):
+    """Grey images of noise that gets brighter with the index; their heights and widths go round."""
+
+    def __init__(self, site: int, sizes: Sequence[Sequence[int]]) -> None:
+        self.site, self.sizes = site, sizes
+
+    def produce(self, index: int) -> Any:
+        height, width = self.sizes[(index + self.site) % len(self.sizes)]
+        random = np.random.default_rng([self.site, index])
+        return random.integers(0, 2 + index % 250, (height, width), dtype=np.uint8)
+
+
 class Mix(Operator):
     """Weighs each input by its place, so that an output tells which inputs it was made of, and in which order."""
 
@@ -43,6 +55,15 @@ class Mix(Operator):
         for place, value in enumerate(inputs):
             out += value * np.uint8(2 * place + 3)
         return out
+
+
+class Largest(Operator):
+    """Of every byte the largest: in any order and grouping the same."""
+
+    reorderable = True
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        return np.maximum.reduce(inputs)
 
 
 class Stalls(Operator):

@@ -30,6 +30,7 @@ PURE = (
     "events",
     "forecasting",
     "host_core",
+    "inheritance",
     "messages",
     "monitor",
     "network_view",
@@ -88,6 +89,15 @@ def test_the_core_is_pure(module: str) -> None:
 def test_the_core_imports_no_shell() -> None:
     """Also not through others: a core can be loaded where there is no ZeroMQ."""
     code = "import sys, thalweg.middleware.host_core; print(sorted({'zmq', 'asyncio', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["experiments.run_worker", "middleware.daemon", "emulation.supervisor"])
+def test_what_runs_inside_a_testbed_needs_no_library_for_tables_and_plots(module: str) -> None:
+    """They are not in the image of containers."""
+    absent = "{'pyarrow', 'pyspark', 'matplotlib', 'jinja2', 'highspy'}"
+    code = f"import sys, thalweg.{module}; print(sorted({absent} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
 

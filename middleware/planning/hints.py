@@ -13,6 +13,7 @@ import msgspec
 
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.loading import may_reorder
 
 PAPER_STARTUP_S = 0.05  # "the message startup cost was set to 50 milliseconds"
 PAPER_DISK_BYTES_PER_S = 3e6  # "the disk bandwidth was set to 3MB/s"
@@ -82,7 +83,7 @@ class SupportsHints(Protocol):
     """How an operator answers what it makes of inputs of given sizes (bytes, in the order of its inputs).
 
     One that has an attribute ``reorderable`` that is true says besides that combining is associative and commutative
-    to the byte.
+    to the byte; it counts where it has no state, or a ``merge``.
     """
 
     def output_size_bytes(self, input_sizes: Sequence[float], /) -> float: ...
@@ -116,6 +117,6 @@ def propagate_hints(
             operator = operator_of(node)
             sizes[name] = float(operator.output_size_bytes(inputs))
             compute[name] = float(operator.compute_s(inputs))
-            if getattr(operator, "reorderable", False):
+            if may_reorder(operator):
                 reorderable[name] = operator
     return Hints(sizes, compute, dict(disk_bytes or {}), reorderable).check(dataflow)

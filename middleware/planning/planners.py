@@ -43,7 +43,8 @@ class PlanResult(msgspec.Struct, frozen=True):
     where the search started (nan where the planner did not look for them; inf over an unusable link).
     ``critical``: the nodes that determine the cost, producers first. ``evaluated``: placements looked at.
     ``links_used``: the known links whose estimates the decision rests on. ``hints``: those of ``dataflow``, where it
-    is not the tree that was given.
+    is not the tree that was given. ``judged``: the costs before and after that tell whether a change is worth it, where
+    the planner goes by others than those two (None).
     """
 
     placement: Placement
@@ -55,6 +56,7 @@ class PlanResult(msgspec.Struct, frozen=True):
     links_used: frozenset[Link] = frozenset()
     steps: tuple[Step, ...] = ()
     hints: Hints | None = None
+    judged: tuple[float, float] | None = None
 
 
 class Planner(Protocol):

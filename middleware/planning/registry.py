@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import msgspec
 
-from thalweg.middleware.adaptation import Adaptation, GlobalMoves, LocalMoves, RandomMoves
+from thalweg.middleware.adaptation import Adaptation, GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.planning.costs import CostModel, CriticalPath, SerialisedCriticalPath
 from thalweg.middleware.planning.expected_period import ExpectedPeriod
@@ -49,15 +49,18 @@ PLANNERS: Mapping[str, type[Planner]] = {
     "global": OneShot,
     "local": Local,
     "thalweg": Thalweg,
+    "thalweg-once": Thalweg,
 }
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "global": {"start": "current"}  # "the only modification is in the initialization step" (section 2.2)
+    "global": {"start": "current"},  # "the only modification is in the initialization step" (section 2.2)
+    "thalweg-once": {"period_s": None},
 }
 # "The local algorithm uses the one-shot algorithm to compute a good initial placement" (section 2.3)
 ADAPTATIONS: Mapping[str, tuple[Planner, type[Adaptation]]] = {
     "global": (OneShot(), GlobalMoves),
     "local": (OneShot(), LocalMoves),
     "random-moves": (DownloadAll(), RandomMoves),
+    "random-reshapes": (DownloadAll(), RandomReshapes),
 }
 COST_MODELS: Mapping[str, type[CostModel]] = {
     "critical-path": CriticalPath,
@@ -79,11 +82,11 @@ def get_planner(name: str, **options: Any) -> Planner:
 
 
 def get_strategy(name: str, **options: Any) -> Strategy:
-    """The strategy of that name: global, local, random-moves, or any planner's, after which operators stay.
+    """The strategy of that name: one of ``ADAPTATIONS``, or any planner's, after which operators stay.
 
-    ``options``: of the adaptation (:class:`GlobalMoves`, :class:`LocalMoves`, :class:`RandomMoves`), or of the
-    planner. A planner that has an attribute ``adaptation``, a GlobalMoves, is asked again while data flows, with the
-    present placement as ``current``. Errors as :func:`get_planner`.
+    ``options``: of the adaptation (:class:`GlobalMoves`, :class:`LocalMoves`, :class:`RandomMoves`,
+    :class:`RandomReshapes`), or of the planner. A planner that has an attribute ``adaptation``, a GlobalMoves, is asked
+    again while data flows, with the present placement as ``current``. Errors as :func:`get_planner`.
     """
     if name in ADAPTATIONS:
         initial, kind = ADAPTATIONS[name]

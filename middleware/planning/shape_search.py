@@ -25,6 +25,8 @@ from thalweg.middleware.planning.period import Interface
 Floats = npt.NDArray[np.float64]
 UNKNOWN_S = 1e6  # what a transfer over an unusable link counts as: finite, so that a tree over two is worse
 ENOUGH = 1e-9  # relative; less is rounding
+_nodes, _weights = np.polynomial.hermite_e.hermegauss(7)
+_NORMAL = (_nodes, _weights / _weights.sum())  # seven values that stand for a normal distribution (Gauss-Hermite)
 
 
 class Loads:
@@ -156,6 +158,22 @@ class Tree:
         found: Floats = change
         return found
 
+    def value_of_knowing(self, doubt: Floats, startup_s: float) -> Floats:
+        """(hosts, hosts) what measuring the links between two hosts is worth: the part of the cost it saves on average.
+
+        ``doubt``: standard deviation by which the logarithm of the rate from one to another may prove to be another.
+        What is saved is that of the best tree with one host hung elsewhere, if the link shows to be fast enough.
+        """
+        sends = self.sends
+        saved = np.zeros_like(sends)
+        for deviation, weight in zip(*_NORMAL, strict=True):
+            self.sends = np.where(sends > 0, startup_s + (sends - startup_s) * np.exp(-doubt * deviation), 0.0)
+            change = self.changes()
+            saved += weight * np.maximum(-change, 0.0)
+        self.sends = sends
+        found: Floats = (saved + saved.T) / (self.loads.shape * self.cost)
+        return found
+
     def hang(self, host: int, parent: int) -> None:
         """Have ``host`` send to ``parent``, which is not below it."""
         before, moved = self.parent[host], self.below[host]
@@ -223,7 +241,7 @@ def search_tree(loads: Loads, looks: int, seed: int, starts: Sequence[Sequence[i
     chance = random.Random(seed)
     best: Tree | None = None
     spent = 0
-    for start in ([0] * loads.count, greedy(loads), *starts):
+    for start in (*starts, greedy(loads), [0] * loads.count):
         tree = Tree(loads, start)
         spent += descend(tree, looks - spent)
         if best is None or tree.cost < best.cost * (1 - ENOUGH):

@@ -47,6 +47,19 @@ class HostTree(msgspec.Struct, frozen=True):
         return tuple(reversed(order))
 
 
+def host_tree(dataflow: Dataflow, placement: Mapping[str, str]) -> HostTree | None:
+    """The tree over hosts that a placed dataflow is; None where a host sends more than one result."""
+    parent: dict[str, str] = {}
+    for node in dataflow.nodes:
+        for producer in node.inputs:
+            source, target = placement[producer], placement[node.name]
+            if source != target and parent.setdefault(source, target) != target:
+                return None
+    crossing = [(p, n.name) for n in dataflow.nodes for p in n.inputs if placement[p] != placement[n.name]]
+    root = placement[dataflow.sink]
+    return None if root in parent or len(crossing) != len(parent) else HostTree(root, parent)
+
+
 class Freedom(msgspec.Struct, frozen=True):
     """What a planner may rearrange: all of a dataflow's operators, which run one ``code`` and may be combined anyhow.
 

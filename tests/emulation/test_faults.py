@@ -35,6 +35,7 @@ from thalweg.middleware.adaptation import RandomMoves
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.run_state import CoreConfig
+from thalweg.middleware.silence import Suspicions
 
 HOSTS = ("h1", "h2", "h3", "client")
 PLACEMENT = {"s": "h1", "o": "h2", "t": "client"}
@@ -125,7 +126,7 @@ def calm() -> Seen:
 
 
 def test_a_seed_draws_one_plan_that_can_be_written_down() -> None:
-    kinds = set()
+    kinds, for_good = set(), 0
     for seed in range(200):
         plan = draw_plan(seed, HOSTS, 30.0)
         assert plan == draw_plan(seed, HOSTS, 30.0)
@@ -133,7 +134,10 @@ def test_a_seed_draws_one_plan_that_can_be_written_down() -> None:
         assert plan.hosts() <= set(HOSTS)
         kinds |= {type(fault) for fault in plan.faults}
         for fault in plan.faults:
-            assert not isinstance(fault, Outage | Partition) or 0 < fault.for_s < 100
+            if isinstance(fault, Outage) and fault.for_s is None:
+                for_good += 1
+            assert not isinstance(fault, Outage | Partition) or 0 < (fault.for_s or 1) < 100
+    assert 0 < for_good < 30
     assert kinds == {Weather, Outage, Partition, Crash, Slow, Duplicate}
 
 
@@ -326,10 +330,17 @@ def test_a_node_on_two_hosts_is_found() -> None:
         world.go()
 
 
-def test_a_run_that_comes_to_no_end_has_stalled() -> None:
-    """The one thing that nobody notices: a way that is dead for good between hosts that both hear the client."""
-    world = Seen(Outage("h2", "h1", 0.5, 1e6))
-    world.progress_s = 0.0
-    world.go()
+@pytest.mark.parametrize(("source", "target"), [("h1", "h2"), ("h2", "h1")])
+def test_a_way_that_is_cut_for_good_ends_the_run_with_both_names(source: str, target: str) -> None:
+    world = Seen(Outage(source, target, 0.5)).go()
+    assert not world.stalled
+    assert world.failed is not None
+    assert {source, target} == set(re.findall(r"host '(h\d)'", world.failed))
+    assert world.now < 0.5 + LIMITS.liveness_s + LIMITS.lease_s + 15.0
+
+
+def test_a_run_that_comes_to_no_end_has_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Suspicions, "on_waiting", lambda *_: None)
+    world = Seen(Outage("h2", "h1", 0.5)).go()
     assert world.stalled
     assert world.failed is None

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from adversary import BEGINS_S, CLIENT, Scripted, content, traced
+from adversary import BEGINS_S, CLIENT, FREE, FREE_DATAFLOW, Scripted, another_tree, content, traced
 from playbook import ANY, Playbook
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
-from thalweg.middleware.barrier import CHANGE, MEMBER, Change, Membership, News, Part, Phase, Word
 from thalweg.middleware.node import InvalidTransition
+from thalweg.middleware.proposal import CHANGE, MEMBER, Change, Membership, News, Part, Phase, Word
 from thalweg.middleware.run_state import CoreConfig
 
 Make = Callable[..., m.Install]
@@ -61,12 +61,21 @@ def called_off() -> Scripted:
     return at(Part.PREPARING, "h4", lambda world: world.tell("h4", CLIENT, m.Abort("r", 1)))
 
 
+def reshaped(then: Callable[[Scripted], None] | None = None) -> Scripted:
+    """Operator ``n`` on h4 is to take the place of two others; h6 holds nothing, and hears of it by the commit."""
+    world = Scripted(lambda world: bool(world.reshaped), then, dataflow=FREE_DATAFLOW)
+    wish = e.PlacementProposed("r", {"n": "h4"}, "a test", another_tree(), (FREE,))
+    return world.at(BEGINS_S, CLIENT, wish)
+
+
 CHANGE_SCENES: dict[tuple[Phase, News], tuple[Scene, str]] = {
     (Phase.PROPOSED, News.AGREED): (plain, ""),
     (Phase.PROPOSED, News.REFUSED): (unable, "host 'h4': 'o' cannot run there: it cannot"),
     (Phase.PROPOSED, News.EXPIRED): (silent, "no vote of h4 in 2 s"),
     (Phase.PROPOSED, News.LOST): (gone, "host 'h4' went away"),
     (Phase.COMMITTED, News.DONE): (plain, ""),
+    (Phase.COMMITTED, News.DRAINED): (reshaped, ""),
+    (Phase.RETIRING, News.DONE): (reshaped, ""),
     (Phase.ABORTED, News.DONE): (unable, "host 'h4': 'o' cannot run there: it cannot"),
 }
 
@@ -79,6 +88,9 @@ MEMBER_SCENES: dict[tuple[Part, Word], Scene] = {
     (Part.VOTED, Word.COMMITTED): plain,
     (Part.VOTED, Word.ABORTED): unable,
     (Part.SWITCHING, Word.SETTLED): plain,
+    (Part.FREE, Word.RESHAPED): reshaped,
+    (Part.VOTED, Word.RESHAPED): reshaped,
+    (Part.BOTH, Word.RETIRED): reshaped,
 }
 
 
@@ -92,6 +104,10 @@ def test_every_turn_of_a_proposal_is_taken_by_its_scene(entry: tuple[Phase, News
     assert entry in used
     assert world.failed is None
     assert world.delivered == [content(world.dataflow, "t", i)[3] for i in range(len(world.delivered))]
+    if scene is reshaped:
+        (row,) = world.reshaped
+        assert (row["number"], row["outcome"], row["why"], row["reason"]) == (1, "reshaped", "", "a test")
+        return
     (proposal,) = world.proposals
     assert proposal == {
         "number": 1,

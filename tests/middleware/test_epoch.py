@@ -331,11 +331,13 @@ def test_links_on_demand_give_the_decision_of_full_knowledge(case: Case) -> None
 def test_what_is_asked_for_is_what_can_decide(case: Case) -> None:
     known = {link for link in case.rates if case.rng.random() < 0.5}
     complete = {host for host in case.among if case.links(host) <= known}
-    best_s = min((case.cost_s(host) for host in complete), default=math.inf)
+    order = {host: i for i, host in enumerate(dict.fromkeys([case.current, *case.among]))}
+    none = (math.inf, order[case.current])
+    best_s, best_order = min(((case.cost_s(host), order[host]) for host in complete), default=none)
     wanted = case.links(case.current) - known
     case.rates |= dict.fromkeys(case.rates.keys() - known, 1e300)  # lower bounds
     for host in case.among:
-        if case.cost_s(host) < best_s:
+        if (case.cost_s(host), order[host]) < (best_s, best_order):  # of two that cost the same the first is taken
             wanted |= case.links(host) - known
     decision = case.decide(known)
     assert set(decision.costs) == complete

@@ -1,21 +1,26 @@
 """Whatever the network does, the application gets every partition once, in order, made of the right inputs.
 
-Also when operators move meanwhile, by either protocol; and when a host dies, up to where the run ends with that line.
+Also when operators move meanwhile, by either protocol, and when the tree takes other shapes; and when a host dies, up
+to where the run ends with that line.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from typing import Any
 
 import pytest
-from adversary import Mood, World, content
+from adversary import CLIENT, FREE, MERGING, Mood, World, content, mixed_tree, right
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from thalweg.middleware import events as e
-from thalweg.middleware.adaptation import Adaptation, LocalMoves, RandomMoves
+from thalweg.middleware.adaptation import Adaptation, LocalMoves, RandomMoves, RandomReshapes
+from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.run_state import CoreConfig
+from thalweg.middleware.shuffling import shuffled
 
 # A failure is reproduced by its mood's seed; shrinking it would take minutes and rarely makes it simpler.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -51,7 +56,7 @@ def check(world: World, count: int) -> None:
     world.run()
     assert world.failed is None
     assert world.ended
-    assert world.delivered == [content(world.dataflow, "t", i)[3] for i in range(count)]
+    assert world.delivered == right(world.dataflow, count)
     assert world.forgotten
     check_nothing_is_left(world)
 
@@ -126,6 +131,103 @@ def test_the_end_of_the_sources_reaches_the_application_though_operators_move(
     adaptation: Adaptation = data.draw(st.one_of(random_moves, local_moves(mood)))
     world = World(mood, hosts, sources, partitions=partitions, length=length, adaptation=adaptation)
     check(world, length if partitions is None else min(length, partitions))
+
+
+random_reshapes = st.builds(RandomReshapes, st.just(1000), st.sampled_from([0, 1000]), st.integers(0, 2**32))
+
+
+def mixed_world(mood: Mood, hosts: int, sources: int, **rest: Any) -> World:
+    """Some operators free, with states to merge or without, others that count, some pinned."""
+    names = [CLIENT, *(f"h{i}" for i in range(1, hosts))]
+    tree = mixed_tree(Random(mood.seed), sources, names, MERGING if mood.seed % 2 else FREE)
+    return World(mood, hosts, sources, tree=tree, **rest)
+
+
+@given(
+    mood=moods,
+    hosts=st.integers(2, 6),
+    sources=st.integers(1, 7),
+    partitions=st.integers(5, 25),
+    adaptation=random_reshapes,
+)
+@settings(max_examples=150, deadline=None, phases=PHASES)
+def test_the_tree_takes_other_shapes_at_random(
+    mood: Mood, hosts: int, sources: int, partitions: int, adaptation: RandomReshapes
+) -> None:
+    check(mixed_world(mood, hosts, sources, partitions=partitions, length=None, adaptation=adaptation), partitions)
+
+
+@given(
+    mood=moods,
+    hosts=st.integers(2, 5),
+    sources=st.integers(1, 5),
+    length=st.integers(0, 8),
+    partitions=st.none() | st.integers(1, 10),
+    adaptation=random_reshapes,
+)
+@settings(max_examples=100, deadline=None, phases=PHASES)
+def test_the_end_of_the_sources_reaches_the_application_though_the_tree_changes(
+    mood: Mood, hosts: int, sources: int, length: int, partitions: int | None, adaptation: RandomReshapes
+) -> None:
+    world = mixed_world(mood, hosts, sources, partitions=partitions, length=length, adaptation=adaptation)
+    check(world, length if partitions is None else min(length, partitions))
+
+
+@given(mood=moods, hosts=st.integers(2, 6), sources=st.integers(1, 6), data=st.data())
+@settings(max_examples=100, deadline=None, phases=PHASES)
+def test_the_application_changes_the_tree_while_operators_decide_for_themselves(
+    mood: Mood, hosts: int, sources: int, data: st.DataObject
+) -> None:
+    adaptation = data.draw(local_moves(mood))
+    world = mixed_world(mood, hosts, sources, partitions=25, length=None, adaptation=adaptation)
+    random = Random(mood.seed)
+    for _ in range(6):
+        flow, placement = shuffled(world.dataflow, world.placement, [FREE, MERGING], world.names, random.randrange)
+        wish = e.PlacementProposed("r", placement, "asked for", flow, (FREE, MERGING))
+        world._schedule(random.uniform(0, 100 * mood.delay_s), CLIENT, wish)
+    check(world, 25)
+
+
+@given(
+    seed=st.integers(0, 2**32), loss=st.sampled_from([0.0, 0.1]), dies_s=st.floats(0.2, 20.0), sources=st.integers(1, 5)
+)
+@settings(max_examples=100, deadline=None, phases=PHASES)
+def test_a_host_that_dies_while_the_tree_changes_ends_the_run_or_does_not_matter(
+    seed: int, loss: float, dies_s: float, sources: int
+) -> None:
+    world = mixed_world(
+        Mood(seed, loss, delay_s=0.05),
+        6,
+        sources,
+        partitions=25,
+        length=None,
+        core_config=CoreConfig(liveness_s=15.0, lease_s=60.0),
+        adaptation=RandomReshapes(1000, 1000, seed),
+    )
+    world.dies = ("h3", dies_s)
+    world.run()
+    assert world.delivered == right(world.dataflow, len(world.delivered))
+    assert world.forgotten
+    check_nothing_is_left(world)
+    assert "host 'h3'" in world.failed if world.failed else len(world.delivered) == 25, world.failed
+
+
+def test_the_tree_does_change() -> None:
+    """The harness itself: other shapes happen, in the worst weather as well, and moves by both protocols between."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(10):
+        for kind, mood in (("drizzle", Mood(seed, 0.05, 0.2, 0.5)), ("storm", Mood(seed, 0.4, 0.5, 0.1))):
+            adaptation = RandomReshapes(1000, 1000, seed)
+            world = mixed_world(mood, 6, 6, partitions=30, length=None, adaptation=adaptation)
+            check(world, 30)
+            outcomes.update(f"{kind}: {each['outcome']}" for each in world.reshaped)
+            outcomes += world.moves
+            outcomes["states"] += sum(len(each["detail"]["of"]) for each in world.merged)
+    assert outcomes["drizzle: reshaped"] > 30, outcomes
+    assert outcomes["storm: reshaped"] > 30, outcomes
+    assert outcomes["moved barrier"] > 20, outcomes
+    assert outcomes["moved epoch"] > 10, outcomes
+    assert outcomes["states"] > 100, outcomes
 
 
 def test_operators_do_move() -> None:
@@ -214,17 +316,20 @@ def test_a_client_that_nobody_hears_leaves_nothing_behind(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_operators_that_move_need_no_repeats_where_nothing_is_lost(seed: int) -> None:
+@pytest.mark.parametrize("adaptation", [RandomMoves(1000), RandomReshapes(1000)], ids=["moves", "reshapes"])
+def test_operators_that_move_need_no_repeats_where_nothing_is_lost(
+    seed: int, adaptation: RandomMoves | RandomReshapes
+) -> None:
     """A demand that has to be repeated would stop the flow for half a second, unseen by all other tests."""
     random = Random(seed)
-    world = World(
-        Mood(seed, delay_s=0.002),
-        random.randint(3, 6),
-        random.randint(2, 6),
-        partitions=40,
-        length=None,
-        adaptation=RandomMoves(1000, seed),
-    )
+    adaptation = structs.replace(adaptation, seed=seed)
+    hosts, sources = random.randint(3, 6), random.randint(2, 6)
+    mood = Mood(seed, delay_s=0.002)
+    world = World(mood, hosts, sources, partitions=40, length=None, adaptation=adaptation)
+    if isinstance(adaptation, RandomReshapes):
+        nodes = [structs.replace(n, code=FREE) if n.kind == "operator" else n for n in world.dataflow.nodes]
+        tree = Dataflow(tuple(nodes)), world.placement
+        world = World(mood, hosts, sources, partitions=40, length=None, adaptation=adaptation, tree=tree)
     world._later = lambda mean_s=None: world.now + world.random.uniform(0.001, 0.004)  # type: ignore[method-assign]
     repeated = 0
     tell = world._tell
@@ -239,4 +344,4 @@ def test_operators_that_move_need_no_repeats_where_nothing_is_lost(seed: int) ->
     world._tell = watch  # type: ignore[method-assign]
     check(world, 40)
     assert repeated == 0
-    assert world.moves["moved barrier"] + world.moves["moved epoch"] >= 10
+    assert world.moves["moved barrier"] + world.moves["moved epoch"] + len(world.reshaped) >= 10

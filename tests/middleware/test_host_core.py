@@ -13,7 +13,8 @@ from playbook import ANY, Playbook
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
 from thalweg.middleware.dataflow import Code, Dataflow, Node
-from thalweg.middleware.host_core import MAX_HOPS, merge_locations
+from thalweg.middleware.flow import MAX_HOPS
+from thalweg.middleware.host_core import merge_locations
 from thalweg.middleware.run_state import CoreConfig
 
 Make = Callable[..., m.Install]

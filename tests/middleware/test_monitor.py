@@ -326,3 +326,16 @@ def test_counts_grow_with_every_sample() -> None:
         assert known is not None
         counts.append(known.count)
     assert all(later == earlier + 1 for earlier, later in pairwise(counts))
+
+
+def test_links_that_begin_anew_are_like_links_that_were_never_measured() -> None:
+    monitor = Monitor("a")
+    sample(monitor, "b", 1e5, 10.0)
+    monitor.heard([told("c", "d", 70_000)], 10.0, "c")
+    assert set(rates(monitor.news_for("e", 11.0))) == {("a", "b"), ("c", "d")}
+    monitor.forget()
+    assert monitor.view(11.0) == {} and monitor.latest("a", "b") is None
+    assert monitor.news_for("e", 11.0) == monitor.news_for("f", 11.0) == ()
+    sample(monitor, "b", 8e5, 12.0)
+    assert monitor.estimate("a", "b", 12.0) == LinkEstimate(pytest.approx(8e5), 1, 0.0, 12.0)  # of one sample
+    assert set(rates(monitor.news_for("e", 13.0))) == {("a", "b")}

@@ -13,11 +13,14 @@ from playbook import (
     Demanded,
     Finished,
     NodePlaybook,
+    Replaced,
     Resumed,
+    Rewired,
     Stayed,
     Stimulus,
     Suspended,
     ToLeave,
+    ToTurn,
     TransferOver,
     state_of,
 )
@@ -35,6 +38,7 @@ from thalweg.middleware.node import (
     Phase,
     Run,
     Trigger,
+    Turned,
 )
 
 CODE = Code("some")
@@ -193,6 +197,26 @@ def a_light_operator_goes_on() -> NodePlaybook:
     return book
 
 
+def an_operator_is_replaced_before_it_began() -> NodePlaybook:
+    book = operator()
+    book << Replaced(-1) >> []
+    book << Demanded(0) >> []  # of its old consumer, which does not know yet
+    return book
+
+
+def an_operator_is_replaced() -> NodePlaybook:
+    book = operator()
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("a", 0) >> []
+    book << Arrived("b", 0) >> [Run(0, (None, None))]
+    book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Ask(1)]
+    book << Replaced(0) >> []
+    book << Arrived("a", 1) >> "duplicate"
+    book << TransferOver(0, arrived=False) >> []
+    book << Demanded(0) >> [Dispatch(out(0, "ab0"), again=True)]  # it is kept
+    return book
+
+
 WALKS: dict[tuple[Phase, Trigger], Callable[[], NodePlaybook]] = {
     (Phase.IDLE, Trigger.DEMANDED): source_runs_when_demanded_and_prefetches_one,
     (Phase.GATHERING, Trigger.GATHERED): operator_gathers_runs_and_dispatches,
@@ -206,6 +230,8 @@ WALKS: dict[tuple[Phase, Trigger], Callable[[], NodePlaybook]] = {
     (Phase.GATHERING, Trigger.FROZEN): operator_calls_its_demands_back,
     (Phase.HOLDING, Trigger.FROZEN): operator_is_light_when_its_output_has_gone,
     (Phase.LIGHT, Trigger.THAWED): a_light_operator_goes_on,
+    (Phase.IDLE, Trigger.REPLACED): an_operator_is_replaced_before_it_began,
+    (Phase.GATHERING, Trigger.REPLACED): an_operator_is_replaced,
 }
 
 
@@ -426,3 +452,75 @@ def test_any_order_of_anything_keeps_the_invariants(
         first_dispatches += [action.output.index for action in sends if not action.again]
     assert handed == list(range(len(handed)))
     assert first_dispatches == list(range(len(first_dispatches)))
+
+
+# --- between two trees ------------------------------------------------------------------------------
+
+
+def test_an_operator_that_is_replaced_ends_with_the_last_partition_of_its_tree() -> None:
+    book = operator(limit=9)
+    book << Demanded(0) >> [Ask(0)]
+    book << Replaced(1) >> []
+    for index, after in ((0, [Ask(1)]), (1, [])):
+        book << Arrived("a", index) >> []
+        book << Arrived("b", index) >> [Run(index, (None, None))]
+        book << Finished(index, "ab") >> [Dispatch(out(index, "ab")), *after]
+        book << Demanded(index + 1) >> []
+    assert book.node.phase is Phase.ENDED
+
+
+def test_a_source_turns_to_its_new_consumer_whose_demand_was_there_first() -> None:
+    book = source()
+    book << Demanded(0) >> [Run(0, ())]
+    book << ToTurn(0) >> []
+    book << Demanded(2) >> "ahead"
+    book << Demanded(1) >> []  # the new consumer, which waits since the commit
+    book << Demanded(1) >> "duplicate"
+    book << Finished(0, "s0") >> [Dispatch(out(0, "s0")), Turned(), Run(1, ())]
+    assert book.node.release() == out(0, "s0")
+    book << Demanded(0) >> "late"  # whoever keeps it answers that
+    book << Finished(1, "s1") >> [Dispatch(out(1, "s1")), Run(2, ())]
+
+
+def test_what_the_old_consumer_has_demanded_of_the_new_tree_counts_no_more() -> None:
+    book = source()
+    book << Demanded(0) >> [Run(0, ())]
+    book << Finished(0, "s0") >> [Dispatch(out(0, "s0")), Run(1, ())]
+    book << Suspended() >> []
+    book << Demanded(1) >> []
+    book << Finished(1, "s1") >> []
+    book << ToTurn(0) >> [Turned()]
+    book << Resumed() >> []
+    book << Demanded(1) >> [Dispatch(out(1, "s1")), Run(2, ())]
+
+
+def test_a_node_gathers_from_its_new_inputs_after_the_change_over() -> None:
+    book = operator()
+    book << Demanded(0) >> [Ask(0)]
+    book << Rewired(0, "c", "d") >> []
+    book << Arrived("a", 0) >> []
+    book << Arrived("b", 0, "b0") >> [Run(0, (None, "b0"))]
+    book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Ask(1)]
+    book << Arrived("a", 1) >> "duplicate"
+    book << Arrived("d", 1, "d1") >> []
+    book << Arrived("c", 1, "c1") >> [Run(1, ("c1", "d1"))]
+
+
+def test_a_node_that_waits_for_the_old_inputs_already_asks_the_new_ones() -> None:
+    book = sink()
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("o", 0, "o0") >> [Hand(out(0, "o0"))]
+    book << Demanded(1) >> [Ask(1)]
+    book << Rewired(0, "p") >> [Ask(1)]
+    book << Arrived("o", 1, "o1") >> "duplicate"
+    book << Arrived("p", 1, "p1") >> [Hand(out(1, "p1"))]
+
+
+def test_a_node_that_appears_gathers_undemanded_unless_the_run_is_over_by_then() -> None:
+    node = Node("o", "operator", ("a", "b"), CODE)
+    fresh = NodeCore.fresh(node, None, 5)
+    assert fresh.begin() == [Ask(5)]
+    fresh.validate()
+    late = NodeCore.fresh(node, 5, 5)
+    assert late.begin() == []
+    late.validate()

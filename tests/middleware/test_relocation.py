@@ -13,7 +13,7 @@ from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
 from thalweg.middleware.adaptation import LocalMoves
 from thalweg.middleware.epoch import EpochBook
-from thalweg.middleware.host_core import LET_GO
+from thalweg.middleware.flow import LET_GO
 from thalweg.middleware.node import InvalidTransition
 from thalweg.middleware.relocation import COMING, LEAVING, Cue, Guest, Leaving, Sign, Stage, Step
 from thalweg.middleware.run_state import CoreConfig

@@ -12,6 +12,7 @@ from thalweg.middleware import events as e
 from thalweg.middleware.adaptation import GlobalMoves
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import PlacementError
+from thalweg.middleware.history import History, Past
 from thalweg.middleware.network_view import Link, LinkEstimate
 from thalweg.middleware.planning import CriticalPath, Hints, PlanResult
 from thalweg.middleware.planning.registry import AGAIN
@@ -118,3 +119,23 @@ def test_code_that_can_be_loaded_tells_its_sizes() -> None:
 def test_a_source_that_cannot_be_asked_sends_what_is_typical() -> None:
     hints = ask_hints(tree(Code("image_folder", {"folder": "is elsewhere"}), Code("composite")))
     assert hints.output_bytes == dict.fromkeys(("source@h1", "source@h2", "op0"), TYPICAL_BYTES)
+
+
+@pytest.mark.parametrize("recording", [True, False])
+def test_forecasts_that_a_decision_rested_on_are_told_where_there_are_records(recording: bool) -> None:
+    """Those of the links of the present tree, of the new one and of what was asked for: not of h2 to h1."""
+    history = History({link: msgspec.structs.replace(each, measured_at_s=100.0) for link, each in view().items()})
+    history.add(("h1", "client"), LinkEstimate(8e4, 1, 0.0, 130.0))
+    past = Past(history.samples(), 140.0, frozenset({("client", "h1")}))
+    ahead = msgspec.structs.replace(search(), options=GlobalMoves(30.0, horizon_s=300.0))
+    found = ahead.answer(e.Plan("r", HERE, {}, past=past, recording=recording))
+    assert found.placement == {**HERE, "op0": "h2"}
+    assert "weather" in found.detail
+    if not recording:
+        assert "links" not in found.detail
+        return
+    links = found.detail["links"]
+    assert set(links) == {"h1>client", "h2>client", "h1>h2", "client>h1"}
+    rate_bps, count, spread_bps, age_s, doubt = links["h1>client"]
+    assert 8e4 < rate_bps < 8e6 and count == 2 and spread_bps > 0 and age_s == 10.0 and doubt > 0
+    assert links["h1>h2"][3] == 40.0

@@ -91,7 +91,8 @@ def test_a_change_costs_what_measuring_anew_says(seed, count, interface, shape):
             continue
         other = [*tree.parent]
         other[host] = parent
-        assert tree.cost + changes[host, parent] == pytest.approx(Tree(loads, other).cost, rel=1e-9)
+        measured = pytest.approx(Tree(loads, other).cost, rel=1e-9, abs=1e-12 * tree.cost)  # differences cancel
+        assert tree.cost + changes[host, parent] == measured
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
@@ -203,3 +204,29 @@ def test_shapes_are_fixed_where_an_operator_is_not_reorderable_or_pinned_or_diff
     nowhere, known = problem(4, sink=Node("sink", "sink", ("op2",)))
     assert freedom(nowhere, known) is None
     assert freedom(nowhere, known, {"sink": "h2"}) is not None
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_knowing_a_link_is_worth_what_the_best_single_change_over_it_saves_on_average(interface):
+    loads = make_loads(4, 6, interface, shape=2.0)
+    best, _ = search_tree(loads, 5_000, 0)
+    tree = Tree(loads, best)
+    nothing = np.zeros((6, 6))
+    assert tree.value_of_knowing(nothing, 0.0) == pytest.approx(nothing, abs=1e-9)  # a best tree, and nothing to learn
+    worth = [tree.value_of_knowing(nothing + doubt, 0.0) for doubt in (0.3, 1.0, 2.0)]
+    assert all((more >= less - 1e-12).all() for less, more in itertools.pairwise(worth))
+    assert worth[-1].max() > 0.01 and (worth[-1] == worth[-1].T).all() and (worth[-1] < 1).all()
+    assert tree.sends == pytest.approx(Tree(loads, best).sends)  # as they were
+
+    # of one link alone: what a change over it saves, over all that a probe may show
+    host, parent = np.unravel_index(np.argmax(worth[-1]), worth[-1].shape)
+    alone = nothing.copy()
+    alone[host, parent] = 2.0
+    nodes, weights = np.polynomial.hermite_e.hermegauss(7)
+    saved = 0.0
+    for deviation, weight in zip(nodes, weights / weights.sum(), strict=True):
+        other = Tree(loads, best)
+        other.sends = other.sends.copy()
+        other.sends[host, parent] *= math.exp(-2.0 * deviation)
+        saved += weight * max(-other.changes()[host, parent], 0.0)
+    assert tree.value_of_knowing(alone, 0.0)[host, parent] == pytest.approx(saved / (2 * tree.cost))

@@ -353,3 +353,34 @@ def test_an_operator_does_not_decide_before_anything_came_or_when_others_decide_
     book << got(CLIENT, m.Remove("r")) >> ANY
     book << e.TimerFired("epoch r o") >> []
     book << e.TimerFired("decide r o") >> []
+
+
+# --- links that begin anew --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("afresh", [False, True])
+def test_a_run_on_links_that_begin_anew_goes_by_what_it_was_told_alone(
+    make_book: Book, install: m.Install, afresh: bool
+) -> None:
+    book = make_book(CLIENT, CONFIG)
+    monitor = book.core.monitor
+    monitor.heard([m.Estimate("h2", CLIENT, 50_000, 0, 1, 0)], 95.0, "h2")
+    given = msgspec.structs.replace(install, afresh=afresh)
+    known = ((("h1", "h2"), LinkEstimate(1e5, 2, 0.0, 80.0)),)
+    book.at(100.0) << e.RunRequested(given, GlobalMoves(60.0, horizon_s=300.0), known=known) >> ANY
+    at_s = {link: [each.at_s for each in some] for link, some in monitor.histories["r"].samples().items()}
+    assert at_s == ({("h1", "h2"): [100.0]} if afresh else {("h1", "h2"): [80.0], ("h2", CLIENT): [95.0]})
+    late = m.Estimate("h3", CLIENT, 50_000, 0, 1, 20_000)  # measured before the run, heard of in it
+    monitor.heard([late, m.Estimate("h1", CLIENT, 60_000, 0, 1, 1_000)], 110.0, "h1")
+    heard = monitor.histories["r"].samples()
+    assert heard["h1", CLIENT][-1].at_s == 109.0
+    assert (("h3", CLIENT) in heard) is not afresh
+
+
+def test_a_host_forgets_what_it_has_measured_when_links_begin_anew(make_book: Book, install: m.Install) -> None:
+    book = make_book("h2", CONFIG)
+    book.core.monitor.measured("h2", CLIENT, 100_000, 1.0, 5.0, "passive")
+    book << got(CLIENT, install) >> ANY
+    assert book.core.monitor.latest("h2", CLIENT) is not None
+    book << got(CLIENT, msgspec.structs.replace(install, run="other", afresh=True)) >> ANY
+    assert book.core.monitor.latest("h2", CLIENT) is None

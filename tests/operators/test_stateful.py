@@ -192,6 +192,44 @@ def test_running_is_the_aggregate_of_all_composites(sequence, rule, aggregate):
         np.testing.assert_array_equal(operator.combine(inputs, index), expected.astype(image.dtype))
 
 
+@given(sequence=sequences(), rule=st.sampled_from(["max", "min"]), data=st.data())
+def test_nested_running_gives_the_same_bytes_in_any_tree_though_the_tree_changes(sequence, rule, data):
+    """Two operators and one above them, each time over other inputs; the last has all states, the others none."""
+    code = Code("running", {"aggregate": rule, "rule": rule, "fit": "nested"})
+    one, last, states = load_code(code), None, []
+    assert one.reorderable
+    for index, partition in enumerate(sequence):
+        if last is None or data.draw(st.booleans()):
+            last, lower = load_code(code), [load_code(code), load_code(code)]
+            if states:
+                split = data.draw(st.integers(1, len(states)))
+                merged = last.merge([last.merge(states[:split]), *states[split:]])
+                last.restore(merged)
+            groups = data.draw(st.lists(st.integers(0, 2), min_size=len(partition), max_size=len(partition)))
+        inputs = [image for image, group in zip(partition, groups, strict=True) if group == 2]
+        for number, operator in enumerate(lower):
+            below = [image for image, group in zip(partition, groups, strict=True) if group == number]
+            inputs += [operator.combine(below, index)] if below else []
+        assert digest(last.combine(inputs, index)) == digest(one.combine(partition, index))
+        states = data.draw(st.permutations([last.snapshot(), *(operator.snapshot() for operator in lower)]))
+
+
+def test_nested_running_is_as_large_as_anything_so_far_and_takes_no_floats():
+    operator = load_code(Code("running", {"fit": "nested"}))
+    assert operator.merge([b"", b""]) == b""
+    assert operator.combine([np.ones((2, 5), np.uint8)], 0).shape == (2, 5)
+    assert operator.combine([np.ones((4, 3), np.uint8)], 1).shape == (4, 5)
+    with pytest.raises(OperatorError, match="partition 2 is float64 3; fit='nested' is for integers"):
+        operator.combine([np.ones(3)], 2)
+    with pytest.raises(OperatorError, match="states merge with fit='nested' only"):
+        load_code(Code("running")).merge([b""])
+    bands, plain = load_code(Code("running", {"fit": "nested"})), load_code(Code("running", {"fit": "nested"}))
+    bands.combine([np.ones((2, 2, 3), np.uint8)], 0)
+    plain.combine([np.ones((2, 2), np.uint8)], 0)
+    with pytest.raises(OperatorError, match="is uint8 2x2, those before were uint8 2x2x3"):
+        operator.merge([bands.snapshot(), plain.snapshot()])
+
+
 def test_running_sums_and_counts_do_not_overflow():
     white, black = np.full((2, 3), 255, np.uint8), np.zeros((2, 3), np.uint8)
     mean, count = Running("mean"), Running("count")
