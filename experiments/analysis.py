@@ -90,6 +90,10 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     timeline_wall: Timeline | None
     plans: Plannings
     monitor: Monitoring | None
+    reshapes: int
+    unshaped: int
+    reshape_pause_p50_s: float | None
+    reshape_pause_max_s: float | None
     transfers: int
     bytes_moved: int
     probes: int
@@ -152,6 +156,7 @@ class PlacementAggregate(msgspec.Struct, frozen=True):
     speedup: float | None
     relocations: int
     stayed: int
+    reshapes: int
 
 
 class RunsSummary(msgspec.Struct, frozen=True):
@@ -402,6 +407,7 @@ def aggregate(summaries: Sequence[RunSummary]) -> dict[str, PlacementAggregate]:
             speedup=_mean((part.speedup for part in parts), statistics.geometric_mean),
             relocations=sum(part.relocations for part in parts),
             stayed=sum(part.stayed for part in parts),
+            reshapes=sum(part.reshapes for part in parts),
         )
         for name, parts in found.items()
     }

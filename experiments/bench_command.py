@@ -146,7 +146,8 @@ def plan(
 ) -> None:
     """Milliseconds that a plan takes with all links known, by cost model.
 
-    Rows "one-shot" start with every operator at the client, rows "global" with operators on random hosts.
+    Rows "one-shot" start with every operator at the client, rows "global" with operators on random hosts. Rows
+    "thalweg" choose the tree as well: once, and in a look while data flows, with forecasts and what is to be probed.
     """
     from thalweg.experiments.bench.plan import bench_plan
 

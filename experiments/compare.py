@@ -23,7 +23,7 @@ from thalweg.experiments.config import RunConfig
 from thalweg.experiments.runner import Outcome, Tell, execute, prepare_folder, versions
 from thalweg.experiments.strategies import FLAGS, MOVING, make_strategies
 from thalweg.experiments.summary import summarize_run
-from thalweg.experiments.virtual_runner import execute_virtually
+from thalweg.experiments.virtual_runner import execute_as_on_testbeds
 from thalweg.middleware.errors import UsageError
 
 BUSY = 0.5  # of the processors, before anything is run
@@ -38,7 +38,7 @@ def compare(
     *,
     limit: float = CLOSE,
     repeats: int = 1,
-    simulate: Execute = execute_virtually,
+    simulate: Execute = execute_as_on_testbeds,
     emulate: Execute = execute,
 ) -> Comparison:
     """Run ``config`` with every seed on either side; what is done is in ``folder`` after each seed.

@@ -47,7 +47,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     bytes: bool = False
     validate: bool = False
     servers: int = 8
-    placements: tuple[str, ...] = ("download-all", "one-shot")
+    placements: tuple[str, ...] = ("download-all", "one-shot", "thalweg")
     images: int = 60
     tree: str = "binary"
     rule: str = "max"
@@ -62,6 +62,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     gate: bool | None = None
     hysteresis: float | None = None
     moves: int | None = None
+    reshapes: int | None = None
     forecaster: str | None = None
     scenario: str | None = None  # collapse, or a scenario file
     no_delay: bool = False  # of a scenario file: its rates and cuts alone

@@ -1,6 +1,7 @@
 """Moves, estimates and plannings of a run as its records tell them, by Spark SQL and without Spark.
 
 Both ways stand side by side here and give the same figures. Seconds are emulated unless a name says ``wall``.
+A record ``reshaped`` is a change of the tree, or with another outcome one that did not come about (``trees``).
 A *move* is a record ``relocated`` whose outcome is ``moved`` (a record that names no outcome is one, too); any
 other is an operator that *stayed*. The new host's record ``arrived`` is its counterpart of the same version.
 """
@@ -80,7 +81,8 @@ class MoveFigures(msgspec.Struct, frozen=True, kw_only=True):
     ``pause_*``: from suspension until the old host knew that the operator ran again, of those that moved.
     ``protocols``: moves by protocol. ``state_bytes``: state that travelled. ``proposals``: the client's
     barriers by outcome. ``phases``: time from each phase of a move to the one named; empty without moves.
-    ``monitor``: None when no host recorded it.
+    ``monitor``: None when no host recorded it. ``reshapes``: how often the tree changed, ``unshaped``: how often it was
+    to and did not; ``reshape_pause_*``: from the last partition of the old tree to the first of the new.
     """
 
     relocations: int = 0
@@ -95,6 +97,10 @@ class MoveFigures(msgspec.Struct, frozen=True, kw_only=True):
     timeline_wall: Timeline | None = None
     plans: Plannings = Plannings(0, None, dict.fromkeys(DECISIONS, 0))
     monitor: Monitoring | None = None
+    reshapes: int = 0
+    unshaped: int = 0
+    reshape_pause_p50_s: float | None = None
+    reshape_pause_max_s: float | None = None
 
 
 class Errors(msgspec.Struct, frozen=True):
@@ -201,12 +207,16 @@ GROUP BY run, placement, bin
 DECIDED = f"""
 WITH said AS (
   SELECT run, placement, kind, duration_s, detail,
-         get_json_object(detail, if(kind = 'proposal', '$.outcome', '$.decision')) AS said
-  FROM events WHERE kind IN ('proposal', 'plan', 'epoch', 'monitor') AND placement IS NOT NULL)
+         get_json_object(detail, if(kind IN ('proposal', 'reshaped'), '$.outcome', '$.decision')) AS said
+  FROM events WHERE kind IN ('proposal', 'reshaped', 'plan', 'epoch', 'monitor') AND placement IS NOT NULL)
 SELECT run, placement, count_if(kind IN ('plan', 'epoch')) AS plannings,
        percentile(duration_s, 0.5) FILTER (WHERE kind = 'plan') AS planning_s,
        {", ".join(f"count_if(kind = 'proposal' AND said = '{name}') AS {name}" for name in PROPOSALS)},
        {", ".join(f"count_if(kind IN ('plan', 'epoch') AND said = '{name}') AS {name}" for name in DECISIONS)},
+       count_if(kind = 'reshaped' AND said = 'reshaped') AS reshapes,
+       count_if(kind = 'reshaped' AND said <> 'reshaped') AS unshaped,
+       percentile(duration_s, 0.5) FILTER (WHERE kind = 'reshaped' AND said = 'reshaped') AS reshape_pause_s,
+       max(duration_s) FILTER (WHERE kind = 'reshaped' AND said = 'reshaped') AS reshape_most_s,
        count_if(kind = 'monitor') AS monitors,
        sum(CAST(get_json_object(detail, '$.news_bytes') AS bigint)) FILTER (WHERE kind = 'monitor') AS news_bytes,
        sum(CAST(get_json_object(detail, '$.probe_bytes') AS bigint)) FILTER (WHERE kind = 'monitor') AS probe_bytes,
@@ -251,6 +261,10 @@ def placed_rows(moves: Any, bins: Sequence[Any], decided: Any) -> MoveFigures:
         monitor=_monitoring(decided.news_bytes or 0, decided.probe_bytes or 0, decided.bytes_sent or 0)
         if decided.monitors
         else None,
+        reshapes=decided.reshapes,
+        unshaped=decided.unshaped,
+        reshape_pause_p50_s=decided.reshape_pause_s,
+        reshape_pause_max_s=decided.reshape_most_s,
     )
 
 
@@ -334,7 +348,7 @@ def move_figures(folder: Path, time_scale: float) -> dict[str, MoveFigures]:
     events = folder / EVENTS
     found: dict[str, _Found] = {}
     columns = ["placement", "wall_s", "t_s", "kind", "node", "size_bytes", "duration_s", "detail"]
-    kinds = ["delivered", "relocated", "arrived", "proposal", "plan", "epoch", "monitor"]
+    kinds = ["delivered", "relocated", "arrived", "proposal", "reshaped", "plan", "epoch", "monitor"]
     for placement, wall_s, t_s, kind, node, size_bytes, duration_s, text in read_rows(events, columns, kinds):
         one = found.setdefault(placement, _Found())
         if kind == "delivered":
@@ -369,6 +383,8 @@ class _Found:
         self.decisions = dict.fromkeys(DECISIONS, 0)
         self.plannings = 0
         self.planning_s: list[float] = []
+        self.reshapes, self.unshaped = 0, 0
+        self.reshape_pauses: list[float] = []
         self.monitors = 0
         self.monitored = [0, 0, 0]
 
@@ -403,6 +419,12 @@ class _Found:
         elif kind == "proposal":
             if detail.outcome in self.proposals:
                 self.proposals[detail.outcome] += 1
+        elif kind == "reshaped":
+            changed = detail.outcome == "reshaped"
+            self.reshapes += changed
+            self.unshaped += not changed
+            if changed and duration_s is not None:
+                self.reshape_pauses.append(duration_s)
         elif kind in ("plan", "epoch"):
             self.plannings += 1
             if detail.decision in self.decisions:
@@ -436,6 +458,10 @@ class _Found:
             timeline_wall=timeline_wall(np.array(self.suspended_wall), np.array(self.deliveries_wall)),
             plans=Plannings(self.plannings, _quantile(self.planning_s, 0.5), self.decisions),
             monitor=_monitoring(*self.monitored) if self.monitors else None,
+            reshapes=self.reshapes,
+            unshaped=self.unshaped,
+            reshape_pause_p50_s=_quantile(self.reshape_pauses, 0.5),
+            reshape_pause_max_s=max(self.reshape_pauses, default=None),
         )
 
 

@@ -29,6 +29,7 @@ from thalweg.experiments.moves import (
     read_rows,
 )
 from thalweg.experiments.records import EVENTS, PLOTS, RunInfo
+from thalweg.experiments.trees import Change, Life, lives, read_changes
 from thalweg.middleware.errors import RunError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ POINTS = 4_000  # of a scatter plot; of more, every second, fourth, eighth … i
 SHORT_S = 180.0  # a placement that took no longer is shown in seconds
 CROWDED = 60  # moves of a placement; with more, bars are too short to be named and marks shrink
 MARKS = {"barrier": "v", "epoch": "D", "moved": "o", "stayed": "x"}  # of a handover, at its operator's row
+_CHANGE: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (1, 1.5))}  # of a line across all rows
 NAME: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "in_layout": False}  # of a bar
 STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -129,8 +131,9 @@ class RunSeries:
 
     ``arrivals_s``: sorted emulated times of the deliveries. ``links``: for the at most ``LINKS`` links that
     moved most bytes, asked and delivered bits per second. ``load``: CPU share and resident bytes by host.
-    ``moves``: every handover, in the order of time; ``timelines``: deliveries around the moves; ``places``:
-    where the nodes were at the start. ``estimates``: (truth, estimate) in bit/s by how it was measured.
+    ``moves``: every handover, in the order of time; ``changes``: every change of the tree; ``timelines``: deliveries
+    around the moves; ``places``: where the nodes were at the start. ``estimates``: (truth, estimate) in bit/s by how
+    it was measured.
     """
 
     def __init__(self, folder: Path, info: RunInfo) -> None:
@@ -139,6 +142,7 @@ class RunSeries:
         self.load: dict[str, dict[str, _Load]] = {}
         self.end_s: dict[str, float] = {}
         self.moves: dict[str, list[Move]] = {}
+        self.changes: dict[str, list[Change]] = {}
         self.timelines: dict[str, Timeline] = {}
         self.places: dict[str, dict[str, str]] = {}
         self.estimates: dict[str, _Sampled] = {}
@@ -176,9 +180,11 @@ class RunSeries:
         for move in read_moves(folder):
             self.moves.setdefault(move.placement, []).append(move)
             self.end_s[move.placement] = max(self.end_s.get(move.placement, 0.0), move.settled_s)
-        if not self.moves:
+        for change in read_changes(folder):
+            self.changes.setdefault(change.placement, []).append(change)
+            self.end_s[change.placement] = max(self.end_s.get(change.placement, 0.0), change.at_s)
+        if not self.moves and not self.changes:
             return
-        placed = msgspec.json.Decoder(_Placed)
         for name, figures in move_figures(folder, time_scale).items():
             if figures.timeline_wall is not None:
                 self.timelines[name] = figures.timeline_wall
@@ -247,7 +253,7 @@ def _figures(series: RunSeries, info: RunInfo) -> Iterator[tuple[str, Figure]]:
             yield f"links-{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}", _links(series, name)
     if any(series.load.values()):
         yield "hosts", _hosts(series)
-    if series.moves:
+    if series.moves or series.changes:
         yield "moves", _moves(series)
     if series.estimates:
         yield "estimates", _estimates(series)
@@ -367,15 +373,21 @@ def _hosts(series: RunSeries) -> Figure:
 
 
 def _moves(series: RunSeries) -> Figure:
-    """Deliveries around a move, and below, for every placement with handovers, which host had which operator."""
-    names = [name for name in series.placements if name in series.moves]
-    rows = {name: _operators(series, name) for name in names}
-    hosts = sorted(
-        {host for name in names for host in _hosts_of(series, name, rows[name])}, key=lambda host: natural(host)
-    )
+    """Deliveries around a move, and below, for every placement with handovers, which host had which operator.
+
+    Where the tree changes, rows are places in it, which operators that appear take over from those that disappear.
+    """
+    names = [name for name in series.placements if name in series.moves or name in series.changes]
+    rows = {
+        name: lives(
+            _operators(series, name), series.places.get(name, {}), series.changes.get(name, []), series.end_s[name]
+        )
+        for name in names
+    }
+    hosts = sorted({host for name in names for host in _hosts_of(series, name, rows[name])}, key=natural)
     tints = _host_colours(hosts)
     heights = [2.6] * any(name in series.timelines for name in names)
-    heights += [0.75 + 0.32 * len(rows[name]) for name in names]
+    heights += [0.75 + 0.32 * _height(rows[name]) for name in names]
     figure = new_figure(9.0, sum(heights) + 0.9)
     panels = list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights).flat)
     if len(heights) > len(names):
@@ -393,15 +405,21 @@ def _moves(series: RunSeries) -> Figure:
 
 def _operators(series: RunSeries, name: str) -> list[str]:
     """The nodes worth a row: all but those that are pinned, to go by the names that the tree builders give
-    sources (``source@h1``) and the sink, and that were never handed over."""
-    moved = {move.node for move in series.moves[name]}
+    sources (``source@h1``) and the sink, and that were never handed over; of a tree that changes its first ones."""
+    grown = {node for change in series.changes.get(name, ()) if change.changed for node in change.operators}
+    moved = {move.node for move in series.moves.get(name, ())} - grown
     placed = {node for node, host in series.places.get(name, {}).items() if node not in (f"source@{host}", "sink")}
     return sorted(moved | placed, key=natural)
 
 
-def _hosts_of(series: RunSeries, name: str, operators: Sequence[str]) -> set[str]:
-    started = {host for node, host in series.places.get(name, {}).items() if node in operators}
-    return started | {host for move in series.moves[name] for host in ((move.source, move.target)[: 1 + move.moved])}
+def _height(rows: Sequence[Life]) -> int:
+    return 1 + max((life.row for life in rows), default=-1)
+
+
+def _hosts_of(series: RunSeries, name: str, rows: Sequence[Life]) -> set[str]:
+    began = {life.host for life in rows if life.host is not None}
+    moves = series.moves.get(name, ())
+    return began | {host for move in moves for host in ((move.source, move.target)[: 1 + move.moved])}
 
 
 def _host_colours(hosts: Sequence[str]) -> dict[str, str]:
@@ -430,16 +448,17 @@ def _timelines(axes: Axes, series: RunSeries) -> None:
 
 
 def _whereabouts(
-    axes: Axes, series: RunSeries, name: str, operators: Sequence[str], tints: Mapping[str, str], unit_s: float
+    axes: Axes, series: RunSeries, name: str, rows: Sequence[Life], tints: Mapping[str, str], unit_s: float
 ) -> None:
-    """One row an operator, coloured by its host, white while it is under way; a mark at each handover."""
-    moves, end_s = series.moves[name], series.end_s[name]
-    crowded = len(moves) > CROWDED
+    """One row an operator, coloured by its host, white while it is under way; a mark at each handover, and a line where
+    the tree changes."""
+    moves, end_s = series.moves.get(name, []), series.end_s[name]
+    changes = [change for change in series.changes.get(name, ()) if change.changed]
+    crowded = len(moves) + len(rows) > CROWDED
     span = (end_s or 1.0) / unit_s
-    for y, node in enumerate(operators):
-        own = [move for move in moves if move.node == node]
-        known = series.places.get(name, {}).get(node)
-        stays = stays_of(own, known, end_s)
+    for life in rows:
+        y, own = life.row, [move for move in moves if move.node == life.node]
+        stays = stays_of(own, life.host, life.died_s, life.born_s)
         spans = [(begin_s / unit_s, (until_s - begin_s) / unit_s) for begin_s, until_s, _ in stays]
         axes.broken_barh(spans, (y - 0.22, 0.66), facecolors=[tints[host] for *_, host in stays], linewidth=0)
         for (begin, width), (*_, host) in zip(spans, stays, strict=True):
@@ -448,18 +467,29 @@ def _whereabouts(
         for mark in sorted({_mark(move) for move in own}):
             at = [move.at_s / unit_s for move in own if _mark(move) == mark]
             axes.plot(at, [y - 0.36] * len(at), **_mark_style(mark, 3.0 if crowded else 5.0))
-    axes.set_yticks(np.arange(len(operators)) + 0.11, operators)
-    axes.set_ylim(len(operators) - 0.4, -0.7)
+    for change in changes:
+        axes.axvline(change.at_s / unit_s, **_CHANGE)
+    height = _height(rows)
+    labels = [str(row) for row in range(1, height + 1)] if changes else [life.node for life in rows]
+    axes.set_yticks(np.arange(height) + 0.11, labels)
+    axes.set_ylim(height - 0.4, -0.7)
     axes.set_xlim(0, span)
     axes.grid(visible=False, axis="y")
     moved = sum(move.moved for move in moves)
-    axes.set_title(f"{name}: {moved} moved, {len(moves) - moved} stayed")
+    told = [f"{moved} moved, {len(moves) - moved} stayed"] if moves or not changes else []
+    if changes:
+        told.insert(0, f"the tree changed {len(changes)} time{'s' * (len(changes) > 1)}")
+    axes.set_title(f"{name}: {'; '.join(told)}")
 
 
-def stays_of(moves: Sequence[Move], started: str | None, end_s: float) -> list[tuple[float, float, str]]:
-    """An operator's stays as (from, until, host) in emulated seconds: at its first host, then wherever it moved."""
+def stays_of(
+    moves: Sequence[Move], started: str | None, end_s: float, begin_s: float = 0.0
+) -> list[tuple[float, float, str]]:
+    """An operator's stays as (from, until, host) in emulated seconds: at its first host, then wherever it moved.
+
+    ``begin_s``, ``end_s``: from when until when it was in the tree.
+    """
     stays = []
-    begin_s = 0.0
     for move in moves:
         if move.moved:
             stays.append((begin_s, move.at_s, move.source))
@@ -486,9 +516,12 @@ def _move_legend(series: RunSeries, names: Sequence[str], tints: Mapping[str, st
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    seen = {_mark(move) for name in names for move in series.moves[name]}
-    patches: list[Artist] = [Patch(color=tint, label=host) for host, tint in tints.items()]
-    return patches + [Line2D([], [], **_mark_style(mark, 6.0)) for mark in MARKS if mark in seen]
+    seen = {_mark(move) for name in names for move in series.moves.get(name, ())}
+    handles: list[Artist] = [Patch(color=tint, label=host) for host, tint in tints.items()]
+    handles += [Line2D([], [], **_mark_style(mark, 6.0)) for mark in MARKS if mark in seen]
+    if any(change.changed for name in names for change in series.changes.get(name, ())):
+        handles.append(Line2D([], [], label="another tree", **_CHANGE))
+    return handles
 
 
 def readable_on(tint: str) -> str:

@@ -17,6 +17,8 @@ from thalweg.experiments.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, COLLAPSE_
 from thalweg.experiments.described_network import adopt_file
 from thalweg.experiments.testbed_setup import NoDelayOption
 from thalweg.experiments.uml_option import KernelOption, runs_elsewhere
+from thalweg.middleware.adaptation import PAPER_PERIOD_S
+from thalweg.middleware.planning.thalweg import PERIOD_S
 
 if TYPE_CHECKING:
     from thalweg.experiments.analysis import RunSummary
@@ -56,9 +58,10 @@ def run(
     placement: Annotated[
         list[str] | None,
         typer.Option(
-            help="Placement algorithm: download-all, one-shot, exhaustive, thalweg (operators stay);"
-            " global, local, random-moves (they move); or package.module:Planner. Give it several times to compare.",
-            show_default="download-all, one-shot",
+            help="Placement algorithm: download-all, one-shot, exhaustive, thalweg-once (operators stay); global,"
+            " local, random-moves (they move); thalweg, random-reshapes (the tree changes as well); or"
+            " package.module:Planner. Give it several times to compare.",
+            show_default=", ".join(_DEFAULT.placements),
         ),
     ] = None,
     images: Annotated[int, typer.Option(help="Composites to deliver under each placement.")] = 60,
@@ -83,14 +86,21 @@ def run(
         ),
     ] = None,
     view: Annotated[
-        str, typer.Option(help="What planners know: probe, or truth (the emulator's own values).")
+        str,
+        typer.Option(
+            help="What planners know before a run, on testbed sim also while it goes on: probe, or truth (the"
+            " emulator's own values)."
+        ),
     ] = "probe",
     cost: Annotated[
         str, typer.Option(help="What planners minimise: expected-period, period, or critical-path (the paper's).")
     ] = _DEFAULT.cost,
     period: Annotated[
         float | None,
-        typer.Option(help="Emulated seconds between decisions of global and local.", show_default="600"),
+        typer.Option(
+            help="Emulated seconds between decisions of global, local and thalweg.",
+            show_default=f"{PAPER_PERIOD_S:g}; thalweg: {PERIOD_S:g}",
+        ),
     ] = None,
     k: Annotated[
         int | None, typer.Option("--k", help="Random hosts that local considers besides neighbours.", show_default="0")
@@ -107,7 +117,15 @@ def run(
         ),
     ] = None,
     moves: Annotated[
-        int | None, typer.Option(help="Random-moves (a test): after so many it stops.", show_default="500")
+        int | None,
+        typer.Option(
+            help="Random-moves and random-reshapes (tests): after so many moves they stop.",
+            show_default="500; random-reshapes: 0",
+        ),
+    ] = None,
+    reshapes: Annotated[
+        int | None,
+        typer.Option(help="Random-reshapes (a test): after so many changes of the tree it stops.", show_default="500"),
     ] = None,
     forecaster: Annotated[
         str | None,
@@ -166,16 +184,21 @@ def run(
     """Run one workload on one testbed under one or more placements.
 
     Every placement is planned ahead, on the links as they are at the start of their traces, and then runs from that
-    start on warmed-up hosts. Those that begin with one-shot (one-shot, global, local) share one plan.
+    start on warmed-up hosts. Those that begin with one-shot (one-shot, global, local) share one plan. Under thalweg the
+    tree itself is chosen, and changes while data flows, where the operator may be applied in any order (composite
+    with max or min).
 
-    Example: thalweg run --servers 8 --placement download-all --placement one-shot --images 60
-    --time-scale 120 --link-mean 0.2mbit --seed 1 --out runs/a
+    Example: thalweg run --servers 8 --placement one-shot --placement thalweg --images 60 --time-scale 60
+    --link-mean 0.2mbit --seed 1 --out runs/a
 
     Operators that move: thalweg run --servers 8 --placement one-shot --placement global --placement local
     --period 600 --images 120 --time-scale 120 --link-mean 0.2mbit --scenario collapse
 
     Moves at random, of operators with state: thalweg run --testbed loopback --placement random-moves --moves 500
     --images 600 --operator mixed
+
+    Trees at random: thalweg run --testbed loopback --placement random-reshapes --reshapes 100 --images 600
+    (a change takes some four images: those that are in the old tree come first)
     """
     options: dict[str, Any] = {
         "testbed": testbed,
@@ -200,6 +223,7 @@ def run(
         "gate": gate,
         "hysteresis": hysteresis,
         "moves": moves,
+        "reshapes": reshapes,
         "forecaster": forecaster,
         "scenario": scenario,
         "no_delay": no_delay,
@@ -291,7 +315,12 @@ def _print(summary: RunSummary, outcome: Outcome, sheet: Path | None, *, as_json
     else:
         print_runs([summary])
         for label, placed in outcome.placed.items():
-            print(f"{label}: {_where(placed, outcome.ended.get(label))}")
+            tree = outcome.trees.get(label)
+            if tree is None:
+                print(f"{label}: {_where(placed, outcome.ended.get(label))}")
+            else:
+                times = summary.placements[label].reshapes
+                print(f"{label}: the tree changed {times} time{'s' * (times != 1)} and ended as {tree}")
         for note in outcome.info.notes:
             print(f"note: {note}")
         print(f"records: {outcome.folder}" + (f"   pictures: {sheet}" if sheet else ""))

@@ -12,13 +12,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from thalweg.experiments.placed_trees import ended_as, operators_at
 from thalweg.experiments.strategies import begins_with_one_shot, make_strategy, placed_detail
 from thalweg.middleware.client import Client
 from thalweg.middleware.dataflow import Dataflow
@@ -146,11 +146,6 @@ class Plans:
         return self._made[self._one_shot], True
 
 
-def _operators(dataflow: Dataflow, placement: Mapping[str, str]) -> dict[str, str]:
-    """Where a placement has the operators."""
-    return {name: placement[name] for name in dataflow.operators}
-
-
 def _plan_ahead(plans: Plans, go: Go) -> None:
     """Plan a placement, and let one partition pass, so that no placement pays for what hosts do for the first time."""
     job = plans.job
@@ -159,7 +154,7 @@ def _plan_ahead(plans: Plans, go: Go) -> None:
     with plans.client.run(result.dataflow, result.placement, partitions=1) as first:
         for _ in first:
             pass
-    say(Word("planned", go.placement, detail={"placement": _operators(result.dataflow, result.placement)}))
+    say(Word("planned", go.placement, detail={"placement": operators_at(result.dataflow, result.placement)}))
 
 
 def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
@@ -173,7 +168,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
     detail = placed_detail(label, plan, shared=shared, truth=go.truth is not None)
     recorder.write(label, "placed", {"detail": detail})
     result = plan.result
-    chosen = _operators(result.dataflow, result.placement)
+    chosen = operators_at(result.dataflow, result.placement)
     say(Word("planned", label, detail={"placement": chosen, "probed": len(plan.asked)}))
     every = max(1, -(-job.images // job.pictures)) if job.pictures else 0
     kept: list[tuple[int, Value]] = []
@@ -185,6 +180,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
             "model": plans.model,
             "costs": job.costs,
             "hints": result.hints,
+            "known": plan.view.estimates,
         }
     run = client.run(result.dataflow, result.placement, partitions=job.images, label=label, epoch_s=begun, **moving)
     with run:
@@ -205,9 +201,10 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
     for index, value in kept:
         write_image(np.asarray(value), folder / f"{index:03}.png")
     statistics = msgspec.structs.asdict(client.shell.statistics())
-    ended = _operators(result.dataflow, run.placement)
-    moves = strategy.adaptation is not None
-    say(Word("done", label, detail={"statistics": statistics, **({"placement": ended} if moves else {})}))
+    detail = {"statistics": statistics}
+    if strategy.adaptation is not None:
+        detail |= ended_as(result.dataflow, *run.tree)
+    say(Word("done", label, detail=detail))
 
 
 if __name__ == "__main__":

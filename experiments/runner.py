@@ -57,13 +57,15 @@ Tell = Callable[[str, int, int], None]  # (what is going on, done, of how many; 
 class Outcome(msgspec.Struct, frozen=True):
     """What a run left: its folder, and for each placement where the operators began and how many images came.
 
-    ``ended``: where they were at the end, for placements that move them.
+    ``ended``: where they were at the end, for placements that move them; ``trees``: what the tree was then, for those
+    under which it changed.
     """
 
     info: RunInfo
     folder: Path
     placed: dict[str, dict[str, str]]
     ended: dict[str, dict[str, str]]
+    trees: dict[str, str]
     delivered: dict[str, int]
 
 
@@ -97,7 +99,7 @@ def execute(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
             empty_folder(folder, remove=made)
         raise
     assert session.info is not None
-    return Outcome(session.info, folder, session.placed, session.ended, session.delivered)
+    return Outcome(session.info, folder, session.placed, session.ended, session.trees, session.delivered)
 
 
 def _testbed_options(config: RunConfig, network: Network | None) -> dict[str, Any]:
@@ -173,6 +175,7 @@ class _Session:
         self.rows: list[dict[str, Any]] = []  # what the testbed itself has to record
         self.placed: dict[str, dict[str, str]] = {}
         self.ended: dict[str, dict[str, str]] = {}
+        self.trees: dict[str, str] = {}
         self.scenario: Collapse | None = None
         self.emulated: Mapping[Link, Rates] = {}  # what the links have, once it is known how they are set
         self.truth = Truth(config.time_scale)
@@ -414,6 +417,8 @@ class _Session:
             elif word.event == "done":
                 if "placement" in word.detail:
                     self.ended[label] = word.detail["placement"]
+                if "tree" in word.detail:
+                    self.trees[label] = word.detail["tree"]
                 return
             else:
                 self._failed(word)

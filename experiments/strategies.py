@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from thalweg.experiments.config import RunConfig
-from thalweg.middleware.adaptation import GlobalMoves, LocalCost, LocalMoves, RandomMoves
+from thalweg.middleware.adaptation import GlobalMoves, LocalCost, LocalMoves, RandomMoves, RandomReshapes
 from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network_view import NetworkView
@@ -21,16 +21,29 @@ from thalweg.middleware.planning import (
     OneShot,
     PlanResult,
     ProbedPlan,
+    Thalweg,
     get_cost_model,
 )
 from thalweg.middleware.planning.registry import Strategy, get_strategy
 
-MOVING: Mapping[str, type[GlobalMoves] | type[LocalMoves] | type[RandomMoves]] = {
+MOVING: Mapping[
+    str, type[GlobalMoves] | type[LocalMoves] | type[RandomMoves] | type[RandomReshapes] | type[Thalweg]
+] = {
     "global": GlobalMoves,
     "local": LocalMoves,
     "random-moves": RandomMoves,
+    "random-reshapes": RandomReshapes,
+    "thalweg": Thalweg,
 }
-FLAGS = {"period_s": "--period", "k": "--k", "gate": "--gate", "hysteresis": "--hysteresis", "moves": "--moves"}
+OURS = ("thalweg-once", "thalweg")
+FLAGS = {
+    "period_s": "--period",
+    "k": "--k",
+    "gate": "--gate",
+    "hysteresis": "--hysteresis",
+    "moves": "--moves",
+    "reshapes": "--reshapes",
+}
 
 
 def strategy_options(config: RunConfig) -> dict[str, dict[str, Any]]:
@@ -47,7 +60,9 @@ def strategy_options(config: RunConfig) -> dict[str, dict[str, Any]]:
     for label in config.placements:
         taken = MOVING[label].__struct_fields__ if label in MOVING else ()
         options[label] = {name: value for name, value in ours.items() if name in taken}
-        if label == "thalweg":  # links of a testbed do not hinder each other, unless the run says so
+        if label in OURS:
+            options[label].pop("seed", None)  # all of them search alike, so that they start alike
+            # links of a testbed do not hinder each other, unless the run says so
             options[label]["interface"] = config.interface or "independent"
     for name in given:
         if not any(name in one for one in options.values()):
@@ -65,14 +80,21 @@ def make_strategies(config: RunConfig) -> dict[str, Strategy]:
 def make_strategy(label: str, options: Mapping[str, Any]) -> Strategy:
     """The strategy of that name; random moves begin with operators spread over the hosts, which takes no knowledge."""
     strategy = get_strategy(label, **options)
-    if isinstance(strategy.adaptation, RandomMoves):
+    if isinstance(strategy.adaptation, RandomMoves | RandomReshapes):
         return msgspec.structs.replace(strategy, initial=Spread())
     return strategy
 
 
 def changes_shapes(config: RunConfig) -> bool:
-    """Whether a placement of the run may give the tree another shape: its planner has an attribute ``reshapes``."""
-    return any(getattr(strategy.initial, "reshapes", False) for strategy in make_strategies(config).values())
+    """Whether a placement of the run may give the tree another shape: its planner has an attribute ``reshapes``, or
+    the tree changes at random."""
+    return reshapes_at_random(config) or any(
+        getattr(strategy.initial, "reshapes", False) for strategy in make_strategies(config).values()
+    )
+
+
+def reshapes_at_random(config: RunConfig) -> bool:
+    return any(isinstance(strategy.adaptation, RandomReshapes) for strategy in make_strategies(config).values())
 
 
 class Spread(msgspec.Struct, frozen=True):

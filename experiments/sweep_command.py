@@ -24,7 +24,11 @@ TAKEN = {"faults": ("first_seed", "master", "out", "as_json"), "replay_faults": 
 def sweep(
     context: typer.Context,
     figure: Annotated[
-        str | None, typer.Option(help="The grid of a figure of the paper: 6, 7, 8, 9 or 10.", show_default="none")
+        str | None,
+        typer.Option(
+            help="The grid of a figure of the paper: 6, 7, 8, 9 or 10; or ablation, what each part of thalweg brings.",
+            show_default="none",
+        ),
     ] = None,
     configurations: Annotated[
         int, typer.Option(help="Network configurations in all, spread evenly over the pools.")
@@ -46,7 +50,7 @@ def sweep(
         typer.Option(
             help="As in `thalweg run`, or package.module:Planner; several times for several. They are added to those"
             " of --figure.",
-            show_default="download-all, one-shot, local, global",
+            show_default="download-all, one-shot, local, global, thalweg-once, thalweg",
         ),
     ] = None,
     servers: Annotated[
@@ -59,7 +63,8 @@ def sweep(
     period: Annotated[
         list[float] | None,
         typer.Option(
-            help="Seconds between decisions of global and local; repeat to vary.", show_default="the figure's, or 600"
+            help="Seconds between decisions of global, local and thalweg; repeat to vary.",
+            show_default="the figure's, or 600, of thalweg 60",
         ),
     ] = None,
     k: Annotated[
@@ -75,7 +80,11 @@ def sweep(
     ] = "single",
     cost: Annotated[str, typer.Option(help="What planners minimise, as in `thalweg run`.")] = "critical-path",
     view: Annotated[
-        Literal["probe", "truth"], typer.Option(help="What planners know before a run: probe, or truth.")
+        Literal["probe", "truth"],
+        typer.Option(
+            help="What planners know of links: what is probed and measured, or the truth, before a run and while it"
+            " goes on (local decides by what hosts measured)."
+        ),
     ] = "probe",
     traces: Annotated[
         Path | None,
@@ -110,6 +119,9 @@ def sweep(
 
     Your own planner (planners.py, here) beside the paper's: thalweg sweep --figure 6 --placement planners:Mine
     --out runs/mine
+
+    What each part of thalweg brings, and what is left to gain: thalweg sweep --figure ablation --configurations 100
+    --out runs/ablation
 
     A grid of your own: thalweg sweep --placement download-all --placement global --servers 8 --servers 16 --period 120
     --period 600 --configurations 40 --pools 2
@@ -165,16 +177,17 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 def _make(*, figure: str | None, placements: list[str], pool: str, traces: Path | None, **more: Any) -> Sweep:
     """The sweep that was asked for. What is given of the grid replaces that of the figure, but placements are added."""
-    from thalweg.experiments.figures.definitions import FIGURES, PLACEMENTS, Grid
+    from thalweg.experiments.figures.definitions import FIGURES, OURS, PLACEMENTS, Grid
     from thalweg.experiments.own_code import find_own_code
     from thalweg.experiments.runner import versions
     from thalweg.experiments.sweeps.sweep import GENERATED, Sweep
 
     if figure is not None and figure not in FIGURES:
         raise UsageError(f"--figure is {figure}; there are {', '.join(FIGURES)}")
-    own = Grid(placements=tuple(dict.fromkeys(placements)) or PLACEMENTS)
+    own = Grid(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
     grid = own if figure is None else FIGURES[figure].grid(*placements)
     find_own_code((*grid.placements, more["parameters"]["cost"]))
+    given_periods = bool(more["periods_s"])
     of_grid = {
         "servers": grid.servers,
         "trees": grid.trees,
@@ -189,6 +202,8 @@ def _make(*, figure: str | None, placements: list[str], pool: str, traces: Path 
         "pool": _pool(pool, folder),
         "traces": folder,
         "versions": versions(),
+        "own_periods_s": () if given_periods else grid.own_periods_s,
+        "variants": grid.variants,
         **given,
         **more,
     }

@@ -18,6 +18,7 @@ from thalweg.experiments.analysis import (
     aggregate,
 )
 from thalweg.experiments.moves import EstimateErrors, Monitoring, Move, read_moves
+from thalweg.experiments.trees import Change, line_of, read_changes
 
 MANY = 12  # runs; of more only what they say together is printed
 LISTED = 20  # moves; of more only the number is printed, unless all are asked for
@@ -43,6 +44,9 @@ def print_runs(summaries: Sequence[RunSummary], console: Console | None = None, 
             console.print()
             if any(placement.relocations or placement.stayed for placement in summary.placements.values()):
                 console.print(moves_table(summary))
+                console.print()
+            if any(placement.reshapes or placement.unshaped for placement in summary.placements.values()):
+                console.print(trees_table(summary))
                 console.print()
     if all_moves or len(summaries) == 1:
         for summary in summaries:
@@ -123,6 +127,35 @@ def moves_table(summary: RunSummary) -> Table:
     return table
 
 
+def trees_table(summary: RunSummary) -> Table:
+    """One row a placement whose tree changed or was to: how often, and pauses in emulated seconds."""
+    table = _framed("changes of the tree")
+    table.add_column("placement", overflow="fold")
+    for name in ("changed", "stayed", "pause p50 s", "max s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for label, placement in summary.placements.items():
+        if placement.reshapes or placement.unshaped:
+            counts = (placement.reshapes, placement.unshaped)
+            pauses = (placement.reshape_pause_p50_s, placement.reshape_pause_max_s)
+            table.add_row(Text(label), *map(str, counts), *map(seconds, pauses))
+    return table
+
+
+def changes_table(title: str, changes: Sequence[Change]) -> Table:
+    """When the tree changed, how long no image came, why, and what it was then; a change that was not, with its why."""
+    table = _framed(title)
+    table.padding = (0, 1, 0, 0)
+    for name in ("at s", "pause s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("tree", "why"):
+        table.add_column(name, overflow="fold")
+    for change in changes:
+        why = change.reason if change.changed else f"stayed: {change.why}"
+        cells = (f"{change.at_s:.2f}", seconds(change.pause_s), line_of(change), why)
+        table.add_row(*map(Text, cells), style="" if change.changed else "dim")
+    return table
+
+
 def handovers_table(title: str, moves: Sequence[Move]) -> Table:
     """Who moved where, when, at what cost and why; an operator that stayed with the reason for that, too."""
     table = _framed(title)
@@ -146,7 +179,8 @@ def handovers_table(title: str, moves: Sequence[Move]) -> Table:
 
 
 def _print_handovers(summary: RunSummary, console: Console, *, all_moves: bool) -> None:
-    """Each placement's handovers, or their number and where to find them when there are many."""
+    """Each placement's changes of tree and handovers, or their number and where to find them when there are many."""
+    _print_changes(summary, console, all_moves=all_moves)
     counts = {name: row.relocations + row.stayed for name, row in summary.placements.items()}
     if not any(counts.values()):
         return
@@ -159,6 +193,19 @@ def _print_handovers(summary: RunSummary, console: Console, *, all_moves: bool) 
         elif count:
             where = f"thalweg analyze {_name(summary)} --moves"
             console.print(Text(f"{name}: {count} handovers; {where} lists them"), soft_wrap=True)
+
+
+def _print_changes(summary: RunSummary, console: Console, *, all_moves: bool) -> None:
+    counts = {name: row.reshapes + row.unshaped for name, row in summary.placements.items()}
+    listed = {name for name, count in counts.items() if count > 0 and (all_moves or count <= LISTED)}
+    changes = read_changes(Path(summary.out)) if listed else []
+    for name, count in counts.items():
+        if name in listed:
+            title = f"{_name(summary)}, {name}: how the tree changed"
+            console.print(changes_table(title, [change for change in changes if change.placement == name]))
+        elif count:
+            where = f"thalweg analyze {_name(summary)} --moves"
+            console.print(Text(f"{name}: {count} changes of the tree; {where} lists them"), soft_wrap=True)
 
 
 def _name(summary: RunSummary) -> str:

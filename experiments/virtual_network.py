@@ -50,6 +50,31 @@ class Framed(msgspec.Struct, frozen=True):
         return self.rates.transfer_time_s(size_bytes + packets * HEADER_BYTES, start_s)
 
 
+STEADY_BPS = 1_000.0  # at least: a link that rests as a run begins is not closed for good
+
+
+class Steady(msgspec.Struct, frozen=True):
+    """A link that stays as it is at one moment."""
+
+    rate_bps: float
+
+    @classmethod
+    def of(cls, rates: LinkRate, at_s: float = 0.0) -> Steady:
+        """The link as it is at ``at_s``, but for ``STEADY_BPS``."""
+        return cls(max(rates.rate_at(at_s), STEADY_BPS))
+
+    def rate_at(self, t_s: float) -> float:
+        return self.rate_bps
+
+    def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
+        """Seconds that ``size_bytes`` take, whenever they start."""
+        return size_bytes * 8 / self.rate_bps
+
+    def bits_between(self, start_s: float, stop_s: float) -> float:
+        """Bits the link can carry between two times."""
+        return (stop_s - start_s) * self.rate_bps
+
+
 def world_config(
     interface: Interface,
     startup_s: float,

@@ -6,7 +6,7 @@ What a ``thalweg run --testbed sim`` and a simulation of a sweep have in common.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -15,10 +15,17 @@ import msgspec
 from thalweg.emulation.virtual_links import LinkRate
 from thalweg.emulation.virtual_world import CodeBook, Made, NodeCode, World, WorldConfig
 from thalweg.middleware import events as e
-from thalweg.middleware.adaptation import GlobalMoves
+from thalweg.middleware.adaptation import GlobalMoves, RandomReshapes
 from thalweg.middleware.dataflow import Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
-from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
+from thalweg.middleware.loading import (
+    DEFAULT_ALLOW,
+    keeps_state,
+    load_code,
+    may_reorder,
+    merging_codes,
+    reorderable_codes,
+)
 from thalweg.middleware.network_view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import (
     CostModel,
@@ -29,6 +36,7 @@ from thalweg.middleware.planning import (
     SupportsHints,
     bound_period_s,
 )
+from thalweg.middleware.planning.outlook import Outlook
 from thalweg.middleware.planning.period import Interface
 from thalweg.middleware.planning.probing import plan_probing
 from thalweg.middleware.planning.registry import Strategy
@@ -43,6 +51,8 @@ class Rates(LinkRate, Protocol):
     def bits_between(self, start_s: float, stop_s: float, /) -> float: ...
 
 
+Knows = Callable[[e.Plan, float], NetworkView]
+"""What a planner is told of the links when it is asked while data flows, at that time (seconds)."""
 PATIENCE_S = 36_000.0  # probes before a run; virtual seconds, so only a dead link takes as long
 
 
@@ -55,6 +65,42 @@ class Work(msgspec.Struct, frozen=True):
     costs: CostParameters
     model: CostModel
     allow: tuple[str, ...] = DEFAULT_ALLOW
+
+
+def exactly(links: Mapping[Link, LinkRate]) -> Knows:
+    """The links as they are at that time."""
+    return lambda command, now: _known(command, {link: rates.rate_at(now) for link, rates in links.items()})
+
+
+def foreseen(links: Mapping[Link, Rates], horizon_s: float) -> Knows:
+    """What the links will carry in the next ``horizon_s`` seconds, in the mean."""
+
+    def knows(command: e.Plan, now: float) -> NetworkView:
+        until_s = now + horizon_s
+        return _known(command, {link: rates.bits_between(now, until_s) / horizon_s for link, rates in links.items()})
+
+    return knows
+
+
+def last_measured(hosts: Collection[str]) -> Knows:
+    """Of every link what was measured last, however long ago, for a planner that looks ahead; of others that all are
+    as slow as the slowest tenth of those.
+    """
+    links = [(a, b) for a in hosts for b in hosts if a != b]
+
+    def knows(command: e.Plan, now: float) -> NetworkView:
+        assert command.past is not None
+        last = {link: math.exp(samples[-1].log_rate) for link, samples in command.past.samples.items() if samples}
+        low_bps = sorted(last.values())[len(last) // 10] if last else 1.0
+        return _known(command, {link: last.get(link, low_bps) for link in links})
+
+    return knows
+
+
+def _known(command: e.Plan, rates: Mapping[Link, float]) -> NetworkView:
+    """These rates as a view, without any doubt for a planner that is told of the past."""
+    estimates = {link: LinkEstimate(rate_bps) for link, rate_bps in rates.items()}
+    return NetworkView(estimates) if command.past is None else Outlook(estimates, dict.fromkeys(estimates, 0.0))
 
 
 def plan_ahead(
@@ -96,16 +142,26 @@ def run_ahead(
     on_record: Callable[[str, float, e.Record], None] | None = None,
     digest: bool = False,
     label: str = "",
+    knows: Knows | None = None,
 ) -> World:
-    """Run a planned placement to its end; the world as it is then."""
+    """Run a planned placement to its end; the world as it is then.
+
+    ``knows``: what a planner is told while data flows, None: what was measured.
+    """
     world = World(work.hosts, links, code, config, on_record=on_record, digest=digest)
     world.on_delivered = on_delivered
     dataflow, hints = plan.result.dataflow, plan.result.hints or work.hints
     if isinstance(strategy.adaptation, GlobalMoves):
         moves = strategy.adaptation
-        search = Search(dataflow, work.hosts, hints, work.costs, work.model, moves, strategy.again, label)
+        told = None if knows is None else lambda command: knows(command, world.now)
+        search = Search(dataflow, work.hosts, hints, work.costs, work.model, moves, strategy.again, label, told)
         world.answer = search.answer
-    world.run(dataflow, plan.result.placement, partitions, strategy.adaptation, label)
+    free: tuple[Code, ...] = ()
+    if isinstance(strategy.adaptation, RandomReshapes | GlobalMoves):
+        free = reorderable_codes((dataflow.by_name[name].code for name in dataflow.operators), work.allow)
+    merging = merging_codes(free, work.allow)
+    known = {link: msgspec.structs.replace(each, measured_at_s=0.0) for link, each in plan.view.estimates.items()}
+    world.run(dataflow, plan.result.placement, partitions, strategy.adaptation, label, free, known, merging)
     return world
 
 
@@ -172,6 +228,7 @@ class _SizedOperator:
 
     def __init__(self, hints: SupportsHints, factor: float) -> None:
         self.hints, self.factor = hints, factor
+        self.reorderable = bool(getattr(hints, "reorderable", False))
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
         size = round(self.hints.output_size_bytes(inputs))
@@ -191,6 +248,8 @@ class _Real:
         assert node.code is not None
         self.code = load_code(node.code, allow)
         self.source = node.kind == "source"
+        self.reorderable = may_reorder(self.code)
+        self.merging = self.reorderable and keeps_state(self.code)
         self.disk_bytes_per_s, self.factor = disk_bytes_per_s, factor
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
@@ -220,6 +279,10 @@ class _Real:
             give(state)
         elif state:
             raise OperatorError(f"there are {len(state)} bytes of state, and the code has no restore()")
+
+    def merge(self, states: Sequence[bytes]) -> bytes:
+        merged: bytes = self.code.merge(states)
+        return merged
 
 
 def real_code(allow: Collection[str], disk_bytes_per_s: float, factor: float = 1.0) -> CodeBook:

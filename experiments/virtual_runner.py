@@ -19,6 +19,7 @@ import numpy as np
 from thalweg.emulation.virtual_world import World
 from thalweg.experiments.config import RunConfig
 from thalweg.experiments.network import build_links
+from thalweg.experiments.placed_trees import ended_as, operators_at
 from thalweg.experiments.records import RunInfo, save_run, write_events
 from thalweg.experiments.runner import (
     FREE_BYTES_PER_S,
@@ -33,10 +34,18 @@ from thalweg.experiments.runner import (
 from thalweg.experiments.scenario import Collapse, choose_host, collapse_floor_bps
 from thalweg.experiments.strategies import begins_with_one_shot, cost_model, make_strategies, placed_detail
 from thalweg.experiments.virtual_network import carrying, world_config
-from thalweg.experiments.virtual_run import Rates, Work, bound_s, plan_ahead, real_code, run_ahead, sized_code
+from thalweg.experiments.virtual_run import (
+    Rates,
+    Work,
+    bound_s,
+    exactly,
+    plan_ahead,
+    real_code,
+    run_ahead,
+    sized_code,
+)
 from thalweg.experiments.workload import CLIENT, build_dataflow, host_names, images_available
 from thalweg.middleware import events as e
-from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.network_view import Link
@@ -46,13 +55,19 @@ from thalweg.middleware.planning.search import ask_hints
 from thalweg.operators import digest, write_image
 
 
-def execute_virtually(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
+def execute_as_on_testbeds(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
+    """The same as :func:`execute_virtually`, but that with ``view`` truth planners know it only before the run."""
+    return execute_virtually(config, folder, tell, truth_lasts=False)
+
+
+def execute_virtually(config: RunConfig, folder: Path, tell: Tell, *, truth_lasts: bool = True) -> Outcome:
     """Run every placement of ``config`` in turn and leave ``run.toml`` and ``events.parquet`` in ``folder``.
 
-    Raises UsageError and its kin before anything is simulated, RunError when a run cannot go on.
+    ``truth_lasts``: with ``view`` truth planners know the links as they are also while data flows. Raises UsageError
+    and its kin before anything is simulated, RunError when a run cannot go on.
     """
     config.check()
-    session = _Session(config, folder, tell)
+    session = _Session(config, folder, tell, truth_lasts=truth_lasts)
     made = prepare_folder(folder)
     try:
         try:
@@ -64,20 +79,17 @@ def execute_virtually(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
             empty_folder(folder, remove=made)
         raise
     assert session.info is not None
-    return Outcome(session.info, folder, session.placed, session.ended, session.delivered)
+    return Outcome(session.info, folder, session.placed, session.ended, session.trees, session.delivered)
 
 
 _encode = msgspec.json.Encoder().encode
 
 
-def _operators(dataflow: Dataflow, placement: Mapping[str, str]) -> dict[str, str]:
-    return {name: placement[name] for name in dataflow.operators}
-
-
 class _Session:
     """One call of ``execute_virtually``."""
 
-    def __init__(self, config: RunConfig, folder: Path, tell: Tell) -> None:
+    def __init__(self, config: RunConfig, folder: Path, tell: Tell, *, truth_lasts: bool) -> None:
+        self.told_truth = truth_lasts and config.view == "truth"  # while data flows
         self.strategies = make_strategies(config)
         tell("reading the images", 0, 0)
         config = msgspec.structs.replace(config, images=images_available(config))
@@ -116,6 +128,7 @@ class _Session:
         self.digests: list[str] = []
         self.placed: dict[str, dict[str, str]] = {}
         self.ended: dict[str, dict[str, str]] = {}
+        self.trees: dict[str, str] = {}
         self.delivered: dict[str, int] = {}
         self.wall_s: dict[str, float] = {}
         self._shared: ProbedPlan | None = None
@@ -125,7 +138,7 @@ class _Session:
         if config.bytes:
             self.reference = reference_digest(self.work.dataflow, config, self.tell)
         if config.scenario is not None:
-            operators = _operators(self.work.dataflow, self._one_shot().result.placement)
+            operators = operators_at(self.work.dataflow, self._one_shot().result.placement)
             host = choose_host(operators, self.work.hosts, CLIENT)
             self.scenario = Collapse(host, collapse_floor_bps(self.traces))
             self.links = self.scenario.rates(self.traces)
@@ -152,7 +165,7 @@ class _Session:
         plan = self._one_shot() if begins_with_one_shot(strategy) else self._plan(strategy.initial)
         detail = placed_detail(label, plan, shared=shared, truth=config.view == "truth")
         self._row(label, CLIENT, 0.0, "placed", {"detail": detail})
-        self.placed[label] = _operators(plan.result.dataflow, plan.result.placement)
+        self.placed[label] = operators_at(plan.result.dataflow, plan.result.placement)
         self.delivered[label] = 0
         every = max(1, -(-config.images // config.pictures)) if config.pictures and config.bytes else 0
         folder = self.folder / "images" / label.replace("/", "_").replace(":", "_")
@@ -180,6 +193,7 @@ class _Session:
             on_record=self._recorder(label),
             digest=True,
             label=label,
+            knows=exactly(carrying(self.links, self.world.interface)) if self.told_truth else None,
         )
         self.digests.append(world.log_digest)
         log: dict[str, Any] = {"digest": world.log_digest}
@@ -191,7 +205,10 @@ class _Session:
         if self.scenario is not None:
             self._record_scenario(label, world)
         if strategy.adaptation is not None:
-            self.ended[label] = _operators(plan.result.dataflow, world.placement)
+            ended = ended_as(plan.result.dataflow, world.dataflow or plan.result.dataflow, world.placement)
+            self.ended[label] = ended["placement"]
+            if "tree" in ended:
+                self.trees[label] = ended["tree"]
         if world.failed is not None:
             raise RunError(world.failed)
 

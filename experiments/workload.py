@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from thalweg.experiments.config import RunConfig
-from thalweg.experiments.strategies import changes_shapes
+from thalweg.experiments.strategies import changes_shapes, reshapes_at_random
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
 from thalweg.middleware.errors import OperatorError, UsageError
-from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code
+from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code, reorderable_codes
 from thalweg.operators import ImageFolderSource, digest, reference_run
 
 CLIENT = "client"
@@ -61,6 +61,9 @@ def build_dataflow(config: RunConfig) -> Dataflow:
     codes = [Code(name, params) for name in names]
     for code in codes:
         _check_operator(code, config)
+    if reshapes_at_random(config) and not reorderable_codes(codes, (*DEFAULT_ALLOW, *config.allow)):
+        why = f"of --operator {config.operator} with --rule {config.rule} no order is free"
+        raise UsageError(f"random-reshapes changes the order of combination, and {why}; use composite with max or min")
     dataflow = builder(sources, codes[0], CLIENT)
     turn = itertools.cycle(codes)
     nodes = (msgspec.structs.replace(n, code=next(turn)) if n.kind == "operator" else n for n in dataflow.nodes)

@@ -13,7 +13,7 @@ from thalweg.experiments.figures.definitions import Arm
 from thalweg.experiments.sweeps.results import row, schema
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
 
-GAINS = {"download-all": 1.0, "one-shot": 4.0, "local": 4.6, "global": 5.8}
+GAINS = {"download-all": 1.0, "one-shot": 4.0, "local": 4.6, "global": 5.8, "thalweg-once": 11.0, "thalweg": 16.0}
 
 
 def gain(arm: Arm) -> float:
@@ -51,7 +51,10 @@ def rows(
                 config = Simulation(
                     pool=pool, pool_seed=pool_seed, configuration=configuration, **msgspec.structs.asdict(arm), **more
                 )
-                came = Simulated(delivered=180, mean_interarrival_s=at_s, median_interarrival_s=at_s, relocations=3)
+                came = Simulated(
+                    delivered=180, mean_interarrival_s=at_s, median_interarrival_s=at_s, relocations=3, reshapings=2,
+                    plans=4, planning_s=0.1, probe_bytes=2_000_000, bound_period_s=1.5, predicted_s=2.5,
+                )  # fmt: skip
                 made.append(row(config, came))
     return made
 

@@ -3,21 +3,28 @@
 A planner runs beside the flow, on the client: what it takes is what the flow may lose at worst. Planned are random
 networks with log-normal rates, for images of 128 KB as in the paper, with all links known, so that one call makes the
 whole plan.
+
+``thalweg`` is timed by itself: as it plans once, and as it looks again while data flows, from its own tree and all
+that a run keeps of its links: reading how links vary, forecasts, the search for the best tree, and what probes are
+worth.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Placement
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network_view import LinkEstimate, NetworkView
+from thalweg.middleware.history import KEPT, Past, Sample
+from thalweg.middleware.network_view import LinkEstimate, LinksNeeded, NetworkView
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
@@ -26,7 +33,12 @@ from thalweg.middleware.planning import (
     Hints,
     OneShot,
     Period,
+    PlanResult,
+    Thalweg,
+    propagate_hints,
 )
+from thalweg.middleware.planning.outlook import look_ahead, read_weather
+from thalweg.middleware.planning.thalweg import HORIZON_S
 
 MODELS: Mapping[str, CostModel] = {
     "critical-path": CriticalPath(),
@@ -37,6 +49,8 @@ MODELS: Mapping[str, CostModel] = {
     "expected-period": ExpectedPeriod(),
 }
 STARTS = {"one-shot": OneShot(), "global": OneShot(start="current")}
+OURS = ("once", "a look while data flows")
+CORRELATION_S = 600.0  # of the links' rates, in what a run has measured of them
 _CODE = Code("unused")  # the operators are only planned for, never run
 
 
@@ -54,6 +68,7 @@ def bench_plan(
     rows = []
     for count in dict.fromkeys(servers):
         given = [_Problem(seed, count, tree) for seed in range(problems)]
+        rows += [_ours(count, which, given, progress) for which in OURS]
         for name, model in MODELS.items():
             for start, planner in STARTS.items():
                 progress(f"{count} servers, {name}, {start}")
@@ -76,6 +91,35 @@ def bench_plan(
     return {"bench": "plan", "tree": tree, "problems": problems, "plans": rows}
 
 
+def _ours(servers: int, which: str, given: Sequence[_Problem], progress: Progress) -> dict[str, Any]:
+    """A row of how long ``thalweg`` takes."""
+    progress(f"{servers} servers, thalweg, {which}")
+    took_s = []
+    for problem in (given[0], *given):  # the first once more: it warms up what is made on first use
+        look = problem.look_once if which == OURS[0] else problem.look_again()
+        begun = time.perf_counter()
+        look()
+        took_s.append(time.perf_counter() - begun)
+    return {
+        "servers": servers,
+        "model": "period",
+        "planner": f"thalweg, {which}",
+        "median_s": float(np.median(took_s[1:])),
+        "p95_s": float(np.percentile(took_s[1:], 95)),
+        "median_moves": None,
+    }
+
+
+class _Answers:
+    """An operator whose result is as large as its largest input."""
+
+    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
+        return max(input_sizes)
+
+    def compute_s(self, input_sizes: Sequence[float]) -> float:
+        return 0.9
+
+
 class _Problem:
     """A random network with all links known, and operators anywhere on it."""
 
@@ -86,6 +130,7 @@ class _Problem:
         sizes = {node.name: max(1.0, rng.gauss(128_000, 32_000)) for node in self.dataflow.nodes if node.kind != "sink"}
         self.hints = Hints(sizes, dict.fromkeys(self.dataflow.operators, 0.9))
         pairs = [(a, b) for a in self.hosts for b in self.hosts if a != b]
+        self.rng = rng
         self.view = NetworkView({pair: LinkEstimate(rng.lognormvariate(12, 1.2)) for pair in pairs})
         self.current: Placement = {node.name: node.pinned or rng.choice(self.hosts) for node in self.dataflow.nodes}
 
@@ -93,3 +138,37 @@ class _Problem:
         """Make the plan; returns how many moves it took."""
         given = (self.dataflow, self.hosts, self.view, self.current)
         return len(planner.plan(*given, hints=self.hints, costs=CostParameters(), model=model).steps)
+
+    def look_once(self) -> PlanResult:
+        """What ``thalweg`` plans before a run."""
+        return self._thalweg(self.dataflow, self.view, None)
+
+    def look_again(self) -> Callable[[], PlanResult | None]:
+        """A look of ``thalweg`` at its own tree, with all that a run keeps of every link; its result is None where
+        links are to be probed first."""
+        found, now_s = self.look_once(), 3600.0
+        samples = {}
+        for link, estimate in self.view.estimates.items():
+            at_s, value, of_link = 0.0, 0.0, []
+            for _ in range(KEPT):
+                step_s = self.rng.uniform(30.0, 2 * now_s / KEPT - 30.0)
+                stays = math.exp(-step_s / CORRELATION_S)
+                at_s, value = at_s + step_s, value * stays + self.rng.gauss(0, math.sqrt(1 - stays**2))
+                of_link.append(Sample(at_s, math.log(estimate.rate_bps) + 0.5 * value, 1))
+            samples[link] = tuple(of_link)
+        before = read_weather(samples)
+
+        def look() -> PlanResult | None:
+            past = Past(samples, 2 * now_s, weather=read_weather(samples, before))
+            try:
+                return self._thalweg(found.dataflow, look_ahead(past, self.hosts, HORIZON_S), found.placement)
+            except LinksNeeded:
+                return None
+
+        return look
+
+    def _thalweg(self, dataflow: Dataflow, view: NetworkView, current: Placement | None) -> PlanResult:
+        sizes = {name: self.hints.output_bytes[name] for name in dataflow.sources}
+        hints = propagate_hints(dataflow, sizes, lambda node: _Answers())
+        hints = msgspec.structs.replace(hints, reorderable=dict.fromkeys(dataflow.operators, _Answers()))
+        return Thalweg().plan(dataflow, self.hosts, view, current, hints=hints, costs=CostParameters(), model=Period())

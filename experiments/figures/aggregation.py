@@ -1,4 +1,4 @@
-"""Figures 6 to 10 of the paper from a sweep's results: Spark SQL to figures per pool, then means between pools.
+"""Figures 6 to 10 of the paper, and our ablation: Spark SQL to figures per pool, then means between pools.
 
 A run that failed or is missing is left out of every ratio and counted; a ratio is only taken on configurations that
 both sides finished. What the figures are and what the paper says is in ``definitions``, the verdicts are in
@@ -23,15 +23,17 @@ from thalweg import __version__
 from thalweg.experiments.analysis import BASELINE, natural
 from thalweg.experiments.figures.claims import compare, conclude, judge
 from thalweg.experiments.figures.definitions import (
+    ABLATION,
     FIGURES,
     FORMAT,
+    OURS,
     PAPER_POOL,
     PAPER_SERVERS,
     PAPER_TREE,
+    PERIODICAL,
     PLACEMENTS,
     TIE,
     WITH_K,
-    WITH_PERIOD,
     Arm,
     Figure,
     FigureData,
@@ -53,6 +55,7 @@ from thalweg.experiments.figures.tables import (
     table,
 )
 from thalweg.experiments.sweeps.simulation import Simulation
+from thalweg.experiments.variants import VARIANTS
 from thalweg.middleware.adaptation import PAPER_PERIOD_S
 from thalweg.middleware.errors import RunError, UsageError
 
@@ -75,18 +78,23 @@ WORKLOAD = (
 OPTIONS = ("gate", "hysteresis", "cost", "view", "forecaster", "max_age_s")
 COLUMNS = (
     "key", "pool", "pool_seed", "configuration", "placement", "servers", "tree", "period_s", "k", "failed",
-    "mean_interarrival_s", "relocations",
+    "mean_interarrival_s", "relocations", "variant", "bound_period_s", "predicted_s", "reshapings", "plans",
+    "planning_s", "probe_bytes",
 )  # fmt: skip
 
-ARM = "placement, servers, tree, period_s, k"
-# period_s and k of a run that was given none are the defaults of its placement; of one that takes none, null;
+ARM = "placement, servers, tree, period_s, k, variant"
+# period_s and k of a run that was given none are the defaults of its placement, if it is the paper's; of one that
+# takes none, or is a variant's, null;
 # a configuration that was run again after it failed counts once
 RUNS = f"""
 WITH known AS (
-  SELECT key, pool, pool_seed, configuration, placement, servers, tree, failed, relocations,
-         CASE WHEN placement IN ({{with_period}}) THEN coalesce(period_s, {{default_period_s}})
+  SELECT key, pool, pool_seed, configuration, placement, servers, tree, failed, relocations, variant, bound_period_s,
+         predicted_s, reshapings, plans, planning_s, probe_bytes,
+         CASE WHEN variant <> '' THEN NULL
+              WHEN placement IN ({{with_period}}) THEN coalesce(period_s, {{default_period_s}})
               WHEN placement IN ({{ours}}) THEN NULL ELSE period_s END AS period_s,
-         CASE WHEN placement IN ({{with_k}}) THEN coalesce(k, 0)
+         CASE WHEN variant <> '' THEN NULL
+              WHEN placement IN ({{with_k}}) THEN coalesce(k, 0)
               WHEN placement IN ({{ours}}) THEN NULL ELSE k END AS k,
          CASE WHEN failed IS NULL AND mean_interarrival_s > 0 AND mean_interarrival_s < double('infinity')
               THEN mean_interarrival_s END AS mean_s
@@ -98,7 +106,7 @@ copies AS (
 SELECT runs.*, base.mean_s / runs.mean_s AS speedup
 FROM (SELECT * FROM copies WHERE copy = 1) AS runs
 LEFT JOIN (SELECT pool, pool_seed, configuration, servers, tree, mean_s FROM copies
-           WHERE copy = 1 AND placement = '{BASELINE}') AS base
+           WHERE copy = 1 AND placement = '{BASELINE}' AND variant = '') AS base
 USING (pool, pool_seed, configuration, servers, tree)
 """
 
@@ -106,15 +114,21 @@ BY_ARM = f"""
 SELECT pool, pool_seed, {ARM}, count(*) AS runs, count_if(mean_s IS NULL) AS failed,
        avg(mean_s) AS interarrival_s, avg(speedup) AS speedup, percentile(speedup, 0.5) AS median_speedup,
        avg(CAST(speedup > {1 + TIE} AS double)) AS faster,
-       avg(relocations) FILTER (WHERE mean_s IS NOT NULL) AS relocations
+       avg(relocations) FILTER (WHERE mean_s IS NOT NULL) AS relocations,
+       avg(reshapings) FILTER (WHERE mean_s IS NOT NULL) AS reshapings,
+       avg(plans) FILTER (WHERE mean_s IS NOT NULL) AS plans,
+       avg(planning_s / plans) FILTER (WHERE mean_s IS NOT NULL AND plans > 0) AS planning_s,
+       avg(probe_bytes) FILTER (WHERE mean_s IS NOT NULL) AS probe_bytes,
+       avg(bound_period_s) FILTER (WHERE mean_s IS NOT NULL) AS bound_s,
+       avg(predicted_s) FILTER (WHERE mean_s IS NOT NULL) AS predicted_s
 FROM runs GROUP BY pool, pool_seed, {ARM}
 """
 
-# two arms on the same configurations: different placements, or one placement with one thing changed
+# two arms on the same configurations: different placements or variants, or one placement with one thing changed
 PAIRS = f"""
 SELECT own.pool, own.pool_seed,
-       struct(own.placement, own.servers, own.tree, own.period_s, own.k) AS own,
-       struct(other.placement, other.servers, other.tree, other.period_s, other.k) AS other,
+       struct(own.placement, own.servers, own.tree, own.period_s, own.k, own.variant) AS own,
+       struct(other.placement, other.servers, other.tree, other.period_s, other.k, other.variant) AS other,
        count(*) AS configurations, percentile(other.mean_s / own.mean_s, 0.5) AS median,
        avg(own.speedup) FILTER (WHERE other.speedup IS NOT NULL)
          / avg(other.speedup) FILTER (WHERE own.speedup IS NOT NULL) AS mean,
@@ -124,7 +138,7 @@ SELECT own.pool, own.pool_seed,
 FROM runs AS own JOIN runs AS other
   ON own.pool = other.pool AND own.pool_seed = other.pool_seed AND own.configuration = other.configuration
   AND own.servers = other.servers
-  AND CASE WHEN own.placement <> other.placement THEN own.tree = other.tree
+  AND CASE WHEN own.placement <> other.placement OR own.variant <> other.variant THEN own.tree = other.tree
            ELSE CAST(own.tree <> other.tree AS int) + CAST(NOT own.period_s <=> other.period_s AS int)
                 + CAST(NOT own.k <=> other.k AS int) = 1 END
 WHERE own.mean_s IS NOT NULL AND other.mean_s IS NOT NULL AND own.placement <> '{BASELINE}'
@@ -221,7 +235,7 @@ def _measured(spark: SparkSession, results: pa.Table) -> DataFrame:
     """One row a run with its speed-up, kept in memory for the queries to come."""
     spark.createDataFrame(results.select(list(COLUMNS))).createOrReplaceTempView("simulations")
     query = RUNS.format(
-        with_period=_quoted(WITH_PERIOD),
+        with_period=_quoted(PERIODICAL),
         with_k=_quoted(WITH_K),
         ours=_quoted(PLACEMENTS),
         default_period_s=f"CAST({PAPER_PERIOD_S} AS double)",
@@ -291,7 +305,7 @@ class _Rows:
 
 
 def _arm(row: Any) -> Arm:
-    return Arm(row.placement, row.servers, row.tree, row.period_s, row.k)
+    return Arm(row.placement, row.servers, row.tree, row.period_s, row.k, row.variant)
 
 
 class _Setting(msgspec.Struct, frozen=True):
@@ -314,7 +328,7 @@ class _Setting(msgspec.Struct, frozen=True):
 
     def keeps(self, arm: Arm, *varied: str) -> bool:
         """Whether an arm differs from it in nothing but what is varied; what does not apply is no difference."""
-        return all(
+        return (not arm.variant or "variant" in varied) and all(
             field in varied or getattr(arm, field) in (None, getattr(self, field)) for field in self.__struct_fields__
         )
 
@@ -332,7 +346,9 @@ def _usual(values: Iterable[float | None], preferred: float) -> float:
     return preferred if preferred in known or not known else min(known)
 
 
-VARIED: Mapping[str, tuple[str, ...]] = {"6": (), "7": ("k",), "8": ("servers",), "9": ("period_s",), "10": ("tree",)}
+VARIED: Mapping[str, tuple[str, ...]] = {
+    "6": (), "7": ("k",), "8": ("servers",), "9": ("period_s",), "10": ("tree",), ABLATION: ("variant",),
+}  # fmt: skip
 
 
 def _shown(arms: Sequence[Arm]) -> list[str]:
@@ -351,7 +367,7 @@ def _shown(arms: Sequence[Arm]) -> list[str]:
 def _result(figure: Figure, pool: str, rows: _Rows, unusual: Sequence[str], configurations: int | None) -> FigureResult:
     setting, varied = _Setting.of(rows.arms), VARIED[figure.number]
     arms = sorted((arm for arm in rows.arms if setting.keeps(arm, *varied)), key=_order)
-    made = [_row(figure.number, arm, arms, rows) for arm in arms]
+    made = [_row(figure.number, arm, arms, rows, setting) for arm in arms]
     differences = [*unusual, *setting.differences()]
     result = FigureResult(
         figure=figure.number,
@@ -384,8 +400,10 @@ def _result(figure: Figure, pool: str, rows: _Rows, unusual: Sequence[str], conf
 
 
 def _order(arm: Arm) -> tuple[Any, ...]:
-    known = PLACEMENTS.index(arm.placement) if arm.placement in PLACEMENTS else len(PLACEMENTS)
-    return known, natural(arm.placement), arm.servers, arm.tree, arm.period_s or 0.0, arm.k or 0
+    names = (*PLACEMENTS, *OURS)
+    known = names.index(arm.placement) if arm.placement in names else len(names)
+    of_ours = list(VARIANTS).index(arm.variant) if arm.variant in VARIANTS else -1
+    return of_ours, known, natural(arm.placement), arm.servers, arm.tree, arm.period_s or 0.0, arm.k or 0
 
 
 def _pair_order(ratio: Ratio) -> tuple[Any, ...]:
@@ -394,6 +412,8 @@ def _pair_order(ratio: Ratio) -> tuple[Any, ...]:
 
 def _wanted(number: str, own: Arm, other: Arm, setting: _Setting) -> bool:
     """The pairs that a figure compares: placements, or one placement against its usual k, period or other tree."""
+    if number == ABLATION:
+        return own != other and other.placement in ("global", "thalweg") and not other.variant
     if number in ("6", "8"):
         return own.placement != other.placement
     if own.placement != other.placement:
@@ -401,7 +421,7 @@ def _wanted(number: str, own: Arm, other: Arm, setting: _Setting) -> bool:
     return own.tree == PAPER_TREE if number == "10" else setting.keeps(other)
 
 
-def _row(number: str, arm: Arm, arms: Sequence[Arm], rows: _Rows) -> Row:
+def _row(number: str, arm: Arm, arms: Sequence[Arm], rows: _Rows, setting: _Setting) -> Row:
     pools = rows.by_arm[arm]
     shared = _shared(arm, arms, rows) if number in ("6", "8") else set()
 
@@ -420,9 +440,29 @@ def _row(number: str, arm: Arm, arms: Sequence[Arm], rows: _Rows) -> Row:
         median_speedup=over("median_speedup"),
         faster=over("faster"),
         relocations=over("relocations"),
+        of_global=_of("global", arm, arms, rows, setting),
+        of_thalweg=_of("thalweg", arm, arms, rows, setting),
+        bound_s=over("bound_s"),
+        predicted_s=over("predicted_s"),
+        reshapings=over("reshapings"),
+        plans=over("plans"),
+        planning_s=over("planning_s"),
+        probe_bytes=over("probe_bytes"),
         shared_s=_mean_over(shared, rows.times.get(arm, {})),
         shared_speedup=_mean_over(shared, rows.single[arm]),
     )
+
+
+def _of(placement: str, arm: Arm, arms: Sequence[Arm], rows: _Rows, setting: _Setting) -> Pooled | None:
+    """An arm's time between images by that of a placement as it usually is, on as many servers and the same tree."""
+    alike = (one for one in arms if (one.placement, one.servers, one.tree) == (placement, arm.servers, arm.tree))
+    usual = next((one for one in alike if setting.keeps(one, "servers", "tree")), None)
+    if usual is None:
+        return None
+    if usual == arm:
+        return pooled({seed: 1.0 for seed, row in rows.by_arm[arm].items() if row.interarrival_s is not None})
+    pairs = rows.pairs.get((arm, usual), {})
+    return pooled({seed: 1 / row.interarrival for seed, row in pairs.items() if row.interarrival})
 
 
 def _shared(arm: Arm, arms: Sequence[Arm], rows: _Rows) -> set[tuple[int, int]]:
@@ -469,11 +509,11 @@ def _notes(
     notes = []
     if len({seed for seed, _ in rows.configurations}) == 1:
         notes.append("one pool: no spread")
-    if pool != PAPER_POOL:
+    if pool != PAPER_POOL and figure.claims:
         notes.append(f"pool {pool}: the paper's values are no target")
-    if differences:
+    if differences and figure.claims:
         notes.append(f"not as the paper ran it ({', '.join(differences)}): its values are no target")
-    there = {row.arm for row in made}
+    there = {_at(row.arm, setting, VARIED[figure.number]) for row in made}
     wanted = [_at(arm, setting, VARIED[figure.number]) for arm in figure.sweep.arms()]
     absent = [label(figure.number, arm) for arm in wanted if arm not in there]
     if absent:
@@ -488,21 +528,35 @@ def _notes(
         notes.append("1 run failed and is left out" if failed == 1 else f"{failed} runs failed and are left out")
     if missing or failed:
         notes.append("mean times are over what each placement finished, ratios over what both did")
-    if all(row.arm.placement != BASELINE for row in made):
+    if all(row.arm.placement != BASELINE for row in made) and BASELINE in figure.sweep.placements:
         notes.append(f"no {BASELINE}: no speed-ups")
+    notes += _bounds(made)
     if figure.number == "10":
         notes.append(f"speed-ups are over {BASELINE} with the same tree")
     return notes
 
 
+def _bounds(made: Sequence[Row]) -> list[str]:
+    """What no mixture of trees beats, by the number of servers: the mean over the arms, which ran for longer or less
+    long on the same links."""
+    by_servers: dict[int, list[float]] = {}
+    for row in made:
+        if row.bound_s is not None and row.arm.variant not in VARIANTS:
+            by_servers.setdefault(row.arm.servers, []).append(row.bound_s.mean)
+    told = [f"{fmean(values):.1f} s at {servers} servers" for servers, values in sorted(by_servers.items())]
+    return [f"no mixture of trees has less between images than {', '.join(told)} (bound, mean)"] if told else []
+
+
 def _at(arm: Arm, setting: _Setting, varied: Sequence[str]) -> Arm:
     """An arm of a figure's grid as the results have it: what the figure does not vary is as in the setting."""
     placement = arm.placement
+    periodical = placement in PERIODICAL and not arm.variant
     return Arm(
         placement=placement,
+        variant=arm.variant,
         servers=arm.servers if "servers" in varied else setting.servers,
         tree=arm.tree if "tree" in varied else setting.tree,
-        period_s=(arm.period_s if "period_s" in varied else setting.period_s) if placement in WITH_PERIOD else None,
+        period_s=arm.period_s if "period_s" in varied else setting.period_s if periodical else None,
         k=(arm.k if "k" in varied else setting.k) if placement in WITH_K else None,
     )
 

@@ -439,12 +439,12 @@ def _global_best_of_all(result: FigureResult) -> _Finding:
     return _Finding(_together(map(_clearly, leads.values())), detail, numbers, _both(*each))
 
 
-def over_periods(result: FigureResult) -> dict[float, Pooled]:
-    """By global's period, its mean speed-up over that with its usual one, on the same configurations."""
-    base = result.arm("global")
+def over_periods(result: FigureResult, placement: str = "global") -> dict[float, Pooled]:
+    """By a placement's period, its mean speed-up over that with the usual one, on the same configurations."""
+    base = result.arm(placement)
     of_base = result.row(base).speedup if base else None
     found: dict[float, Pooled] = {}
-    for row in result.of("global"):
+    for row in result.of(placement):
         ratio = result.ratio(row.arm, base)
         mean = ratio.mean if ratio else None
         if row.arm == base and of_base is not None:

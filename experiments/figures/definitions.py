@@ -1,4 +1,4 @@
-"""What Figures 6 to 10 of Ranganathan, Acharya and Saltz (1998) show, and the form our own take.
+"""What Figures 6 to 10 of Ranganathan, Acharya and Saltz (1998) show, and the form our own take; and our ablation.
 
 The paper's numbers are those of its text (section 5); values that stand only in its plots are not given here. Its
 claims are quoted; how each is decided from simulations is said beside it, so that a reader can judge the judgement.
@@ -20,51 +20,71 @@ from typing import Literal
 import msgspec
 
 from thalweg import __version__
+from thalweg.experiments import strategies
 from thalweg.experiments.analysis import BASELINE
+from thalweg.experiments.variants import VARIANTS
 
 PAPER_POOL = "paper"  # the pool that is calibrated to the paper: only there do its values bind
 PAPER_SERVERS = 8
 PAPER_TREE = "binary"
 PLACEMENTS = (BASELINE, "one-shot", "local", "global")  # in the order of the paper's means
-WITH_PERIOD = ("local", "global")  # of the paper's; a researcher's own placement keeps what it was given
+OURS = strategies.OURS  # beside them
+ABLATION = "ablation"  # what stands for a figure's number where variants of our own planner are compared
+PERIODICAL = ("local", "global")  # of the paper's
+WITH_PERIOD = (*PERIODICAL, "thalweg")  # a researcher's own placement keeps what it was given
 WITH_K = ("local",)
 PERIODS_S = (120.0, 300.0, 600.0, 1800.0, 3600.0)  # "five relocation periods between two minutes and an hour"
+SHORT_PERIODS_S = (30.0, 60.0)  # of thalweg besides: its own, and one shorter
 SERVERS = (4, 8, 16, 32)  # "from four to thirty-two"
 KS = tuple(range(7))  # "between one to six additional locations", and none
 TIE = 0.01  # relative difference up to which two are as fast as each other: a plot would not show it
 
-FORMAT = 2  # of figures.json
+FORMAT = 3  # of figures.json
 
 # not shown: it was tested, and what differs is too little, or too uncertain, to tell
 Decision = Literal["holds", "does not hold", "not shown", "not tested"]
 
 
 class Arm(msgspec.Struct, frozen=True, order=True):
-    """One way to run a configuration. ``period_s`` and ``k`` are None where they do not apply or were not given."""
+    """One way to run a configuration. ``period_s`` and ``k`` are None where they do not apply or were not given.
+
+    ``variant``: a name of ``variants.VARIANTS``, of that placement with one thing changed.
+    """
 
     placement: str
     servers: int = PAPER_SERVERS
     tree: str = PAPER_TREE
     period_s: float | None = None
     k: int | None = None
+    variant: str = ""
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sweep runs on every configuration; None among periods or ks: the placement's own default."""
+    """What a sweep runs on every configuration; None among periods or ks: the placement's own default.
+
+    ``own_periods_s``: of ``thalweg`` alone, besides the others. ``variants``: of placements, besides those.
+    """
 
     placements: tuple[str, ...]
     servers: tuple[int, ...] = (PAPER_SERVERS,)
     trees: tuple[str, ...] = (PAPER_TREE,)
     periods_s: tuple[float | None, ...] = (None,)
     ks: tuple[int | None, ...] = (None,)
+    own_periods_s: tuple[float, ...] = ()
+    variants: tuple[str, ...] = ()
 
     def arms(self) -> list[Arm]:
         """Each combination once; periods and ks only for placements that take them (others: their defaults)."""
         found: dict[Arm, None] = {}
-        product = itertools.product(self.servers, self.trees, self.placements, self.periods_s, self.ks)
-        for servers, tree, placement, period_s, k in product:
-            period_s = period_s if placement in WITH_PERIOD else None
-            found[Arm(placement, servers, tree, period_s, k if placement in WITH_K else None)] = None
+        for servers, tree in itertools.product(self.servers, self.trees):
+            for placement in self.placements:
+                periods_s = self.periods_s if placement in WITH_PERIOD else (None,)
+                if placement == "thalweg":
+                    periods_s = (*self.own_periods_s, *periods_s)
+                for period_s, k in itertools.product(periods_s, self.ks if placement in WITH_K else (None,)):
+                    found[Arm(placement, servers, tree, period_s, k)] = None
+            for name in self.variants:
+                found[Arm(VARIANTS[name].placement, servers, tree, variant=name)] = None
         return list(found)
 
 
@@ -89,7 +109,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure of the paper: what is swept for it, and what the paper says about it."""
+    """A figure of the paper, or the ablation: what is swept for it, and what the paper says about it."""
 
     number: str
     title: str
@@ -131,7 +151,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     configurations it has not been run on. Means are over the configurations of a pool, then over the pools.
     ``faster``: the share of configurations on which it beats download-all by more than ``TIE``. ``shared_s`` and
     ``shared_speedup``: ``interarrival_s`` and ``speedup`` over the configurations that all of the paper's placements
-    which ran with as many servers finished; only where placements are compared, and only of the paper's."""
+    which ran with as many servers finished; only where placements are compared, and only of the paper's.
+
+    ``of_global``, ``of_thalweg``: its time between images by theirs with as many servers and the same tree, on the
+    configurations that both finished. ``bound_s``: what no mixture of trees beats on the links as they were while it
+    ran (``virtual_run.bound_s``); ``predicted_s``: what its first plan was to come to. ``plans``, ``reshapings``,
+    ``relocations`` and ``probe_bytes`` are of a run, ``planning_s`` of a plan.
+    """
 
     label: str
     arm: Arm
@@ -143,6 +169,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     median_speedup: Pooled | None = None
     faster: Pooled | None = None
     relocations: Pooled | None = None
+    of_global: Pooled | None = None
+    of_thalweg: Pooled | None = None
+    bound_s: Pooled | None = None
+    predicted_s: Pooled | None = None
+    reshapings: Pooled | None = None
+    plans: Pooled | None = None
+    planning_s: Pooled | None = None
+    probe_bytes: Pooled | None = None
     shared_s: Pooled | None = None
     shared_speedup: Pooled | None = None
 
@@ -226,14 +260,14 @@ class FigureResult(msgspec.Struct, frozen=True, kw_only=True):
 
     def arm(
         self, placement: str, *, servers: int | None = None, tree: str | None = None, period_s: float | None = None,
-        k: int | None = None,
+        k: int | None = None, variant: str = "",
     ) -> Arm | None:  # fmt: skip
         """The arm of a placement with what is given and otherwise with what holds for the figure; None: not there."""
         wanted = (servers or self.servers, tree or self.tree)
         period_s, k = self.period_s if period_s is None else period_s, self.k if k is None else k
         for row in self.rows:
             arm = row.arm
-            if (arm.placement, arm.servers, arm.tree) != (placement, *wanted):
+            if (arm.placement, arm.variant, arm.servers, arm.tree) != (placement, variant, *wanted):
                 continue
             if arm.period_s in (None, period_s) and arm.k in (None, k):
                 return arm
@@ -246,7 +280,7 @@ class FigureResult(msgspec.Struct, frozen=True, kw_only=True):
         return next((ratio for ratio in self.ratios if ratio.own == own and ratio.other == other), None)
 
     def placements(self) -> list[str]:
-        """In the paper's order, then a researcher's own."""
+        """In the paper's order, then ours, then a researcher's own."""
         return list(dict.fromkeys(row.arm.placement for row in self.rows))
 
     def of(self, placement: str) -> Iterator[Row]:
@@ -276,6 +310,8 @@ class FigureData(msgspec.Struct, frozen=True, kw_only=True):
 
 def label(number: str, arm: Arm) -> str:
     """An arm's name in a figure: its placement and what the figure varies."""
+    if arm.variant:
+        return VARIANTS[arm.variant].says
     parts = [arm.placement]
     if number == "7" and arm.k is not None:
         parts.append(f"k = {arm.k}")
@@ -319,7 +355,7 @@ FIGURES: Mapping[str, Figure] = _paper_figures(
             number="6",
             title="Operator relocation on many network configurations",
             question="Does relocation help, is on-line relocation needed, and does global knowledge matter?",
-            sweep=Grid(placements=PLACEMENTS),
+            sweep=Grid(placements=(*PLACEMENTS, *OURS)),
             published=(
                 Published(own=BASELINE, value=101.2, accept=(101.2 * 0.85, 101.2 * 1.15)),
                 Published(own="one-shot", value=24.6),
@@ -388,7 +424,7 @@ FIGURES: Mapping[str, Figure] = _paper_figures(
             number="7",
             title="Local relocation with k more hosts to choose from",
             question="Does local relocation gain from random additional candidates?",
-            sweep=Grid(placements=(BASELINE, "local"), ks=KS),
+            sweep=Grid(placements=(BASELINE, "local", "thalweg"), ks=KS),
             claims=(
                 _claim(
                     "k-does-not-matter",
@@ -403,7 +439,7 @@ FIGURES: Mapping[str, Figure] = _paper_figures(
             number="8",
             title="From four to thirty-two servers",
             question="How do the results change with the number of data sources?",
-            sweep=Grid(placements=PLACEMENTS, servers=SERVERS),
+            sweep=Grid(placements=(*PLACEMENTS, "thalweg"), servers=SERVERS),
             claims=(
                 _claim(
                     "scales-over-one-shot",
@@ -435,7 +471,7 @@ FIGURES: Mapping[str, Figure] = _paper_figures(
             number="9",
             title="Global relocation every two minutes to every hour",
             question="How frequently should operators be relocated?",
-            sweep=Grid(placements=(BASELINE, "global"), periods_s=PERIODS_S),
+            sweep=Grid(placements=(BASELINE, "global", *OURS), periods_s=PERIODS_S, own_periods_s=SHORT_PERIODS_S),
             claims=(
                 _claim(
                     "five-to-ten-minutes",
@@ -450,11 +486,18 @@ FIGURES: Mapping[str, Figure] = _paper_figures(
             number="10",
             title="A complete binary tree against a left-deep one",
             question="Are some orders of combination more amenable to adaptation than others?",
-            sweep=Grid(placements=(BASELINE, "local", "global"), trees=("binary", "left-deep")),
+            sweep=Grid(placements=(BASELINE, "local", "global", "thalweg"), trees=("binary", "left-deep")),
             claims=(
                 _claim("binary-global", f"{_BINARY} (global)", _TREE_HOW, 5),
                 _claim("binary-local", f"{_BINARY} (local)", _TREE_HOW, 5),
             ),
+        ),
+        Figure(
+            number=ABLATION,
+            title="What each part of thalweg brings",
+            question="What do the shape, the cost, the period and knowing the links bring, and what is left to gain?",
+            sweep=Grid(placements=("global", *OURS), variants=tuple(VARIANTS)),
+            claims=(),
         ),
     ]
 )

@@ -9,13 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from thalweg.experiments.analysis import BASELINE
+from thalweg.experiments.figures.ablation import OURS_COLOUR, draw_ablation, height
 from thalweg.experiments.figures.claims import ERRORS, SAME, over_periods, over_servers, spread
 from thalweg.experiments.figures.definitions import (
+    ABLATION,
+    OURS,
     PERIODS_S,
     PLACEMENTS,
     FigureData,
@@ -40,8 +44,10 @@ PAPER: dict[str, Any] = {  # the mark of a published value
     "marker": "D", "color": "white", "markeredgecolor": INK, "markeredgewidth": 1.4, "markersize": 7,
     "linestyle": "none", "zorder": 5,
 }  # fmt: skip
-_TINTS = dict(zip(("global", "one-shot", "local", BASELINE), COLOURS, strict=False))
-_MORE = (*COLOURS[4:6], "#882255", "#997700", "#332288", "#555555")  # a researcher's own: none like the paper's
+_TINTS = dict(zip(("global", "one-shot", "local", BASELINE, "thalweg-once"), COLOURS, strict=False))
+_TINTS["thalweg"] = OURS_COLOUR
+_MORE = (COLOURS[5], "#997700", "#332288", "#555555")  # a researcher's own: none like the paper's and ours
+_BOUND: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (1, 1.5)), "zorder": 4}
 ACCEPTED = "#e4e4e4"
 PANELS = 4  # single comparisons of Fig. 6 and 10 side by side; of more placements the first are shown
 ROOM = 18  # characters of a placement's name in a picture
@@ -147,7 +153,7 @@ def _six(result: FigureResult) -> Figure:
 
     rows = {row.arm.placement: row for row in result.rows if row.arm.placement != BASELINE and row.speedup is not None}
     lead = "global" if "global" in rows else next(reversed(rows), None)
-    others = [name for name in rows if name != lead][:PANELS]
+    others = [name for name in rows if name not in (lead, "thalweg-once")][:PANELS]
     wide = max(2, len(others))
     figure = new_figure(max(10.0, 4.0 * wide), (8.5 if others else 4.1) + 0.25 * max(0, len(result.rows) - 4))
     _title(figure, result, _six_seen(result, lead))
@@ -169,9 +175,11 @@ def _six(result: FigureResult) -> Figure:
     _means(left, result)
     _medians(right, result)
     marks: list[Artist] = [Line2D([], [], label="the paper's", **PAPER)]
+    if any(row.bound_s is not None for row in result.rows):
+        marks.append(Line2D([], [], label="bound of all trees", **_BOUND))
     if any(one.accept is not None and not one.unit for one in result.comparisons):
         marks.append(Patch(color=ACCEPTED, label="accepted as the paper's"))
-    parts[-1].legend(handles=marks, loc="outside lower left", ncols=2)
+    parts[-1].legend(handles=marks, loc="outside lower left", ncols=3)
     return figure
 
 
@@ -187,13 +195,15 @@ def _six_seen(result: FigureResult, lead: str | None) -> str:
         for ratio in result.ratios
         if ratio.own.placement == lead and ratio.other.placement in PLACEMENTS
     ]
+    ours = result.ratio(result.arm("thalweg"), result.arm("global"))
     if lead is None or not told:
         return result.title
-    return f"The median configuration runs {_name(lead)} at {' and '.join(told)}"
+    own = "" if ours is None or lead != "global" else f", and thalweg at {ours.median.mean:.2f} × global"
+    return f"The median configuration runs {_name(lead)} at {' and '.join(told)}{own}"
 
 
 def _means(axes: Axes, result: FigureResult) -> None:
-    """Mean inter-arrival times with their spread between pools; a diamond where the paper has one."""
+    """Mean inter-arrival times with their spread between pools; a diamond where the paper has one, and the bound."""
     rows = [row for row in result.rows if row.interarrival_s is not None]
     paper = {one.name: one.paper for one in result.comparisons if one.unit == "s"}
     largest = 0.0
@@ -210,6 +220,9 @@ def _means(axes: Axes, result: FigureResult) -> None:
         )  # fmt: skip
         if row.arm.placement in paper:
             axes.plot(paper[row.arm.placement], y, **PAPER)
+    bounds = [row.bound_s.mean for row in rows if row.bound_s is not None]
+    if bounds:
+        axes.axvline(fmean(bounds), **_BOUND)
     axes.set_yticks(range(len(rows)), [_name(row.arm.placement) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, largest * 1.25)  # room for the numbers
@@ -220,14 +233,14 @@ def _means(axes: Axes, result: FigureResult) -> None:
 
 
 def _medians(axes: Axes, result: FigureResult) -> None:
-    """Medians over configurations of how much faster one placement is; what is accepted in grey."""
+    """Medians over configurations of how much faster global is than the paper's others, and others than global; what
+    is accepted in grey."""
     ratios = [
         ratio
         for ratio in result.ratios
-        if ratio.own.placement == "global"
+        if (ratio.own.placement == "global" and ratio.other.placement in PLACEMENTS)
         or (ratio.own.placement not in PLACEMENTS and ratio.other.placement == "global")
     ]
-    ratios = [ratio for ratio in ratios if ratio.own.placement == "global"] or ratios
     paper = {one.name: one for one in result.comparisons if not one.unit}
     if not ratios:
         axes.text(0.5, 0.5, "global was not compared", ha="center", color="#777777", transform=axes.transAxes)
@@ -239,7 +252,8 @@ def _medians(axes: Axes, result: FigureResult) -> None:
             low, high = published.accept
             axes.barh(y, high - low, 0.7, left=low, color=ACCEPTED, zorder=1)
         each = list(ratio.median.by_pool.values())
-        tint = _tint(result, ratio.other.placement)
+        other = ratio.own.placement if ratio.own.placement not in PLACEMENTS else ratio.other.placement
+        tint = _tint(result, other)
         if len(each) > 1:
             axes.plot(each, [y] * len(each), "|", color=tint, markersize=13, alpha=0.55)
         axes.plot(ratio.median.mean, y, "o", color=tint, markersize=8)
@@ -283,7 +297,8 @@ def _ten(result: FigureResult) -> Figure:
         if i == 0:
             axes.set_ylabel(f"speed-up over {BASELINE}\nwith the same tree (log scale)")
         ratio = result.ratio(binary.arm, left_deep.arm)
-        if ratio is not None and ratio.mean is not None and (name in PLACEMENTS[2:] or len(both) == 1):
+        told = name in (*PLACEMENTS[2:], "thalweg") or len(both) == 1
+        if ratio is not None and ratio.mean is not None and told:
             seen.append(f"{ratio.mean.mean:.2f} × left-deep for {_name(name)}")
     assert axes is not None
     _headroom(axes)
@@ -422,12 +437,14 @@ def _eight(result: FigureResult) -> Figure:
         _line(left, at, values, tint=_tint(result, name), name=_name(name), errors="deviation")
     left.axhline(1, color="#999999", linewidth=1, linestyle=(0, (1, 2)), label=BASELINE, zorder=1)
     left.set(title="Speed-up", ylabel=f"mean speed-up over {BASELINE}", ylim=(0, None))
-    bars = "bars: standard deviation between pools" if result.pools > 1 else None
-    left.legend(loc="upper left", title=bars, alignment="left", title_fontsize=9)
+    if result.pools > 1:
+        left.set_ylabel(f"mean speed-up over {BASELINE}\n(bars: standard deviation between pools)")
+    _legend_below(figure, left)
     lead = "global" if "global" in series else next(reversed(series), "global")
     shown = [name for name in series if name != lead]
     for i, other in enumerate(shown):
-        ratios = over_servers(result, lead, other)
+        above = other in OURS and lead == "global"  # what it is beside is what is told of it
+        ratios = over_servers(result, other, lead) if above else over_servers(result, lead, other)
         shift = 1 + 0.025 * (i - (len(shown) - 1) / 2)
         if ratios:
             at = [servers * shift for servers in ratios]
@@ -436,11 +453,11 @@ def _eight(result: FigureResult) -> Figure:
                 at,
                 list(ratios.values()),
                 tint=_tint(result, other),
-                name=f"over {_name(other)}",
+                name=f"{_name(other)} over {lead}" if above else f"{_name(lead)} over {_name(other)}",
                 errors="deviation",
             )
     right.axhline(1, color="#999999", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    right.set(title=f"{_name(lead)} over the others", ylabel="ratio of mean speed-ups")
+    right.set(title="One over another", ylabel="ratio of mean speed-ups")
     if shown:
         right.legend(loc="upper left")
     for axes in (left, right):
@@ -469,6 +486,9 @@ def _nine(result: FigureResult) -> Figure:
     known = over_periods(result)
     best = max(known, key=lambda period_s: known[period_s].mean) if len(known) > 1 else None
     seen = f"global is fastest with a period of {minutes(best)}" if best else result.title
+    known = over_periods(result, "thalweg")
+    if best and len(known) > 1:
+        seen += f", thalweg with {minutes(max(known, key=lambda period_s: known[period_s].mean))}"
     figure, left, right = _two_panels(result, seen)
     for axes in (left, right):
         axes.axvspan(5, 10, color="#eeeeee", zorder=0, label="the paper's best" if axes is left else None)
@@ -485,10 +505,21 @@ def _nine(result: FigureResult) -> Figure:
     return figure
 
 
+def _ablation(result: FigureResult) -> Figure:
+    arm = result.arm("thalweg")
+    ours = None if arm is None else result.row(arm).of_global
+    seen = result.title if ours is None else f"thalweg takes {ours.mean:.2f} of global's time between images"
+    figure = new_figure(13.5, height(result))
+    _title(figure, result, seen)
+    draw_ablation(figure, result)
+    return figure
+
+
 _DRAWN: Mapping[str, Callable[[FigureResult], Figure]] = {
     "6": _six,
     "7": _seven,
     "8": _eight,
     "9": _nine,
     "10": _ten,
+    ABLATION: _ablation,
 }

@@ -10,36 +10,56 @@ from rich.table import Table
 from rich.text import Text
 
 from thalweg.experiments.analysis import BASELINE, natural
+from thalweg.experiments.figures.ablation import ablation_cells, gap_cells
 from thalweg.experiments.figures.claims import spread
-from thalweg.experiments.figures.definitions import PLACEMENTS, FigureData, FigureResult, Pooled, Ratio, Verdict, label
+from thalweg.experiments.figures.definitions import (
+    ABLATION,
+    OURS,
+    PLACEMENTS,
+    FigureData,
+    FigureResult,
+    Pooled,
+    Ratio,
+    Row,
+    Verdict,
+    label,
+)
 from thalweg.experiments.tables import NONE
 
 
 def cells(result: FigureResult) -> tuple[list[str], list[list[str]]]:
     """Heads and rows of a figure's table, as text: ours and, where it is published, the paper's."""
+    if result.figure == ABLATION:
+        return ablation_cells(result)
     paper = {one.name: one for one in result.comparisons}
     times = any(one.unit == "s" for one in result.comparisons)
-    heads = ["placement", "runs", "mean s", *(["paper s", "ratio"] if times else []), "speed-up", "median", "moves"]
+    beside_global = any(row.of_global is not None for row in result.rows)
+    heads = ["placement", "runs", "mean s", *(["paper"] if times else []), *(["of global"] if beside_global else [])]
+    heads += ["speed-up", "median", "moves"]
     made = []
     for row in result.rows:
         of = paper.get(row.label) if times else None
-        beside = [
-            NONE if of is None else f"{of.paper:g}",
-            NONE if of is None or of.ratio is None else f"{of.ratio:.2f}",
-        ]
         runs = f"{row.runs - row.failed}/{row.runs + row.missing}" if row.failed or row.missing else str(row.runs)
         made.append(
             [
                 row.label,
                 runs,
                 _text(row.interarrival_s, 1),
-                *(beside if times else []),
+                *([NONE if of is None else f"{of.paper:g}"] if times else []),
+                *([NONE if row.of_global is None else f"{row.of_global.mean:.2f}"] if beside_global else []),
                 "1" if row.arm.placement == BASELINE and row.speedup else _text(row.speedup, 2),
                 NONE if row.median_speedup is None else f"{row.median_speedup.mean:.2f}",
-                NONE if row.relocations is None else f"{row.relocations.mean:.1f}",
+                _moves(row),
             ]
         )
     return heads, made
+
+
+def _moves(row: Row) -> str:
+    """How many operators moved in a run, or how often it took another tree."""
+    if row.reshapings is not None and row.reshapings.mean > 0 and row.arm.placement not in PLACEMENTS:
+        return f"{row.reshapings.mean:.1f}*"
+    return NONE if row.relocations is None else f"{row.relocations.mean:.1f}"
 
 
 def ratio_cells(result: FigureResult) -> tuple[list[str], list[list[str]]]:
@@ -48,7 +68,7 @@ def ratio_cells(result: FigureResult) -> tuple[list[str], list[list[str]]]:
     paper = {one.name: one for one in result.comparisons if not one.unit}
     heads = ["own over other", "median", *(["paper"] if paper else []), "of means", "faster on", "as fast on"]
     made = []
-    for ratio in result.ratios:
+    for ratio in result.ratios if result.figure != ABLATION else ():
         if result.figure in ("6", "8") and not _told(ratio):
             continue
         name = pair_label(result.figure, ratio)
@@ -67,11 +87,14 @@ def ratio_cells(result: FigureResult) -> tuple[list[str], list[list[str]]]:
 
 
 def _told(ratio: Ratio) -> bool:
-    """Global over the paper's others, and a researcher's own over the paper's and, once, over each other."""
+    """Global over the paper's others, ours and a researcher's own over the paper's, a researcher's own over ours and,
+    once, over each other."""
     own, other = ratio.own.placement, ratio.other.placement
     if other in PLACEMENTS:
         return own == "global" or own not in PLACEMENTS
-    return own not in PLACEMENTS and natural(own) < natural(other)
+    if other in OURS:  # a researcher's own over ours
+        return own not in (*PLACEMENTS, *OURS) or (own, other) == ("thalweg", "thalweg-once")
+    return own not in (*PLACEMENTS, *OURS) and natural(own) < natural(other)
 
 
 def pair_label(number: str, ratio: Ratio) -> str:
@@ -106,7 +129,8 @@ def table(result: FigureResult) -> Table:
 def heading(result: FigureResult) -> str:
     """Which figure on which pools: ``Fig. 6, 10 pools paper, 300 configurations``."""
     pools = f"{result.pools} pools {result.pool}" if result.pools > 1 else f"one pool {result.pool}"
-    return f"Fig. {result.figure}, {pools}, {result.expected} configuration{'s' * (result.expected != 1)}"
+    name = "Ablation" if result.figure == ABLATION else f"Fig. {result.figure}"
+    return f"{name}, {pools}, {result.expected} configuration{'s' * (result.expected != 1)}"
 
 
 def lines(result: FigureResult) -> list[str]:
@@ -129,6 +153,8 @@ def print_figures(data: FigureData, console: Console | None = None) -> None:
         heads, rows = ratio_cells(result)
         if rows:
             console.print(_rich("on the same configurations", heads, rows))
+        if result.figure == ABLATION:
+            console.print(_rich("what the gap to the bound is made of", *gap_cells(result)))
         for verdict in result.verdicts:
             console.print(Text(verdict_line(verdict), styles[verdict.verdict]), soft_wrap=True)
         for note in result.notes:
@@ -143,6 +169,8 @@ def print_figures(data: FigureData, console: Console | None = None) -> None:
     feet = ["±: standard deviation between pools"] if any(result.pools > 1 for result in data.results) else []
     if any(result.verdicts for result in data.results):
         feet.append("how each claim is decided: thalweg report, or figures.json")
+    if any(cell.endswith("*") for result in data.results for row in cells(result)[1] for cell in row):
+        feet.append("*: other trees that were taken, instead of operators that moved")
     if feet:
         console.print(Text("; ".join(feet), "dim"), soft_wrap=True)
 

@@ -221,6 +221,7 @@ svg .client { stroke: var(--ink); stroke-width: 2; }
 svg .hit { fill: none; stroke: var(--bad); stroke-width: 1.6; stroke-dasharray: 3 2; }
 svg .moved { stroke: var(--ink); stroke-width: 2; }
 svg .axis { stroke: var(--line); } svg .mark { stroke: var(--bad); stroke-dasharray: 4 3; }
+svg .turn { stroke: var(--ink); stroke-dasharray: 1 2; }
 svg .name { fill: var(--ink); font-size: 11px; } svg .bar { font-size: 10px; }
 .strip { overflow-x: auto; margin: .8rem 0; } .strip svg { min-width: 40rem; width: 100%; height: auto; }
 details { margin: .8rem 0; } summary { cursor: pointer; font-weight: 600; }

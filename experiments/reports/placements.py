@@ -20,6 +20,7 @@ from thalweg.experiments.moves import Move
 from thalweg.experiments.plots import CLIENT_COLOUR, COLOURS, HOST_COLOURS, SHORT_S, readable_on, stays_of
 from thalweg.experiments.reports.html import esc
 from thalweg.experiments.tables import seconds, size
+from thalweg.experiments.trees import Change, Life, lives
 from thalweg.middleware.dataflow import TREES, Code
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.network_view import Link
@@ -38,13 +39,19 @@ _LETTER = 5.4  # mean width of a letter in a host's box
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """A placement from ``at_s`` until ``until_s``, what had just moved, and the bytes links carried in that time."""
+    """A placement from ``at_s`` until ``until_s``, what had just moved, and the bytes links carried in that time.
+
+    ``inputs``: of every operator and the sink, where the tree is another than the run's; ``changes``: how often it
+    had just changed.
+    """
 
     at_s: float
     until_s: float
     placement: dict[str, str]
     moved: tuple[str, ...] = ()
     carried: dict[Link, int] = {}
+    inputs: dict[str, list[str]] = {}
+    changes: int = 0
 
 
 class Befell(msgspec.Struct, frozen=True):
@@ -63,7 +70,7 @@ class Course(msgspec.Struct, frozen=True):
     """One placement of a run: where everything was at first, its moves, when it ended, and what links carried.
 
     ``transfers``: when (emulated seconds), from, to, how many bytes; only between different hosts. ``inputs``: of every
-    operator and the sink, where the planner gave the tree a shape of its own.
+    operator and the sink, where the planner gave the tree a shape of its own. ``changes``: of the tree.
     """
 
     name: str
@@ -73,13 +80,23 @@ class Course(msgspec.Struct, frozen=True):
     transfers: list[tuple[float, str, str, int]]
     befell: list[Befell] = []
     inputs: dict[str, list[str]] = {}
+    changes: list[Change] = []
 
     @property
     def operators(self) -> list[str]:
-        """The nodes that may move or did: all but sources at their hosts and the sink."""
-        moved = {move.node for move in self.moves}
+        """The nodes that may move or did, of the tree at first: all but sources at their hosts and the sink."""
+        moved = {move.node for move in self.moves} - {name for change in self.changed for name in change.operators}
         own = {node for node, host in self.start.items() if node not in (f"source@{host}", "sink")}
         return sorted(own | moved, key=natural)
+
+    @property
+    def changed(self) -> list[Change]:
+        """The changes of the tree that came about."""
+        return [change for change in self.changes if change.changed]
+
+    def lives(self) -> list[Life]:
+        """The operators there were, and from when until when."""
+        return lives(self.operators, self.start, self.changed, self.end_s)
 
     @property
     def client(self) -> str:
@@ -89,6 +106,7 @@ class Course(msgspec.Struct, frozen=True):
         """Every host that something was at, came to, or was sent between."""
         ends = {host for move in self.moves for host in (move.source, move.target)}
         ends |= {host for _, source, target, _ in self.transfers for host in (source, target)}
+        ends |= {host for change in self.changed for host in change.hosts.values()}
         return set(self.start.values()) | ends
 
 
@@ -98,25 +116,48 @@ class Course(msgspec.Struct, frozen=True):
 def frames(course: Course) -> list[Frame]:
     """Every placement there was, in the order of time, with what was carried during it."""
     limit_s = TOGETHER * course.end_s
-    changes: list[tuple[float, float, list[Move]]] = []  # from, until, what moved
-    for move in sorted((move for move in course.moves if move.moved), key=lambda move: move.settled_s):
-        if changes and move.settled_s - changes[-1][0] <= limit_s:
-            changes[-1] = (changes[-1][0], move.settled_s, [*changes[-1][2], move])
+    moves = [move for move in course.moves if move.moved]
+    events: list[Move | Change] = sorted([*moves, *course.changed], key=_when)
+    together: list[list[Move | Change]] = []
+    for each in events:
+        if together and _when(each) - _when(together[-1][0]) <= limit_s:
+            together[-1].append(each)
         else:
-            changes.append((move.settled_s, move.settled_s, [move]))
-    placement, begins_s = dict(course.start), 0.0
-    moved: tuple[str, ...] = ()
+            together.append([each])
+    now = Frame(0.0, 0.0, dict(course.start), inputs=course.inputs)
     found: list[Frame] = []
-    for _, until_s, some in changes:
-        found.append(Frame(begins_s, until_s, placement, moved))
-        placement = placement | {move.node: move.target for move in some}
-        moved, begins_s = tuple(dict.fromkeys(move.node for move in some)), until_s
-    found.append(Frame(begins_s, max(begins_s, course.end_s), placement, moved))
+    for some in together:
+        until_s = _when(some[-1])
+        found.append(msgspec.structs.replace(now, until_s=until_s))
+        now = _after(now, some, until_s)
+    found.append(msgspec.structs.replace(now, until_s=max(now.at_s, course.end_s)))
     starts = [frame.at_s for frame in found]
     carried: list[dict[Link, int]] = [defaultdict(int) for _ in found]
     for at_s, source, target, size_bytes in course.transfers:
         carried[max(0, bisect_right(starts, at_s) - 1)][source, target] += size_bytes
     return [msgspec.structs.replace(frame, carried=dict(own)) for frame, own in zip(found, carried, strict=True)]
+
+
+def _when(event: Move | Change) -> float:
+    return event.settled_s if isinstance(event, Move) else event.at_s
+
+
+def _after(frame: Frame, events: Sequence[Move | Change], at_s: float) -> Frame:
+    """The frame that begins with these events."""
+    placement, inputs, moved = dict(frame.placement), frame.inputs, []
+    for event in events:
+        if isinstance(event, Move):
+            placement[event.node] = event.target
+            moved.append(event.node)
+        else:
+            operators = event.operators
+            others = [name for name in placement if name in event.inputs or f"source@{placement[name]}" == name]
+            moved += [name for name in operators if name not in placement]
+            placement = {name: placement[name] for name in others} | operators
+            inputs = event.inputs
+    moved = [name for name in dict.fromkeys(moved) if name in placement]
+    changes = sum(isinstance(event, Change) for event in events)
+    return Frame(at_s, at_s, placement, tuple(moved), inputs=inputs, changes=changes)
 
 
 def choose(found: Sequence[Frame], most: int = FRAMES) -> list[Frame]:
@@ -126,8 +167,10 @@ def choose(found: Sequence[Frame], most: int = FRAMES) -> list[Frame]:
     picked = [round(i * (len(found) - 1) / (most - 1)) for i in range(most)]
     chosen = [found[0]]
     for before, now in itertools.pairwise(picked):
-        moved = (node for frame in found[before + 1 : now + 1] for node in frame.moved)
-        chosen.append(msgspec.structs.replace(found[now], moved=tuple(dict.fromkeys(moved))))
+        since = found[before + 1 : now + 1]
+        changes = sum(frame.changes for frame in since)
+        moved = (node for frame in since for node in frame.moved if not changes or node in found[now].placement)
+        chosen.append(msgspec.structs.replace(found[now], moved=tuple(dict.fromkeys(moved)), changes=changes))
     return chosen
 
 
@@ -153,7 +196,8 @@ def host_colours(courses: Iterable[Course], hosts: Iterable[str]) -> dict[str, s
     for course in courses:
         clients.add(course.client)
         everything |= course.hosts()
-        if course.moves:
+        if course.moves or course.changed:
+            involved |= {life.host for life in course.lives() if life.host is not None}
             involved |= {course.start[node] for node in course.operators if node in course.start}
             involved |= {host for move in course.moves for host in (move.source, move.target)[: 1 + move.moved]}
     servers = sorted(involved - clients, key=natural) + sorted(everything - involved - clients, key=natural)
@@ -194,10 +238,14 @@ class Drawing:
         tree: object = None,
     ) -> None:
         self.course, self.shown, self.tints = course, shown, tints
-        self.operators = course.operators
-        self.short, self.dots = short_names(self.operators), operator_colours(self.operators)
-        own = [(producer, node) for node, producers in course.inputs.items() for producer in producers]
-        self.edges = own or tree_edges(tree, course.start)
+        if course.changed:  # an operator is told by its row in the strip
+            rows = {life.node: f"{life.row + 1}" for life in course.lives()}
+            self.operators, self.short = list(rows), rows
+            self.dots = {name: COLOURS[(int(row) - 1) % len(COLOURS)] for name, row in rows.items()}
+        else:
+            self.operators = course.operators
+            self.short, self.dots = short_names(self.operators), operator_colours(self.operators)
+        self.edges = tree_edges(tree, course.start)
         servers = sorted({*hosts, *course.hosts()} - {course.client}, key=natural)
         self.hosts = [course.client, *servers]
         self.crowded = len(self.hosts) > NAMED
@@ -234,9 +282,10 @@ class Drawing:
 
     def _links(self, frame: Frame) -> list[str]:
         busiest = max(frame.carried.values(), default=0)
+        own = [(producer, node) for node, producers in frame.inputs.items() for producer in producers]
         wanted = {
             (frame.placement[a], frame.placement[b])
-            for a, b in self.edges
+            for a, b in own or self.edges
             if a in frame.placement and b in frame.placement
         }
         idle = {link for link in wanted if link[0] != link[1] and not frame.carried.get(link)}
@@ -317,8 +366,11 @@ class Drawing:
         return parts
 
     def caption(self, frame: Frame) -> str:
-        """When, and what had moved."""
+        """When, and what had moved, or how often the tree had changed."""
         begins, ends = (time_text(at_s, self.course.end_s) for at_s in (frame.at_s, frame.until_s))
+        if frame.changes:
+            told = "another tree" if frame.changes == 1 else f"the tree changed {frame.changes} times"
+            return f"{begins.split()[0]} to {ends}: {told}"
         if not frame.moved:
             return f"start, until {ends}"
         named = [f"{node} → {frame.placement[node]}" for node in frame.moved[:3]]
@@ -358,8 +410,8 @@ def _figure(svg: str, caption: str) -> str:
 
 
 def _key(made: Drawing) -> str:
-    """Which dot is which operator; of very many it is told by pointing at them."""
-    if not 0 < len(made.operators) <= NAMED:
+    """Which dot is which operator; of very many, or where the tree changes, it is told by pointing at them."""
+    if made.course.changed or not 0 < len(made.operators) <= NAMED:
         return ""
     dots = (
         f'<span><i class="dot" style="background:{made.dots[name]}"></i>'
@@ -376,10 +428,14 @@ _LEFT, _WIDE, _ROW_H = 76.0, 960.0, 22.0
 
 
 def strip(course: Course, tints: Mapping[str, str]) -> str:
-    """One row an operator, coloured by its host; gaps are moves."""
-    operators, end_s = course.operators, max(course.end_s, 1e-9)
+    """One row an operator, coloured by its host; gaps are moves.
+
+    Where the tree changes (a line), those that appear take over the rows of those that disappear.
+    """
+    found, end_s = course.lives(), max(course.end_s, 1e-9)
     scale = (_WIDE - _LEFT - 12) / end_s
-    high = len(operators) * _ROW_H + 26
+    labels = {life.row: f"{life.row + 1}" if course.changed else life.node for life in found}
+    high = len(labels) * _ROW_H + 26
     what = f"Where each operator of {course.name} was over the emulated time"
     parts = [f'<svg viewBox="0 0 {_n(_WIDE)} {_n(high)}" role="img" aria-label="{esc(what)}">']
     for at in ticks(end_s / (60 if end_s > SHORT_S else 1)):
@@ -387,15 +443,19 @@ def strip(course: Course, tints: Mapping[str, str]) -> str:
         text = f"{at:g}" + ((" min" if end_s > SHORT_S else " s") if at == 0 else "")
         parts.append(f'<line class="axis" x1="{_n(x)}" x2="{_n(x)}" y1="0" y2="{_n(high - 22)}"/>')
         parts.append(f'<text class="name" x="{_n(x)}" y="{_n(high - 8)}" text-anchor="middle">{esc(text)}</text>')
-    rows = {
-        node: stays_of([m for m in course.moves if m.node == node], course.start.get(node), end_s) for node in operators
+    for row, name in labels.items():
+        label, y = name if len(name) <= 10 else name[:9] + "…", _n(row * _ROW_H + 15)
+        parts.append(f'<text class="name" x="{_n(_LEFT - 6)}" y="{y}" text-anchor="end">{esc(label)}</text>')
+    stays = {
+        life.node: stays_of(
+            [move for move in course.moves if move.node == life.node], life.host, life.died_s, life.born_s
+        )
+        for life in found
     }
-    told = sum(map(len, rows.values())) <= TALLIED
-    for y, node in enumerate(operators):
-        top = y * _ROW_H + 3
-        label = node if len(node) <= 10 else node[:9] + "…"
-        parts.append(f'<text class="name" x="{_n(_LEFT - 6)}" y="{_n(top + 12)}" text-anchor="end">{esc(label)}</text>')
-        for begin_s, until_s, host in rows[node]:
+    told = sum(map(len, stays.values())) <= TALLIED
+    for life in found:
+        node, top = life.node, life.row * _ROW_H + 3
+        for begin_s, until_s, host in stays[node]:
             x, width = _LEFT + begin_s * scale, (until_s - begin_s) * scale
             tint = tints.get(host, CLIENT_COLOUR)
             bar = f'x="{_n(x)}" y="{_n(top)}" width="{_n(max(width, 0.5))}" height="{_n(_ROW_H - 6)}" fill="{tint}"'
@@ -408,6 +468,11 @@ def strip(course: Course, tints: Mapping[str, str]) -> str:
                 style = f"fill:{readable_on(tint)}"
                 place = f'x="{_n(x + width / 2)}" y="{_n(top + 11.5)}"'
                 parts.append(f'<text class="bar" {place} text-anchor="middle" style="{style}">{esc(host)}</text>')
+    for change in course.changed:
+        if 0 < change.at_s < end_s:
+            across = _n(_LEFT + change.at_s * scale)
+            title = f"<title>another tree, {time_text(change.at_s, end_s)}</title>"
+            parts.append(f'<line class="turn" x1="{across}" x2="{across}" y1="0" y2="{_n(high - 22)}">{title}</line>')
     for one in course.befell:
         for at_s in (one.at_s, one.until_s):
             if 0 < at_s < end_s:

@@ -32,13 +32,16 @@ from thalweg.experiments.reports.html import (
 )
 from thalweg.experiments.reports.placements import HINT, Befell, Course, drawings, host_colours, still, strip
 from thalweg.experiments.tables import (
+    changes_table,
     estimates_lines,
     handovers_table,
     links_line,
     monitor_line,
     moves_table,
     run_table,
+    trees_table,
 )
+from thalweg.experiments.trees import Change, read_changes
 from thalweg.middleware.errors import UsageError
 
 PICTURES = 6  # composites shown of a placement
@@ -70,11 +73,12 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What the page needs of a run's records besides its summary; ``moves`` are the summary's, by time."""
+    """What the page needs of a run's records besides its summary; ``moves``, ``changes`` (of trees) are by time."""
 
     courses: dict[str, Course]
     proofs: dict[tuple[str, str], Proof]
     moves: list[Move]
+    changes: list[Change] = []
 
 
 class _Detail(msgspec.Struct):
@@ -119,15 +123,16 @@ def read_run(folder: Path, info: RunInfo) -> Told:
             befell[name].append(Befell(host, detail.at_s, detail.until_s, detail.scenario))
         elif kind == "proof" and peer is not None and detail.asked_bps is not None:
             proofs[host, peer] = Proof(detail.asked_bps, value or 0.0)
-    moves = read_moves(folder)
+    moves, changes = read_moves(folder), read_changes(folder)
     courses = {}
     for name in dict.fromkeys([*info.placements, *start]):
         own = [move for move in moves if move.placement == name]
-        last_s = max([end_s[name], *(move.settled_s for move in own)])
+        grown = [change for change in changes if change.placement == name]
+        last_s = max([end_s[name], *(move.settled_s for move in own), *(change.at_s for change in grown)])
         if name in start or own:
-            given = start.get(name, {}), own, last_s, transfers[name], befell[name], inputs.get(name, {})
+            given = start.get(name, {}), own, last_s, transfers[name], befell[name], inputs.get(name, {}), grown
             courses[name] = Course(name, *given)
-    return Told(courses, proofs, moves)
+    return Told(courses, proofs, moves, changes)
 
 
 def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, room: Room, anchor: str) -> str:
@@ -139,10 +144,13 @@ def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, ro
     parts.append(bullets(_notes(folder, info, summary)))
     if any(row.relocations or row.stayed for row in summary.placements.values()):
         parts.append(from_rich(moves_table(summary), "Moves: pauses in emulated seconds, state that travelled"))
+    if any(row.reshapes or row.unshaped for row in summary.placements.values()):
+        parts.append(from_rich(trees_table(summary), "Changes of the tree: pauses in emulated seconds"))
     parts.append(_plots(folder, info, room))
     parts.append(_placements(info, told))
     parts.append(_proofs(told.proofs, summary))
     parts.append(_moves(folder, summary, told.moves))
+    parts.append(_trees(folder, summary, told.changes))
     parts.append(_pictures(folder, info, room))
     if room.left_out > left_out:
         text = f"{room.left_out - left_out} pictures were left out to keep the page small; they are in {folder}"
@@ -243,15 +251,18 @@ def _placements(info: RunInfo, told: Told) -> str:
     tints = host_colours(told.courses.values(), info.hosts)
     tree = info.config.get("tree")
     parts = ["<h3>Placements over time</h3>", f'<p class="hint">{esc(HINT)}</p>']
-    stayed = [course for course in known if not course.moves]
+    stayed = [course for course in known if not course.moves and not course.changed]
     if stayed:
         parts.append("<h4>Operators stay</h4>" + still(stayed, info.hosts, tints, tree))
     for name, course in told.courses.items():
         if not course.start:
             parts.append(f'<p class="soft">{esc(name)}: its records do not say where operators began.</p>')
-        elif course.moves:
-            moved = sum(move.moved for move in course.moves)
-            parts.append(f"<h4>{esc(name)}: {moved} moved, {len(course.moves) - moved} stayed</h4>")
+        elif course.moves or course.changed:
+            moved, turns = sum(move.moved for move in course.moves), len(course.changed)
+            title = [f"the tree changed {turns} time{'s' * (turns > 1)}"] if turns else []
+            if course.moves:
+                title.append(f"{moved} moved, {len(course.moves) - moved} stayed")
+            parts.append(f"<h4>{esc(name)}: {'; '.join(title)}</h4>")
             parts += [drawings(course, info.hosts, tints, tree), strip(course, tints)]
     return "\n".join(parts)
 
@@ -329,6 +340,20 @@ def _moves(folder: Path, summary: RunSummary, moves: Sequence[Move]) -> str:
             made += f'<p class="soft">{esc(more)}</p>'
         parts.append(made if len(own) <= UNFOLDED else folded(f"{label}: {len(own)} handovers", made))
     return "<h3>Moves</h3>" + "\n".join(parts) if parts else ""
+
+
+def _trees(folder: Path, summary: RunSummary, changes: Sequence[Change]) -> str:
+    parts = []
+    for label in summary.placements:
+        own = [change for change in changes if change.placement == label]
+        if not own:
+            continue
+        made = from_rich(changes_table(f"{label}: how the tree changed, emulated seconds", own[:LISTED]))
+        if len(own) > LISTED:
+            more = f"{len(own) - LISTED} more: thalweg analyze {folder} --moves"
+            made += f'<p class="soft">{esc(more)}</p>'
+        parts.append(made if len(own) <= UNFOLDED else folded(f"{label}: {len(own)} changes of the tree", made))
+    return "<h3>Changes of the tree</h3>" + "\n".join(parts) if parts else ""
 
 
 # --- pictures ---------------------------------------------------------------------------------------

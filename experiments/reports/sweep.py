@@ -9,8 +9,9 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from thalweg.experiments.figures.ablation import gap_cells
 from thalweg.experiments.figures.aggregation import FIGURES_JSON, aggregate, load_figures
-from thalweg.experiments.figures.definitions import FigureData, FigureResult, Verdict
+from thalweg.experiments.figures.definitions import ABLATION, FigureData, FigureResult, Verdict
 from thalweg.experiments.figures.tables import cells, comparison_cells, heading, ratio_cells
 from thalweg.experiments.reports.html import (
     Room,
@@ -95,10 +96,12 @@ def _figure(result: FigureResult, png: bytes | None, room: Room) -> str:
     if png is not None and room.take(encoded_bytes(len(png))):
         alt = f"Figure {result.figure}: {result.title}, pool {result.pool}"
         parts.append(f'<div class="sheet">{picture(png, "png", alt)}</div>')
-    parts.append(_cells("Ours beside the paper's", *cells(result)))
+    caption = "thalweg with one thing changed" if result.figure == ABLATION else "Ours beside the paper's"
+    parts.append(_cells(caption, *cells(result)))
     for caption, (heads, rows) in (
         ("Published values", comparison_cells(result)),
         ("On the same configurations: how many times as fast", ratio_cells(result)),
+        ("What the gap to the bound is made of", gap_cells(result) if result.figure == ABLATION else ([], [])),
     ):
         if rows:
             parts.append(_cells(caption, heads, rows))

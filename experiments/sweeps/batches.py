@@ -58,7 +58,8 @@ class Pace:
 
 
 def _kind(simulation: Simulation) -> tuple[object, ...]:
-    return simulation.placement, simulation.servers, simulation.images, simulation.tree
+    one = simulation
+    return one.placement, one.variant, one.servers, one.images, one.tree, one.period_s
 
 
 def simulate_all(

@@ -1,12 +1,13 @@
 """One trial of a fault plan: a small run in virtual time that the plan's seed draws, and what became of it.
 
 The seed draws hosts, links, a tree, a placement, how operators move, and with what state. Operators count what they
-have combined and every output says so: a state that was lost, doubled or mixed up shows in what is delivered. A trial
-is
+have combined and every output says so: a state that was lost, doubled or mixed up shows in what is delivered. Operators
+with states that merge remember all that they have ever been given; what came with an odd partition they show from the
+next one on only, so that for a while nobody else has it. A trial is
 
 - *delivered*: all partitions, once, in order, with the right contents;
-- *ended*: with one line that names a host which the plan has crashed or cut off from the client for long; what was
-  delivered before is right;
+- *ended*: with one line that names a host which the plan has crashed or cut off from the client for long, or two
+  hosts between which it has cut a way for long; what was delivered before is right;
 - *abandoned*: the plan has crashed the client itself; what was delivered before is right;
 - *failed*: anything else. Also when, afterwards, a host that is up still knows of the run, or a relocation that began
   has come to anything but one "moved" or "stayed".
@@ -16,8 +17,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import zlib
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any, Literal
 
@@ -29,7 +31,14 @@ from thalweg.emulation.traces import BandwidthTrace
 from thalweg.emulation.virtual_links import LinkRate
 from thalweg.emulation.virtual_world import Made, NodeCode, WorldConfig
 from thalweg.middleware import events as e
-from thalweg.middleware.adaptation import Adaptation, GlobalMoves, LocalCost, LocalMoves, RandomMoves
+from thalweg.middleware.adaptation import (
+    Adaptation,
+    GlobalMoves,
+    LocalCost,
+    LocalMoves,
+    RandomMoves,
+    RandomReshapes,
+)
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.monitor import MonitorConfig
@@ -41,6 +50,11 @@ from thalweg.middleware.planning.search import Search
 from thalweg.middleware.run_state import CoreConfig
 
 CLIENT = "client"
+FREE = Code("free")  # of operators that combine in any order and grouping
+MERGING = Code("seen")  # of such that remember, and merge what they do
+RESHAPED = (2, 3)  # of every six seeds: in their trials most operators are free, and the tree changes at random
+MERGED = (3, 8)  # of every twelve, among these: the free operators have state
+STATES = (1, 1, 18_000, 300_000)  # bytes: inline; bulk in one piece; bulk in several, let in only where it is wanted
 ABOUT_S = 25.0  # of most runs; with faults they take longer
 LIMITS = CoreConfig(
     retry_max_s=2.0,
@@ -53,6 +67,7 @@ LIMITS = CoreConfig(
     monitor=MonitorConfig(probe_train=False),
 )
 LONG_CUT_S = LIMITS.liveness_s / 2  # the weather, and what else is cut, can make it the rest
+LONG_SILENCE_S = LIMITS.lease_s / 2  # the same between two hosts of which neither is the client
 PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0  # by then a run has ended that is to end
 STARTUP_S, DISK_S = 0.005, 0.01
 
@@ -78,7 +93,8 @@ class Trial(msgspec.Struct, frozen=True):
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a trial. ``kind`` and ``what`` say how it failed, or why it ended.
 
-    ``moves`` counts relocations by outcome and protocol, ``faults`` what went wrong by kind.
+    ``moves`` counts relocations by outcome and protocol, ``shapes`` changes of the tree by outcome, ``faults`` what
+    went wrong by kind.
     """
 
     seed: int
@@ -91,6 +107,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     duplicate: int = 0
     out_of_order: int = 0
     moves: dict[str, int] = {}
+    shapes: dict[str, int] = {}
     faults: dict[str, int] = {}
     events: int = 0
     digest: str = ""
@@ -104,9 +121,13 @@ def draw_trial(seed: int) -> Trial:
     dice = Random(f"{seed} trial")
     hosts = (*(f"h{i}" for i in range(1, dice.randint(3, 6))), CLIENT)
     dataflow = _draw_tree(dice, hosts)
-    states = (1, 1, 18_000, 300_000)  # inline; bulk in one piece; bulk in several, let in only where it is wanted
+    reshaped = seed % 6 in RESHAPED
+    trees = Random(f"{seed} trees")
+    if reshaped:
+        code = MERGING if seed % 12 in MERGED else FREE
+        dataflow = Dataflow(tuple(_freed(trees, node, code) for node in dataflow.nodes))
     sizes = {name: int(10 ** dice.uniform(3.3, 5)) for name in dataflow.sources}
-    sizes |= {name: dice.choice(states) for name in dataflow.operators}
+    sizes |= {name: dice.choice(STATES) for name in dataflow.operators}
     placement = {node.name: node.pinned or dice.choice(hosts) for node in dataflow.nodes}
     placement[dataflow.sink] = CLIENT
     partitions = dice.randint(15, 45)
@@ -116,7 +137,7 @@ def draw_trial(seed: int) -> Trial:
         links={(a, b): _draw_link(dice, f"{a} {b}") for a, b in itertools.permutations(hosts, 2)},
         dataflow=dataflow,
         placement=placement,
-        adaptation=_draw_adaptation(dice, seed),
+        adaptation=_reshaping(trees, seed) if reshaped else _draw_adaptation(dice, seed),
         partitions=10**6 if ends else partitions,
         length=partitions if ends else 10**6,
         sizes=sizes,
@@ -146,6 +167,15 @@ def _draw_link(dice: Random, name: str) -> LinkRate:
     return BandwidthTrace(name, np.arange(8, dtype=np.float64) * dice.uniform(2.0, 12.0), rates)
 
 
+def _freed(dice: Random, node: Node, code: Code) -> Node:
+    free = node.kind == "operator" and dice.random() < 0.8
+    return msgspec.structs.replace(node, code=code) if free else node
+
+
+def _reshaping(dice: Random, seed: int) -> Adaptation:
+    return RandomReshapes(1000, dice.choice([0, 1000]), seed)
+
+
 def _draw_adaptation(dice: Random, seed: int) -> Adaptation:
     """Moves that make little sense, as there is more of them, or those of either way of deciding."""
     kind = dice.random()
@@ -171,38 +201,101 @@ def drawn_plan(seed: int) -> FaultPlan:
 # --- what runs inside nodes ---------------------------------------------------------------------------
 
 
-def content(dataflow: Dataflow, name: str, index: int) -> Any:
+Known = dict[tuple[str, int], Any]
+
+
+def content(dataflow: Dataflow, name: str, index: int, known: Known) -> Any:
     """What partition ``index`` of a node has to be: all that it was combined from, in order.
 
-    The third element is how many partitions an operator had combined before.
+    The third element is how many partitions an operator had combined before. ``known``: what was asked for before.
     """
-    node = dataflow.by_name[name]
-    before = index if node.kind == "operator" else 0
-    return (name, index, before, *(content(dataflow, producer, index) for producer in node.inputs))
+    if (name, index) not in known:
+        node = dataflow.by_name[name]
+        if node.code == MERGING:
+            known[name, index] = shown(index, _given(dataflow, name, index, known))
+        else:
+            inputs = tuple(content(dataflow, producer, index, known) for producer in node.inputs)
+            before = index if node.kind == "operator" else 0
+            known[name, index] = mixed(index, inputs) if node.code == FREE else (name, index, before, *inputs)
+    return known[name, index]
+
+
+def _given(dataflow: Dataflow, name: str, index: int, known: Known) -> set[Seen]:
+    """All that an operator that remembers has been given, itself or those like it below, up to partition ``index``."""
+    given: set[Seen] = set()
+    for producer in dataflow.by_name[name].inputs:
+        if dataflow.by_name[producer].code == MERGING:
+            given |= _given(dataflow, producer, index, known)
+        else:
+            given |= seen([content(dataflow, producer, i, known) for i in range(index + 1)])
+    return given
+
+
+Seen = tuple[int, int]  # a partition's index, and what it is recognised by
+
+
+def seen(values: Iterable[Any]) -> set[Seen]:
+    """What an operator remembers of its inputs; of one like it, what that shows."""
+    found: set[Seen] = set()
+    for value in values:
+        found |= set(value[2]) if value[0] == "seen" else {(value[1], zlib.crc32(repr(value).encode()))}
+    return found
+
+
+def shown(index: int, past: set[Seen]) -> Any:
+    """What such an operator makes: all that it has been given, but for that of an odd partition at once."""
+    return ("seen", index, tuple(sorted(each for each in past if each[0] <= index - index % 2)))
+
+
+def mixed(index: int, inputs: tuple[Any, ...]) -> Any:
+    """What a free operator makes: all that it is given, itself or as other free operators made it, in no order."""
+    parts = [part for each in inputs for part in (each[2] if each[0] == "mixed" else (each,))]
+    return ("mixed", index, tuple(sorted(parts)))
 
 
 class _Counting:
-    """Makes partitions that say what they were made of, and how many before them; that number is its state."""
+    """Makes partitions that say what they were made of, and how many before them; that number is its state.
+
+    The state of one that merges is all that it was given.
+    """
 
     def __init__(self, trial: Trial, node: Node) -> None:
         self.trial, self.node = trial, node
-        self.size_bytes = trial.sizes[node.name]
+        self.merging = node.code == MERGING
+        self.reorderable = self.merging or node.code == FREE
+        appeared = STATES[zlib.crc32(node.name.encode()) % len(STATES)]
+        self.size_bytes = trial.sizes.get(node.name, appeared if self.merging else 1)
         self.before = 0
+        self.seen: set[Seen] = set()
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
         if not inputs:
             if index >= self.trial.length:
                 return Made(None, 0, 0.0, True)
             return Made((self.node.name, index, 0), self.size_bytes, DISK_S)
-        value = (self.node.name, index, self.before, *inputs)
+        if self.merging:
+            self.seen |= seen(inputs)
+            value: Any = shown(index, self.seen)
+        else:
+            value = mixed(index, inputs) if self.reorderable else (self.node.name, index, self.before, *inputs)
         self.before += 1
         return Made(value, 20_000, self.trial.compute_s)
 
     def snapshot(self) -> tuple[bytes, int]:
-        return str(self.before).encode().ljust(self.size_bytes), 1
+        what = sorted(self.seen) if self.merging else self.before
+        return msgspec.json.encode(what).ljust(self.size_bytes), 1
 
     def restore(self, state: bytes, state_version: int) -> None:
-        self.before = int(state)
+        if self.merging:
+            self.seen = set(msgspec.json.decode(state, type=list[Seen]))
+        else:
+            self.before = int(state)
+
+    def merge(self, states: Sequence[bytes]) -> bytes:
+        merged: set[Seen] = set()
+        for state in states:
+            merged |= set(msgspec.json.decode(state, type=list[Seen]))
+        return msgspec.json.encode(sorted(merged))
 
     def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
         return 20_000.0
@@ -220,14 +313,16 @@ class _Log:
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.indices: list[int] = []
+        self.known: Known = {}
         self.wrong = ""
         self.moves: Counter[str] = Counter()
+        self.shapes: Counter[str] = Counter()
         self.settled: defaultdict[tuple[str, int], list[str]] = defaultdict(list)  # by operator and version: outcomes
         self.odd = ""
 
     def on_delivered(self, partition: e.Deliver, now: float) -> None:
         dataflow = self.trial.dataflow
-        expected = content(dataflow, dataflow.by_name[dataflow.sink].inputs[0], partition.index)
+        expected = content(dataflow, dataflow.by_name[dataflow.sink].inputs[0], partition.index, self.known)
         if partition.value != expected and not self.wrong:
             self.wrong = f"partition {partition.index} is {partition.value}, not {expected}"
         self.indices.append(partition.index)
@@ -240,6 +335,8 @@ class _Log:
             if outcome not in ("moved", "stayed"):
                 self.odd = f"{node} on its way from {host} ended as {outcome!r}"
             self.settled[node, version].append(outcome)
+        elif record.kind == "reshaped":
+            self.shapes[record.fields["detail"]["outcome"]] += 1
         elif record.kind == "proposal" and record.fields["detail"]["outcome"] not in (
             "committed",
             "aborted",
@@ -266,10 +363,9 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
     """
     trial = draw_trial(plan.seed)
     log = _Log(trial)
-    code = {node.name: node for node in trial.dataflow.nodes}
 
     def open_node(node: Node) -> NodeCode:
-        return _Counting(trial, code[node.name])
+        return _Counting(trial, node)
 
     config = WorldConfig(interface=trial.interface, startup_s=STARTUP_S, core=LIMITS, validate=True)
     world = FaultyWorld(
@@ -281,7 +377,14 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
         world.answer = _search(trial, trial.adaptation).answer
     problem: tuple[str, str] | None = None
     try:
-        world.run(trial.dataflow, trial.placement, trial.partitions, trial.adaptation)
+        world.run(
+            trial.dataflow,
+            trial.placement,
+            trial.partitions,
+            trial.adaptation,
+            free=(FREE, MERGING),
+            merging=(MERGING,),
+        )
     except UsageError:
         raise
     except Exception as error:  # whatever a core raises is what the trial was for
@@ -324,6 +427,7 @@ def _result(
         duplicate=duplicate,
         out_of_order=out_of_order,
         moves=dict(sorted(log.moves.items())),
+        shapes=dict(sorted(log.shapes.items())),
         faults=dict(sorted(counts.items())),
         events=world.events,
         digest=world.log_digest if world._digest is not None else "",
@@ -343,7 +447,9 @@ def _problem(
         runs = [run for host in world.hosts.values() for run in host.core.runs.values()]
         nodes = sorted(repr(node) for run in runs for node in run.nodes.values())
         return "stalled", f"no end at {world.now:.0f} s, after {delivered} of {expected} partitions: {' '.join(nodes)}"
-    if world.failed and not any(f"host {name!r}" in world.failed for name in suspects):
+    ways = [] if world.failed is None else may_be_dead(plan, world.names)
+    dead = any(f"host {one!r}" in said and f"host {other!r}" in said for one, other in ways if (said := world.failed))
+    if world.failed and not dead and not any(f"host {name!r}" in world.failed for name in suspects):
         return "ended", f"ended though no such host had gone: {world.failed}"
     if not world.failed and delivered < expected and CLIENT not in _crashed(plan):
         return "lost", f"delivered {delivered} of {expected} partitions"
@@ -385,19 +491,25 @@ def _crashed(plan: FaultPlan) -> set[str]:
 
 def may_be_lost(plan: FaultPlan, hosts: Sequence[str]) -> set[str]:
     """The hosts that the client may rightly give up: they crash, or one way between them and it is cut for long."""
-    lost = _crashed(plan)
-    for name in hosts:
-        for link in ((name, CLIENT), (CLIENT, name)):
-            spans = sorted(
-                (fault.at_s, fault.at_s + fault.for_s)
-                for fault in plan.faults
-                if (isinstance(fault, Outage) and (fault.source, fault.target) == link)
-                or (isinstance(fault, Partition) and (name in fault.hosts) != (CLIENT in fault.hosts))
-            )
-            begun_s = until_s = -1.0
-            for from_s, to_s in spans:
-                begun_s = from_s if from_s > until_s + LIMITS.ping_s else begun_s
-                until_s = max(until_s, to_s)
-                if until_s - begun_s >= LONG_CUT_S:
-                    lost.add(name)
-    return lost
+    links = itertools.chain.from_iterable(((name, CLIENT), (CLIENT, name)) for name in hosts if name != CLIENT)
+    return _crashed(plan) | {name for link in links if _cut_s(plan, link) >= LONG_CUT_S for name in link} - {CLIENT}
+
+
+def may_be_dead(plan: FaultPlan, hosts: Sequence[str]) -> list[Link]:
+    """The ways between two hosts that either of them may rightly take for dead: they are cut for long."""
+    return [link for link in itertools.permutations(hosts, 2) if _cut_s(plan, link) >= LONG_SILENCE_S]
+
+
+def _cut_s(plan: FaultPlan, link: Link) -> float:
+    """The longest time that a link is cut; cuts with little between them are one."""
+    source, target = link
+    spans = [(each.at_s, each.until_s) for each in plan.faults
+             if isinstance(each, Outage) and (each.source, each.target) == link]  # fmt: skip
+    spans += [(each.at_s, each.at_s + each.for_s) for each in plan.faults
+              if isinstance(each, Partition) and (source in each.hosts) != (target in each.hosts)]  # fmt: skip
+    longest_s, begun_s, until_s = 0.0, -1.0, -1.0
+    for from_s, to_s in sorted(spans):
+        begun_s = from_s if from_s > until_s + LIMITS.ping_s else begun_s
+        until_s = max(until_s, to_s)
+        longest_s = max(longest_s, until_s - begun_s)
+    return longest_s

@@ -32,7 +32,8 @@ FOLDER = Path("runs") / "faults"
 FEW_TRIALS = 50  # are run here: Spark takes longer to start
 BATCH = 100  # trials of a Spark job; a hundred take some seconds
 MINIMIZED = 3  # of the plans that fail; the others are kept as they were drawn
-MAX_RUNS = 1000  # that making a plan minimal may take: about a minute
+MAX_RUNS = 1000  # that making a plan minimal may take
+MAX_EVENTS = 500_000  # of all these: half a minute; a trial that stalls has thousands
 FEW = 5  # faults of a plan that is small enough to be read
 SHARES = (0.3, 0.5, 0.7, 0.9)  # of what is left, tried at random
 
@@ -48,7 +49,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class FaultsSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of ``faults`` plans. ``moves`` counts relocations, ``done`` what went wrong, by kind.
+    """What became of ``faults`` plans. ``moves`` counts relocations, ``shapes`` changes of the tree, ``done`` what went
+    wrong, by kind.
 
     ``unheard`` are those of ``ended`` whose host held nothing any more: the client had not heard of a move.
     """
@@ -67,6 +69,7 @@ class FaultsSummary(msgspec.Struct, frozen=True, kw_only=True):
     out_of_order: int
     relocations: int
     moves: dict[str, int]
+    shapes: dict[str, int]
     done: dict[str, int]
     events: int
     failures: tuple[Failure, ...]
@@ -128,9 +131,10 @@ def sweep_faults(
         plan = drawn_plan(result.seed)
         failures.append(_keep(result, minimize(plan, run) if number < MINIMIZED else plan, out))
     outcomes = Counter(result.outcome for result in results)
-    moves, done = Counter[str](), Counter[str]()
+    moves, shapes, done = Counter[str](), Counter[str](), Counter[str]()
     for result in results:
         moves.update(result.moves)
+        shapes.update(result.shapes)
         done.update(result.faults)
     return FaultsSummary(
         faults=count,
@@ -147,6 +151,7 @@ def sweep_faults(
         out_of_order=sum(result.out_of_order for result in results),
         relocations=sum(moves.values()),
         moves=dict(sorted(moves.items())),
+        shapes=dict(sorted(shapes.items())),
         done=dict(sorted(done.items())),
         events=sum(result.events for result in results),
         failures=tuple(failures),
@@ -215,6 +220,7 @@ def _print(summary: FaultsSummary) -> None:
         f"{summary.relocations} relocations: {_listed(moved)},"
         f" {_listed({kind: count for kind, count in summary.moves.items() if kind not in moved})}"
     )
+    print(f"other trees: {_listed(summary.shapes)}")
     print(f"what went wrong: {_listed(summary.done)}")
 
 
@@ -262,19 +268,23 @@ def minimize(plan: FaultPlan, run: Run = run_trial) -> FaultPlan:
 
     What the weather did is taken message by message. Delta debugging (Zeller, Hildebrandt, 2002) leaves a plan without
     any single fault to spare; but a fault more or less changes all that comes after it, so smaller plans may be far
-    from it: random parts of what is left are tried as well. ``MAX_RUNS`` runs at most.
+    from it: random parts of what is left are tried as well. ``MAX_RUNS`` runs at most,
+    of about ``MAX_EVENTS`` in all.
     """
     first, done = run(plan)
     if first.outcome != "failed":
         return plan
     explicit: list[Fault] = [fault for fault in plan.faults if not isinstance(fault, Weather)]
     explicit += [fault for fault in done if fault not in explicit]
-    runs = 0
+    runs = events = 0
 
     def fails(faults: Sequence[Fault]) -> bool:
-        nonlocal runs
+        nonlocal runs, events
         runs += 1
+        if events >= MAX_EVENTS:
+            return False
         result, _ = run(FaultPlan(plan.seed, tuple(faults)))
+        events += result.events
         return (result.outcome, result.kind) == ("failed", first.kind)
 
     if not fails(explicit):  # two weathers on one message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import time
 from array import array
 from collections import OrderedDict
@@ -18,14 +19,28 @@ from thalweg.emulation.virtual_world import WorldConfig
 from thalweg.experiments.config import RunConfig
 from thalweg.experiments.strategies import cost_model, make_strategies
 from thalweg.experiments.sweeps.pools import open_pool
-from thalweg.experiments.virtual_network import Interface, carrying, world_config
-from thalweg.experiments.virtual_run import Work, bound_s, plan_ahead, run_ahead, sized_code
+from thalweg.experiments.variants import VARIANTS, Variant
+from thalweg.experiments.virtual_network import Interface, Steady, carrying, world_config
+from thalweg.experiments.virtual_run import (
+    Knows,
+    Rates,
+    Work,
+    bound_s,
+    exactly,
+    foreseen,
+    last_measured,
+    plan_ahead,
+    run_ahead,
+    sized_code,
+)
 from thalweg.experiments.workload import CLIENT, build_dataflow, host_names
 from thalweg.middleware import events as e
+from thalweg.middleware.adaptation import GlobalMoves
+from thalweg.middleware.errors import UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.network_view import Link
 from thalweg.middleware.planning import CostParameters, ProbedPlan
-from thalweg.middleware.planning.registry import Strategy
+from thalweg.middleware.planning.registry import Strategy, nearest
 from thalweg.middleware.planning.search import ask_hints
 
 PLANS_KEPT = 8
@@ -37,8 +52,10 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ``pool``: where the links' traces come from (see ``pools``), ``pool_seed`` which draw of it, and ``configuration``
     the number of the network drawn from it: trace and window of every link, and the images' sizes. ``interface``:
     ``single``, a host sends or receives one message at a time (the paper's), or ``independent``, links do not hinder
-    each other. Options of placements that move operators are None where they were not given. Defaults are those of
-    Ranganathan et al. (1998), section 4. Seconds, bytes, bits per second.
+    each other. ``view``: what planners know of links, which is measured, or the truth, also while data flows.
+    ``variant``: a name of ``variants.VARIANTS``, which says what is otherwise than these fields have it. Options of
+    placements that move operators are None where they were not given. Defaults are those of Ranganathan et al. (1998),
+    section 4. Seconds, bytes, bits per second.
     """
 
     pool: str = "paper"
@@ -63,6 +80,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     image_bytes: int = 131_072
     image_deviation: float = 0.25
     allow: tuple[str, ...] = ()
+    variant: str = ""
 
     @property
     def key(self) -> str:
@@ -74,7 +92,8 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     """What one simulation came to. Seconds are virtual; None where nothing was delivered to tell from.
 
     ``failed``: why it did not deliver everything, None when it did. ``bound_period_s``: see ``virtual_run.bound_s``.
-    ``wall_s``: how long simulating took.
+    ``predicted_s``: the cost of what it began with, as its planner told it. ``planning_s``: of the processor, for all
+    ``plans`` while data flowed. ``wall_s``: how long simulating took.
     """
 
     failed: str | None = None
@@ -87,8 +106,11 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     first_image_s: float | None = None
     elapsed_s: float | None = None
     bound_period_s: float | None = None
+    predicted_s: float | None = None
     relocations: int = 0
+    reshapings: int = 0
     plans: int = 0
+    planning_s: float = 0.0
     probe_bytes: int = 0
     bytes_sent: int = 0
     events: int = 0
@@ -102,7 +124,12 @@ def simulate(config: Simulation) -> Simulated:
     """
     begun = time.perf_counter()
     setting = prepare(config)
-    network = open_pool(config.pool, config.pool_seed).network(setting.work.hosts, config.configuration)
+    config, variant = setting.config, setting.variant
+    network: Mapping[Link, Rates] = open_pool(config.pool, config.pool_seed).network(
+        setting.work.hosts, config.configuration
+    )
+    if variant is not None and variant.steady:
+        network = {link: Steady.of(rates) for link, rates in network.items()}
     links = carrying(network, config.interface)
     strategy = setting.strategies[config.placement]
     plan = _plan(setting, strategy, links, config)
@@ -117,7 +144,15 @@ def simulate(config: Simulation) -> Simulated:
 
     code = sized_code(setting.work.allow, config.disk_bytes_per_s)
     world = run_ahead(
-        setting.work, strategy, plan, config.images, links, code, setting.world, on_delivered=on_delivered
+        setting.work,
+        strategy,
+        plan,
+        config.images,
+        links,
+        code,
+        setting.world,
+        on_delivered=on_delivered,
+        knows=_knows(setting, strategy, network, links),
     )
     gaps = [later - earlier for earlier, later in itertools.pairwise(arrivals)]
     delivered = len(arrivals) - counts["duplicate"]
@@ -133,8 +168,11 @@ def simulate(config: Simulation) -> Simulated:
         first_image_s=arrivals[0] if arrivals else None,
         elapsed_s=arrivals[-1] if arrivals else None,
         bound_period_s=bound_s(setting.work, network, arrivals[-1], config.interface) if arrivals else None,
+        predicted_s=plan.result.cost_s if math.isfinite(plan.result.cost_s) else None,
         relocations=world.relocations,
+        reshapings=world.reshapings,
         plans=world.plans,
+        planning_s=world.planning_s,
         probe_bytes=sum(core.probe_bytes for core in cores),
         bytes_sent=sum(core.sent_bytes for core in cores),
         events=world.events,
@@ -142,9 +180,24 @@ def simulate(config: Simulation) -> Simulated:
     )
 
 
-class Setting(msgspec.Struct, frozen=True):
-    """What a simulation needs besides its links."""
+def _knows(
+    setting: Setting, strategy: Strategy, network: Mapping[Link, Rates], links: Mapping[Link, LinkRate]
+) -> Knows | None:
+    """What planners are told while data flows; None: what was measured."""
+    told = "measured" if setting.variant is None else setting.variant.told
+    moves = strategy.adaptation
+    if told == "last":
+        return last_measured(setting.work.hosts)
+    if told == "ahead" and isinstance(moves, GlobalMoves):
+        return foreseen(network, moves.horizon_s or moves.period_s)
+    return exactly(links) if setting.config.view == "truth" else None
 
+
+class Setting(msgspec.Struct, frozen=True):
+    """What a simulation needs besides its links. ``config``: the simulation, as its variant has it."""
+
+    config: Simulation
+    variant: Variant | None
     work: Work
     strategies: dict[str, Strategy]
     world: WorldConfig
@@ -152,6 +205,12 @@ class Setting(msgspec.Struct, frozen=True):
 
 def prepare(config: Simulation) -> Setting:
     """What ``config`` describes; raises UsageError for what cannot be run."""
+    variant = None
+    if config.variant:
+        variant = VARIANTS.get(config.variant)
+        if variant is None:
+            raise UsageError(f"unknown variant {config.variant!r}{nearest(config.variant, list(VARIANTS))}")
+        config = msgspec.structs.replace(config, placement=variant.placement, **variant.fields)
     run = RunConfig(
         testbed="sim",
         interface=config.interface,
@@ -181,7 +240,10 @@ def prepare(config: Simulation) -> Setting:
     model = cost_model(config.cost, config.interface)
     work = Work(dataflow, hosts, ask_hints(dataflow, allow), costs, model, allow)
     world = world_config(config.interface, config.startup_s, forecaster=config.forecaster, max_age_s=config.max_age_s)
-    return Setting(work, make_strategies(run), world)
+    strategies = make_strategies(run)
+    if variant is not None:
+        strategies = {label: variant.strategy(strategy) for label, strategy in strategies.items()}
+    return Setting(config, variant, work, strategies, world)
 
 
 _plans: OrderedDict[tuple[str, str], ProbedPlan] = OrderedDict()  # the latest, as placements of one network share them
@@ -190,6 +252,8 @@ _plans: OrderedDict[tuple[str, str], ProbedPlan] = OrderedDict()  # the latest, 
 def _plan(setting: Setting, strategy: Strategy, links: Mapping[Link, LinkRate], config: Simulation) -> ProbedPlan:
     """What a placement begins with; what a process has planned for another placement of the same network is kept."""
     of_network = msgspec.structs.replace(config, placement="", period_s=None, k=None, gate=None, hysteresis=None)
+    if setting.variant is None or not setting.variant.steady:
+        of_network = msgspec.structs.replace(of_network, variant="")
     initial = strategy.initial
     key = of_network.key, f"{type(initial).__module__}:{initial!r}"
     plan = _plans.get(key)

@@ -22,19 +22,21 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from thalweg.experiments.figures.definitions import Arm, Grid, minutes
+from thalweg.experiments.figures.definitions import ABLATION, Arm, Grid, minutes
 from thalweg.experiments.records import read_toml, to_toml
 from thalweg.experiments.strategies import MOVING
 from thalweg.experiments.sweeps.results import SWEEP_TOML, Results, read_results, row
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation, prepare
 from thalweg.experiments.sweeps.task import SIMULATE
+from thalweg.experiments.variants import VARIANTS
 from thalweg.middleware.errors import RunError, UsageError
+from thalweg.middleware.planning.registry import nearest
 
 FORMAT = 1  # of a sweep's folder; raised when an older reader would misread it
 BASELINE = "download-all"
 FIRST_POOL = 1001  # the pools that the generator was calibrated on have small seeds; what is reported has others
 GENERATED = ("paper", "regions")  # pools that need no traces
-_GRID = ("pool", "pool_seed", "configuration", "placement", "servers", "images", "tree", "period_s", "k")
+_GRID = ("pool", "pool_seed", "configuration", "placement", "servers", "images", "tree", "period_s", "k", "variant")
 MOVES = ("gate", "hysteresis")  # parameters that go only to placements which take them
 _ABOUT = ("format", "versions")  # does not make it another sweep
 
@@ -45,7 +47,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What ``sweep.toml`` holds: the grid that is run on every configuration, and the configurations.
 
     ``figure``: the paper's figure it is for, if any. ``periods_s`` and ``ks`` go to the placements that take them;
-    empty: each placement's own default. ``configurations`` is their number in all, spread evenly over ``pools`` draws
+    empty: each placement's own default; ``own_periods_s`` go to ``thalweg`` besides, and ``variants`` are run as well.
+    ``configurations`` is their number in all, spread evenly over ``pools`` draws
     of the pool named ``pool``, with seeds from ``first_pool``. ``traces``: where measured pools come from.
     ``parameters``: the other fields of Simulation, where they are not its defaults.
     """
@@ -56,6 +59,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     trees: tuple[str, ...] = ("binary",)
     periods_s: tuple[float, ...] = ()
     ks: tuple[int, ...] = ()
+    own_periods_s: tuple[float, ...] = ()
+    variants: tuple[str, ...] = ()
     images: int = 180
     pool: str = "paper"
     pools: int = 10
@@ -70,7 +75,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def id(self) -> str:
         """Of what is swept: the same for the same sweep, anywhere."""
         digest = hashlib.sha256(msgspec.json.encode(_settled(self), order="sorted")).hexdigest()[:8]
-        return f"{'sweep' if self.figure is None else f'fig{self.figure}'}-{digest}"
+        name = "sweep" if self.figure is None else self.figure if self.figure == ABLATION else f"fig{self.figure}"
+        return f"{name}-{digest}"
 
     def arms(self) -> list[Arm]:
         """The ways in which every configuration is run."""
@@ -80,6 +86,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             trees=self.trees,
             periods_s=self.periods_s or (None,),
             ks=self.ks or (None,),
+            own_periods_s=self.own_periods_s,
+            variants=self.variants,
         ).arms()
 
     def check(self) -> Sweep:
@@ -98,6 +106,9 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise UsageError(f"--first-pool is {self.first_pool}; it must be at least 0")
         if self.images < 2:
             raise UsageError(f"--images is {self.images}; between two there is a time to compare")
+        for variant in self.variants:
+            if variant not in VARIANTS:
+                raise UsageError(f"unknown variant {variant!r}{nearest(variant, list(VARIANTS))}")
         for name in self.parameters:
             if name in _GRID or name not in Simulation.__struct_fields__:
                 raise UsageError(f"a sweep has no parameter {name!r}")
@@ -348,7 +359,7 @@ def _result(rows: list[dict[str, Any]], base_s: Mapping[tuple[Any, ...], float])
 
 def _label(arm: Arm, among: Mapping[Arm, object]) -> str:
     """The placement, and what tells it from others of the same placement."""
-    of_same = [other for other in among if other.placement == arm.placement]
+    of_same = [other for other in among if (other.placement, other.variant) == (arm.placement, arm.variant)]
     texts = {
         "servers": f"{arm.servers} servers",
         "tree": arm.tree,
@@ -356,4 +367,4 @@ def _label(arm: Arm, among: Mapping[Arm, object]) -> str:
         "k": "its own k" if arm.k is None else f"k = {arm.k}",
     }
     varied = [text for name, text in texts.items() if len({getattr(other, name) for other in of_same}) > 1]
-    return ", ".join([arm.placement, *varied])
+    return ", ".join([VARIANTS[arm.variant].says if arm.variant else arm.placement, *varied])

@@ -160,6 +160,9 @@ def test_spark_finds_the_moves_that_the_run_itself_told(new_run: Any, spark_sess
         run.flow("download-all", 24.0, link_rows=16)
         run.adapt("global", moves)
         run.adapt("local", 2 * moves)
+        for at_s, outcome, pause in ((50.0, "reshaped", 3.0), (90.0, "reshaped", 8.5), (95.0, "stayed", None)):
+            more = {} if pause is None else {"duration_s": pause}
+            run.add(at_s, "client", "reshaped", "global", detail={"outcome": outcome, "ago": {"first": 0.0}}, **more)
         run.add(30.0, "h1", "relocated", "global", node="op0")
         run.add(31.0, "h1", "relocated", node="op0", duration_s=99.0)
         run.add(31.0, "h1", "estimate", peer="h2", value=2.0, detail={"truth_bps": 1.0, "how": "probe"})

@@ -11,7 +11,7 @@ import pytest
 from thalweg.experiments.bench.ballast import Ballast
 from thalweg.experiments.bench.link import bench_link
 from thalweg.experiments.bench.move import PROTOCOLS, Pause, bench_move, summary
-from thalweg.experiments.bench.plan import MODELS, STARTS, bench_plan
+from thalweg.experiments.bench.plan import MODELS, OURS, STARTS, bench_plan
 from thalweg.experiments.bench.rounds import Plan, Round, alternate, median_ratio, play
 from thalweg.experiments.bench.testbed import bench_testbed
 from thalweg.experiments.bench.tree import bench_tree, check_digests
@@ -97,12 +97,13 @@ def test_plan_answers_for_every_model_start_and_number_of_servers(capsys: pytest
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert answer["bench"] == "plan"
     figures = {(row["servers"], row["model"], row["planner"]) for row in answer["plans"]}
-    assert figures == {(count, model, start) for count in (2, 3) for model in MODELS for start in STARTS}
+    ours = {(count, "period", f"thalweg, {which}") for count in (2, 3) for which in OURS}
+    assert figures == ours | {(count, model, start) for count in (2, 3) for model in MODELS for start in STARTS}
     assert all(0 < row["median_s"] <= row["p95_s"] for row in answer["plans"])
-    assert any(row["median_moves"] > 0 for row in answer["plans"])
+    assert any(row["median_moves"] > 0 for row in answer["plans"] if row["median_moves"] is not None)
     assert invoke(options) == 0
     table = capsys.readouterr().out
-    assert all(text in table for text in ("expected-period", "global", "3 servers"))
+    assert all(text in table for text in ("expected-period", "global", "thalweg, once", "3 servers"))
 
 
 @pytest.mark.parametrize("verb", ["tree", "link", "testbed", "plan", "move"])

@@ -59,7 +59,7 @@ def side(new_run: Any, monkeypatch: pytest.MonkeyPatch) -> Make:
             run.write(testbed=config.testbed)
             placed = {label: {"op0": "client" if label == "download-all" else host} for label in config.placements}
             info = RunInfo(run="x", testbed=config.testbed, seed=config.seed, images=config.images, placements=[])
-            return Outcome(info, folder, placed, {}, {})
+            return Outcome(info, folder, placed, {}, {}, {})
 
         return execute
 

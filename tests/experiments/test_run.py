@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -16,6 +17,8 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+
+from thalweg.experiments.trees import read_changes
 
 THALWEG = [sys.executable, "-m", "thalweg"]
 
@@ -90,6 +93,72 @@ def test_random_moves_move_and_deliver_the_same(tmp_path: Path) -> None:
     config = tomllib.loads((tmp_path / "a" / "run.toml").read_text())["config"]
     assert config["adaptation"]["random-moves"] == {"type": "random-moves", "moves": 10, "seed": 7}
     assert (config["operator"], config["forecaster"]) == ("mixed", "median")
+
+
+def test_trees_change_at_random_and_deliver_the_same(tmp_path: Path) -> None:
+    done = thalweg(
+        *("run", "--testbed", "loopback", "--servers", "4", "--images", "80", "--image-bytes", "4000", "--seed", "7"),
+        *("--placement", "random-reshapes", "--reshapes", "8", "--moves", "4", "--out", "a"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    said = re.search(
+        r"^random-reshapes: the tree changed 8 times and ended as client\(.+\)$", done.stdout, re.MULTILINE
+    )
+    assert said is not None, done.stdout
+    kinds = pq.read_table(tmp_path / "a" / "events.parquet").column("kind").to_pylist()
+    assert kinds.count("delivered") == 80
+    assert kinds.count("relocated") >= 4
+
+
+COLLAPSING = """
+hosts = ["client", "h1", "h2", "h3"]
+time_scale = 20
+[links]
+rate = "400kbit"
+[[link]]
+from = "*"
+to = "client"
+rate = "40kbit"
+[[link]]
+from = "h1"
+to = "client"
+rate = "800kbit"
+[[link]]
+from = "h2"
+to = "client"
+rate = "400kbit"
+[[event]]
+kind = "change"
+at = "60s"
+from = "h1"
+to = "client"
+rate = "20kbit"
+"""
+
+
+@pytest.mark.netns
+def test_a_link_collapses_and_the_tree_goes_another_way(tmp_path: Path) -> None:
+    """What all images come over at first takes 8 s for each in the end; by way of h2 it is half a second."""
+    (tmp_path / "collapsing.toml").write_text(COLLAPSING)
+    done = thalweg(
+        *("run", "--scenario", "collapsing.toml", "--images", "150", "--image-bytes", "20000", "--no-prove"),
+        *("--period", "30"),
+        *("--placement", "thalweg", "--placement", "thalweg-once", "--out", "a", "--json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    again, once = (result["placements"][name] for name in ("thalweg", "thalweg-once"))
+    for placement in (again, once):
+        assert placement["delivered"] == 150
+        assert placement["lost"] == placement["duplicate"] == placement["out_of_order"] == 0
+        assert placement["digest"] == result["reference_digest"]
+    assert (once["reshapes"], again["reshapes"] >= 1) == (0, True)
+    changes = read_changes(tmp_path / "a")
+    (way,) = changes[-1].inputs["sink"]
+    assert changes[-1].hosts[way] == "h2" or way == "source@h2"
+    assert again["elapsed_s"] < 0.7 * once["elapsed_s"]
 
 
 @pytest.mark.netns
@@ -208,7 +277,7 @@ def test_own_images_and_a_corrupt_one(tmp_path: Path) -> None:
         (["--link-mean", "900mbit", "--time-scale", "100"], "lower --link-mean, or --time-scale to at most"),
         (["--cost", "beauty"], "beauty"),
         (["--dtype", "float"], "dtype"),
-        (["--period", "60"], "--period goes with --placement global or --placement local"),
+        (["--placement", "one-shot", "--period", "60"], "--period goes with --placement global or --placement local"),
         (["--placement", "global", "--k", "2"], "--k goes with --placement local"),
         (["--placement", "global", "--period", "0"], "period_s is 0.0"),
         (["--operator", "runing"], "did you mean 'running'"),

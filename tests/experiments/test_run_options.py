@@ -9,7 +9,7 @@ import pytest
 from thalweg.experiments.config import RunConfig
 from thalweg.experiments.strategies import make_strategies, moving, same_start, strategy_options
 from thalweg.experiments.workload import CLIENT, build_dataflow, host_names, reference_digests
-from thalweg.middleware.adaptation import GlobalMoves, LocalMoves, RandomMoves
+from thalweg.middleware.adaptation import GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network_view import NetworkView
 from thalweg.middleware.planning import get_cost_model
@@ -22,12 +22,13 @@ def config(*placements: str, **options: Any) -> RunConfig:
 
 def test_every_option_reaches_the_strategies_that_have_it() -> None:
     given = config(
-        *("one-shot", "global", "local", "random-moves"),
+        *("one-shot", "global", "local", "random-moves", "random-reshapes", "thalweg"),
         period_s=60.0,
         k=2,
         gate=False,
         hysteresis=0.5,
         moves=7,
+        reshapes=5,
         seed=9,
         cost="period",
     )
@@ -37,6 +38,8 @@ def test_every_option_reaches_the_strategies_that_have_it() -> None:
         "global": GlobalMoves(period_s=60.0, hysteresis=0.5),
         "local": LocalMoves(period_s=60.0, k=2, gate=False, hysteresis=0.5, seed=9, cost="period"),
         "random-moves": RandomMoves(moves=7, seed=9),
+        "random-reshapes": RandomReshapes(reshapes=5, moves=7, seed=9),
+        "thalweg": GlobalMoves(period_s=60.0, hysteresis=1.0, gain=0.05, horizon_s=300.0),
     }
 
 
@@ -58,6 +61,7 @@ def test_what_is_not_given_has_the_default_of_the_adaptation_and_stands_in_the_r
         ("global", {"gate": True}, "--gate goes with --placement local"),
         ("random-moves", {"hysteresis": 0.1}, "--hysteresis goes with"),
         ("local", {"moves": 3}, "--moves goes with --placement random-moves"),
+        ("thalweg", {"reshapes": 3}, "--reshapes goes with --placement random-reshapes"),
         ("global", {"period_s": 0.0}, "period_s is 0.0"),
         ("local", {"k": -1}, "k is -1"),
         ("globl", {}, "did you mean 'global'"),
@@ -79,6 +83,18 @@ def test_a_bad_forecaster_operator_or_scenario_is_refused() -> None:
         build_dataflow(config("one-shot", operator="scenes"))
     with pytest.raises(UsageError, match="unknown rule 'mx'"):
         build_dataflow(config("one-shot", rule="mx"))
+
+
+@pytest.mark.parametrize("option", [{"operator": "mixed"}, {"operator": "running"}, {"rule": "latest"}])
+def test_trees_that_change_at_random_need_an_operator_whose_order_is_free(option: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="random-reshapes changes the order of combination, and of --operator"):
+        build_dataflow(config("random-reshapes", **option))
+    dataflow = build_dataflow(config("random-reshapes"))
+    assert {dataflow.by_name[name].code.params["fit"] for name in dataflow.operators} == {"nested"}
+
+
+def test_thalweg_is_among_the_placements_that_are_run_by_default() -> None:
+    assert RunConfig().placements == ("download-all", "one-shot", "thalweg")
 
 
 def test_random_moves_begin_spread_over_the_hosts_and_take_no_knowledge() -> None:

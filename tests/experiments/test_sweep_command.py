@@ -15,6 +15,7 @@ from thalweg.experiments import cli, spark
 from thalweg.experiments.sweeps import sweep
 from thalweg.experiments.sweeps.results import schema
 from thalweg.experiments.sweeps.sweep import Sweep, SweepOutcome, load_sweep, run_sweep
+from thalweg.experiments.variants import VARIANTS
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,20 +74,32 @@ def test_placements_are_added_to_a_figure_and_other_options_replace_its_own(aske
     done = CliRunner().invoke(cli.app, ["sweep", *options, "--configurations", "3"])
     ((one, folder),) = asked
     assert (one.figure, one.servers, one.pools, one.configurations) == ("8", (4,), 3, 3)
-    assert one.placements == ("download-all", "one-shot", "local", "global", "sweep_fakes:Mine")
+    assert one.placements == ("download-all", "one-shot", "local", "global", "thalweg", "sweep_fakes:Mine")
     assert folder == Path("runs") / one.id
     assert (done.exit_code, done.stderr) == (143, "thalweg: stopped by SIGTERM; nothing ran\n")
 
 
-def test_without_options_it_is_the_paper_s_four_on_300_configurations(asked: list[tuple[Sweep, Path]]) -> None:
+def test_without_options_it_is_the_paper_s_four_and_ours_on_300_configurations(asked: list[tuple[Sweep, Path]]) -> None:
     CliRunner().invoke(cli.app, ["sweep"])
     CliRunner().invoke(cli.app, ["sweep", "--figure", "6"])
     (one, _), (sixth, _) = asked
-    assert one.placements == ("download-all", "one-shot", "local", "global")
+    assert one.placements == ("download-all", "one-shot", "local", "global", "thalweg-once", "thalweg")
     assert (one.servers, one.trees, one.periods_s, one.ks) == ((8,), ("binary",), (), ())
     assert (one.configurations, one.pools, one.first_pool, one.pool, one.images) == (300, 10, 1001, "paper", 180)
     assert sweep.expand(one) == sweep.expand(sixth)
     assert (one.id[:6], sixth.id[:5]) == ("sweep-", "fig6-")
+
+
+def test_a_figure_s_variants_and_short_periods_are_swept_with_it(asked: list[tuple[Sweep, Path]]) -> None:
+    for options in (["ablation"], ["9"], ["9", "--period", "60"]):
+        CliRunner().invoke(cli.app, ["sweep", "--figure", *options])
+    (ablation, folder), (ninth, _), (given, _) = asked
+    assert set(VARIANTS) == set(ablation.variants)
+    assert {one.variant for one in sweep.expand(ablation)} == {"", *VARIANTS}
+    assert folder.name.startswith("ablation-")
+    ours = [one.period_s for one in sweep.expand(ninth)[:14] if one.placement == "thalweg"]
+    assert ours == [30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0]
+    assert [one.period_s for one in sweep.expand(given)[:4]] == [None, 60.0, None, 60.0]
 
 
 def test_folders_of_traces_are_told_by_their_whole_path(
@@ -116,7 +129,7 @@ def test_an_interrupt_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--figure", "11"], "--figure is 11; there are 6, 7, 8, 9, 10"),
+        (["--figure", "11"], "--figure is 11; there are 6, 7, 8, 9, 10, ablation"),
         (["--placement", "nowhere.at.all:Planner"], "'nowhere.at.all:Planner' cannot be imported"),
         (["--master", "moon"], "is not a Spark master"),
         (["--configurations", "3", "--pools", "4"], "give --pools 1 to 3"),

@@ -14,16 +14,17 @@ from thalweg.emulation.virtual_links import LinkRate
 from thalweg.emulation.virtual_world import WorldConfig
 from thalweg.experiments.virtual_run import Work, plan_ahead, real_code, run_ahead, sized_code
 from thalweg.middleware import events as e
-from thalweg.middleware.adaptation import GlobalMoves
+from thalweg.middleware.adaptation import GlobalMoves, RandomReshapes
 from thalweg.middleware.dataflow import Code, Node, complete_binary_tree
 from thalweg.middleware.errors import OperatorError, PlacementError, UsageError
-from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
 from thalweg.middleware.monitor import MonitorConfig
 from thalweg.middleware.network_view import Link
 from thalweg.middleware.planning import CostParameters, CriticalPath, DownloadAll, Hints, OneShot
-from thalweg.middleware.planning.registry import Strategy
+from thalweg.middleware.planning.hints import propagate_hints
+from thalweg.middleware.planning.registry import Strategy, get_strategy
 from thalweg.middleware.run_state import CoreConfig
-from thalweg.operators import Operator, Source
+from thalweg.operators import Operator, Source, digest, reference_run
 
 HERE = __name__
 ALLOW = (*DEFAULT_ALLOW, HERE)
@@ -286,3 +287,53 @@ def test_global_moves_search_from_what_the_run_has_measured() -> None:
     assert (plans[0]["planner"], plans[0]["decision"]) == ("mine", "propose")
     still, _ = run(Strategy(DownloadAll()), network, 600)
     assert world.now < still.now / 2
+
+
+# --- operators with states that merge -----------------------------------------------------------------
+
+RUNNING = Code("running", {"fit": "nested"})
+SITES = ("h1", "h2", "h3", "h4", "client")
+
+
+def falling(*slow: str) -> dict[Link, LinkRate]:
+    """Links of 1 Mbit/s; after 5 s the one between these two carries a hundredth."""
+    return {(a, b): constant(1e6, 1e4 if {a, b} == set(slow) else 1e6) for a, b in permutations(SITES, 2)}
+
+
+CHOSEN = get_strategy("thalweg").initial
+
+
+@pytest.mark.parametrize(
+    ("strategy", "least"),
+    [
+        (Strategy(DownloadAll(), RandomReshapes(40, 40, seed=2)), 20),
+        (Strategy(CHOSEN, GlobalMoves(5.0, horizon_s=300.0), CHOSEN), 1),
+    ],
+    ids=["at random", "thalweg"],
+)
+def test_the_tree_changes_and_what_operators_remember_goes_with_it(strategy: Strategy, least: int) -> None:
+    """Images of all sizes, by the operators' own code, against one process; a link that the plan rests on falls."""
+    sources = {
+        site: Code("scenes", {"site": i, "sites": 4, "seed": 4, "mean_bytes": 40_000.0})
+        for i, site in enumerate(SITES[:-1])
+    }
+    flow = complete_binary_tree(sources, RUNNING)
+    operator = load_code(RUNNING)
+    hints = propagate_hints(flow, dict.fromkeys(flow.sources, 40_000.0), lambda _: operator)
+    given = Work(flow, SITES, hints, CostParameters(startup_s=0.0), CriticalPath())
+    plan = plan_ahead(given, strategy.initial, falling(), SINGLE)
+    tree, where = plan.result.dataflow, plan.result.placement
+    network = falling(*next(
+        (where[low], where[high]) for high in tree.upward for low in tree.by_name[high].inputs
+        if where[low] != where[high]
+    ))  # fmt: skip
+    book, came, merged = real_code(DEFAULT_ALLOW, 1e9), [], []
+    world = run_ahead(
+        *(given, strategy, plan, 100, network, book, SINGLE),
+        on_delivered=lambda each, now: came.append(digest(each.value)),
+        on_record=lambda host, now, record: merged.append(record) if record.kind == "merged" else None,
+    )
+    assert world.failed is None
+    assert came == [digest(value) for value in reference_run(flow, 100)]
+    assert len(merged) == world.reshapings >= least
+    assert max(record.fields["size_bytes"] for record in merged) > 16_384  # as bulk

@@ -23,8 +23,9 @@ from thalweg.experiments.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, RunConfig
 from thalweg.experiments.runner import Outcome
 from thalweg.experiments.scenario import Collapse
 from thalweg.experiments.summary import summarize_run
+from thalweg.experiments.trees import read_changes
 from thalweg.experiments.virtual_network import HEADER_BYTES, PACKET_PAYLOAD_BYTES, Framed
-from thalweg.experiments.virtual_runner import execute_virtually
+from thalweg.experiments.virtual_runner import execute_as_on_testbeds, execute_virtually
 from thalweg.middleware.adaptation import GlobalMoves
 from thalweg.middleware.dataflow import check_placement
 from thalweg.middleware.errors import PlacementError, RunError, UsageError
@@ -156,6 +157,19 @@ def test_operators_with_state_move_with_it(tmp_path: Path) -> None:
         one = summarize_run(tmp_path / interface)
         assert one.placements["random-moves"].digest == one.reference_digest
         assert one.placements["random-moves"].relocations == 6
+
+
+def test_trees_change_at_random_and_give_the_bytes_of_the_single_machine(tmp_path: Path) -> None:
+    options = {"placements": ("random-reshapes",), "reshapes": 4, "moves": 3, "images": 40, "bytes": True}
+    outcome = execute(tmp_path, **options, validate=True)
+    one = summarize_run(tmp_path)
+    found = one.placements["random-reshapes"]
+    assert (found.delivered, found.lost, found.duplicate, found.out_of_order) == (40, 0, 0, 0)
+    assert found.digest == one.reference_digest
+    assert (found.reshapes, found.relocations) == (4, 3)
+    assert outcome.trees["random-reshapes"].startswith("client(")
+    last = [change for change in read_changes(tmp_path) if change.changed][-1]
+    assert set(outcome.ended["random-reshapes"]) == set(last.operators)
 
 
 def test_with_a_single_interface_the_client_gets_one_image_after_the_other(tmp_path: Path) -> None:
@@ -356,3 +370,18 @@ def test_an_edited_planner_makes_another_run(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(Later, "first", first)
         runs.append(execute(tmp_path / folder, placements=(f"{HERE}:Later",), allow=(HERE,)).info.run)
     assert runs[0] == runs[1] != runs[2]
+
+
+def test_the_truth_is_known_while_data_flows_unless_it_is_as_on_a_testbed(tmp_path: Path) -> None:
+    """What is known ahead makes the same first plan; what is measured then is probed, what is told is not."""
+    config = RunConfig(
+        testbed="sim", servers=4, images=60, placements=("global",), period_s=60.0, view="truth", link_mean_bps=2e5
+    )
+    probed, first = {}, {}
+    for name, run in (("lasts", execute_virtually), ("before", execute_as_on_testbeds)):
+        folder = tmp_path / name
+        run(config, folder, lambda what, done, total: None)
+        probed[name] = sum(row["detail"]["probe_bytes"] for row in rows(folder, "monitor"))
+        first[name] = [row["detail"] for row in rows(folder, "placed")]
+    assert probed["lasts"] == 0 < probed["before"]
+    assert first["lasts"] == first["before"]

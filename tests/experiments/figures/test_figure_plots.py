@@ -35,9 +35,13 @@ def texts(data: FigureData, pool: str = "paper") -> str:
     ("number", "seen"),
     [
         ("6", "The median configuration runs global at"),
+        ("6", "and thalweg at"),
+        ("6", "bound of all trees"),
         ("7", "More hosts to choose from change local's mean speed-up by"),
         ("8", "global over one-shot"),
+        ("8", "thalweg over global"),
         ("9", "global is fastest with a period of"),
+        ("9", "min, thalweg with"),
         ("10", "Mean speed-up of the binary tree:"),
     ],
 )
@@ -69,3 +73,24 @@ def test_little_is_drawn_of_little(spark_session: SparkSession, tmp_path: Path) 
     assert [path.name for path in plot_figures(data, tmp_path)] == ["figure-6-paper.png", "figure-6-regions.png"]
     with pytest.raises(RunError, match="cannot be written"):
         plot_figures(data, tmp_path / "none")
+
+
+def test_the_ablation_is_drawn(spark_session: SparkSession, tmp_path: Path) -> None:
+    """With all of its rows; of a part of them the gap is left out."""
+    arms = FIGURES["ablation"].grid(MINE).arms()
+    made = rows(arms, pools=(1, 2), configurations=3) + rows(arms[:2], pool="regions", configurations=2)
+    data = figure_data(spark_session, table(made), figure="ablation")
+    (whole, part) = plot_figures(data, tmp_path)
+    assert (whole.name, part.name) == ("figure-ablation-paper.png", "figure-ablation-regions.png")
+    written = texts(data)
+    for text in (
+        "thalweg takes 0.3",
+        "given tree, periods",
+        "cost and shape",
+        "links that change",
+        "Ablation, 2 pools",
+    ):
+        assert text in written
+    assert "given tree, periods" not in texts(data, "regions")
+    data.results[1].rows.clear()
+    assert plot_figures(data, tmp_path) == [whole]

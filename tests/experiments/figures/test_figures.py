@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pytest
-from made_up_sweeps import fail, gain, rows, table
+from made_up_sweeps import GAINS, fail, gain, rows, table
 from rich.console import Console
 
+from thalweg.experiments.figures.ablation import SAYS, gap_cells
 from thalweg.experiments.figures.aggregation import (
+    VARIED,
     aggregate,
     cells,
     comparison_cells,
@@ -27,6 +29,7 @@ from thalweg.experiments.figures.claims import _CHECKS, _clearly, _same
 from thalweg.experiments.figures.definitions import (
     CONCLUSIONS,
     FIGURES,
+    OURS,
     PLACEMENTS,
     Arm,
     FigureData,
@@ -37,6 +40,7 @@ from thalweg.experiments.figures.definitions import (
 )
 from thalweg.experiments.sweeps import sweep
 from thalweg.experiments.sweeps.results import Results
+from thalweg.experiments.variants import VARIANTS
 from thalweg.middleware.errors import RunError, UsageError
 
 if TYPE_CHECKING:
@@ -70,8 +74,16 @@ def scenarios(number: str, cases: Mapping[str, Callable[[Arm], float]], **option
 
 def test_grids_are_the_papers() -> None:
     counts = {number: len(figure.grid().arms()) for number, figure in FIGURES.items()}
-    assert counts == {"6": 4, "7": 8, "8": 16, "9": 6, "10": 6}
-    assert [arm.period_s for arm in FIGURES["9"].grid().arms()] == [None, 120, 300, 600, 1800, 3600]
+    of_paper = {number: sum(arm.placement in PLACEMENTS for arm in FIGURES[number].grid().arms()) for number in VARIED}
+    assert of_paper == {"6": 4, "7": 8, "8": 16, "9": 6, "10": 6, "ablation": 2}
+    assert counts == {"6": 6, "7": 9, "8": 20, "9": 14, "10": 8, "ablation": 3 + len(VARIANTS)}
+    periods_s = {}
+    for arm in FIGURES["9"].grid().arms():
+        periods_s.setdefault(arm.placement, []).append(arm.period_s)
+    assert periods_s == {
+        "download-all": [None], "global": [120, 300, 600, 1800, 3600], "thalweg-once": [None],
+        "thalweg": [30, 60, 120, 300, 600, 1800, 3600],
+    }  # fmt: skip
     assert {arm.k for arm in FIGURES["7"].grid().arms() if arm.placement == "local"} == set(range(7))
 
 
@@ -130,8 +142,8 @@ def test_figures_are_means_over_pools_of_what_each_says(spark_session: SparkSess
     lost = made.pop(3)  # pool 1, configuration 0, global
     assert (lost["placement"], lost["configuration"]) == ("global", 0)
     made.append({**fail(made[5], "RunError: no way\nout"), "key": "0"})  # its run again is there as well
-    made[9] = fail(made[9], "RunError: the planner\nraised")
-    assert (made[9]["placement"], made[9]["configuration"]) == ("local", 2)
+    made[13] = fail(made[13], "RunError: the planner\nraised")
+    assert (made[13]["placement"], made[13]["configuration"]) == ("local", 2)
     result = get(figure_data(spark_session, table(made), figure="6"), "6")
     times = {
         (row["pool_seed"], row["configuration"], row["placement"]): row["mean_interarrival_s"]
@@ -162,7 +174,10 @@ def test_figures_are_means_over_pools_of_what_each_says(spark_session: SparkSess
             assert ours is not None
             assert (ours.mean, ours.deviation) == pytest.approx((expected.mean, expected.deviation))
     counts = {row.label: (row.runs, row.failed, row.missing) for row in result.rows}
-    assert counts == {"download-all": (10, 0, 0), "one-shot": (10, 0, 0), "local": (10, 1, 0), "global": (9, 0, 1)}
+    assert counts == {
+        "download-all": (10, 0, 0), "one-shot": (10, 0, 0), "local": (10, 1, 0), "global": (9, 0, 1),
+        "thalweg-once": (10, 0, 0), "thalweg": (10, 0, 0),
+    }  # fmt: skip
     both = {
         seed: [times[seed, c, "local"] / times[seed, c, "global"] for c in range(5)
                if {(seed, c, "local"), (seed, c, "global")} <= times.keys()]
@@ -174,8 +189,8 @@ def test_figures_are_means_over_pools_of_what_each_says(spark_session: SparkSess
     assert ratio.median.by_pool == pytest.approx({seed: np.median(some) for seed, some in both.items()})
     assert ratio.faster.by_pool == pytest.approx({seed: np.mean(np.array(some) > 1.01) for seed, some in both.items()})
     assert result.speedups["global"].count(None) == 1
-    assert [len(values) for values in result.speedups.values()] == [10, 10, 10]
-    assert "unfinished: 1 of 40 runs is missing" in result.notes
+    assert [len(values) for values in result.speedups.values()] == [10] * 5
+    assert "unfinished: 1 of 60 runs is missing" in result.notes
     assert "1 run failed and is left out" in result.notes
     assert cells(result)[1][2][:2] == ["local", "9/10"]
 
@@ -257,11 +272,14 @@ def test_one_pool_has_no_spread(six: FigureData) -> None:
 @pytest.mark.spark
 def test_a_researchers_own_placement_is_beside_the_papers(six: FigureData) -> None:
     result = get(six, "6")
-    assert result.placements() == [*PLACEMENTS, MINE]
+    assert result.placements() == [*PLACEMENTS, *OURS, MINE]
     assert [row[0] for row in cells(result)[1]][-1] == MINE
-    assert [row[0] for row in ratio_cells(result)[1]][2:] == [
-        f"{MINE} over {name}" for name in ("one-shot", "local", "global")
-    ]
+    paper = ("one-shot", "local", "global")
+    assert [row[0] for row in ratio_cells(result)[1]] == [
+        "global over one-shot", "global over local", *(f"thalweg-once over {name}" for name in paper),
+        *(f"thalweg over {name}" for name in (*paper, "thalweg-once")),
+        *(f"{MINE} over {name}" for name in (*paper, *OURS)),
+    ]  # fmt: skip
     assert len(result.speedups[MINE]) == result.expected == 60
 
 
@@ -329,6 +347,58 @@ def test_fig_10(spark_session: SparkSession) -> None:
 
 
 @pytest.mark.spark
+def test_the_ablation_compares_with_global_and_thalweg(spark_session: SparkSession) -> None:
+    seconds = {"": 4.0, "fixed": 8.0, "steady": 3.0, "ahead": 3.5}
+
+    def at(arm: Arm) -> float:
+        return 10.0 if arm.placement == "global" else 5.0 if arm.placement == "thalweg-once" else seconds[arm.variant]
+
+    arms = [arm for arm in FIGURES["ablation"].grid().arms() if arm.variant in seconds]
+    made = rows(arms, pools=(1, 2), configurations=3, noise=0.0)
+    for row in made:
+        row["mean_interarrival_s"] = at(Arm(row["placement"], variant=row["variant"])) * row["pool_seed"]
+    result = get(figure_data(spark_session, table(made)), "ablation")
+    heads, found = cells(result)
+    assert heads == [
+        "variant",
+        "mean s",
+        "of global",
+        "of thalweg",
+        "plans",
+        "trees",
+        "moves",
+        "probes MB",
+        "ms a plan",
+    ]
+    by_name = {row[0]: row[2:] for row in found}
+    assert by_name["given tree, periods"] == ["0.80", "2.00", "4.0", "2.0", "3.0", "2.0", "25"]
+    assert by_name["thalweg: periods, every minute, 5 %, forecasts"][:2] == ["0.40", "1.00"]
+    assert [row[0] for row in found][:3] == [SAYS["global"], "given tree, periods", SAYS["thalweg"]]
+    gap = gap_cells(result)[1]
+    assert [(row[1].partition(" ")[0], row[2]) for row in gap] == [
+        ("1.5", ""), ("2.5", "+1.0"), ("4.5", "+2.0"), ("5.2", "+0.8"), ("6.0", "+0.8"), ("7.5", "+1.5"),
+    ]  # fmt: skip
+    assert (result.verdicts, result.comparisons, ratio_cells(result)[1]) == ([], [], [])
+    assert "not in the results: global, by periods; given tree, critical path" in "".join(result.notes)
+    console = Console(width=110, file=io.StringIO())
+    print_figures(FigureData(results=[result], runs=1, failed=0), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Ablation, 2 pools paper" in text
+    assert "transfers of a host that do not interlock" in text
+
+
+@pytest.mark.spark
+def test_times_are_told_by_global_s_and_beside_the_bound(six: FigureData) -> None:
+    result = get(six, "6")
+    heads, found = cells(result)
+    column = {row[0]: row[heads.index("of global")] for row in found}
+    assert (column["download-all"], column["global"]) == ("–", "1.00")
+    assert float(column["thalweg"]) == pytest.approx(GAINS["global"] / GAINS["thalweg"], rel=0.1)
+    assert next(row for row in found if row[0] == "thalweg")[-1] == "2.0*"  # trees, not moves
+    assert "no mixture of trees has less between images than 1.5 s at 8 servers (bound, mean)" in result.notes
+
+
+@pytest.mark.spark
 def test_without_the_base_or_without_any_success(spark_session: SparkSession) -> None:
     arms = FIGURES["6"].grid().arms()
     made = rows(arms[1:], configurations=3) + [fail(row, "RunError: no") for row in rows(arms, pool="real")]
@@ -337,7 +407,8 @@ def test_without_the_base_or_without_any_success(spark_session: SparkSession) ->
     assert found["relocation-helps"].detail == "not in the results: download-all"
     assert found["median-local"].verdict == "holds"
     assert set(decided(get(data, "6", "real")).values()) == {"not tested"}
-    assert (data.failed, data.failures) == (120, {f"{name}: RunError: no": 30 for name in sorted(PLACEMENTS)})
+    names = sorted((*PLACEMENTS, *OURS))
+    assert (data.failed, data.failures) == (180, {f"{name}: RunError: no": 30 for name in names})
     assert ratio_cells(get(data, "6", "real"))[1] == []
 
 
@@ -348,7 +419,8 @@ def test_what_hardly_differs_is_a_tie_and_shows_nothing(spark_session: SparkSess
     def still(arm: Arm) -> float:
         if arm.placement == "download-all":
             return 1.0
-        return 4.0 * (1 + 3e-4 * PLACEMENTS.index(arm.placement) - 1e-6 * abs((arm.period_s or 600) - 600))
+        rank = PLACEMENTS.index(arm.placement) if arm.placement in PLACEMENTS else 2
+        return 4.0 * (1 + 3e-4 * rank - 1e-6 * abs((arm.period_s or 600) - 600))
 
     made = [row for number in "689" for row in scenarios(number, {number: still}, configurations=4, noise=0.0)]
     data = figure_data(spark_session, table(made))
@@ -442,7 +514,7 @@ def test_no_run_fails_without_a_reason(spark_session: SparkSession) -> None:
     """Of one image there is no time between images, and nothing went wrong."""
     made = [row | {"mean_interarrival_s": None} for row in rows(FIGURES["6"].grid().arms(), pools=[1])]
     data = figure_data(spark_session, table(made))
-    assert data.failed == sum(data.failures.values()) == 40
+    assert data.failed == sum(data.failures.values()) == 60
     assert "global: it delivered too little to tell a time between images" in data.failures
 
 

@@ -30,6 +30,7 @@ from thalweg.experiments.reports.placements import (
     Drawing,
     Frame,
     choose,
+    drawings,
     frames,
     host_colours,
     short_names,
@@ -40,6 +41,7 @@ from thalweg.experiments.reports.placements import (
 from thalweg.experiments.reports.report import write_report
 from thalweg.experiments.summary import summarize_run
 from thalweg.experiments.tables import run_table
+from thalweg.experiments.trees import Change
 from thalweg.middleware.errors import UsageError
 from thalweg.operators import write_image
 
@@ -448,3 +450,43 @@ def test_ticks_are_round_few_and_inside(end: float) -> None:
 
 def test_the_empty_page_is_whole() -> None:
     assert Checker(page("<a>", "")).wrong == []
+
+
+def test_every_tree_is_drawn_with_its_own_edges() -> None:
+    hosts = ("h1", "h2", "h3", "h4")
+    sources = {host: f"source@{host}" for host in hosts}
+    start = {name: host for host, name in sources.items()} | {"sink": "client"}
+    start |= {"op0": "h1", "op1": "h3", "op2": "client"}
+    before = (
+        ("op0", [sources["h1"], sources["h2"]], "h1"),
+        ("op1", [sources["h3"], sources["h4"]], "h3"),
+        ("op2", ["op0", "op1"], "client"),
+        ("sink", ["op2"], "client"),
+    )
+    after = (
+        before[0],
+        ("op1~1", ["op0", sources["h3"]], "h2"),
+        ("op2~1", ["op1~1", sources["h4"]], "h4"),
+        ("sink", ["op2~1"], "client"),
+    )
+    changes = [
+        Change("thalweg", at_s, at_s - 2.0, 2.0, outcome, "a better plan", "", tree)
+        for at_s, outcome, tree in ((40.0, "reshaped", after), (60.0, "stayed", before), (80.0, "reshaped", before))
+    ]
+    course = Course("thalweg", start, [], 100.0, [], changes=changes)
+    found = frames(course)
+    assert [(frame.at_s, frame.until_s, frame.changes) for frame in found] == [
+        (0.0, 40.0, 0), (40.0, 80.0, 1), (80.0, 100.0, 1),
+    ]  # fmt: skip
+    assert set(found[1].placement) == {*sources.values(), "op0", "op1~1", "op2~1", "sink"}
+    assert found[1].moved == ("op1~1", "op2~1")
+    assert found[2].placement == start
+    made = Drawing(course, found, hosts, {}, "binary")
+    dashed = [made.svg(frame).count('class="tree"') for frame in found]
+    assert dashed == [4, 5, 4]  # with h2 > h1 and h1 > h2 in the second
+    assert made.caption(found[1]) == "40.0 to 80.0 s: another tree"
+    assert made.caption(choose(found, 2)[1]) == "80.0 to 100 s: the tree changed 2 times"
+    bars = strip(course, {})
+    assert bars.count('class="turn"') == 2
+    for text in (bars, drawings(course, hosts, {}, "binary")):
+        assert Checker(text).wrong == []

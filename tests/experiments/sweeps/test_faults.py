@@ -27,12 +27,21 @@ from thalweg.emulation.faults import (
 )
 from thalweg.experiments import cli, spark
 from thalweg.experiments.sweeps import fault_trials, faults
-from thalweg.experiments.sweeps.fault_trials import LIMITS, TrialResult, draw_trial, drawn_plan, may_be_lost, run_trial
+from thalweg.experiments.sweeps.fault_trials import (
+    LIMITS,
+    TrialResult,
+    draw_trial,
+    drawn_plan,
+    may_be_dead,
+    may_be_lost,
+    run_trial,
+)
 from thalweg.experiments.sweeps.faults import load_plan, minimize, run_faults, shrink, sweep_faults
-from thalweg.middleware.adaptation import GlobalMoves, LocalMoves, RandomMoves
+from thalweg.middleware.adaptation import GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
 from thalweg.middleware.coordinator import Coordinator
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.relocation import Mover
+from thalweg.middleware.silence import Suspicions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +80,12 @@ def test_a_plan_gives_one_result() -> None:
 
 def test_what_a_seed_draws_is_all_there_is() -> None:
     trials = [draw_trial(seed) for seed in range(60)]
-    assert {type(trial.adaptation) for trial in trials} == {RandomMoves, GlobalMoves, LocalMoves}
+    assert {type(trial.adaptation) for trial in trials} == {
+        RandomMoves,
+        GlobalMoves,
+        LocalMoves,
+        RandomReshapes,
+    }
     assert {trial.interface for trial in trials} == {"single", "independent"}
     assert {len(trial.hosts) for trial in trials} == {3, 4, 5, 6}
     assert {min(trial.length, 100) == 100 for trial in trials} == {True, False}
@@ -85,6 +99,15 @@ def test_a_state_that_is_lost_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {run_trial(FaultPlan(seed))[0].kind for seed in range(1, 8)}
     assert "contents" in kinds
     assert kinds <= {"contents", ""}
+
+
+@pytest.mark.parametrize("kept", [slice(1), slice(1, None)], ids=["the last one's", "the others'"])
+def test_a_state_that_is_not_merged_shows(monkeypatch: pytest.MonkeyPatch, kept: slice) -> None:
+    """The harness itself: all of them count, also of those whose outputs the last has had all the time."""
+    merge = fault_trials._Counting.merge
+    monkeypatch.setattr(fault_trials._Counting, "merge", lambda self, states: merge(self, states[kept]))
+    kinds = {run_trial(FaultPlan(seed))[0].kind for seed in range(1, 100) if seed % 12 in fault_trials.MERGED}
+    assert kinds == {"contents", ""}
 
 
 @pytest.mark.parametrize(
@@ -105,6 +128,39 @@ def test_a_host_may_be_given_up_where_it_crashes_or_is_cut_off_for_long(
 ) -> None:
     assert LIMITS.liveness_s == 30.0
     assert may_be_lost(FaultPlan(1, planned), HOSTS) == lost
+
+
+@pytest.mark.parametrize(
+    ("planned", "dead"),
+    [
+        ((Crash("h2", 5.0),), []),
+        ((Outage("h1", "h2", 1.0, 25.0),), []),
+        ((Outage("h1", "h2", 1.0, 35.0),), [("h1", "h2")]),
+        ((Outage("h1", "h2", 90.0),), [("h1", "h2")]),
+        ((Outage("h1", "h2", 1.0, 20.0), Outage("h2", "h1", 21.0, 20.0)), []),
+        ((Outage("h1", "h2", 1.0, 20.0), Partition(("h1", "h3"), 21.0, 20.0)), [("h1", "h2")]),
+        ((Partition(("h1",), 1.0, 40.0),), [("h1", "h2"), ("h1", "h3"), ("h1", "client"),
+                                            ("h2", "h1"), ("h3", "h1"), ("client", "h1")]),
+    ],
+)  # fmt: skip
+def test_a_way_may_be_taken_for_dead_where_it_is_cut_for_long(
+    planned: tuple[Fault, ...], dead: list[tuple[str, str]]
+) -> None:
+    assert LIMITS.lease_s == 60.0
+    assert may_be_dead(FaultPlan(1, planned), HOSTS) == dead
+
+
+def test_a_way_that_is_cut_for_good_ends_the_run_or_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ways that only another tree needs are among them: of every six seeds two change the tree."""
+    plans = [FaultPlan(seed, (Outage("h1", "h2", 3.0),)) for seed in range(1, 25)]
+    results = [run_trial(plan)[0] for plan in plans]
+    assert Counter(result.outcome for result in results).keys() == {"delivered", "ended"}
+    ended = [result for result in results if result.outcome == "ended"]
+    assert {result.seed % 6 in fault_trials.RESHAPED for result in ended} == {True, False}
+    assert all("host 'h1'" in result.what and "host 'h2'" in result.what for result in ended)
+    monkeypatch.setattr(Suspicions, "on_waiting", lambda *_: None)
+    result, _ = run_trial(FaultPlan(ended[0].seed, (Outage("h1", "h2", 3.0),)))
+    assert (result.outcome, result.kind) == ("failed", "stalled")
 
 
 def test_a_run_that_ends_without_need_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,6 +265,20 @@ def test_a_plan_that_fails_is_made_minimal() -> None:
     assert minimize(plan, fake) == FaultPlan(2, (Drop("h1", "h2", "Demand", 3), Drop("h1", "h2", "Demand", 50)))
     calm = FaultPlan(1, (Weather(0.5),))
     assert minimize(calm, fake) == calm
+
+
+def test_making_a_plan_minimal_takes_no_more_than_so_many_events() -> None:
+    counts = []
+
+    def long(plan: FaultPlan) -> tuple[TrialResult, tuple[OfMessage, ...]]:
+        result, done = fake(plan)
+        counts.append(faults.MAX_EVENTS // 8)
+        return msgspec.structs.replace(result, events=counts[-1]), done
+
+    plan = minimize(FaultPlan(2, (Weather(0.5), Slow("h1", 2.0, 0.0, 9.0))), long)
+    assert len(counts) == 1 + 8  # the first shows that it fails
+    assert {3, 50} <= {fault.number for fault in plan.faults if isinstance(fault, Drop)}
+    assert 2 < len(plan.faults) < 81
 
 
 def test_plans_that_fail_are_kept_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

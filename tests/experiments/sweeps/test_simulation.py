@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -12,15 +13,24 @@ import pytest
 
 from thalweg.experiments import virtual_run
 from thalweg.experiments.sweeps import simulation
+from thalweg.experiments.sweeps.pools import open_pool
 from thalweg.experiments.sweeps.simulation import PLANS_KEPT, Simulated, Simulation, simulate
+from thalweg.experiments.variants import VARIANTS
+from thalweg.experiments.virtual_run import exactly, foreseen, last_measured
+from thalweg.middleware import events as e
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.history import Sample
+from thalweg.middleware.network_view import NetworkView
+from thalweg.middleware.planning import Thalweg
+from thalweg.middleware.planning.outlook import Outlook, Past
 
 SMALL: dict[str, Any] = {"servers": 4, "images": 12, "configuration": 3}
+CHANGING: dict[str, Any] = {"pool": "regions", "pool_seed": 1001, "configuration": 2, "images": 100}  # its tree, too
 
 
 def result(**options: Any) -> Simulated:
     """What came out, but for the seconds it took."""
-    return msgspec.structs.replace(simulate(Simulation(**{**SMALL, **options})), wall_s=0.0)
+    return msgspec.structs.replace(simulate(Simulation(**{**SMALL, **options})), wall_s=0.0, planning_s=0.0)
 
 
 @pytest.mark.parametrize("placement", ["download-all", "one-shot", "global", "local"])
@@ -52,7 +62,7 @@ def test_the_result_is_the_same_in_every_process() -> None:
         "import msgspec; from thalweg.experiments.sweeps.simulation import *\n"
         "for placement, k in (('global', None), ('local', 2)):\n"
         f"    made = simulate(Simulation(placement=placement, period_s=60.0, k=k, **{SMALL!r}))\n"
-        "    print(msgspec.json.encode(msgspec.structs.replace(made, wall_s=0.0)).decode())"
+        "    print(msgspec.json.encode(msgspec.structs.replace(made, wall_s=0.0, planning_s=0.0)).decode())"
     )
     printed = set()
     for seed in ("1", "2"):
@@ -75,6 +85,7 @@ def test_what_a_simulation_is_of_is_what_it_is_recognised_by() -> None:
         "tree": "star", "interface": "independent", "period_s": 1.0, "k": 1, "gate": False, "hysteresis": 1.0,
         "cost": "period", "view": "truth", "forecaster": "last", "max_age_s": 1.0, "startup_s": 1.0,
         "disk_bytes_per_s": 1.0, "pixel_s": 1.0, "image_bytes": 2048, "image_deviation": 0.0, "allow": ("a",),
+        "variant": "exact",
     }  # fmt: skip
     assert set(changed) == set(Simulation.__struct_fields__)
     keys = {Simulation(**{name: value}).key for name, value in changed.items()}  # type: ignore[arg-type]
@@ -123,6 +134,7 @@ def test_placements_of_one_network_share_what_they_begin_with(monkeypatch: pytes
         ({"cost": "least"}, "least"),
         ({"k": 2}, "--k goes with --placement local"),
         ({"forecaster": "medan"}, "median"),
+        ({"variant": "exakt"}, "unknown variant 'exakt'; did you mean 'exact'"),
     ],
 )
 def test_what_cannot_be_simulated_is_one_line(
@@ -138,3 +150,78 @@ def test_nothing_is_told_of_what_did_not_come() -> None:
     came = result(images=1)
     assert (came.delivered, came.mean_interarrival_s, came.median_interarrival_s) == (1, None, None)
     assert came.first_image_s == came.elapsed_s
+
+
+def test_exact_knowledge_lasts_while_data_flows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the planner is told at each look are the rates at that time, as an outlook without doubt, and none of it is
+    probed; without it, links are probed and doubted.
+    """
+    told: list[tuple[bool, dict[Any, float]]] = []
+    plan = Thalweg.plan
+
+    def seen(self: Thalweg, dataflow: Any, hosts: Any, view: NetworkView, *rest: Any, **more: Any) -> Any:
+        rates = {link: each.rate_bps for link, each in view.estimates.items()}
+        told.append((isinstance(view, Outlook) and not any(view.doubt.values()), rates))
+        return plan(self, dataflow, hosts, view, *rest, **more)
+
+    monkeypatch.setattr(Thalweg, "plan", seen)
+    simulation._plans.clear()
+    exact = result(view="truth", placement="thalweg", **CHANGING)
+    assert (exact.probe_bytes, exact.lost) == (0, 0)
+    links = open_pool("regions", 1001).network(("h1", "h2", "h3", "h4", "client"), CHANGING["configuration"])
+    first, *later = told
+    assert first[1] == {link: rates.rate_at(0.0) for link, rates in links.items()}
+    assert len(later) == exact.plans > 10
+    assert all(sure for sure, _ in later)
+    assert len({tuple(rates.values()) for _, rates in later}) > 10
+    view = exactly(links)(e.Plan("run", {}, {}), 90.0)
+    assert {link: each.rate_bps for link, each in view.estimates.items()} == {
+        link: rates.rate_at(90.0) for link, rates in links.items()
+    }
+    told.clear()
+    assert result(placement="thalweg", **CHANGING).probe_bytes > 0
+    assert not any(sure for sure, _ in told)
+
+
+def test_global_knows_the_truth_while_data_flows_too() -> None:
+    options: dict[str, Any] = {"placement": "global", "images": 60, "period_s": 60.0}
+    exact, probed = result(view="truth", **options), result(**options)
+    assert exact.plans > 3
+    assert (exact.probe_bytes, probed.probe_bytes > 0) == (0, True)
+
+
+def test_every_variant_runs_and_comes_to_something_else() -> None:
+    plain = {name: result(placement=name, **CHANGING) for name in ("thalweg", "thalweg-once", "global")}
+    stays = ("global-period", "fixed", "fixed-path", "once-exact", "steady")  # its tree
+    changed = []
+    for name, variant in VARIANTS.items():
+        came = result(placement=variant.placement, variant=name, **CHANGING)
+        assert (came.failed, came.delivered, came.out_of_order) == (None, 100, 0), name
+        assert came != plain[variant.placement] or name.startswith("forecaster-"), name  # the best may be any of them
+        changed += [name] if came.reshapings else []
+    assert not set(changed) & set(stays)
+    assert len(changed) >= len(VARIANTS) - len(stays) - 3, changed  # a few may find nothing that is worth it
+
+
+def test_links_that_stay_have_the_bound_of_their_beginning() -> None:
+    came = result(placement="thalweg", variant="steady", images=40)
+    assert came.bound_period_s is not None
+    assert came.predicted_s is not None
+    assert came.mean_interarrival_s is not None
+    assert came.bound_period_s < came.predicted_s < came.mean_interarrival_s
+    assert came.reshapings == 0
+
+
+def test_what_links_will_carry_is_told_ahead_and_what_was_measured_last_as_if_it_held() -> None:
+    links = open_pool("paper", 1001).network(("h1", "h2"), 0)
+    window = links["h1", "h2"]
+    plan = e.Plan("run", {}, {})
+    assert foreseen(links, 300.0)(plan, 60.0).rate_bps("h1", "h2") == pytest.approx(
+        window.bits_between(60.0, 360.0) / 300.0
+    )
+    samples = {("h1", "h2"): (Sample(0.0, 3.0, 1), Sample(9.0, 5.0, 1)), ("h2", "h1"): (Sample(1.0, 4.0, 2),)}
+    view = last_measured(("h1", "h2", "h3"))(e.Plan("run", {}, {}, past=Past(samples, 500.0)), 500.0)
+    assert isinstance(view, Outlook)
+    assert view.rate_bps("h1", "h2") == pytest.approx(math.exp(5.0))
+    assert view.rate_bps("h1", "h3") == pytest.approx(math.exp(4.0))  # as the slowest of those that were measured
+    assert set(view.doubt.values()) == {0.0}

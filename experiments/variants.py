@@ -1,0 +1,165 @@
+"""Placements with one thing changed, for the ablation: what each part of ``thalweg`` brings.
+
+A variant is a placement and what differs from it; sweeps run it by its name (``Simulation.variant``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from thalweg.middleware.adaptation import GlobalMoves
+from thalweg.middleware.dataflow import Dataflow, Placement
+from thalweg.middleware.network_view import NetworkView
+from thalweg.middleware.planning import (
+    CostModel,
+    CostParameters,
+    CriticalPath,
+    Hints,
+    OneShot,
+    PlanResult,
+    Problem,
+    Strategy,
+    Thalweg,
+    evaluate,
+)
+
+Told = Literal["measured", "last", "ahead"]
+
+
+class Variant(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the ablation.
+
+    - ``says``: what it is, for readers
+    - ``fields``: of the Simulation that are others; ``options``: of the planner ``thalweg``
+    - ``planner``: what plans instead, made from that one
+    - ``told``: what planners go by while data flows: what was ``measured`` (or the truth, as ``view`` says), only what
+      was measured ``last`` of each link, or what links will carry in the horizon ``ahead``
+    - ``steady``: links stay as they are when the run begins
+    """
+
+    says: str
+    placement: str = "thalweg"
+    fields: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    planner: type[FixedTree | FixedTreeByPath | TimedOut] | None = None
+    told: Told = "measured"
+    steady: bool = False
+
+    def strategy(self, given: Strategy) -> Strategy:
+        """The strategy of the placement, changed."""
+        planner = given.initial
+        if not (self.options or self.planner):
+            return given
+        assert isinstance(planner, Thalweg)
+        planner = msgspec.structs.replace(planner, **self.options)
+        made = planner if self.planner is None else self.planner(planner)
+        return Strategy(made, made.adaptation, made)
+
+
+class FixedTree(msgspec.Struct, frozen=True):
+    """Keeps the tree that it is given and moves its operators, for the shortest period."""
+
+    like: Thalweg
+    reshapes: ClassVar[bool] = False
+
+    @property
+    def adaptation(self) -> GlobalMoves | None:
+        return self.like.adaptation
+
+    def model(self, given: CostModel) -> CostModel:
+        return self.like.goes_by(given)
+
+    def plan(
+        self,
+        dataflow: Dataflow,
+        hosts: Sequence[str],
+        view: NetworkView,
+        current: Placement | None,
+        *,
+        hints: Hints,
+        costs: CostParameters,
+        model: CostModel,
+    ) -> PlanResult:
+        start = OneShot() if current is None else OneShot(start="current")
+        return start.plan(dataflow, hosts, view, current, hints=hints, costs=costs, model=self.model(model))
+
+
+class FixedTreeByPath(FixedTree, frozen=True):
+    """The same for the shortest critical path."""
+
+    def model(self, given: CostModel) -> CostModel:
+        return CriticalPath()
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """Goes by estimates until they time out, and has links measured anew as before a run.
+
+    It compares what it finds with the present tree, as ``like`` does by forecasts.
+    """
+
+    like: Thalweg
+    reshapes: ClassVar[bool] = True
+
+    @property
+    def adaptation(self) -> GlobalMoves | None:
+        found = self.like.adaptation
+        return None if found is None else msgspec.structs.replace(found, horizon_s=None)
+
+    def plan(
+        self,
+        dataflow: Dataflow,
+        hosts: Sequence[str],
+        view: NetworkView,
+        current: Placement | None,
+        *,
+        hints: Hints,
+        costs: CostParameters,
+        model: CostModel,
+    ) -> PlanResult:
+        found = self.like.plan(dataflow, hosts, view, current, hints=hints, costs=costs, model=model)
+        if current is None:
+            return found
+        present = evaluate(self.like.goes_by(model), Problem(dataflow, hosts, view, hints, costs), current)
+        return msgspec.structs.replace(found, judged=(present.cost_s, found.cost_s))
+
+
+def _every(period_s: float) -> Variant:
+    said = f"{period_s / 60:g} min" if period_s >= 60 else f"{period_s:g} s"
+    return Variant(says=f"planned every {said}", fields={"period_s": period_s})
+
+
+def _forecaster(name: str) -> Variant:
+    return Variant(says=f"forecaster of the monitor: {name}", fields={"forecaster": name})
+
+
+VARIANTS: Mapping[str, Variant] = {
+    "global-period": Variant(says="global, by periods", placement="global", fields={"cost": "period"}),
+    "fixed-path": Variant(says="given tree, critical path", planner=FixedTreeByPath),
+    "fixed": Variant(says="given tree, periods", planner=FixedTree),
+    "busiest": Variant(says="the busiest resource alone", options={"shape": 32.0}),
+    "every-10": _every(10.0),
+    "every-30": _every(30.0),
+    "every-120": _every(120.0),
+    "every-300": _every(300.0),
+    "every-600": _every(600.0),
+    "gain-0": Variant(says="changed for any gain", options={"gain": 0.0}),
+    "gain-20": Variant(says="changed for 20 %", options={"gain": 0.2}),
+    "timed-out": Variant(
+        says="estimates of 10 min, probed anew, every 2 min",
+        fields={"period_s": 120.0, "max_age_s": 600.0},
+        planner=TimedOut,
+    ),
+    "last": Variant(says="the last measurement of each link", told="last"),
+    "no-probes": Variant(says="forecasts, no probes while running", options={"probes_again": 0.0}),
+    "exact": Variant(says="exact: links as they are", fields={"view": "truth"}),
+    "ahead": Variant(says="exact: links in the next 5 min", fields={"view": "truth"}, told="ahead"),
+    "forecaster-last": _forecaster("last"),
+    "forecaster-mean": _forecaster("mean"),
+    "forecaster-median": _forecaster("median"),
+    "forecaster-exponential": _forecaster("exponential"),
+    "once-exact": Variant(says="once, exact", placement="thalweg-once", fields={"view": "truth"}),
+    "steady": Variant(says="exact, links stay as they begin", fields={"view": "truth"}, steady=True),
+}
