@@ -88,7 +88,7 @@ class History:
         at_s = estimate.measured_at_s
         if at_s < self._since_s:
             return
-        if estimate.count < 1 or not estimate.rate_bps > 0 or at_s <= self._latest_s.get(link, -math.inf) + SAME_S:
+        if estimate.count < 1 or not estimate.rate_bps > 0 or at_s <= self.latest_s(link) + SAME_S:
             return
         found = self._samples.get(link)
         if found is None:
@@ -107,6 +107,10 @@ class History:
                 key=lambda i: (found[i + 1].at_s - found[i].at_s) / (at_s - found[i].at_s + 1.0),
             )
             found[closest : closest + 2] = [_merged(found[closest], found[closest + 1])]
+
+    def latest_s(self, link: Link) -> float:
+        """When a link was last measured; -inf if it never was."""
+        return self._latest_s.get(link, -math.inf)
 
     def samples(self) -> dict[Link, tuple[Sample, ...]]:
         """All of them, oldest first."""

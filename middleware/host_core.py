@@ -20,6 +20,7 @@ from thalweg.middleware.coordinator import Coordinator
 from thalweg.middleware.epoch import BookState
 from thalweg.middleware.flow import Flow
 from thalweg.middleware.inheritance import Inheritance
+from thalweg.middleware.local_steering import LocalSteering
 from thalweg.middleware.monitor import Monitor, estimate_fields
 from thalweg.middleware.network_view import Link, LinkEstimate
 from thalweg.middleware.node import Output
@@ -29,7 +30,7 @@ from thalweg.middleware.relocation import Mover
 from thalweg.middleware.reshaping import Reshaper
 from thalweg.middleware.run_state import CoreConfig, RunState
 from thalweg.middleware.silence import Suspicions
-from thalweg.middleware.steering import LocalSteering, Steering
+from thalweg.middleware.steering import Steering
 
 
 class HostCore:

@@ -28,17 +28,28 @@ import msgspec
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
+from thalweg.middleware.adaptation import MIN_PERIOD_S
 from thalweg.middleware.monitor import as_link_estimate, as_message, estimate_fields
 from thalweg.middleware.network_view import Link, LinkEstimate
 
 if TYPE_CHECKING:
     from thalweg.middleware.host_core import HostCore
 
+SHARE_WAITING = 0.25  # of a period that a planner waits for links at least, without news of any
+TRIES = 2  # to ask for links: a request may be lost
 BEFORE_RUNS = "probe"  # stands for the run in probes for a plan that is made before one
 LEAD_BYTES = 8192  # a millisecond at 64 Mbit/s, which is what shapers let pass at once
 EMPTIES, PIECES = 4, 3
 STAGE_PAYLOADS = (b"",) * EMPTIES + (bytes(LEAD_BYTES),) + (bytes(m.PROBE_BYTES),) * PIECES
 LEAD, LAST = EMPTIES, EMPTIES + PIECES
+
+
+def too_slow_bps(waited_s: float) -> float:
+    """What a link is taken for that nobody could measure in that time: no faster than that shows.
+
+    It is above 0, as a search that moves one operator at a time finds no way out where two links cost infinity.
+    """
+    return m.PROBE_BYTES * 8 / max(waited_s, MIN_PERIOD_S)
 
 
 class _Asker(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""What decides on moves while the data flows: the client for all (global, random), or every operator's host (local).
+"""What decides for all operators at once while the data flows, at the client: global and random moves.
 
 Rules:
 
@@ -6,8 +6,9 @@ Rules:
   nobody knows are probed meanwhile, and it is asked again when they are known or waited for long enough.
 - *Global* (Ranganathan et al., section 2.2): once a period the client plans from the present placement, with what the
   monitor knows and probes, and proposes what came out to the barrier. While a proposal is under way it does not plan.
-- *Local* (section 2.3): at the end of an operator's epoch its host decides (``epoch``), and hands it over if it is to
-  move. While a proposal or a hand-over is under way it leaves the operator alone.
+- Links are waited for as long as two partitions take lately, or longer: a probe may have to wait for those under way at
+  both its ends. What was asked for in vain all the same counts as slow for one horizon, unless it is measured
+  after all; it is no sample.
 - *Random moves* are a planner for tests: at every delivery operators move somewhere, by both protocols in turn: several
   by a proposal, and while that is under way one more at a time on its own. *Random reshapes* propose other trees, too.
 """
@@ -16,19 +17,19 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from thalweg.middleware import epoch
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
-from thalweg.middleware.adaptation import MIN_PERIOD_S, Adaptation, GlobalMoves, RandomMoves, RandomReshapes
-from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.adaptation import Adaptation, GlobalMoves, RandomMoves, RandomReshapes
 from thalweg.middleware.history import History, Past, Weather
 from thalweg.middleware.network_view import Link, LinkEstimate
-from thalweg.middleware.proposal import Change, Part
+from thalweg.middleware.probing import SHARE_WAITING, TRIES, too_slow_bps
+from thalweg.middleware.proposal import Change
 from thalweg.middleware.shuffling import shuffled
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from thalweg.middleware.run_state import RunState
 
 
-SHARE_WAITING = 0.25  # of a period, without news of any link: those that are left are too slow to plan with
-TRIES = 2  # to ask for links: a request may be lost
+PATIENT = 2.0  # times what passes between two partitions; links are waited for so long at least, without news of any
+LATELY = 8  # partitions
 
 
 class _Search:
@@ -93,6 +94,8 @@ class Steering:
         self.random: dict[str, _Random] = {}
         self.overdue: set[str] = set()  # runs whose period was over while a proposal was under way
         self.weather: dict[str, Weather] = {}  # as the planner last read it
+        self.delivered_s: dict[str, deque[float]] = {}  # when the last partitions were, or the run began
+        self.in_vain: dict[str, dict[Link, LinkEstimate]] = {}  # links that were asked for, and what they count as
 
     def open(
         self,
@@ -113,7 +116,15 @@ class Steering:
             self.random[run_id] = _Random(adaptation)
 
     def close(self, run_id: str) -> None:
-        for table in (self.adaptations, self.searches, self.random, self.weather, self.core.monitor.histories):
+        for table in (
+            self.adaptations,
+            self.searches,
+            self.random,
+            self.weather,
+            self.delivered_s,
+            self.in_vain,
+            self.core.monitor.histories,
+        ):
             table.pop(run_id, None)
         self.overdue.discard(run_id)
 
@@ -121,6 +132,7 @@ class Steering:
         """Every host that is needed has installed the run: the first period begins."""
         adaptation = self.adaptations.get(run_id)
         if isinstance(adaptation, GlobalMoves):
+            self.delivered_s[run_id] = deque([self.core.now], maxlen=LATELY + 1)
             self.core.emit(e.SetTimer(f"plan {run_id}", self.core.now + adaptation.period_s))
 
     # --- global ---------------------------------------------------------------------------------------
@@ -136,7 +148,8 @@ class Steering:
         elif run.proposer.change is not None:
             self.overdue.add(run_id)
         else:
-            view = {} if run_id in self.core.monitor.histories else self.core.monitor.view(self.core.now)
+            known = run_id in self.core.monitor.histories
+            view = self._still_in_vain(run_id) if known else self.core.monitor.view(self.core.now)
             search = self.searches[run_id] = _Search(self.core.now, view)
             self._plan(run, search)
 
@@ -144,7 +157,21 @@ class Steering:
         """How long links are waited for at a time."""
         adaptation = self.adaptations[run.id]
         assert isinstance(adaptation, GlobalMoves)
-        return min(self.core.config.probe_s, SHARE_WAITING * adaptation.period_s)
+        times_s = self.delivered_s[run.id]
+        apart_s = (self.core.now - times_s[0]) / max(1, len(times_s) - 1)
+        most_s = (adaptation.horizon_s or adaptation.period_s) / TRIES
+        least_s = min(self.core.config.probe_s, SHARE_WAITING * adaptation.period_s)
+        return max(least_s, min(most_s, PATIENT * apart_s))
+
+    def _still_in_vain(self, run_id: str) -> dict[Link, LinkEstimate]:
+        """What links count as that were asked for in vain within the horizon, and not measured since."""
+        adaptation, links = self.adaptations[run_id], self.in_vain.get(run_id, {})
+        assert isinstance(adaptation, GlobalMoves) and adaptation.horizon_s is not None
+        history, since_s = self.core.monitor.histories[run_id], self.core.now - adaptation.horizon_s
+        for link, slow in list(links.items()):
+            if slow.measured_at_s < since_s or history.latest_s(link) > slow.measured_at_s:
+                del links[link]
+        return dict(links)
 
     def _plan(self, run: RunState, search: _Search) -> None:
         placement = self._where(run)
@@ -240,7 +267,7 @@ class Steering:
             self.probe(run, search.waiting)
             self.core.emit(e.SetTimer(f"plan {run.id}", self.core.now + self._patience_s(run)))
             return
-        slow_bps = _too_slow_bps(self.core.now - search.asked_s)
+        slow_bps = too_slow_bps(self.core.now - search.asked_s)
         slow = LinkEstimate(slow_bps, count=0)
         history = self.core.monitor.histories.get(run.id)
         in_use = _in_use(run)
@@ -248,7 +275,7 @@ class Steering:
             latest = self.core.monitor.latest(*link) if link in in_use else None
             search.view[link] = slow if latest is None else latest
             if history is not None and latest is None:
-                history.add(link, LinkEstimate(slow_bps, measured_at_s=self.core.now))
+                self.in_vain.setdefault(run.id, {})[link] = LinkEstimate(slow_bps, 0, 0.0, self.core.now)
         search.waiting = frozenset()
         self._plan(run, search)
 
@@ -276,6 +303,8 @@ class Steering:
 
     def on_delivered(self, run: RunState) -> None:
         """A chance to move: several operators together if no proposal is under way, else one more on its own."""
+        if run.id in self.delivered_s:
+            self.delivered_s[run.id].append(self.core.now)
         book = self.random.get(run.id)
         if book is None or len(run.hosts) < 2:
             return
@@ -324,211 +353,8 @@ class Steering:
             book.reshapes -= change.shape is not None and not change.why
 
 
-def _too_slow_bps(waited_s: float) -> float:
-    """What a link is taken for that nobody could measure in that time: no faster than that shows.
-
-    It is above 0, as a search that moves one operator at a time finds no way out where two links cost infinity.
-    """
-    return m.PROBE_BYTES * 8 / max(waited_s, MIN_PERIOD_S)
-
-
 def _in_use(run: RunState) -> set[Link]:
     """The links that the dataflow takes where it is now."""
     where = {name: entry.host for name, entry in run.locations.items()}
     nodes = run.dataflow.nodes
     return {(where[producer], where[node.name]) for node in nodes for producer in node.inputs}
-
-
-class _Choice:
-    """A decision under way that waits for links."""
-
-    def __init__(self, verdict: epoch.Verdict, hosts: list[str]) -> None:
-        self.verdict, self.hosts = verdict, hosts
-        self.waiting: frozenset[Link] = frozenset()
-        self.asked: frozenset[Link] = frozenset()
-        self.asked_s = 0.0  # since when these are waited for
-        self.tries = 0
-
-
-class LocalSteering:
-    """Every host's part of the local algorithm, for the operators that are here."""
-
-    def __init__(self, core: HostCore) -> None:
-        self.core = core
-        self.choices: dict[tuple[str, str], _Choice] = {}  # (run, operator)
-        self.waves: dict[str, tuple[Dataflow, dict[str, int], int]] = {}
-
-    def close(self, run_id: str) -> None:
-        self.waves.pop(run_id, None)
-        for key in [key for key in self.choices if key[0] == run_id]:
-            del self.choices[key]
-
-    def keep(self, run: RunState, name: str, state: epoch.BookState | None) -> None:
-        """Count epochs for an operator that is here, from where its last host left off."""
-        options, dataflow = run.install.moves, run.dataflow
-        assert options is not None
-        if dataflow.by_name[name].kind != "operator":
-            return
-        of, waves, count = self.waves.get(run.id, (None, {}, 0))
-        if of is not dataflow:
-            waves, count = epoch.waves_of(dataflow)
-            self.waves[run.id] = dataflow, waves, count
-        if state is None:
-            book = epoch.EpochBook(options, name, waves[name], count, run.opened_s)
-        else:
-            book = epoch.EpochBook.from_state(options, name, waves[name], count, run.opened_s, state)
-        run.books[name] = book
-        self._arm(run, book)
-
-    def marks(self, run: RunState, consumer: str, producer: str) -> tuple[bool, bool]:
-        """What a demand says: the producer's last partition came last; the consumer is on the critical path."""
-        node, book = run.nodes[consumer], run.books.get(consumer)
-        return node.last == producer, node.node.kind == "sink" if book is None else book.critical
-
-    def _arm(self, run: RunState, book: epoch.EpochBook) -> None:
-        self.core.emit(e.SetTimer(f"epoch {run.id} {book.node}", book.due_s(self.core.now)))
-
-    def on_timer(self, rest: str) -> None:
-        """An operator's epoch is over."""
-        run_id, _, name = rest.partition(" ")
-        run = self.core.runs.get(run_id)
-        book = run.books.get(name) if run is not None else None
-        if run is None or book is None:
-            return
-        verdict = book.close_epoch()
-        self._arm(run, book)
-        producers = [run.locations[producer].host for producer in run.nodes[name].node.inputs]
-        consumer = run.locations[run.consumers[name][0]].host
-        hosts = epoch.candidates(
-            book.options, name, verdict.epoch, producers, consumer, self.core.host, sorted(run.hosts)
-        )
-        choice = _Choice(verdict, hosts)
-        why = self._hindrance(run, name, verdict)
-        if why:
-            self._record(run, name, choice, None, why)
-        else:
-            self._decide(run, name, choice, final=False)
-
-    def _hindrance(self, run: RunState, name: str, verdict: epoch.Verdict) -> str:
-        node = run.nodes[name]
-        if not verdict.considered:
-            return "not critical"
-        if node.node.pinned is not None:
-            return "pinned"
-        if name in run.leaving or run.member.part is not Part.FREE:
-            return "a move is under way"
-        if any((name, producer) not in run.sizes for producer in node.node.inputs) or node.size_bytes is None:
-            return "nothing has come through yet"
-        return ""
-
-    def _decide(self, run: RunState, name: str, choice: _Choice, *, final: bool) -> None:
-        core, node, book = self.core, run.nodes[name], run.books[name]
-        assert node.size_bytes is not None
-        inputs = [(run.locations[producer].host, float(run.sizes[name, producer])) for producer in node.node.inputs]
-        in_use = {(source, core.host) for source, _ in inputs}
-        in_use.add((core.host, run.locations[run.consumers[name][0]].host))
-        slow_bps = _too_slow_bps(core.now - choice.asked_s)
-
-        def rate(source: str, target: str) -> float | None:
-            if source == target:
-                return float("inf")
-            estimate = core.monitor.estimate(source, target, core.now)
-            if estimate is None and final and (source, target) in in_use:
-                estimate = core.monitor.latest(source, target)
-            return estimate.rate_bps if estimate is not None else slow_bps if final else None
-
-        decision = epoch.decide(
-            book.options,
-            [host for host in choice.hosts if host in run.hosts],
-            core.host,
-            inputs,
-            (run.locations[run.consumers[name][0]].host, float(node.size_bytes)),
-            run.compute_s.get(name, 0.0),
-            rate,
-            run.state_bytes.get(name, 0),
-            startup_s=book.options.startup_s,
-        )
-        unknown = decision.needs - choice.asked
-        if decision.needs and unknown and not final:
-            choice.waiting, choice.asked, choice.tries = decision.needs, choice.asked | unknown, 1
-            choice.asked_s = core.now
-            self.choices[run.id, name] = choice
-            core.steering.probe(run, unknown)
-            self._wait(run, name)
-            return
-        self.choices.pop((run.id, name), None)
-        if decision.needs:
-            self._decide(run, name, choice, final=True)
-            return
-        why = decision.why
-        if decision.move:
-            obstacle = core.mover.obstacle(run, name, decision.best)
-            if obstacle:
-                why = obstacle
-            else:
-                core.mover.begin(run, name, decision.best, protocol="epoch", reason=why)
-        self._record(run, name, choice, decision, why)
-
-    def on_estimate(self, link: Link) -> None:
-        """A link was measured; decisions that wait for it, and for no other, go on."""
-        for (run_id, name), choice in list(self.choices.items()):
-            if link in choice.waiting:
-                choice.waiting -= {link}
-                run = self.core.runs.get(run_id)
-                if not choice.waiting:
-                    self._go_on(run_id, name, choice, final=False)
-                elif run is not None:
-                    self._wait(run, name)
-
-    def on_expired(self, rest: str) -> None:
-        """Links were waited for long enough."""
-        run_id, _, name = rest.partition(" ")
-        run, choice = self.core.runs.get(run_id), self.choices.get((run_id, name))
-        if run is None or choice is None:
-            return
-        if choice.tries < TRIES and name in run.books:
-            choice.tries += 1
-            self.core.steering.probe(run, choice.waiting)
-            self._wait(run, name)
-        else:
-            self._go_on(run_id, name, choice, final=True)
-
-    def _wait(self, run: RunState, name: str) -> None:
-        options = run.install.moves
-        assert options is not None
-        patience_s = min(self.core.config.probe_s, SHARE_WAITING * options.period_s)
-        self.core.emit(e.SetTimer(f"decide {run.id} {name}", self.core.now + patience_s))
-
-    def _go_on(self, run_id: str, name: str, choice: _Choice, *, final: bool) -> None:
-        run = self.core.runs.get(run_id)
-        if run is None or name not in run.books or self._hindrance(run, name, choice.verdict):
-            self.choices.pop((run_id, name), None)
-            return
-        self._decide(run, name, choice, final=final)
-
-    def _record(self, run: RunState, name: str, choice: _Choice, decision: epoch.Decision | None, why: str) -> None:
-        if not self.core.recording:
-            return
-        verdict = choice.verdict
-        detail: dict[str, Any] = {
-            "sends": verdict.sends,
-            "later": verdict.later,
-            "critical": verdict.critical,
-            "decision": "move" if decision is not None and decision.move and name in run.leaving else "stay",
-            "why": why,
-        }
-        if decision is not None:
-            costs = {host: cost_s for host, cost_s in decision.costs.items() if cost_s < float("inf")}
-            detail |= {"candidates": costs, "best": decision.best, "links": self._known(choice)}
-        current_s = None if decision is None or decision.current_s == float("inf") else decision.current_s
-        self.core.record(run.id, "epoch", node=name, index=verdict.epoch, value=current_s, detail=detail)
-
-    def _known(self, choice: _Choice) -> dict[str, list[float]]:
-        """What the decision rested on: the links between its candidates that are known."""
-        now, known = self.core.now, {}
-        for a in choice.hosts:
-            for b in choice.hosts:
-                each = self.core.monitor.estimate(a, b, now) if a != b else None
-                if each is not None:
-                    known[f"{a}>{b}"] = [each.rate_bps, each.count, each.spread_bps, now - each.measured_at_s]
-        return known

@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import structs
 
 from thalweg.middleware import events as e
+from thalweg.middleware import messages as m
 from thalweg.middleware.host_core import HostCore
 from thalweg.middleware.node import NodeCore, Output
 
@@ -28,6 +29,11 @@ class _Any:
 
 ANY = _Any()
 ASIDES = e.Record | e.Approach
+
+
+def got(sender: str, message: m.Message, payload: object = None, size_bytes: int = 0) -> e.MessageReceived:
+    """``message`` has come from ``sender``."""
+    return e.MessageReceived(sender, message, payload, size_bytes)
 
 
 class Playbook:

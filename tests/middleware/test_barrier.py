@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from adversary import BEGINS_S, CLIENT, FREE, FREE_DATAFLOW, Scripted, another_tree, content, traced
-from playbook import ANY, Playbook
+from playbook import ANY, Playbook, got
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
@@ -153,10 +153,6 @@ MOVE = m.Move("o", "h2", "h3", 1)
 PROPOSE = m.Propose("r", 1, (MOVE,))
 COMMIT = m.Commit("r", 1, 4, (MOVE,), "a test")
 ABORT = m.Abort("r", 1)
-
-
-def got(sender: str, message: m.Message, payload: object = None, size_bytes: int = 0) -> e.MessageReceived:
-    return e.MessageReceived(sender, message, payload, size_bytes)
 
 
 def vote(host: str, iteration: int = -1, error: str = "") -> m.Vote:

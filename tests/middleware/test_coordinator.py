@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from playbook import ANY, Playbook
+from playbook import ANY, Playbook, got
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
@@ -17,10 +17,6 @@ Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
 
 CONFIG = CoreConfig(retry_s=0.5, retry_max_s=8.0, ping_s=2.0, liveness_s=5.0)
-
-
-def got(sender: str, message: m.Message) -> e.MessageReceived:
-    return e.MessageReceived(sender, message)
 
 
 def pings(*hosts: str) -> list[e.Command]:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playbook import ANY, Playbook
+from playbook import ANY, Playbook, got
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
@@ -19,10 +19,6 @@ from thalweg.middleware.run_state import CoreConfig
 
 Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
-
-
-def got(sender: str, message: m.Message, payload: object = None, size_bytes: int = 0) -> e.MessageReceived:
-    return e.MessageReceived(sender, message, payload, size_bytes)
 
 
 def demand(

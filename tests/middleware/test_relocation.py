@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from adversary import BEGINS_S, CLIENT, Scripted, content, traced
-from playbook import ANY, Playbook
+from playbook import ANY, Playbook, got
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
@@ -190,10 +190,6 @@ def test_no_other_way_leads_in(stage: Stage, cue: Cue) -> None:
 
 
 # --- conversations ----------------------------------------------------------------------------------
-
-
-def got(sender: str, message: m.Message, payload: object = None, size_bytes: int = 0) -> e.MessageReceived:
-    return e.MessageReceived(sender, message, payload, size_bytes)
 
 
 def demand(producer: str, consumer: str, index: int, version: int, hops: int = 0) -> m.Demand:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from adversary import BEGINS_S, CLIENT, FREE, FREE_DATAFLOW, MERGING, Scripted, another_tree, content
-from playbook import ANY, Playbook
+from playbook import ANY, Playbook, got
 from runtime_codes import ALLOW
 
 from thalweg.middleware import events as e
@@ -38,10 +38,6 @@ NODE = Node("n~1", "operator", ("s",), FREE)
 
 def commit(iteration: int) -> m.Commit:
     return m.Commit("r", 1, iteration, (), "a test", SHAPE)
-
-
-def got(sender: str, message: m.Message, payload: object = None, size_bytes: int = 0) -> e.MessageReceived:
-    return e.MessageReceived(sender, message, payload, size_bytes)
 
 
 def demand(producer: str, consumer: str, index: int, **more: Any) -> m.Demand:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from adversary import CLIENT, SCRIPTED, SCRIPTED_PLACEMENT, Scripted
-from playbook import ANY, Playbook
+from playbook import ANY, Playbook, got
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
@@ -19,10 +19,6 @@ Book = Callable[..., Playbook]
 
 CONFIG = CoreConfig(liveness_s=4.0, lease_s=6.0, ping_s=1.0)
 PING = e.Send("r", "h1", m.Ping(""))
-
-
-def got(sender: str, message: m.Message) -> e.MessageReceived:
-    return e.MessageReceived(sender, message)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What decides on moves: the client's planning beside the flow, the random mover, and operators' own decisions."""
+"""What decides on moves at the client: planning beside the flow, and the random mover."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 from adversary import CLIENT
-from playbook import ANY, Playbook
+from playbook import ANY, Playbook, got
 
 from thalweg.middleware import events as e
 from thalweg.middleware import messages as m
-from thalweg.middleware.adaptation import Adaptation, GlobalMoves, LocalMoves, RandomMoves
+from thalweg.middleware.adaptation import Adaptation, GlobalMoves, RandomMoves
 from thalweg.middleware.network_view import LinkEstimate
 from thalweg.middleware.run_state import CoreConfig
 
@@ -22,16 +22,12 @@ CONFIG = CoreConfig(retry_s=0.5, probe_s=4.0)
 NOW = {"s": "h1", "o": "h2", "t": CLIENT}
 
 
-def got(sender: str, message: m.Message, payload: object = None, size_bytes: int = 0) -> e.MessageReceived:
-    return e.MessageReceived(sender, message, payload, size_bytes)
-
-
 def measured(source: str, target: str, rate_bps: int, count: int = 1) -> m.ProbeResult:
     return m.ProbeResult("r", m.Estimate(source, target, rate_bps, 0, count, 0))
 
 
-def details(book: Playbook, kind: str) -> list[dict[str, Any]]:
-    return [each.fields["detail"] for each in book.only(e.Record) if each.kind == kind]
+def plans(book: Playbook) -> list[dict[str, Any]]:
+    return [each.fields["detail"] for each in book.only(e.Record) if each.kind == "plan"]
 
 
 @pytest.fixture
@@ -55,6 +51,20 @@ def client(make_book: Book, install: m.Install) -> Callable[[Adaptation], Playbo
     return make
 
 
+def delivered(book: Playbook, index: int) -> None:
+    """The application gets one more partition."""
+    book << e.NextRequested("r") >> ANY
+    book << got("h2", m.Partition("r", "o", "t", index), b"x", 1) >> ANY
+
+
+def flowing(book: Playbook, until_s: float, apart_s: float = 0.1) -> Playbook:
+    """The application has got a partition every ``apart_s`` seconds until then, and waits for none."""
+    for index in range(10):
+        book.at(until_s - (9 - index) * apart_s)
+        delivered(book, index)
+    return book
+
+
 # --- global -----------------------------------------------------------------------------------------
 
 
@@ -66,7 +76,7 @@ def test_the_client_plans_once_a_period_and_proposes_what_came_out(client: Calla
     book.at(61.0) << planned >> ANY
     assert {type(message) for message in book.sent()} == {m.Propose}
     assert e.SetTimer("plan r", 120.0) in book.commands  # a period after the last began
-    (plan,) = details(book, "plan")
+    (plan,) = plans(book)
     assert (plan["decision"], plan["predicted_s"], plan["probed"]) == ("propose", 1.0, 0)
     # while the proposal is under way it does not plan, and as soon as it is over it does
     book.at(120.0) << e.TimerFired("plan r") >> []
@@ -102,8 +112,8 @@ def test_a_plan_that_changes_nothing_is_recorded_and_not_proposed(
 def test_links_that_the_planner_needs_are_probed_and_it_is_asked_again(
     client: Callable[[Adaptation], Playbook],
 ) -> None:
-    book = client(GlobalMoves(period_s=60.0))
-    book.at(60.0) << e.TimerFired("plan r") >> ANY
+    book = flowing(client(GlobalMoves(period_s=60.0)), 60.0)
+    book << e.TimerFired("plan r") >> ANY
     book << e.Planned("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
     (request,) = book.sent("h1")
     assert [target.name for target in request.targets] == ["h2", "h3"]
@@ -115,13 +125,13 @@ def test_links_that_the_planner_needs_are_probed_and_it_is_asked_again(
     (plan,) = book.only(e.Plan)
     assert {link: each.rate_bps for link, each in plan.view.items()} == {("h1", "h2"): 1000.0, ("h1", "h3"): 2000.0}
     book << e.Planned("r", NOW) >> ANY
-    (record,) = details(book, "plan")
+    (record,) = plans(book)
     assert (record["probed"], record["rounds"], record["links"]["h1>h3"]) == (2, 1, [2000.0, 1, 0.0, 0.0])
 
 
 def test_a_link_that_nobody_can_measure_in_time_is_taken_for_slow(client: Callable[[Adaptation], Playbook]) -> None:
-    book = client(GlobalMoves(period_s=60.0))
-    book.at(60.0) << e.TimerFired("plan r") >> ANY
+    book = flowing(client(GlobalMoves(period_s=60.0)), 60.0)
+    book << e.TimerFired("plan r") >> ANY
     book << e.Planned("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
     book.at(62.0) << got("h1", measured("h1", "h2", 1000)) >> ANY
     book.at(66.0) << e.TimerFired("plan r") >> ANY  # the request may have been lost
@@ -139,10 +149,66 @@ def test_links_are_waited_for_a_share_of_the_period_or_as_long_as_the_host_is_to
     client: Callable[[Adaptation], Playbook], probe_s: float, period_s: float, patience_s: float
 ) -> None:
     assert probe_s == CONFIG.probe_s
-    book = client(GlobalMoves(period_s))
-    book.at(period_s) << e.TimerFired("plan r") >> ANY
+    book = flowing(client(GlobalMoves(period_s)), period_s)
+    book << e.TimerFired("plan r") >> ANY
     book << e.Planned("r", needs=frozenset({("h1", "h2")})) >> ANY
     assert book.only(e.SetTimer) == [e.SetTimer("plan r", period_s + patience_s)]
+
+
+@pytest.mark.parametrize(
+    ("options", "apart_s", "patience_s"),
+    [
+        (GlobalMoves(600.0), 20.0, 40.0),
+        (GlobalMoves(600.0), 500.0, 300.0),  # asked twice, that is the period
+        (GlobalMoves(60.0, horizon_s=300.0), 50.0, 100.0),
+        (GlobalMoves(60.0, horizon_s=300.0), 500.0, 150.0),
+    ],
+)
+def test_where_partitions_take_long_a_probe_may_have_to_wait_for_them(
+    client: Callable[[Adaptation], Playbook], options: GlobalMoves, apart_s: float, patience_s: float
+) -> None:
+    book = flowing(client(options), 6000.0, apart_s)
+    book << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", needs=frozenset({("h1", "h2")})) >> ANY
+    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 6000.0 + patience_s)]
+
+
+def test_where_nothing_has_come_yet_links_are_waited_for_the_longer_the_longer_that_lasts(
+    client: Callable[[Adaptation], Playbook],
+) -> None:
+    book = client(GlobalMoves(60.0, horizon_s=300.0))
+    book.at(60.0) << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", needs=frozenset({("h1", "h2")})) >> ANY
+    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 180.0)]
+
+
+def test_what_was_asked_for_in_vain_is_slow_for_a_horizon_or_until_it_is_measured_and_is_no_sample(
+    client: Callable[[Adaptation], Playbook],
+) -> None:
+    book = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 60.0)
+    asked = frozenset({("h1", "h2"), ("h1", "h3")})
+    book << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", needs=asked) >> ANY
+    for now in (64.0, 68.0):
+        book.at(now) << e.TimerFired("plan r") >> ANY
+    slow_bps = m.PROBE_BYTES * 8 / 8.0  # waited for since 60 s
+
+    def told() -> dict[tuple[str, str], float]:
+        (plan,) = book.only(e.Plan)
+        assert plan.past is not None and not asked & plan.past.samples.keys() - {("h1", "h2")}
+        return {link: each.rate_bps for link, each in plan.view.items()}
+
+    assert told() == dict.fromkeys(asked, slow_bps)
+    book << e.Planned("r", NOW) >> ANY
+    book.at(120.0) << e.TimerFired("plan r") >> ANY
+    assert told() == dict.fromkeys(asked, slow_bps)
+    book << e.Planned("r", NOW) >> ANY
+    book.at(130.0) << got("h1", measured("h1", "h2", 1000)) >> ANY  # it had to wait
+    book.at(180.0) << e.TimerFired("plan r") >> ANY
+    assert told() == {("h1", "h3"): slow_bps}
+    book << e.Planned("r", NOW) >> ANY
+    book.at(369.0) << e.TimerFired("plan r") >> ANY
+    assert told() == {}
 
 
 def test_a_host_that_was_lost_is_neither_probed_nor_moved_to(client: Callable[[Adaptation], Playbook]) -> None:
@@ -163,7 +229,7 @@ def test_a_host_that_was_lost_is_neither_probed_nor_moved_to(client: Callable[[A
     }
     book << e.Planned("r", {**NOW, "o": "h3"}) >> [e.SetTimer("plan r", 120.0)]
     assert book.core.runs["r"].proposer.change is None
-    assert [each["decision"] for each in details(book, "plan")] == ["stay"]
+    assert [each["decision"] for each in plans(book)] == ["stay"]
 
 
 def test_a_run_that_is_over_plans_no_more(client: Callable[[Adaptation], Playbook]) -> None:
@@ -175,12 +241,6 @@ def test_a_run_that_is_over_plans_no_more(client: Callable[[Adaptation], Playboo
 
 
 # --- at random --------------------------------------------------------------------------------------
-
-
-def delivered(book: Playbook, index: int) -> None:
-    """The application gets one more partition."""
-    book << e.NextRequested("r") >> ANY
-    book << got("h2", m.Partition("r", "o", "t", index), b"x", 1) >> ANY
 
 
 def test_the_random_mover_takes_both_protocols_in_turn(client: Callable[[Adaptation], Playbook]) -> None:
@@ -213,146 +273,6 @@ def test_the_same_seed_moves_the_same(client: Callable[[Adaptation], Playbook]) 
         targets.append(propose.moves[0].target)
     assert targets[0] == targets[1]
     assert len(set(targets)) > 1
-
-
-# --- local ------------------------------------------------------------------------------------------
-
-
-def test_an_operator_decides_at_the_end_of_its_epoch_and_asks_for_what_it_does_not_know(
-    make_book: Book, install: m.Install
-) -> None:
-    book = make_book("h2", CONFIG)
-    book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=10.0))) >> ANY
-    assert e.SetTimer("epoch r o", 10.0) in book.commands
-    book.at(1.0) << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, True, True)) >> ANY
-    book << got("h1", m.Partition("r", "s", "o", 0), bytes(100_000), 100_000) >> ANY
-    book << e.OperatorFinished("r", "o", 0, bytes(50_000), 50_000, duration_s=0.1) >> ANY
-    book.at(10.0) << e.TimerFired("epoch r o") >> ANY
-    assert e.SetTimer("epoch r o", 20.0) in book.commands
-    assert e.SetTimer("decide r o", 12.5) in book.commands  # a quarter of the period
-    (request,) = book.sent("h1")  # what h2 measures itself goes to no one
-    assert isinstance(request, m.ProbeRequest)
-    for now, source, target in ((10.25, "h1", "h2"), (10.5, "h2", "h1"), (10.75, "h1", CLIENT)):
-        book.at(now) << got(source, measured(source, target, 8_000_000)) >> ANY
-        waits = [e.SetTimer("decide r o", now + 2.5)] if source == "h1" else []  # h2 -> h1 is none that it waits for
-        assert [each for each in book.only(e.SetTimer) if each.key == "decide r o"] == waits
-    book << got(CLIENT, measured("h2", CLIENT, 8_000)) >> ANY
-    assert m.Offer("r", "o", 1) in book.sent()  # all is known; from here its output goes over the slow link
-    (epoch,) = details(book, "epoch")
-    assert (epoch["decision"], epoch["sends"], epoch["critical"]) == ("move", 0, True)
-    assert epoch["candidates"][epoch["best"]] < epoch["candidates"]["h2"]
-    assert set(epoch["links"]) >= {"h1>h2", "h1>client", "h2>client"}
-    book.at(14.0) << e.TimerFired("decide r o") >> []
-    book.at(20.0) << e.TimerFired("epoch r o") >> [e.SetTimer("epoch r o", 30.0)]
-    assert [each["why"] for each in details(book, "epoch")] == ["a move is under way"]
-
-
-@pytest.fixture
-def deciding(make_book: Book, install: m.Install) -> Playbook:
-    """The host of ``o`` at the end of its epoch; 100 kB have come from h1 at 1.6 Mbit/s, 50 kB gone to the client."""
-    book = make_book("h2", CONFIG)
-    book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=100.0))) >> ANY
-    book.at(1.0) << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, True, True)) >> ANY
-    into = m.News(estimates=(m.Estimate("h1", "h2", 1_600_000, 0, 1, 0),))
-    book << got("h1", m.Partition("r", "s", "o", 0, news=into), bytes(100_000), 100_000) >> ANY
-    book << e.OperatorFinished("r", "o", 0, bytes(50_000), 50_000) >> ANY
-    book.at(100.0) << e.TimerFired("epoch r o") >> ANY
-    assert e.SetTimer("decide r o", 104.0) in book.commands
-    return book
-
-
-def test_links_that_cannot_be_measured_in_time_are_asked_for_again_and_taken_for_slow(deciding: Playbook) -> None:
-    book = deciding
-    asked = [(each.to, each.message) for each in book.only(e.Send) if isinstance(each.message, m.ProbeRequest)]
-    book.at(104.0) << e.TimerFired("decide r o") >> ANY  # the request may have been lost
-    again = [(each.to, each.message) for each in book.only(e.Send) if isinstance(each.message, m.ProbeRequest)]
-    assert [to for to, _ in again] == ["h1"]
-    assert again == asked
-    assert e.SetTimer("decide r o", 108.0) in book.commands
-    book.at(108.0) << e.TimerFired("decide r o") >> ANY
-    (epoch,) = details(book, "epoch")
-    assert (epoch["decision"], epoch["best"]) == ("move", "h1")  # one slow link is better than one and another
-    slow_s = 50_000 / (m.PROBE_BYTES / 8.0)  # to the client, since 100 s
-    assert epoch["candidates"] == pytest.approx({"h2": 0.5 + slow_s, "h1": slow_s, CLIENT: 2 * slow_s})
-    assert "h1>h2" not in epoch["links"]  # too old to be told to anybody
-
-
-def test_of_a_link_in_use_the_last_estimate_counts_however_old(deciding: Playbook) -> None:
-    book = deciding
-    book.at(101.0) << got("h1", measured("h1", CLIENT, 400_000)) >> ANY  # 2 s; 1 s from h1 directly
-    book << got(CLIENT, measured("h2", CLIENT, 800_000)) >> ANY
-    for now in (105.0, 109.0):
-        assert details(book, "epoch") == []
-        book.at(now) << e.TimerFired("decide r o") >> ANY
-    (epoch,) = details(book, "epoch")
-    assert (epoch["decision"], epoch["best"]) == ("stay", "h2")  # 0.5 s from h1, as 100 s ago, and not 49 s
-    assert epoch["candidates"] == pytest.approx({"h2": 1.0, "h1": 1.0, CLIENT: 2.0})
-
-
-def test_of_a_link_that_is_not_in_use_an_old_estimate_does_not_count(make_book: Book, install: m.Install) -> None:
-    book = make_book("h2", CONFIG)
-    book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=100.0))) >> ANY
-    book.at(1.0) << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, True, True)) >> ANY
-    told = m.News(estimates=(m.Estimate("h1", CLIENT, 10**9, 0, 1, 0), m.Estimate("h2", CLIENT, 1_600_000, 0, 1, 0)))
-    book << got("h1", m.Partition("r", "s", "o", 0, news=told), bytes(100_000), 100_000) >> ANY
-    book << e.OperatorFinished("r", "o", 0, bytes(50_000), 50_000) >> ANY
-    book.at(100.0) << e.TimerFired("epoch r o") >> ANY
-    for now in (104.0, 108.0):
-        book.at(now) << e.TimerFired("decide r o") >> ANY
-    (epoch,) = details(book, "epoch")
-    slow_s = 50_000 / (m.PROBE_BYTES / 8.0)
-    assert epoch["candidates"] == pytest.approx({"h2": 2 * slow_s + 0.25, "h1": slow_s, CLIENT: 2 * slow_s})
-
-
-def test_an_operator_counts_what_it_takes_to_begin_a_message(make_book: Book, install: m.Install) -> None:
-    book = make_book("h2", CONFIG)
-    book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=10.0, startup_s=0.25))) >> ANY
-    book.at(1.0) << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, True, True)) >> ANY
-    book << got("h1", m.Partition("r", "s", "o", 0), bytes(100_000), 100_000) >> ANY
-    book << e.OperatorFinished("r", "o", 0, bytes(50_000), 50_000, duration_s=0.5) >> ANY
-    book.at(10.0) << e.TimerFired("epoch r o") >> ANY
-    for source, target in (("h1", "h2"), ("h2", CLIENT), ("h1", CLIENT)):
-        book << got(source, measured(source, target, 800_000)) >> ANY
-    (epoch,) = details(book, "epoch")
-    assert epoch["candidates"] == pytest.approx({"h2": 2.5, "h1": 1.25, CLIENT: 1.75})
-
-
-def test_an_operator_does_not_go_to_a_host_that_was_lost_meanwhile(make_book: Book, install: m.Install) -> None:
-    book = make_book("h2", CONFIG)
-    book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves(period_s=10.0, k=1))) >> ANY
-    book.at(1.0) << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, True, True)) >> ANY
-    book << got("h1", m.Partition("r", "s", "o", 0), bytes(100_000), 100_000) >> ANY
-    book << e.OperatorFinished("r", "o", 0, bytes(50_000), 50_000) >> ANY
-    book.at(10.0) << e.TimerFired("epoch r o") >> ANY
-    (request,) = book.sent("h1")
-    assert "h3" in {target.name for target in request.targets}
-    book << got(CLIENT, m.Lost("r", "h3", ())) >> ANY
-    for source, target in (("h1", "h3"), ("h3", CLIENT)):
-        book << got(source, measured(source, target, 8_000_000)) >> ANY  # by which h3 would be the best
-    for source, target, rate_bps in (("h1", "h2", 80_000), ("h2", CLIENT, 80_000), ("h1", CLIENT, 8_000)):
-        book << got(source, measured(source, target, rate_bps)) >> ANY
-    (epoch,) = details(book, "epoch")
-    assert "h3" not in epoch["candidates"]
-    assert epoch["decision"] == "stay"
-    book.at(20.0) << e.TimerFired("epoch r o") >> ANY
-    probed = [message.targets for message in book.sent() if isinstance(message, m.ProbeRequest)]
-    assert "h3" not in {target.name for targets in probed for target in targets}
-
-
-def test_an_operator_does_not_decide_before_anything_came_or_when_others_decide_for_it(
-    make_book: Book, make_install: Make
-) -> None:
-    book = make_book("h2", CONFIG)
-    book << got(CLIENT, make_install()) >> ANY
-    assert book.core.runs["r"].books == {}  # operators that others decide for
-    book = make_book("h2", CONFIG)
-    moves = LocalMoves(period_s=10.0)
-    book << got(CLIENT, msgspec.structs.replace(make_install(), moves=moves)) >> ANY
-    book.at(10.0) << e.TimerFired("epoch r o") >> [e.SetTimer("epoch r o", 20.0)]
-    assert [each["why"] for each in details(book, "epoch")] == ["nothing has come through yet"]
-    book << got(CLIENT, m.Remove("r")) >> ANY
-    book << e.TimerFired("epoch r o") >> []
-    book << e.TimerFired("decide r o") >> []
 
 
 # --- links that begin anew --------------------------------------------------------------------------
