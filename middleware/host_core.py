@@ -360,6 +360,7 @@ class HostCore:
                 node.sending = False
         self.mover.on_lost(run, host)
         self.barrier.on_lost(run, host)
+        self.steering.on_lost(run, host)
 
     def _on_run_requested(self, event: e.RunRequested) -> None:
         self.coordinator.start(event)

@@ -161,6 +161,9 @@ class Prober:
     def on_measured(self, peer: str, probe: m.Probe, size_bytes: int, duration_s: float) -> None:
         train = (peer, probe.number, probe.echo)
         if probe.stage >= LEAD:
+            if train not in self._took_s:  # of a run that ended there may be one that never came to its end
+                for stale in [each for each in self._took_s if (each[0], each[2]) == (peer, probe.echo)]:
+                    del self._took_s[stale]
             self._took_s.setdefault(train, []).append(duration_s)
             if probe.stage == LAST:
                 self._train_over(peer, probe, size_bytes, self._took_s.pop(train))

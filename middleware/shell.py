@@ -28,6 +28,7 @@ from thalweg.middleware.errors import OperatorError, ProtocolError, ThalwegError
 from thalweg.middleware.host_core import HostCore
 from thalweg.middleware.load import HostLoad
 from thalweg.middleware.loading import DEFAULT_ALLOW, registered
+from thalweg.middleware.probing import BEFORE_RUNS
 from thalweg.middleware.recorder import Recorder
 from thalweg.middleware.run_state import CoreConfig
 from thalweg.middleware.security import Keys, secure_dealer, secure_router, start_authenticator
@@ -290,6 +291,8 @@ class Shell:
             value = value_of(chunk.dtype, chunk.shape, incoming.buffer.data)
         credit = m.Credit(chunk.transfer, chunk.total_bytes, True, 0.0, gap_s, now)
         if isinstance(chunk.message, m.Probe):
+            if chunk.message.run != BEFORE_RUNS and chunk.message.run not in self.core.runs:
+                return  # over here, and soon where it came from; what is kept of peers is forgotten with their runs
             self._peers.setdefault(chunk.message.run, {})[sender] = chunk.message.source
             self._post(chunk.message.run, sender, credit)
         else:

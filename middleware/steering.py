@@ -6,9 +6,9 @@ Rules:
   nobody knows are probed meanwhile, and it is asked again when they are known or waited for long enough.
 - *Global* (Ranganathan et al., section 2.2): once a period the client plans from the present placement, with what the
   monitor knows and probes, and proposes what came out to the barrier. While a proposal is under way it does not plan.
-- Links are waited for as long as two partitions take lately, or longer: a probe may have to wait for those under way at
-  both its ends. What was asked for in vain all the same counts as slow for one horizon, unless it is measured
-  after all; it is no sample.
+- Links are waited for as long as two partitions take lately, as a probe may have to wait for those under way at both
+  its ends, but asking twice takes a period at most, or a horizon. What was asked for in vain all the same counts as
+  slow for one horizon, unless it is measured after all; it is no sample.
 - *Random moves* are a planner for tests: at every delivery operators move somewhere, by both protocols in turn: several
   by a proposal, and while that is under way one more at a time on its own. *Random reshapes* propose other trees, too.
 """
@@ -39,6 +39,14 @@ if TYPE_CHECKING:
 
 PATIENT = 2.0  # times what passes between two partitions; links are waited for so long at least, without news of any
 LATELY = 8  # partitions
+
+
+class _InVain(msgspec.Struct, frozen=True):
+    """A link that was asked for at ``asked_s`` and not measured by ``given_up_s``, and what it counts as."""
+
+    rate_bps: float
+    asked_s: float
+    given_up_s: float
 
 
 class _Search:
@@ -95,7 +103,7 @@ class Steering:
         self.overdue: set[str] = set()  # runs whose period was over while a proposal was under way
         self.weather: dict[str, Weather] = {}  # as the planner last read it
         self.delivered_s: dict[str, deque[float]] = {}  # when the last partitions were, or the run began
-        self.in_vain: dict[str, dict[Link, LinkEstimate]] = {}  # links that were asked for, and what they count as
+        self.in_vain: dict[str, dict[Link, _InVain]] = {}
 
     def open(
         self,
@@ -148,8 +156,7 @@ class Steering:
         elif run.proposer.change is not None:
             self.overdue.add(run_id)
         else:
-            known = run_id in self.core.monitor.histories
-            view = self._still_in_vain(run_id) if known else self.core.monitor.view(self.core.now)
+            view = {} if run_id in self.core.monitor.histories else self.core.monitor.view(self.core.now)
             search = self.searches[run_id] = _Search(self.core.now, view)
             self._plan(run, search)
 
@@ -163,15 +170,15 @@ class Steering:
         least_s = min(self.core.config.probe_s, SHARE_WAITING * adaptation.period_s)
         return max(least_s, min(most_s, PATIENT * apart_s))
 
-    def _still_in_vain(self, run_id: str) -> dict[Link, LinkEstimate]:
-        """What links count as that were asked for in vain within the horizon, and not measured since."""
+    def _slow(self, run_id: str, history: History) -> dict[Link, LinkEstimate]:
+        """What links count as that were asked for in vain within the horizon, and not measured since they were."""
         adaptation, links = self.adaptations[run_id], self.in_vain.get(run_id, {})
         assert isinstance(adaptation, GlobalMoves) and adaptation.horizon_s is not None
-        history, since_s = self.core.monitor.histories[run_id], self.core.now - adaptation.horizon_s
-        for link, slow in list(links.items()):
-            if slow.measured_at_s < since_s or history.latest_s(link) > slow.measured_at_s:
+        for link, vain in list(links.items()):
+            over = vain.given_up_s + adaptation.horizon_s <= self.core.now
+            if over or history.latest_s(link) > vain.asked_s:
                 del links[link]
-        return dict(links)
+        return {link: LinkEstimate(vain.rate_bps, count=0) for link, vain in links.items()}
 
     def _plan(self, run: RunState, search: _Search) -> None:
         placement = self._where(run)
@@ -180,7 +187,7 @@ class Steering:
         if history is not None:
             weather = self.weather.get(run.id)
             past = Past(history.samples(), self.core.now, search.asked, search.rounds, weather)
-            view = {link: estimate for link, estimate in view.items() if not estimate.count}
+            view = self._slow(run.id, history)
             lost = run.peers.keys() - run.hosts
             ends = [(a, b) for a in sorted(run.peers) for b in sorted(lost) if a != b]
             view |= dict.fromkeys([*ends, *((b, a) for a, b in ends)], LinkEstimate(0.0, count=0))
@@ -255,6 +262,17 @@ class Steering:
             elif search.waiting:
                 search.view[link] = estimate
 
+    def on_lost(self, run: RunState, host: str) -> None:
+        """A host is gone; who waits for its links goes on without them."""
+        search = self.searches.get(run.id)
+        if search is None or not any(host in link for link in search.waiting):
+            return
+        gone = {link for link in search.waiting if host in link}
+        search.view |= dict.fromkeys(gone, LinkEstimate(0.0, count=0))
+        search.waiting -= gone
+        if not search.waiting:
+            self._plan(run, search)
+
     def _give_up_waiting(self, run: RunState, search: _Search) -> None:
         """Links that nobody could measure in time are asked for again, and then taken for slow.
 
@@ -275,7 +293,8 @@ class Steering:
             latest = self.core.monitor.latest(*link) if link in in_use else None
             search.view[link] = slow if latest is None else latest
             if history is not None and latest is None:
-                self.in_vain.setdefault(run.id, {})[link] = LinkEstimate(slow_bps, 0, 0.0, self.core.now)
+                vain = _InVain(slow_bps, search.asked_s, self.core.now)
+                self.in_vain.setdefault(run.id, {})[link] = vain
         search.waiting = frozenset()
         self._plan(run, search)
 

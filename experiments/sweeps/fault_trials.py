@@ -457,8 +457,8 @@ def _problem(
         core = host.core
         left = [name for name, kept in (
             ("the run", core.runs), ("the run's end", core.coordinator.led), ("decisions", core.local.choices),
-            ("plans", core.steering.adaptations), ("random moves", core.steering.random),
-        ) if kept]  # fmt: skip
+            ("waves", core.local.waves), ("links' pasts", core.monitor.histories), *vars(core.steering).items(),
+        ) if kept and kept is not core]  # fmt: skip
         if left or host.code:
             return "left", f"host {host.name} still has {', '.join(left) or 'code'}"
     odd = log.odd or log.check_settled(world)

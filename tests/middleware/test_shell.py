@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -167,6 +168,18 @@ def test_a_partition_nobody_asked_for_is_given_no_memory(
     assert isinstance(credit, m.Credit)
     assert (credit.transfer, credit.received_bytes, credit.done) == (5, 0, True)
     assert client.shell._incoming == {}
+
+
+def test_probes_of_runs_that_are_over_leave_nothing(dial: Callable[..., zmq.Socket[bytes]]) -> None:
+    with running(ShellConfig("a")) as host:
+        bulk = dial(host.me.bulk)
+        for number in range(20):
+            bulk.send_multipart([m.encode(m.Chunk(number, 0, 0, m.Probe(f"over-{number}", 1, PEER, True, 0))), b""])
+        bulk.send(b"garbage")
+        until_s = time.monotonic() + 10
+        while host.statistics().frames_rejected == 0:  # all before it has been handled
+            assert time.monotonic() < until_s
+        assert (host._peers, host._dealers) == ({}, {})
 
 
 # --- endpoints --------------------------------------------------------------------------------------

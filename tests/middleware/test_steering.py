@@ -232,6 +232,49 @@ def test_a_host_that_was_lost_is_neither_probed_nor_moved_to(client: Callable[[A
     assert [each["decision"] for each in plans(book)] == ["stay"]
 
 
+@pytest.mark.parametrize("news", [False, True], ids=["the answer comes late", "somebody else has told"])
+def test_a_link_that_was_measured_while_it_was_waited_for_is_not_slow(
+    client: Callable[[Adaptation], Playbook], news: bool
+) -> None:
+    book = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 60.0)
+    book << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", needs=frozenset({("h1", "h2")})) >> ANY
+    if news:
+        book.core.monitor.heard([m.Estimate("h1", "h2", 1000, 0, 1, 0)], 62.0, "h2")
+    for now in (64.0, 68.0):
+        book.at(now) << e.TimerFired("plan r") >> ANY
+    (plan,) = book.only(e.Plan)
+    assert (plan.view == {}) is news
+    book << e.Planned("r", NOW) >> ANY
+    if not news:
+        late = m.Estimate("h1", "h2", 1000, 0, 1, 1500)  # of 67.5 s
+        book.at(69.0) << got("h1", m.ProbeResult("r", late)) >> ANY
+    book.at(120.0) << e.TimerFired("plan r") >> ANY
+    (plan,) = book.only(e.Plan)
+    assert plan.view == {}
+    assert plan.past is not None and ("h1", "h2") in plan.past.samples
+
+
+def test_the_links_of_a_host_that_is_lost_are_waited_for_no_longer(client: Callable[[Adaptation], Playbook]) -> None:
+    book = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 6000.0, 50.0)
+    book << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
+    book.at(6001.0) << e.PeerLost("r", "h3") >> ANY
+    assert book.only(e.Plan) == []  # the other one may still be measured
+    book.at(6002.0) << got("h1", measured("h1", "h2", 1000)) >> ANY
+    (plan,) = book.only(e.Plan)
+    assert plan.view["h1", "h3"].rate_bps == 0.0
+    book << e.Planned("r", needs=frozenset({("h2", "client")})) >> ANY
+    book << e.PeerLost("r", "h2") >> ANY  # which holds o
+    assert book.only(e.Plan) == []
+    again = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 6000.0, 50.0)
+    again << e.TimerFired("plan r") >> ANY
+    again << e.Planned("r", needs=frozenset({("h1", "h3")})) >> ANY
+    again.at(6001.0) << e.PeerLost("r", "h3") >> ANY
+    (plan,) = again.only(e.Plan)
+    assert plan.view["h1", "h3"].rate_bps == 0.0
+
+
 def test_a_run_that_is_over_plans_no_more(client: Callable[[Adaptation], Playbook]) -> None:
     book = client(GlobalMoves(period_s=60.0))
     book.at(60.0) << e.TimerFired("plan r") >> ANY
