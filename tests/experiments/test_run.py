@@ -62,6 +62,7 @@ def test_netns_shapes_the_links_that_the_flow_crosses(tmp_path: Path) -> None:
     done = thalweg(
         *("run", "--testbed", "netns", "--servers", "4", "--images", "8", "--image-bytes", "30000", "--seed", "3"),
         *("--time-scale", "60", "--link-mean", "0.1mbit", "--out", "a", "--json"),
+        *("--placement", "one-shot", "--placement", "thalweg"),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
