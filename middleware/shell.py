@@ -291,10 +291,11 @@ class Shell:
             value = value_of(chunk.dtype, chunk.shape, incoming.buffer.data)
         credit = m.Credit(chunk.transfer, chunk.total_bytes, True, 0.0, gap_s, now)
         if isinstance(chunk.message, m.Probe):
-            if chunk.message.run != BEFORE_RUNS and chunk.message.run not in self.core.runs:
-                return  # over here, and soon where it came from; what is kept of peers is forgotten with their runs
-            self._peers.setdefault(chunk.message.run, {})[sender] = chunk.message.source
-            self._post(chunk.message.run, sender, credit)
+            run = chunk.message.run
+            self._peers.setdefault(run, {})[sender] = chunk.message.source
+            self._post(run, sender, credit)
+            if run != BEFORE_RUNS and run not in self.core.runs and run not in self.core.coordinator.led:
+                self._forget_peers(run)  # it is over here, or has not begun
         else:
             self._credits.setdefault((chunk.message.run, sender), []).append((credit, now))
             if self._credits_due_s is None:

@@ -170,15 +170,19 @@ def test_a_partition_nobody_asked_for_is_given_no_memory(
     assert client.shell._incoming == {}
 
 
-def test_probes_of_runs_that_are_over_leave_nothing(dial: Callable[..., zmq.Socket[bytes]]) -> None:
-    with running(ShellConfig("a")) as host:
+def test_probes_of_runs_that_are_over_are_answered_and_leave_nothing(dial: Callable[..., zmq.Socket[bytes]]) -> None:
+    with running(ShellConfig("a")) as host, running(ShellConfig("tester")) as other:
         bulk = dial(host.me.bulk)
-        for number in range(20):
-            bulk.send_multipart([m.encode(m.Chunk(number, 0, 0, m.Probe(f"over-{number}", 1, PEER, True, 0))), b""])
+        for number in range(1, 21):
+            probe = m.Probe(f"over-{number}", 1, other.me, True, 0)
+            bulk.send_multipart([m.encode(m.Chunk(number, 0, 0, probe)), b""])
         bulk.send(b"garbage")
+        credits: list[m.Credit] = []
+        other._credited = lambda sender, credit: credits.append(credit)  # type: ignore[method-assign]
         until_s = time.monotonic() + 10
-        while host.statistics().frames_rejected == 0:  # all before it has been handled
+        while host.statistics().frames_rejected == 0 or len(credits) < 20:  # all before it has been handled
             assert time.monotonic() < until_s
+        assert sorted(credit.transfer for credit in credits) == list(range(1, 21))
         assert (host._peers, host._dealers) == ({}, {})
 
 
