@@ -206,7 +206,7 @@ def test_what_a_host_sends_to_all_is_limited_and_shared(bed: NetnsTestbed) -> No
     bed.shape({("a", "b"): LinkShape(6e6), ("a", "c"): LinkShape(6e6)})
     captures = [Capture(bed, target, "a") for target in ("b", "c")]
     senders = [saturate(bed, "udp", "a", target) for target in ("b", "c")]
-    phases = limited_in_turn(bed, "a", [5e6, 8e6, None], 0.5)
+    phases = limited_in_turn(bed, "a", [5e6, 8e6, None], 1.0)
     for sender in senders:
         sender.kill()
     packets = [capture.packets() for capture in captures]
@@ -223,7 +223,7 @@ def test_what_a_host_receives_from_all_is_limited(bed: NetnsTestbed) -> None:
     bed.limit_interfaces({"c": 8e6})
     capture = Capture(bed, "c", "a", "b")
     senders = [saturate(bed, "udp", source, "c") for source in ("a", "b")]
-    phases = limited_in_turn(bed, "c", [4e6, None], 0.6)
+    phases = limited_in_turn(bed, "c", [4e6, None], 1.2)
     for sender in senders:
         sender.kill()
     packets = capture.packets()
