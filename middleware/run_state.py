@@ -1,7 +1,8 @@
 """One run as a host sees it, and the limits within which a host works.
 
 What is decided about it is in ``flow``, ``relocation`` and ``barrier`` (moves), ``reshaping`` and ``inheritance``
-(other trees), ``steering`` (when), ``silence`` (ways that are dead) and ``coordinator`` (beginning and end).
+(other trees), ``steering`` and ``local_steering`` (when), ``silence`` (ways that are dead) and ``coordinator``
+(beginning and end).
 """
 
 from __future__ import annotations

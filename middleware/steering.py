@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from thalweg.middleware.run_state import RunState
 
 
-PATIENT = 2.0  # times what passes between two partitions; links are waited for so long at least, without news of any
+PATIENT = 2.0  # times what passes between two partitions: links are waited for so long, without news of any
 LATELY = 8  # partitions
 
 
