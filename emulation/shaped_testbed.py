@@ -174,10 +174,17 @@ class ShapedTestbed(SupervisedTestbed):
 
 
 def _proof(
-    src: str, dst: str, asked: float, delivered: float, seconds: float, size: int, passage: list[Any] | None
+    src: str,
+    dst: str,
+    asked: float,
+    delivered: float,
+    seconds: float,
+    size: int,
+    passage: list[Any] | None,
+    stalled: float,
 ) -> LinkProof:
     error = delivered / asked - 1 if asked else math.inf if delivered else 0.0
-    rate = LinkProof(src, dst, asked, delivered, error, seconds, size, "udp")
+    rate = LinkProof(src, dst, asked, delivered, error, seconds, size, "udp", stalled=stalled)
     if passage is None:
         return rate
     one = Passage(*passage)

@@ -45,6 +45,7 @@ __all__ = [
 
 RATE_ERROR = 0.05  # what a link may be off by …
 RATE_FROM_BPS = 0.5e6  # … from this rate on
+STALLED = 0.02  # a share of stalls from which on people are told
 
 
 class LinkShape(msgspec.Struct, frozen=True):
@@ -75,7 +76,9 @@ class LinkProof(msgspec.Struct, frozen=True):
 
     ``asked_bps`` is what can be expected: the link's rate, that of an interface at its ends if lower, 0 for one that is
     cut. ``error`` is delivered / asked - 1; ``seconds`` and ``size_bytes`` are what was measured; ``method`` is ``udp``
-    (the link was filled on purpose) or ``counters`` (read while a flow filled it).
+    (the link was filled on purpose) or ``counters`` (read while a flow filled it). ``stalled``: the share of the time
+    in which the machine let nothing pass though packets waited, for longer than the link's burst makes up; it is not in
+    ``seconds``, and a flow loses it (``udp`` only).
 
     Links with delay, loss and the like (netem) are also measured for those, the others keep None and 0: the delay one
     way with its 99 % confidence interval; the jitter, in terms of the distribution asked; how many of ``sent`` packets
@@ -102,10 +105,11 @@ class LinkProof(msgspec.Struct, frozen=True):
     lost_low: int = 0
     lost_high: int = 0
     duplicates: int = 0
+    stalled: float = 0.0
 
     @property
     def rate_ok(self) -> bool:
-        """Within 5 %. Below 0.5 Mbit/s too few packets pass in a proof's time to tell it so exactly: 10 %."""
+        """Within 5 %, stalls apart; below 0.5 Mbit/s, where few packets pass in a proof's time, within 10 %."""
         return abs(self.error) <= (RATE_ERROR if self.asked_bps >= RATE_FROM_BPS else 2 * RATE_ERROR)
 
     @property

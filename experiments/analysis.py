@@ -113,6 +113,7 @@ class LinkSummary(msgspec.Struct, frozen=True):
     losses: how far the worst delay was from the one asked, one way and on the wall, and how many lost more or less
     than 99 % of such links would. ``worst_window``: the most that a link let through in any tenth of a second of the
     run, of what it was asked; ``lag_max_s`` (wall): the latest that a step of a trace or an event took effect.
+    ``stalled``: the largest share of a link's proof in which the machine let nothing pass (``LinkProof.stalled``).
     """
 
     checked: int
@@ -123,6 +124,7 @@ class LinkSummary(msgspec.Struct, frozen=True):
     loss_off: int = 0
     worst_window: float | None = None
     lag_max_s: float | None = None
+    stalled: float | None = None
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -212,13 +214,15 @@ WITH links AS (
          CAST(get_json_object(detail, '$.lost') AS int) NOT BETWEEN CAST(get_json_object(detail, '$.lost_low') AS int)
            AND CAST(get_json_object(detail, '$.lost_high') AS int) AS off,
          CAST(get_json_object(detail, '$.worst_window') AS double) AS most,
-         CAST(get_json_object(detail, '$.lag_max_s') AS double) AS lag
+         CAST(get_json_object(detail, '$.lag_max_s') AS double) AS lag,
+         CAST(get_json_object(detail, '$.stalled') AS double) AS stalled
   FROM events WHERE kind IN ('proof', 'replay')),
 checked AS (
   SELECT *, CASE WHEN kind = 'proof' AND asked >= {floor} THEN abs(got - asked) / asked END AS error FROM links)
 SELECT run, size(collect_set(CASE WHEN error IS NOT NULL THEN link END)) AS checked, max(error) AS worst,
        max_by(link, error) AS worst_link, max(abs(delay)) AS delay,
-       CAST(coalesce(sum(CASE WHEN off THEN 1 ELSE 0 END), 0) AS int) AS off, max(most) AS most, max(lag) AS lag
+       CAST(coalesce(sum(CASE WHEN off THEN 1 ELSE 0 END), 0) AS int) AS off, max(most) AS most, max(lag) AS lag,
+       max(stalled) AS stalled
 FROM checked GROUP BY run
 """
 
@@ -300,7 +304,7 @@ def analyze_runs(spark: SparkSession, runs: Mapping[Path, RunInfo]) -> list[RunS
             proof.worst if proof else None,
             proof.worst_link if proof else None,
             info.delay_emulated,
-            *((proof.delay, proof.off, proof.most, proof.lag) if proof else ()),
+            *((proof.delay, proof.off, proof.most, proof.lag, proof.stalled) if proof else ()),
         )
         errors = estimate_rows(estimates[info.run,])
         summaries.append(

@@ -131,4 +131,5 @@ def _links(info: RunInfo, proofs: list[dict[str, Any]], replays: list[dict[str, 
         sum(not one["lost_low"] <= one["lost"] <= one["lost_high"] for one in delayed),
         max((one["worst_window"] for one in replays if "worst_window" in one), default=None),
         max((one["lag_max_s"] for one in replays if "lag_max_s" in one), default=None),
+        max((row["detail"]["stalled"] for row in proofs if "stalled" in row["detail"]), default=None),
     )

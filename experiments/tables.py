@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from thalweg.emulation.testbed import STALLED
 from thalweg.experiments.analysis import (
     PlacementAggregate,
     PlacementSummary,
@@ -92,6 +93,8 @@ def links_line(summary: RunSummary) -> str:
         parts.append(f"at most {links.worst_window:.0%} of what was asked in a tenth of a second")
     if links.lag_max_s is not None:
         parts.append(f"changes at most {links.lag_max_s * 1e3:.0f} ms late")
+    if links.stalled is not None and links.stalled >= STALLED:
+        parts.append(f"held up by the machine for up to {links.stalled:.0%} of the time")
     return f"links: {', '.join(parts)}; {delay}"
 
 

@@ -17,7 +17,7 @@ from thalweg.emulation import detached
 from thalweg.emulation.netns import SUBNET
 from thalweg.emulation.rates import format_rate
 from thalweg.emulation.shaped_testbed import ShapedTestbed
-from thalweg.emulation.testbed import RATE_FROM_BPS, LinkProof, LinkSample, LinkShape, failures
+from thalweg.emulation.testbed import RATE_FROM_BPS, STALLED, LinkProof, LinkSample, LinkShape, failures
 from thalweg.emulation.uml import kernel as uml
 from thalweg.experiments.testbed_setup import ContainerLimits, ImageOption, NoDelayOption, described, make_testbed, read
 from thalweg.experiments.uml_option import KernelOption, runs_elsewhere
@@ -212,6 +212,7 @@ def _report(
             "worst_rate_error": worst,
             "worst_delay_error_s": max(map(delay_error_s, proofs), default=0.0),
             "loss_off": sum(not one.loss_ok for one in proofs),
+            "stalled": max((one.stalled for one in proofs), default=0.0),
             "delay_emulated": delay_emulated,
         }
         more = {"replay": late} if late is not None else {}
@@ -219,6 +220,12 @@ def _report(
     else:
         _proofs_table(proofs)
         typer.echo(f"{len(checked)} of {len(proofs)} links asked for 0.5 Mbit/s or more; worst error {worst:.2%}")
+        slowest = max(proofs, key=lambda one: one.stalled)
+        if slowest.stalled >= STALLED:
+            where = f"{slowest.src} → {slowest.dst}"
+            typer.echo(
+                f"the machine let nothing pass for up to {slowest.stalled:.0%} of the time ({where}): it is busy"
+            )
         if late is not None and late["steps"]:
             typer.echo(f"replay: {lateness(late)}")
         for line in off:

@@ -23,7 +23,7 @@ from thalweg.experiments.analysis import (
 )
 from thalweg.experiments.records import sequence_digest
 from thalweg.experiments.summary import summarize_run
-from thalweg.experiments.tables import aggregate_table
+from thalweg.experiments.tables import aggregate_table, links_line
 from thalweg.middleware.errors import CapabilityError, RunError, UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def test_figures_of_a_run(new_run: Any, spark_session: SparkSession) -> None:
     run.add(31.0, "h2", "host_load", value=9.0, size_bytes=999)  # of no placement
     run.add(31.0, "h2", "repeated", "one-shot")
     run.add(31.0, "h2", "of tomorrow", "one-shot", detail={"a": 1})
-    run.prove({("h1", "h2"): (1e6, -0.04), ("h2", "h1"): (5e5, 0.03), ("h1", "h3"): (4.9e5, 0.5)})
+    run.prove({("h1", "h2"): (1e6, -0.04), ("h2", "h1"): (5e5, 0.03), ("h1", "h3"): (4.9e5, 0.5)}, stalled=0.123)
     runs = load_runs([run.write()])
     (summary,) = analyze_runs(spark_session, runs)
 
@@ -75,6 +75,8 @@ def test_figures_of_a_run(new_run: Any, spark_session: SparkSession) -> None:
     assert (never.speedup, never.wall_s, never.hosts) == (None, None, {})
     assert (summary.links.checked, summary.links.worst_link) == (2, "h1>h2")
     assert summary.links.worst_rate_error == pytest.approx(0.04)
+    assert summary.links.stalled == 0.123
+    assert "held up by the machine for up to 12% of the time" in links_line(summary)
     assert failures(summary) == [f"{run.folder}, never: 5 of 5 images were not delivered"]
 
     said = json.loads(to_json([summary]))
