@@ -17,7 +17,7 @@ demo: setup
 	$(BIN)/thalweg analyze $(DEMO)
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 check: setup
 	$(BIN)/ruff check .

@@ -246,20 +246,23 @@ def run(
         time_scale = float(options["time_scale"])
     config = make_config(options)
     if config.kernel == "uml":
-        config = in_uml(config, choose_time_scale=time_scale is None)
+        config = in_uml(config, out, choose_time_scale=time_scale is None)
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
     run_and_report(config, where, as_json=as_json)
 
 
-def in_uml(config: RunConfig, *, choose_time_scale: bool) -> RunConfig:
+def in_uml(config: RunConfig, out: Path | None, *, choose_time_scale: bool) -> RunConfig:
     """See to it that this command runs in a User-Mode Linux kernel, and adapt its configuration to that.
 
     On the machine's own kernel it boots one, runs there what this process was asked to, and ends with its status.
     """
     from thalweg.emulation.uml.kernel import run_thalweg_inside
     from thalweg.experiments.network import easy_time_scale
+    from thalweg.experiments.runner import check_empty
 
     if runs_elsewhere(config.kernel, config.testbed):
+        if out is not None:
+            check_empty(out)  # before a kernel boots for nothing
         raise typer.Exit(run_thalweg_inside())
     if choose_time_scale:
         config = msgspec.structs.replace(config, time_scale=easy_time_scale(config))

@@ -119,12 +119,20 @@ def prepare_folder(folder: Path) -> bool:
     made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        inside = next(folder.iterdir(), None)
     except OSError as error:
         raise UsageError(f"cannot make {folder}: {error.strerror}; choose another --out") from None
-    if inside is not None:
-        raise UsageError(f"{folder} is not empty; choose another --out, or remove it")
+    check_empty(folder)
     return made
+
+
+def check_empty(folder: Path) -> None:
+    """Raises UsageError when there is something in a folder for a run, or it is none."""
+    try:
+        used = folder.exists() and any(folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"cannot use {folder}: {error.strerror}; choose another --out") from None
+    if used:
+        raise UsageError(f"{folder} is not empty; choose another --out, or remove it")
 
 
 def empty_folder(folder: Path, *, remove: bool) -> None:

@@ -1,15 +1,24 @@
 """What a test needs of the machine, by marker: it is skipped where that is missing, with the reason.
 
 ``THALWEG_REQUIRE=netns,spark`` makes such a skip a failure; continuous integration sets it.
+
+Where several processes run tests (``pytest -n``), one of them has all those on real links, one after the other, because
+they measure what timers and processors do; and one has whatever needs Spark, so that there is one session. On a shared
+machine the processors are gone now and then for longer than such a test allows a link to be late: it is tried once
+more, which the summary says, and must then hold.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from thalweg.emulation.capabilities import Capabilities, Capability, probe
 from thalweg.middleware.errors import CapabilityError, UsageError
@@ -23,6 +32,9 @@ NEEDS = {
 }
 
 
+ON_REAL_LINKS = ("netns", "netem", "docker", "uml")
+
+
 def required() -> set[str]:
     return {name.strip() for name in os.environ.get("THALWEG_REQUIRE", "").split(",") if name.strip()}
 
@@ -33,6 +45,33 @@ def pytest_configure(config: pytest.Config) -> None:
     unknown = required() - NEEDS.keys()
     if unknown:
         raise pytest.UsageError(f"THALWEG_REQUIRE names {sorted(unknown)}; it may name {sorted(NEEDS)}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(item.get_closest_marker(need) for need in ON_REAL_LINKS):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+class ByNeed(LoadScopeScheduling):
+    """Which of several processes has which tests: those of a file stay together, and files that need the same do."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, _ = nodeid.partition("::")
+        return group_of(file)
+
+
+@cache
+def group_of(file: str) -> str:
+    """``links``, ``spark``, or the file itself."""
+    text = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
+    if re.search(rf"mark\.({'|'.join(ON_REAL_LINKS)})\b", text):
+        return "links"
+    return "spark" if re.search(r"mark\.spark\b", text) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByNeed:
+    return ByNeed(config, log)
 
 
 @cache

