@@ -26,6 +26,7 @@ from thalweg.emulation import netem, proof_delay
 from thalweg.emulation.netns_world import World
 from thalweg.emulation.proof_delay import HEADERS_BYTES, Interrupted, Link, Passage
 from thalweg.emulation.shaping import Shape
+from thalweg.emulation.stalls import Pace, steady
 
 __all__ = ["Interrupted", "Measured", "link_rounds", "measure", "tournament"]
 
@@ -36,8 +37,6 @@ DATAGRAM_BYTES = (64, 1400)
 PACKETS_WANTED = 40  # in a measurement: smaller datagrams on slow links rather than few of them
 SENDER_QUEUE_S = 0.09  # kept in each sender's socket against late wake-ups; the link's own queue holds 0.1 s
 SEND_BYTES = 1 << 24  # in the socket of one that goes by the clock: no limit
-FILLING_PACKETS = 5  # fewer, between two idle times or stalls, say nothing
-RARE = 0.01  # so many times in a measurement, losses in a row may look like a stall
 FILL_DATAGRAMS = 256  # at a time: a link faster than this process would never push back
 TOGETHER_BPS = 6e8  # rates measured at once: about half of what one core sends and receives with 1400-byte datagrams
 SLOW_DATAGRAM_S = 25e-6  # a kernel that takes so long to pass one (User-Mode Linux) has late timers too …
@@ -224,50 +223,6 @@ class _Stream:
         rate_bps = counted * 8e9 / elapsed_ns if counted else 0.0
         stalled = stalled_ns / (elapsed_ns + stalled_ns) if stalled_ns else 0.0
         return Measured(*self.link, self.rate_bps, rate_bps, elapsed_ns / 1e9, counted, stalled=stalled)
-
-
-class Pace(NamedTuple):
-    """How packets of a link that is as asked follow each other: ``packet_ns`` apart, once its burst is through.
-
-    A burst is ``burst_ns`` long at the link's rate, and lets ``burst_packets`` through at once. ``spread_ns``: how much
-    later than another a packet can come for the jitter's sake; ``loss``: the share that never comes.
-    """
-
-    packet_ns: int
-    burst_ns: int
-    burst_packets: int
-    spread_ns: int = 0
-    loss: float = 0.0
-
-    def pause_ns(self, packets: int) -> int:
-        """A link with a backlog sends again before this, whatever the machine does, unless that keeps it waiting."""
-        lost = math.ceil(math.log(RARE / max(packets, 1)) / math.log(self.loss)) if 0 < self.loss < 1 else 0
-        return self.burst_ns + self.spread_ns + (1 + lost) * self.packet_ns
-
-
-def steady(times_ns: Sequence[int], pace: Pace) -> tuple[int, int, int]:
-    """Of packets' arrivals while a link was full: how many followed another, in how many nanoseconds; and the stalls.
-
-    A machine that comes too late to send takes from a link what its burst does not make up, and lets the burst through
-    at once. So what lies between such pauses is counted, each time after the burst, and not the pauses: their time
-    beyond the burst comes third. Where less than a third of the packets would be left, it is the link that is slow, and
-    all of them count.
-    """
-    limit_ns = pace.pause_ns(len(times_ns))
-    whole = times_ns[pace.burst_packets :]
-    pauses = [i + 1 for i, (a, b) in enumerate(itertools.pairwise(times_ns)) if b - a > limit_ns]
-    steps, full_ns, stalled_ns = 0, 0, 0
-    for first, end in itertools.pairwise((0, *pauses, len(times_ns))):
-        part = times_ns[first + pace.burst_packets : end]
-        if len(part) >= FILLING_PACKETS:
-            steps += len(part) - 1
-            full_ns += part[-1] - part[0]
-        if first:
-            stalled_ns += times_ns[first] - times_ns[first - 1] - pace.packet_ns - pace.burst_ns
-    if len(whole) < FILLING_PACKETS:
-        return 0, 0, 0
-    whole_ns = whole[-1] - whole[0]
-    return (steps, full_ns, stalled_ns) if 3 * steps > len(whole) else (len(whole) - 1, whole_ns, 0)
 
 
 def measure(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from itertools import combinations, pairwise
+from itertools import combinations
 from random import Random
 
 import msgspec
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.emulation import netem
-from thalweg.emulation.proof import DATAGRAM_BYTES, Pace, datagram_bytes, link_rounds, steady, tournament
+from thalweg.emulation.proof import DATAGRAM_BYTES, datagram_bytes, link_rounds, tournament
 from thalweg.emulation.proof_delay import binomial_interval, delay_holds, passage
 from thalweg.emulation.shaping import Shape
 from thalweg.emulation.testbed import LinkProof, failures
@@ -47,66 +46,6 @@ def test_groups_hold_every_link_once_and_share_no_end(rates: dict[tuple[str, str
 def test_slow_links_get_small_datagrams(rate_bps: float, seconds: float) -> None:
     size = datagram_bytes(rate_bps, seconds)
     assert DATAGRAM_BYTES[0] <= size <= DATAGRAM_BYTES[1]
-
-
-def token_bucket(count: int, packet_ns: int, burst_ns: int, still: Callable[[int], int]) -> list[int]:
-    """When packets of an always full link pass; ``still`` says until when the machine sleeps at a time."""
-    times, tokens_ns, now_ns = list[int](), burst_ns, 0
-    for _ in range(count):
-        if tokens_ns < 0:
-            woken_ns = still(now_ns - tokens_ns)
-            tokens_ns = min(burst_ns, tokens_ns + woken_ns - now_ns)
-            now_ns = woken_ns
-        times.append(now_ns)
-        tokens_ns -= packet_ns
-    return times
-
-
-PACE = Pace(400_000, 1_000_000, 3)
-
-
-@given(st.integers(0, 1000), st.floats(0.1, 1.5), st.floats(0.0, 0.3))
-def test_a_machine_that_stalls_takes_nothing_from_what_a_link_is_seen_to_deliver(
-    seed: int, factor: float, stalled: float
-) -> None:
-    """``factor``: what the link really delivers; whatever is wrong with it is found all the same."""
-
-    def still(at_ns: int) -> int:
-        """In every 20 ms the machine sleeps for up to twice ``stalled`` of it, at the end."""
-        at, length_ns = divmod(at_ns, 20_000_000)
-        begin_ns = 20_000_000 - round(sleeps.setdefault(at, random.uniform(0, 2 * stalled)) * 20_000_000)
-        return at_ns if length_ns < begin_ns else (at + 1) * 20_000_000
-
-    random, sleeps = Random(seed), dict[int, float]()
-    packet_ns = round(PACE.packet_ns / factor)
-    times = token_bucket(1000, packet_ns, PACE.burst_ns, still)
-    steps, full_ns, stalled_ns = steady(times, PACE)
-    delivered = steps * PACE.packet_ns / full_ns
-    slept = 1 - len(times) * packet_ns / times[-1]
-    if packet_ns + 100_000 < PACE.pause_ns(1000):
-        assert delivered == pytest.approx(factor, rel=0.02)
-        if 0.9 < factor < 1.1:
-            assert stalled_ns / (times[-1] - times[0]) == pytest.approx(max(slept, 0.0), abs=0.1 * stalled + 0.01)
-    else:  # as slow as that, and it is the link
-        assert delivered < 0.6
-
-
-def test_timers_that_are_always_late_are_not_the_machines_rare_stalls() -> None:
-    times = token_bucket(1000, PACE.packet_ns, PACE.burst_ns, lambda at_ns: -(-at_ns // 4_000_000) * 4_000_000)
-    steps, full_ns, stalled_ns = steady(times, PACE)
-    assert (steps * PACE.packet_ns / full_ns, stalled_ns) == (pytest.approx(0.3, rel=0.02), 0)
-
-
-def test_lost_packets_and_jitter_are_no_stalls() -> None:
-    times = [at for at in range(0, 400_000_000, 400_000) if Random(at).random() > 0.3]
-    assert PACE._replace(loss=0.3).pause_ns(len(times)) > max(b - a for a, b in pairwise(times)) > PACE.pause_ns(1000)
-    steps, full_ns, stalled_ns = steady(times, PACE._replace(loss=0.3))
-    assert (stalled_ns, steps * PACE.packet_ns / full_ns) == (0, pytest.approx(0.7, abs=0.05))
-    assert PACE._replace(spread_ns=7_000_000).pause_ns(1000) == PACE.pause_ns(1000) + 7_000_000
-
-
-def test_too_few_packets_say_nothing() -> None:
-    assert steady([], PACE) == steady([1, 2, 3, 4, 5, 6, 7], PACE) == (0, 0, 0)
 
 
 @given(st.integers(0, 300), st.floats(0, 1), st.floats(0, 1))
