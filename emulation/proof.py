@@ -25,7 +25,7 @@ from typing import NamedTuple
 from thalweg.emulation import netem, proof_delay
 from thalweg.emulation.netns_world import World
 from thalweg.emulation.proof_delay import HEADERS_BYTES, Interrupted, Link, Passage
-from thalweg.emulation.shaping import Shape
+from thalweg.emulation.shaping import Shape, burst_bytes
 from thalweg.emulation.stalls import Pace, steady
 
 __all__ = ["Interrupted", "Measured", "link_rounds", "measure", "tournament"]
@@ -43,7 +43,8 @@ SLOW_DATAGRAM_S = 25e-6  # a kernel that takes so long to pass one (User-Mode Li
 SLOW_TOGETHER_BPS = 15e6  # … and this is what it carries with links still right
 PROOF_S, PROOF_ROUND_S = 3.0, (0.12, 0.35)  # aimed at for all links together; what a round may last
 TRUST = 0.03  # an error above this is measured again, longer: another process may have taken the processor …
-# … with this share of the rates at once, for so many seconds: a stall of 50 ms is 14 % of the first, 4 % of the last
+TRUST_STALLED, STALLED_TRIES = 0.1, 2  # … and so is a link that was kept waiting for longer than this, so many times
+# with this share of the rates at once, for so many seconds
 AGAIN = (0.3, 0.35), (0.1, 0.35), (0.0, 0.35), (0.0, 0.7), (0.0, 1.4)
 AHEAD_S = 0.05  # worth of rate sent at once into netem, which takes packets from their sender and never pushes back …
 AHEAD_FACTOR = 1.25  # … and how much faster than asked from then on: a link that is up to so much too fast shows
@@ -58,7 +59,8 @@ class Measured(NamedTuple):
 
     ``asked_bps`` is what can be expected: the link's rate, that of an interface at its ends if lower, 0 for one that is
     cut. ``passage`` is None where neither delay nor loss is asked for. ``stalled``: the share of the time in which the
-    machine kept the link waiting (``steady``), which ``seconds`` does not hold.
+    machine kept the link waiting (``stalls.steady``), which ``seconds`` does not hold; when it kept the sender from
+    sending, for so long that the link ran dry, is in neither.
     """
 
     source: str
@@ -202,14 +204,11 @@ class _Stream:
         if self.shape.cut:
             return Measured(*self.link, 0.0, len(self.arrivals) * self._bits / self.seconds, self.seconds, 0)
         bursts = 3 if self.rate_bps < self.shape.rate_bps else 1  # the interface's, and the part that is assured
-        pace = Pace(
-            round(self._bits / self._pace_bps * 1e9),
-            round(self._burst_s * bursts * 1e9),
-            bursts * self.shape.burst // size + 1,
-            round((self._last_s - self._first_s) * 1e9),
-            self.shape.loss,
-        )
-        counted, elapsed_ns, stalled_ns = 0, 0, 0
+        bucket_s = burst_bytes(self.rate_bps) * 8 / self.rate_bps if bursts > 1 else self._burst_s
+        slack_s = self._last_s - self._first_s + (self._burst_s if bursts > 1 else 0.0)
+        packet_ns, bucket_ns, slack_ns = (round(s * 1e9) for s in (self._bits / self.rate_bps, bucket_s, slack_s))
+        pace = Pace(packet_ns, bucket_ns, bursts * self.shape.burst // size + 1, slack_ns)
+        counted, elapsed_ns, stalled_ns, span_ns = 0, 0, 0, 0
         ends = [*((one.start_s, one.first) for one in self._fillings[1:]), (self._filled_s, self._sent)]
         for (start_s, first), (end_s, last) in zip(self._fillings, ends, strict=True):
             times = sorted(at for number, at in self.arrivals if first <= number < last)
@@ -220,8 +219,9 @@ class _Stream:
             counted += size * steps
             elapsed_ns += full_ns
             stalled_ns += still_ns
+            span_ns += times[-1] - times[0] if times else 0
         rate_bps = counted * 8e9 / elapsed_ns if counted else 0.0
-        stalled = stalled_ns / (elapsed_ns + stalled_ns) if stalled_ns else 0.0
+        stalled = stalled_ns / span_ns if stalled_ns else 0.0
         return Measured(*self.link, self.rate_bps, rate_bps, elapsed_ns / 1e9, counted, stalled=stalled)
 
 
@@ -231,8 +231,8 @@ def measure(
     """Fill the links in rounds of ``seconds`` each and say what they delivered, in no particular order.
 
     ``seconds``: None for as many as make ``PROOF_S`` of all rounds. Links found wrong are measured again, longer and
-    with fewer at once, in the end each on its own; the last measurement counts. Links with delay, loss and the like are
-    measured for those after that. Raises Interrupted once ``interrupted`` says so.
+    with fewer at once, in the end each on its own, and stalled ones twice; the last measurement counts. Links with
+    delay, loss and the like are measured for those after that. Raises Interrupted once ``interrupted`` says so.
     """
     rates = {link: _expected_bps(world, link) for link in links}
     delayed = [link for link in rates if world.links[link].shape.needs_netem and not world.links[link].shape.cut]
@@ -246,10 +246,11 @@ def measure(
         if seconds is None:
             seconds = min(max(PROOF_S / len(groups), PROOF_ROUND_S[0]), PROOF_ROUND_S[1])
         more = iter(AGAIN)
-        while True:
+        for tries in itertools.count():
             for one in _fill(world, rates, groups, receivers, seconds, interrupted):
                 found[one.source, one.target] = one
-            wrong = {link: carried_bps[link] for link, one in found.items() if _wrong(one)}
+            stalled = TRUST_STALLED if tries < STALLED_TRIES else math.inf
+            wrong = {link: carried_bps[link] for link, one in found.items() if _wrong(one) or one.stalled > stalled}
             again = next(more, None)
             if not wrong or again is None:
                 break

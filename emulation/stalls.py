@@ -8,31 +8,28 @@ no other link would do better. Standard library only, because the supervisor imp
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 PART_PACKETS = 5  # fewer, between two idle times or stalls, say nothing
-RARE = 0.01  # so many times in a measurement, losses in a row may look like a stall
 
 
 class Pace(NamedTuple):
     """How packets of a link that is as asked follow each other: ``packet_ns`` apart, once its burst is through.
 
-    A burst is ``burst_ns`` long at the link's rate, and lets ``burst_packets`` through at once. ``spread_ns``: how much
-    later than another a packet can come for the jitter's sake; ``loss``: the share that never comes.
+    A bucket holds what passes in ``burst_ns`` at the link's rate, and lets ``burst_packets`` through at once.
+    ``slack_ns``: how much longer than that it may pause by itself, for jitter's sake or having lent to another bucket.
     """
 
     packet_ns: int
     burst_ns: int
     burst_packets: int
-    spread_ns: int = 0
-    loss: float = 0.0
+    slack_ns: int = 0
 
-    def pause_ns(self, packets: int) -> int:
+    @property
+    def pause_ns(self) -> int:
         """A link with a backlog has sent again by then, unless the machine kept it waiting."""
-        lost = math.ceil(math.log(RARE / max(packets, 1)) / math.log(self.loss)) if 0 < self.loss < 1 else 0
-        return self.burst_ns + self.spread_ns + (1 + lost) * self.packet_ns
+        return self.packet_ns + self.burst_ns + self.slack_ns
 
 
 def steady(times_ns: Sequence[int], pace: Pace) -> tuple[int, int, int]:
@@ -43,9 +40,8 @@ def steady(times_ns: Sequence[int], pace: Pace) -> tuple[int, int, int]:
     beyond the burst comes third. Where less than a third of the packets would be left, it is the link that is slow, and
     all of them count.
     """
-    limit_ns = pace.pause_ns(len(times_ns))
     whole = times_ns[pace.burst_packets :]
-    pauses = [i + 1 for i, (a, b) in enumerate(itertools.pairwise(times_ns)) if b - a > limit_ns]
+    pauses = [i + 1 for i, (a, b) in enumerate(itertools.pairwise(times_ns)) if b - a > pace.pause_ns]
     steps, full_ns, stalled_ns = 0, 0, 0
     for first, end in itertools.pairwise((0, *pauses, len(times_ns))):
         part = times_ns[first + pace.burst_packets : end]

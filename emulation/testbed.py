@@ -45,7 +45,7 @@ __all__ = [
 
 RATE_ERROR = 0.05  # what a link may be off by …
 RATE_FROM_BPS = 0.5e6  # … from this rate on
-STALLED = 0.02  # a share of stalls from which on people are told
+STALLED, MOST_STALLED = 0.02, 0.35  # shares of stalls from which on people are told, and that make a link wrong
 
 
 class LinkShape(msgspec.Struct, frozen=True):
@@ -139,6 +139,8 @@ def failures(proofs: Iterable[LinkProof]) -> list[str]:
         if not one.loss_ok:
             most = f"{one.lost_low} to {one.lost_high} of which the {one.asked_loss:.3g} asked would explain"
             wrong.append(f"loses {one.lost} of {one.sent} packets, {most}")
+        if one.stalled > MOST_STALLED:
+            wrong.append(f"is kept waiting by this machine for {one.stalled:.0%} of the time; make it less busy")
         if wrong:
             lines.append(f"link {one.src} → {one.dst} {'; '.join(wrong)}")
     return lines

@@ -83,6 +83,8 @@ def links_line(summary: RunSummary) -> str:
     if summary.testbed == "sim":
         return "links: simulated, exactly as their traces; rates only, no delays"
     delay = "delays emulated" if links.delay_emulated else "rates only, no delays"
+    if links.stalled is not None and links.stalled >= STALLED:
+        delay += f"; held up by the machine for up to {links.stalled:.0%} of the time"
     if links.worst_rate_error is None:
         return f"links: none proved; {delay}"
     parts = [f"{links.checked} proved", f"worst rate error {links.worst_rate_error:.1%} ({links.worst_link})"]
@@ -93,8 +95,6 @@ def links_line(summary: RunSummary) -> str:
         parts.append(f"at most {links.worst_window:.0%} of what was asked in a tenth of a second")
     if links.lag_max_s is not None:
         parts.append(f"changes at most {links.lag_max_s * 1e3:.0f} ms late")
-    if links.stalled is not None and links.stalled >= STALLED:
-        parts.append(f"held up by the machine for up to {links.stalled:.0%} of the time")
     return f"links: {', '.join(parts)}; {delay}"
 
 

@@ -4,8 +4,8 @@
 
 Where several processes run tests (``pytest -n``), one of them has all those on real links, one after the other, because
 they measure what timers and processors do; and one has whatever needs Spark, so that there is one session. On a shared
-machine the processors are gone now and then for longer than such a test allows a link to be late: it is tried once
-more, which the summary says, and must then hold.
+machine the processors are gone now and then for longer than a test that is marked ``timed`` allows a link to be late:
+it is tried once more, which the summary says, and must then hold.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 from thalweg.emulation.capabilities import Capabilities, Capability, probe
 from thalweg.middleware.errors import CapabilityError, UsageError
@@ -42,6 +41,8 @@ def required() -> set[str]:
 def pytest_configure(config: pytest.Config) -> None:
     for name, why in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {why}")
+    config.addinivalue_line("markers", "timed: measures what a busy machine is late with; tried once more")
+    config.addinivalue_line("markers", "flaky: tried again, where pytest-rerunfailures is installed")
     unknown = required() - NEEDS.keys()
     if unknown:
         raise pytest.UsageError(f"THALWEG_REQUIRE names {sorted(unknown)}; it may name {sorted(NEEDS)}")
@@ -49,29 +50,29 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if any(item.get_closest_marker(need) for need in ON_REAL_LINKS):
+        if item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
-class ByNeed(LoadScopeScheduling):
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Which of several processes has which tests: those of a file stay together, and files that need the same do."""
+    from xdist.scheduler import LoadScopeScheduling
 
-    def _split_scope(self, nodeid: str) -> str:
-        file, _, _ = nodeid.partition("::")
-        return group_of(file)
+    class ByNeed(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(config.rootpath / nodeid.partition("::")[0])
+
+    return ByNeed(config, log)
 
 
 @cache
-def group_of(file: str) -> str:
+def group_of(file: Path) -> str:
     """``links``, ``spark``, or the file itself."""
-    text = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8")
     if re.search(rf"mark\.({'|'.join(ON_REAL_LINKS)})\b", text):
         return "links"
-    return "spark" if re.search(r"mark\.spark\b", text) else file
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByNeed:
-    return ByNeed(config, log)
+    return "spark" if re.search(r"mark\.spark\b", text) else str(file)
 
 
 @cache

@@ -22,7 +22,7 @@ from thalweg.emulation.testbed import LinkProof, LinkShape, TestbedProcess, fail
 from thalweg.emulation.windows import RateChange, worst_window
 from thalweg.middleware.errors import CapabilityError, UsageError
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.timed]
 PYTHON = sys.executable
 NAMES = ["a", "b", "c"]
 LINKS = list(itertools.permutations(NAMES, 2))

@@ -68,6 +68,7 @@ def output(bed: NetnsTestbed, host: str, *argv: str) -> str:
     return text
 
 
+@pytest.mark.timed
 def test_every_link_delivers_what_was_asked(bed: NetnsTestbed) -> None:
     proofs = bed.prove()
     assert {(one.src, one.dst) for one in proofs} == set(pairs(NAMES))
@@ -77,6 +78,7 @@ def test_every_link_delivers_what_was_asked(bed: NetnsTestbed) -> None:
         assert one.size_bytes == pytest.approx(one.delivered_bps * one.seconds / 8, rel=1e-6)
 
 
+@pytest.mark.timed
 def test_changes_are_made_in_place_and_hold(bed: NetnsTestbed) -> None:
     before = set(re.findall(r"class htb (\S+)", output(bed, "h1", "tc", "class", "show", "dev", "eth0")))
     assert len(before) == 3 + 1  # one for each link, and the interface's
@@ -88,6 +90,7 @@ def test_changes_are_made_in_place_and_hold(bed: NetnsTestbed) -> None:
     assert set(re.findall(r"class htb (\S+)", output(bed, "h1", "tc", "class", "show", "dev", "eth0"))) == before
 
 
+@pytest.mark.timed
 def test_a_tcp_flow_is_shaped_and_its_counters_prove_it(bed: NetnsTestbed) -> None:
     bed.shape({("h1", "h3"): LinkShape(4e6), ("h3", "h1"): LinkShape(4e6)})
     bed.samples()
@@ -126,6 +129,7 @@ def test_processes_see_their_own_numbers_and_we_see_ours(bed: NetnsTestbed) -> N
     assert process.wait(10) == 9
 
 
+@pytest.mark.timed
 def test_traces_are_replayed_on_time_and_again(bed: NetnsTestbed) -> None:
     trace = BandwidthTrace("t", np.array([0.0, 20.0, 40.0]), np.array([2e5, 0.0, 3e5]), 60.0)
     replay = bed.replay(dict.fromkeys([("h1", "h2"), ("h2", "h3")], trace), time_scale=100, sample_interval_s=0.05)
@@ -183,6 +187,7 @@ def test_delays_are_refused_or_real(bed: NetnsTestbed) -> None:
     assert time.monotonic() - started > 0.15  # connect, data, end
 
 
+@pytest.mark.timed
 def test_layer_2_counts_frames() -> None:
     with NetnsTestbed(["a", "b"], layer=2) as bed:
         bed.shape(dict.fromkeys(pairs(["a", "b"]), LinkShape(3e6)))
@@ -190,6 +195,7 @@ def test_layer_2_counts_frames() -> None:
             assert abs(one.error) < 0.05, one
 
 
+@pytest.mark.timed
 def test_a_user_namespace_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     from thalweg.emulation import netns
     from thalweg.emulation.supervisor_client import start_isolated
@@ -268,6 +274,7 @@ def test_down_leaves_no_process() -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.timed
 def test_a_host_that_lost_its_interface_leaves_the_others_their_links() -> None:
     with NetnsTestbed(NAMES) as bed:
         bed.shape(dict.fromkeys(pairs(NAMES), LinkShape(5e6)))
@@ -286,6 +293,7 @@ def test_a_host_that_lost_its_interface_leaves_the_others_their_links() -> None:
         assert abs(proof.error) < 0.05
 
 
+@pytest.mark.timed
 def test_a_refusal_halfway_spares_the_other_hosts_and_is_made_good_by_the_next_attempt() -> None:
     obstacle = "qdisc add dev eth0 parent 1:77 handle 1003: pfifo"
     with NetnsTestbed(NAMES) as bed:

@@ -122,7 +122,9 @@ def test_failures_say_what_is_off() -> None:
     late = msgspec.structs.replace(right, delivered_delay_s=0.06, delay_low_s=0.059, delay_high_s=0.061)
     lossy = msgspec.structs.replace(right, lost=7)
     leaky = msgspec.structs.replace(right, asked_bps=0.0, delivered_bps=1e4, error=math.inf)
+    held_up = msgspec.structs.replace(right, stalled=0.5)
     assert failures([right, slow]) == ["link a → b delivers 0.9 instead of 1 Mbit/s (-10.0%)"]
     assert failures([late]) == ["link a → b delays by 60 instead of 50 ms"]
     assert failures([lossy]) == ["link a → b loses 7 of 100 packets, 0 to 3 of which the 0 asked would explain"]
+    assert failures([held_up]) == ["link a → b is kept waiting by this machine for 50% of the time; make it less busy"]
     assert failures([leaky]) == ["link a → b delivers 0.01 Mbit/s though it is cut"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from random import Random
 
 import pytest
@@ -47,7 +46,7 @@ def test_a_machine_that_stalls_takes_nothing_from_what_a_link_is_seen_to_deliver
     steps, full_ns, stalled_ns = steady(times, PACE)
     delivered = steps * PACE.packet_ns / full_ns
     slept = 1 - len(times) * packet_ns / times[-1]
-    if packet_ns + 100_000 < PACE.pause_ns(1000):
+    if packet_ns + 100_000 < PACE.pause_ns:
         assert delivered == pytest.approx(factor, rel=0.02)
         if 0.9 < factor < 1.1:
             assert stalled_ns / (times[-1] - times[0]) == pytest.approx(max(slept, 0.0), abs=0.1 * stalled + 0.01)
@@ -61,12 +60,25 @@ def test_timers_that_are_always_late_are_not_the_machines_rare_stalls() -> None:
     assert (steps * PACE.packet_ns / full_ns, stalled_ns) == (pytest.approx(0.3, rel=0.02), 0)
 
 
-def test_lost_packets_and_jitter_are_no_stalls() -> None:
-    times = [at for at in range(0, 400_000_000, 400_000) if Random(at).random() > 0.3]
-    assert PACE._replace(loss=0.3).pause_ns(len(times)) > max(b - a for a, b in pairwise(times)) > PACE.pause_ns(1000)
-    steps, full_ns, stalled_ns = steady(times, PACE._replace(loss=0.3))
-    assert (stalled_ns, steps * PACE.packet_ns / full_ns) == (0, pytest.approx(0.7, abs=0.05))
-    assert PACE._replace(spread_ns=7_000_000).pause_ns(1000) == PACE.pause_ns(1000) + 7_000_000
+def test_a_link_that_may_pause_by_itself_is_not_held_up() -> None:
+    times = token_bucket(1000, PACE.packet_ns, PACE.burst_ns, lambda at_ns: at_ns + 3_000_000 * (at_ns % 7 == 0))
+    assert steady(times, PACE)[2] > 0
+    patient = PACE._replace(slack_ns=3_000_000)
+    assert patient.pause_ns == PACE.pause_ns + 3_000_000
+    assert steady(times, patient) == (len(times) - 1 - PACE.burst_packets, times[-1] - times[PACE.burst_packets], 0)
+
+
+def test_what_is_off_for_most_of_the_time_is_told_to_be() -> None:
+    """8 ms on and 60 off: the rate is right while it lasts, and the stalls say the rest."""
+
+    def still(at_ns: int) -> int:
+        at, length_ns = divmod(at_ns, 68_000_000)
+        return at_ns if length_ns < 8_000_000 else (at + 1) * 68_000_000
+
+    times = token_bucket(1000, PACE.packet_ns, PACE.burst_ns, still)
+    steps, full_ns, stalled_ns = steady(times, PACE)
+    assert steps * PACE.packet_ns / full_ns == pytest.approx(1, rel=0.01)
+    assert stalled_ns / (times[-1] - times[0]) == pytest.approx(59 / 68, abs=0.02)
 
 
 def test_too_few_packets_say_nothing() -> None:

@@ -181,10 +181,10 @@ class Run:
             detail = {"news_bytes": 4_000, "probe_bytes": 1_000, "bytes_sent": 1_000_000}
             self.add(end_s, host, "monitor", placement, detail=detail)
 
-    def prove(self, errors: dict[tuple[str, str], tuple[float, float]], stalled: float = 0.0) -> None:
+    def prove(self, errors: dict[tuple[str, str], tuple[float, float]], stalled: float | None = None) -> None:
         """Link proofs: link to (asked bits per second on the wire, relative error)."""
         for (source, target), (asked, error) in errors.items():
-            detail = {"asked_bps": asked, "error": abs(error), "stalled": stalled}
+            detail = {"asked_bps": asked, "error": abs(error)} | ({} if stalled is None else {"stalled": stalled})
             self.add(0.0, source, "proof", peer=target, value=asked * (1 + error), detail=detail)
 
     def write(self, **changes: Any) -> Path:

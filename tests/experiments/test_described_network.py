@@ -112,6 +112,7 @@ def run(testbed: list[str], file: Path, folder: Path, capsys: pytest.CaptureFixt
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
+@pytest.mark.timed
 @pytest.mark.netns
 def test_a_run_of_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run(["netns"], file, tmp_path / "r", capsys)
@@ -123,6 +124,7 @@ def test_a_run_of_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (tmp_path / "r" / "scenario.toml").read_text() == FILE
 
 
+@pytest.mark.timed
 @pytest.mark.docker
 def test_the_same_file_in_containers(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], docker_image: str

@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
-from typer import Typer
+from typer import Exit, Typer
 from typer.testing import CliRunner
 
 from thalweg.emulation import detached
+from thalweg.emulation.testbed import LinkProof
+from thalweg.experiments import testbed_links_command
 from thalweg.experiments.doctor_command import doctor
 from thalweg.experiments.testbed_command import app, host_names
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
@@ -53,6 +56,7 @@ def run_exec(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.timed
 @pytest.mark.netns
 def test_a_testbed_from_up_to_down(folder: Path) -> None:
     made = call_json("up", "--hosts", "3", "--rate", "5mbit")
@@ -68,6 +72,7 @@ def test_a_testbed_from_up_to_down(folder: Path) -> None:
     proven = call_json("verify")
     assert proven["links"]["checked"] == 6
     assert proven["links"]["worst_rate_error"] < 0.05
+    assert proven["links"]["stalled"] == max(one["stalled"] for one in proven["proofs"]) < 0.35
     assert call_json("down") == {"removed": [made["id"]]}
     assert call_json("down") == {"removed": []}
     assert call_json("status") == {"testbeds": []}
@@ -103,6 +108,7 @@ def test_a_reused_process_number_is_nobody_of_ours(folder: Path) -> None:
     kill(psutil.Process(state["pid"]))  # the real one, orphaned by this test
 
 
+@pytest.mark.timed
 @pytest.mark.netns
 def test_traces_are_replayed_without_a_launcher(tmp_path: Path) -> None:
     pool = tmp_path / "pool"
@@ -130,6 +136,16 @@ def test_a_failed_up_leaves_nothing(folder: Path) -> None:
     assert not folder.exists() or list(folder.iterdir()) == []
     family = psutil.Process().children(recursive=True)
     assert not psutil.wait_procs([one for one in family if one.name() == "unshare"], 5)[1]
+
+
+def test_who_verifies_is_told_of_stalls(capsys: pytest.CaptureFixture[str]) -> None:
+    right = LinkProof("a", "b", 1e6, 1e6, 0.0, 0.3, 9000, "udp", stalled=0.07)
+    testbed_links_command._report("bed", [right], None, json=False, delay_emulated=False)
+    assert "the machine let nothing pass for up to 7% of the time (a → b): it is busy" in capsys.readouterr().out
+    held_up = msgspec.structs.replace(right, stalled=0.5)
+    with pytest.raises(Exit):
+        testbed_links_command._report("bed", [held_up], None, json=False, delay_emulated=False)
+    assert "is kept waiting by this machine for 50% of the time; make it less busy" in capsys.readouterr().err
 
 
 def test_without_a_testbed_the_verbs_say_what_to_do() -> None:

@@ -40,6 +40,7 @@ def nothing_left(run_id: str) -> bool:
     return not client.api.containers(all=True, filters=wanted) and not client.api.networks(filters=wanted)
 
 
+@pytest.mark.timed
 def test_every_link_delivers_what_was_asked_also_after_a_change(bed: DockerTestbed) -> None:
     bed.shape({("client", "h1"): LinkShape(20e6)})
     proofs = {(one.src, one.dst): one for one in bed.prove()}
@@ -48,6 +49,7 @@ def test_every_link_delivers_what_was_asked_also_after_a_change(bed: DockerTestb
     assert max(abs(one.error) for one in proofs.values()) < 0.05
 
 
+@pytest.mark.timed
 def test_a_whole_interface_is_limited_in_both_directions(bed: DockerTestbed) -> None:
     others = [name for name in NAMES if name != "h1"]
     bed.shape({link: LinkShape(40e6) for other in others for link in ((other, "h1"), ("h1", other))})
@@ -130,6 +132,7 @@ def test_limits_hold(bed: DockerTestbed) -> None:
     assert bed.fate("h1") == ""  # the process was ended, not the host
 
 
+@pytest.mark.timed
 def test_a_taken_subnet_is_left_alone_and_another_chosen(bed: DockerTestbed, docker_image: str) -> None:
     with DockerTestbed(["a", "b"], subnet=bed.subnet, image=docker_image) as other:
         assert other.subnet != bed.subnet
@@ -154,6 +157,7 @@ def test_a_host_that_dies_is_noticed_with_its_last_lines(docker_image: str) -> N
     bed.down()
 
 
+@pytest.mark.timed
 def test_a_replay_goes_on_without_a_host_that_died(docker_image: str) -> None:
     names = ["a", "b", "c"]
     steps = np.arange(150) / 5
@@ -205,6 +209,7 @@ def call(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code, "testbed", *arguments], capture_output=True, text=True)
 
 
+@pytest.mark.timed
 def test_a_testbed_from_up_to_down(folder: Path, docker_image: str) -> None:
     made = json.loads(
         call("up", "--backend", "docker", "--image", docker_image, "--hosts", "3", "--rate", "8mbit", "--json").stdout

@@ -199,6 +199,7 @@ def test_a_testbed_gets_shapes_limits_traces_and_changes(tmp_path: Path) -> None
         apply(found, open_testbed("loopback", list(found.hosts)))
 
 
+@pytest.mark.timed
 @pytest.mark.netns
 def test_events_come_to_pass_on_namespaces_and_are_undone_by_the_next_start(tmp_path: Path) -> None:
     text = event("outage", 2, for_=4, from_="h1", to="h2") + event("change", 4, from_="h2", to="h1", factor=0.25)

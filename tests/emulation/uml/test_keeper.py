@@ -37,6 +37,7 @@ def up(*more: str) -> detached.TestbedState:
     return state
 
 
+@pytest.mark.timed
 def test_it_is_used_from_the_host_and_taken_down(folder: Path) -> None:
     state = up("--rate", "2mbit", "--delay", "0.02")
     keeper = psutil.Process(state.pid)
