@@ -145,6 +145,7 @@ def test_a_taken_subnet_is_left_alone_and_another_chosen(bed: DockerTestbed, doc
 def test_a_host_that_dies_is_noticed_with_its_last_lines(docker_image: str) -> None:
     with DockerTestbed(["a", "b"], image=docker_image, serve=True) as bed:
         process = bed.run("b", ["sleep", "1000"])
+        assert process.pid is not None  # it is there: before, the engine refuses to start it in a container that dies
         began = time.monotonic()
         engine.containers_of(bed.run_id)["b"].kill()
         assert process.wait(5) == -signal.SIGKILL
