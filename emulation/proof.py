@@ -43,9 +43,9 @@ SLOW_DATAGRAM_S = 25e-6  # a kernel that takes so long to pass one (User-Mode Li
 SLOW_TOGETHER_BPS = 15e6  # … and this is what it carries with links still right
 PROOF_S, PROOF_ROUND_S = 3.0, (0.12, 0.35)  # aimed at for all links together; what a round may last
 TRUST = 0.03  # an error above this is measured again, longer: another process may have taken the processor …
-TRUST_STALLED, STALLED_TRIES = 0.1, 2  # … and so is a link that was kept waiting for longer than this, so many times
-# with this share of the rates at once, for so many seconds
+# … with this share of the rates at once, for so many seconds: the more packets, the less what a stall leaves weighs
 AGAIN = (0.3, 0.35), (0.1, 0.35), (0.0, 0.35), (0.0, 0.7), (0.0, 1.4)
+TRUST_STALLED, STALLED_TRIES = 0.1, 2  # a link kept waiting for more of the time is measured again, so many times
 AHEAD_S = 0.05  # worth of rate sent at once into netem, which takes packets from their sender and never pushes back …
 AHEAD_FACTOR = 1.25  # … and how much faster than asked from then on: a link that is up to so much too fast shows
 WAIT_MS, CLOCK_MS = 5, 2  # a look at all receivers, and at the clock, at least as often
@@ -203,11 +203,7 @@ class _Stream:
         size = self._bits // 8
         if self.shape.cut:
             return Measured(*self.link, 0.0, len(self.arrivals) * self._bits / self.seconds, self.seconds, 0)
-        bursts = 3 if self.rate_bps < self.shape.rate_bps else 1  # the interface's, and the part that is assured
-        bucket_s = burst_bytes(self.rate_bps) * 8 / self.rate_bps if bursts > 1 else self._burst_s
-        slack_s = self._last_s - self._first_s + (self._burst_s if bursts > 1 else 0.0)
-        packet_ns, bucket_ns, slack_ns = (round(s * 1e9) for s in (self._bits / self.rate_bps, bucket_s, slack_s))
-        pace = Pace(packet_ns, bucket_ns, bursts * self.shape.burst // size + 1, slack_ns)
+        pace = self._pace(size)
         counted, elapsed_ns, stalled_ns, span_ns = 0, 0, 0, 0
         ends = [*((one.start_s, one.first) for one in self._fillings[1:]), (self._filled_s, self._sent)]
         for (start_s, first), (end_s, last) in zip(self._fillings, ends, strict=True):
@@ -223,6 +219,14 @@ class _Stream:
         rate_bps = counted * 8e9 / elapsed_ns if counted else 0.0
         stalled = stalled_ns / span_ns if stalled_ns else 0.0
         return Measured(*self.link, self.rate_bps, rate_bps, elapsed_ns / 1e9, counted, stalled=stalled)
+
+    def _pace(self, size: int) -> Pace:
+        """What is expected of packets of ``size`` bytes if the link is as asked."""
+        bursts, bucket_s, slack_s = 1, self._burst_s, self._last_s - self._first_s
+        if self.rate_bps < self.shape.rate_bps:  # an interface's bucket, from which the assured part borrows
+            bursts, bucket_s, slack_s = 3, burst_bytes(self.rate_bps) * 8 / self.rate_bps, slack_s + self._burst_s
+        packet_ns, bucket_ns, slack_ns = (round(s * 1e9) for s in (self._bits / self.rate_bps, bucket_s, slack_s))
+        return Pace(packet_ns, bucket_ns, bursts * self.shape.burst // size + 1, slack_ns)
 
 
 def measure(
