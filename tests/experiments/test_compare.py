@@ -195,7 +195,6 @@ def test_options_go_to_the_placements_that_take_them(side: Make, tmp_path: Path)
         compare.compare(RunConfig(placements=("one-shot",), period_s=60.0), [1], tmp_path / "c", quiet)
 
 
-@pytest.mark.timed
 @pytest.mark.netns
 def test_a_real_pair_of_runs_is_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("THALWEG_TRACES", raising=False)

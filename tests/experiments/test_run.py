@@ -57,7 +57,6 @@ def test_loopback_delivers_what_a_single_machine_makes(tmp_path: Path) -> None:
     assert "a is not empty" in again.stderr
 
 
-@pytest.mark.timed
 @pytest.mark.netns
 def test_netns_shapes_the_links_that_the_flow_crosses(tmp_path: Path) -> None:
     done = thalweg(
@@ -73,10 +72,13 @@ def test_netns_shapes_the_links_that_the_flow_crosses(tmp_path: Path) -> None:
         assert placement["digest"] == result["reference_digest"]
     assert 0 < result["links"]["checked"] <= 20
     table = pq.read_table(tmp_path / "a" / "events.parquet").to_pylist()
-    estimates = [json.loads(row["detail"]) for row in table if row["kind"] == "estimate"]
-    known = [one for one in estimates if "truth_bps" in one]  # not of a probe that ends after the run
-    assert len(known) > 0.8 * len(estimates)
-    assert all(one["truth_bps"] > 0 for one in known)
+    delivered = [(row["placement"], row["wall_s"]) for row in table if row["kind"] == "delivered"]
+    over_s = dict(sorted(delivered, key=lambda one: one[1]))  # the last of each placement
+    estimates = [row for row in table if row["kind"] == "estimate"]
+    assert estimates
+    for row in estimates:  # once all is delivered no trace is replayed, and there is no true rate
+        begun_s = row["wall_s"] - (row["duration_s"] or 0.0) / 60
+        assert json.loads(row["detail"]).get("truth_bps", 0.0) > 0 or begun_s > over_s.get(row["placement"], 0.0), row
     assert {row["kind"] for row in table} >= {"proof", "link", "replay"}
 
 
@@ -140,7 +142,6 @@ rate = "20kbit"
 """
 
 
-@pytest.mark.timed
 @pytest.mark.netns
 def test_a_link_collapses_and_the_tree_goes_another_way(tmp_path: Path) -> None:
     """What all images come over at first takes 8 s for each in the end; by way of h2 it is half a second."""
@@ -165,7 +166,6 @@ def test_a_link_collapses_and_the_tree_goes_another_way(tmp_path: Path) -> None:
     assert again["elapsed_s"] < 0.7 * once["elapsed_s"]
 
 
-@pytest.mark.timed
 @pytest.mark.netns
 def test_a_collapse_befalls_every_placement_alike(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
@@ -209,7 +209,7 @@ def test_a_collapse_befalls_every_placement_alike(tmp_path: Path) -> None:
     assert fell == {link for link in ratios if host in link} != set()
     estimates = [row for row in log if row["kind"] == "estimate" and row["placement"] == "one-shot"]
     assert estimates
-    assert all(row["detail"].get("truth_bps", 1.0) > 0 for row in estimates)  # a probe may end after the run
+    assert all(row["detail"]["truth_bps"] > 0 for row in estimates)
 
 
 @pytest.mark.netns
@@ -233,7 +233,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals, sta
                 break
     assert logs.exists(), process.stderr.read()
     process.send_signal(number)
-    assert process.wait(timeout=20) == status
+    assert process.wait(timeout=5) == status
     process.stderr.close()
     assert descendants() == before
     held = [
