@@ -29,14 +29,14 @@ import msgspec
 
 from thalweg.emulation.virtual_links import CONTROL, LinkRate, Transfer
 from thalweg.emulation.virtual_world import CodeBook, VirtualHost, World, WorldConfig
-from thalweg.middleware import events as e
-from thalweg.middleware import messages as m
-from thalweg.middleware.adaptation import Adaptation
+from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.host_core import HostCore
-from thalweg.middleware.network_view import Link, LinkEstimate
-from thalweg.middleware.transfers import CHUNK_BYTES
+from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import Adaptation
+from thalweg.middleware.shell.transfers import CHUNK_BYTES
 
 STUCK_S = 5.0  # until the sender of a lost bulk message hears of it
 HANDLING_S = 0.002  # what a host takes to open code, take or restore a state, or hand something to the application

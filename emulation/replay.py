@@ -23,7 +23,7 @@ from thalweg.emulation.shaping import RATE_FLOOR_BPS, Shape
 from thalweg.emulation.supervisor_client import SupervisorClient
 from thalweg.emulation.traces import SINGLE_ROW_DURATION_S, BandwidthTrace
 from thalweg.middleware.errors import TestbedError, UsageError
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 GAP_S = 0.1
 """Changes closer than this (wall) become one, at the mean rate of the time they cover: a class passes bursts of 10 ms,

@@ -23,7 +23,7 @@ from thalweg.emulation.supervisor_client import StartedSupervisor
 from thalweg.emulation.supervisor_replay import Sampler
 from thalweg.emulation.testbed import LinkProof, LinkSample, LinkShape, SupervisedTestbed
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 __all__ = ["MAX_RATE_BPS", "ShapedTestbed"]
 

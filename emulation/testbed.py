@@ -28,7 +28,7 @@ from thalweg.emulation.supervisor_client import (
     start_plain,
 )
 from thalweg.middleware.errors import TestbedError, UsageError
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 __all__ = [
     "LinkProof",

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 CONTROL, PROBE, BULK = RANKS = range(3)
 Schedule = Callable[[float, Callable[[Any], None], Any], None]  # (at, call, with what)

@@ -27,15 +27,15 @@ import msgspec
 import numpy as np
 
 from thalweg.emulation.virtual_links import BULK, CONTROL, MODELS, PROBE, LinkRate, Transfer
-from thalweg.middleware import events as e
-from thalweg.middleware import messages as m
-from thalweg.middleware.adaptation import Adaptation, GlobalMoves, LocalMoves
+from thalweg.middleware.core.host import HostCore
+from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
+from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import RunError
-from thalweg.middleware.host_core import HostCore
-from thalweg.middleware.network_view import Link, LinkEstimate
-from thalweg.middleware.probing import BEFORE_RUNS
-from thalweg.middleware.run_state import CoreConfig
+from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves
 
 RUN = "run"
 MAX_EVENTS = 200_000_000  # hours of computing: whoever gets there has an endless loop

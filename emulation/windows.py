@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from thalweg.emulation.testbed import LinkSample
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 WINDOW_S = 0.1
 

@@ -53,7 +53,7 @@ app.add_typer(testbed_command.app, name="testbed", help="Launch an emulated WAN 
 @app.command("host", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def host(context: typer.Context) -> None:
     """Run a host daemon, for real machines and containers (thalweg host --help)."""
-    from thalweg.middleware import daemon
+    from thalweg.middleware.shell import daemon
 
     raise typer.Exit(daemon.main(context.args))
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeGuard
 import msgspec
 
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.forecasting import make_forecaster
+from thalweg.middleware.network.forecasting import make_forecaster
 
 MAX_SERVERS = 250
 TESTBEDS = ("netns", "docker", "loopback", "sim")
@@ -35,7 +35,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Rates in bit/s and times in seconds of the emulated network. The sizes of images are those of the paper
     (Ranganathan et al., section 4: Normal, mean 128 KB, 25 %). Options of placements that move operators are None
-    where they were not given; their defaults are those of ``thalweg.middleware.adaptation``. Of testbed sim alone:
+    where they were not given; their defaults are those of ``middleware.protocol.adaptation``. Of testbed sim alone:
     ``interface`` is how links hinder each other (independent), ``bytes`` real values instead of sizes, ``validate``
     the cores' invariants after each event.
     """

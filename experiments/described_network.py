@@ -28,7 +28,7 @@ from thalweg.experiments.scenario import Rates
 from thalweg.experiments.testbed_setup import read
 from thalweg.experiments.workload import CLIENT, host_names
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 
 def described(config: RunConfig) -> DescribedNetwork:

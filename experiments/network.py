@@ -22,7 +22,7 @@ from thalweg.experiments.described_network import Network, TracedNetwork, descri
 from thalweg.experiments.scenario import Rates
 from thalweg.experiments.workload import build_dataflow
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 GENERATED_TRACES = 64
 GENERATED_S = 6 * 3600.0

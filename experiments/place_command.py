@@ -21,7 +21,7 @@ from rich.table import Table
 from thalweg.experiments.own_code import find_own_code
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network_view import Link, LinkEstimate, LinksNeeded, NetworkView
+from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView
 from thalweg.middleware.planning import (
     CostParameters,
     DownloadAll,
@@ -35,8 +35,8 @@ from thalweg.middleware.planning import (
     get_planner,
     propagate_hints,
 )
-from thalweg.middleware.planning.period import Interface
-from thalweg.middleware.planning.planners import ask_planner
+from thalweg.middleware.planning.costs.period import Interface
+from thalweg.middleware.planning.planners.planner import ask_planner
 
 FILE_WIDTH = 140  # columns of a table that goes to a file or a pipe
 _CODE = Code("unused")  # the operators are only planned for, never run

@@ -16,7 +16,7 @@ from thalweg.emulation.scenarios.timeline import compile_timeline, rates_over_ti
 from thalweg.emulation.shaped_testbed import MAX_RATE_BPS
 from thalweg.emulation.shaping import RATE_FLOOR_BPS
 from thalweg.experiments.network import carried_bps
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 LONGEST_TRACE_S = 2 * 3600.0  # of a time line without events
 TURNS = 20  # of a flap or a churn without an end that a time line shows

@@ -17,8 +17,8 @@ from thalweg.experiments.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, COLLAPSE_
 from thalweg.experiments.described_network import adopt_file
 from thalweg.experiments.testbed_setup import NoDelayOption
 from thalweg.experiments.uml_option import KernelOption, runs_elsewhere
-from thalweg.middleware.adaptation import PAPER_PERIOD_S
-from thalweg.middleware.planning.thalweg import PERIOD_S
+from thalweg.middleware.planning.planners.thalweg import PERIOD_S
+from thalweg.middleware.protocol.adaptation import PAPER_PERIOD_S
 
 if TYPE_CHECKING:
     from thalweg.experiments.analysis import RunSummary

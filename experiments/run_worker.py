@@ -20,15 +20,15 @@ import numpy as np
 
 from thalweg.experiments.placed_trees import ended_as, operators_at
 from thalweg.experiments.strategies import begins_with_one_shot, make_strategy, placed_detail
-from thalweg.middleware.client import Client
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.core.monitoring.monitor import MonitorConfig
+from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import ThalwegError, UsageError
-from thalweg.middleware.monitor import MonitorConfig
-from thalweg.middleware.network_view import LinkEstimate, NetworkView
+from thalweg.middleware.network.view import LinkEstimate, NetworkView
 from thalweg.middleware.planning import CostParameters, ProbedPlan, get_cost_model
 from thalweg.middleware.planning.registry import Strategy
-from thalweg.middleware.recorder import Recorder
-from thalweg.middleware.run_state import CoreConfig
+from thalweg.middleware.shell.recorder import Recorder
 from thalweg.operators import Value, digest, write_image
 
 

@@ -35,11 +35,11 @@ from thalweg.experiments.run_worker import Go, Job, Word
 from thalweg.experiments.scenario import Collapse, Rates, check_collapse, choose_host, collapse_floor_bps
 from thalweg.experiments.strategies import cost_options, make_strategies, moving, same_start, strategy_options
 from thalweg.experiments.workload import CLIENT, build_dataflow, host_names, images_available, reference_digests
-from thalweg.middleware.cluster import host_command, host_environment, wait_ready_lines
+from thalweg.middleware.client.cluster import host_command, host_environment, wait_ready_lines
+from thalweg.middleware.core.monitoring.monitor import MonitorConfig
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, ThalwegError, UsageError
-from thalweg.middleware.monitor import MonitorConfig
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import CostParameters
 from thalweg.middleware.planning.registry import Strategy
 

@@ -24,7 +24,7 @@ from thalweg.emulation.shaping import RATE_FLOOR_BPS
 from thalweg.emulation.traces import BandwidthTrace
 from thalweg.experiments.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, COLLAPSE_FLOOR, COLLAPSE_S
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 
 class Rates(Protocol):

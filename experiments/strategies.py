@@ -10,10 +10,9 @@ from typing import Any, get_args
 import msgspec
 
 from thalweg.experiments.config import RunConfig
-from thalweg.middleware.adaptation import GlobalMoves, LocalCost, LocalMoves, RandomMoves, RandomReshapes
 from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network_view import NetworkView
+from thalweg.middleware.network.view import NetworkView
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
@@ -25,6 +24,7 @@ from thalweg.middleware.planning import (
     get_cost_model,
 )
 from thalweg.middleware.planning.registry import Strategy, get_strategy
+from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalCost, LocalMoves, RandomMoves, RandomReshapes
 
 MOVING: Mapping[
     str, type[GlobalMoves] | type[LocalMoves] | type[RandomMoves] | type[RandomReshapes] | type[Thalweg]

@@ -22,7 +22,7 @@ from thalweg.emulation.uml import kernel as uml
 from thalweg.experiments.testbed_setup import ContainerLimits, ImageOption, NoDelayOption, described, make_testbed, read
 from thalweg.experiments.uml_option import KernelOption, runs_elsewhere
 from thalweg.middleware.errors import TestbedError, ThalwegError, UsageError
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 WIDTH = 110
 LOOK_S, LOOK_STEP_S = 1.0, 0.1  # how long `status --links` watches the links' counters

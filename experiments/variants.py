@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from thalweg.middleware.adaptation import GlobalMoves
 from thalweg.middleware.dataflow import Dataflow, Placement
-from thalweg.middleware.network_view import NetworkView
+from thalweg.middleware.network.view import NetworkView
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
@@ -25,6 +24,7 @@ from thalweg.middleware.planning import (
     Thalweg,
     evaluate,
 )
+from thalweg.middleware.protocol.adaptation import GlobalMoves
 
 Told = Literal["measured", "last", "ahead"]
 

@@ -13,9 +13,9 @@ import msgspec
 
 from thalweg.emulation.virtual_links import LinkRate
 from thalweg.emulation.virtual_world import WorldConfig
-from thalweg.middleware.monitor import MonitorConfig
-from thalweg.middleware.network_view import Link
-from thalweg.middleware.run_state import CoreConfig
+from thalweg.middleware.core.monitoring.monitor import MonitorConfig
+from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.network.view import Link
 
 Interface = Literal["single", "independent"]
 AnyLink = TypeVar("AnyLink", bound=LinkRate)

@@ -14,8 +14,7 @@ import msgspec
 
 from thalweg.emulation.virtual_links import LinkRate
 from thalweg.emulation.virtual_world import CodeBook, Made, NodeCode, World, WorldConfig
-from thalweg.middleware import events as e
-from thalweg.middleware.adaptation import GlobalMoves, RandomReshapes
+from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.dataflow import Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import (
@@ -26,7 +25,8 @@ from thalweg.middleware.loading import (
     merging_codes,
     reorderable_codes,
 )
-from thalweg.middleware.network_view import Link, LinkEstimate, NetworkView
+from thalweg.middleware.network.outlook import Outlook
+from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
@@ -36,12 +36,12 @@ from thalweg.middleware.planning import (
     SupportsHints,
     bound_period_s,
 )
-from thalweg.middleware.planning.outlook import Outlook
-from thalweg.middleware.planning.period import Interface
-from thalweg.middleware.planning.probing import plan_probing
+from thalweg.middleware.planning.asking import plan_probing
+from thalweg.middleware.planning.costs.period import Interface
 from thalweg.middleware.planning.registry import Strategy
-from thalweg.middleware.planning.search import Search
-from thalweg.middleware.transfers import size_of
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.adaptation import GlobalMoves, RandomReshapes
+from thalweg.middleware.shell.transfers import size_of
 from thalweg.operators import Operator, Source
 
 

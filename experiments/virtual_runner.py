@@ -45,13 +45,13 @@ from thalweg.experiments.virtual_run import (
     sized_code,
 )
 from thalweg.experiments.workload import CLIENT, build_dataflow, host_names, images_available
-from thalweg.middleware import events as e
+from thalweg.middleware.client.replanning import ask_hints
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.loading import DEFAULT_ALLOW
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import CostParameters, OneShot, ProbedPlan
 from thalweg.middleware.planning.registry import Strategy
-from thalweg.middleware.planning.search import ask_hints
+from thalweg.middleware.protocol import events as e
 from thalweg.operators import digest, write_image
 
 

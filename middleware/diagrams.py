@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from thalweg.middleware import node, proposal, relocation
+from thalweg.middleware.core.flow import node
+from thalweg.middleware.core.relocation import handover as relocation
+from thalweg.middleware.core.relocation import proposal
 from thalweg.middleware.errors import UsageError
 
 State = TypeVar("State", bound=str)

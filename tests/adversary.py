@@ -21,12 +21,12 @@ from typing import Any
 import msgspec
 
 from thalweg.experiments.sweeps.fault_trials import Seen, seen, shown
-from thalweg.middleware import events as e
-from thalweg.middleware import messages as m
-from thalweg.middleware.adaptation import Adaptation, LocalMoves
+from thalweg.middleware.core.host import HostCore
+from thalweg.middleware.core.run import CoreConfig, RunState
 from thalweg.middleware.dataflow import Code, Dataflow, Node
-from thalweg.middleware.host_core import HostCore
-from thalweg.middleware.run_state import CoreConfig, RunState
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import Adaptation, LocalMoves
 
 CLIENT = "client"
 MAX_LOSSES = 6  # in a row, of messages that say the same

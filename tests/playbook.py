@@ -16,10 +16,10 @@ from typing import Any
 
 from msgspec import structs
 
-from thalweg.middleware import events as e
-from thalweg.middleware import messages as m
-from thalweg.middleware.host_core import HostCore
-from thalweg.middleware.node import NodeCore, Output
+from thalweg.middleware.core.flow.node import NodeCore, Output
+from thalweg.middleware.core.host import HostCore
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
 
 
 class _Any:

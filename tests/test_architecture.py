@@ -88,7 +88,7 @@ def test_the_core_is_pure(module: str) -> None:
 
 def test_the_core_imports_no_shell() -> None:
     """Also not through others: a core can be loaded where there is no ZeroMQ."""
-    code = "import sys, thalweg.middleware.host_core; print(sorted({'zmq', 'asyncio', 'numpy'} & set(sys.modules)))"
+    code = "import sys, thalweg.middleware.core.host; print(sorted({'zmq', 'asyncio', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
 

@@ -13,9 +13,9 @@ import pytest
 import typer
 
 from thalweg.experiments.cli import app
-from thalweg.middleware import daemon
 from thalweg.middleware.diagrams import DIAGRAMS, draw, main, state_diagram
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.shell import daemon
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))

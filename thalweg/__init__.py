@@ -16,9 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thalweg.middleware.adaptation import GlobalMoves, LocalMoves
-    from thalweg.middleware.client import Client, Delivered, Run
-    from thalweg.middleware.cluster import LocalCluster
+    from thalweg.middleware.client.client import Client, Delivered, Run
+    from thalweg.middleware.client.cluster import LocalCluster
     from thalweg.middleware.dataflow import (
         Code,
         Dataflow,
@@ -42,8 +41,9 @@ if TYPE_CHECKING:
         TraceError,
         UsageError,
     )
-    from thalweg.middleware.network_view import Link, LinkEstimate, LinksNeeded, NetworkView
+    from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView
     from thalweg.middleware.planning import CostParameters, Hints, Planner, PlanResult, get_cost_model, get_planner
+    from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves
     from thalweg.operators import (
         BestOfLast,
         Composite,
@@ -107,13 +107,13 @@ __version__ = "0.1.0"
 # Where the names come from. They are imported when first used, so that a host process, which needs few of them, stays
 # small and starts fast.
 _HOME = {
-    "thalweg.middleware.adaptation": "GlobalMoves LocalMoves",
-    "thalweg.middleware.client": "Client Delivered Run",
-    "thalweg.middleware.cluster": "LocalCluster",
+    "thalweg.middleware.protocol.adaptation": "GlobalMoves LocalMoves",
+    "thalweg.middleware.client.client": "Client Delivered Run",
+    "thalweg.middleware.client.cluster": "LocalCluster",
     "thalweg.middleware.dataflow": "Code Dataflow Node Placement complete_binary_tree left_deep_tree star_tree",
     "thalweg.middleware.errors": "CapabilityError DataflowError HostAbsentError HostLostError OperatorError"
     " PlacementError ProtocolError RunError TestbedError ThalwegError TraceError UsageError",
-    "thalweg.middleware.network_view": "Link LinkEstimate LinksNeeded NetworkView",
+    "thalweg.middleware.network.view": "Link LinkEstimate LinksNeeded NetworkView",
     "thalweg.middleware.planning": "CostParameters Hints Planner PlanResult get_cost_model get_planner",
     "thalweg.operators": "BestOfLast Composite ImageFolderSource Join Operator Running SceneSource Source Value",
 }

@@ -21,7 +21,7 @@ from thalweg.emulation.scenarios.quantities import format_time, seconds
 from thalweg.emulation.scenarios.toml_table import Reader, Table, above_zero, one_of, texts
 from thalweg.emulation.trace_pool import two_draws
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 CLIENT = "client"  # churn spares it unless it is named
 CUT = Effect(cut=True)

@@ -21,7 +21,7 @@ from thalweg.emulation.shaping import Shape
 from thalweg.emulation.testbed import LinkShape
 from thalweg.emulation.traces import BandwidthTrace
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 __all__ = ["Event", "HostSpec", "Scenario", "read_scenario"]
 

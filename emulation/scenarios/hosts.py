@@ -13,7 +13,7 @@ from thalweg.emulation.scenarios.quantities import rate_bps, size_bytes
 from thalweg.emulation.scenarios.toml_table import Reader, Table, above_zero, text
 from thalweg.emulation.trace_pool import two_draws
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 MAX_HOSTS = 1023  # addresses that a testbed has
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")  # becomes a container's and a host's name

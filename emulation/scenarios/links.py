@@ -30,7 +30,7 @@ from thalweg.emulation.trace_files import read_trace
 from thalweg.emulation.trace_pool import scale_pool, two_draws
 from thalweg.emulation.traces import BandwidthTrace
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 MAX_DELAY_S = 60.0
 FILL = "fill"

@@ -24,7 +24,7 @@ from thalweg.emulation.shaping import RATE_FLOOR_BPS, Shape
 from thalweg.emulation.testbed import Testbed
 from thalweg.emulation.traces import BandwidthTrace
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 
 def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> list[Change]:

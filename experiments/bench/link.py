@@ -11,8 +11,8 @@ import zmq
 from thalweg.experiments.bench.processes import Pythons
 from thalweg.experiments.bench.rounds import Plan, Progress, Side, alternate, median_per_s, median_ratio, silent
 from thalweg.experiments.bench.tree import ALLOW, ANSWER_S, ThalwegTree, bench_dataflow, check_digests
-from thalweg.middleware.client import Client
-from thalweg.middleware.cluster import LocalCluster
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.errors import RunError, UsageError
 
 SIZES_BYTES = (128 * 1024, 512 * 1024, 1024 * 1024, 4 * 1024 * 1024)

@@ -36,11 +36,11 @@ from thalweg.experiments.bench.link import RawLink
 from thalweg.experiments.bench.rounds import Plan, Progress, play, silent
 from thalweg.experiments.bench.tree import ALLOW, WORKLOAD
 from thalweg.experiments.bench.workload import FixedSource
-from thalweg.middleware import messages as m
-from thalweg.middleware.client import Client, Run
-from thalweg.middleware.cluster import host_command, host_environment, wait_ready_lines
+from thalweg.middleware.client.client import Client, Run
+from thalweg.middleware.client.cluster import host_command, host_environment, wait_ready_lines
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import CapabilityError, RunError, ThalwegError, UsageError
+from thalweg.middleware.protocol import messages as m
 
 BOUND_SHARE, BOUND_TRIPS = 1.2, 4
 SIZES_BYTES = (0, 16 * 1024, 256 * 1024, 4 * 1024 * 1024)

@@ -20,7 +20,7 @@ from typing import Any
 from thalweg.emulation.virtual_links import BULK, CONTROL, LinkRate
 from thalweg.emulation.virtual_world import CodeBook
 from thalweg.middleware.dataflow import Dataflow
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 DEMAND_BYTES = 128  # a demand of our own has 100 to 300, with the news that it carries
 Process = Generator[Any, Any, None]

@@ -23,8 +23,9 @@ import numpy as np
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Placement
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.history import KEPT, Past, Sample
-from thalweg.middleware.network_view import LinkEstimate, LinksNeeded, NetworkView
+from thalweg.middleware.network.history import KEPT, Past, Sample
+from thalweg.middleware.network.outlook import look_ahead, read_weather
+from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
@@ -37,8 +38,7 @@ from thalweg.middleware.planning import (
     Thalweg,
     propagate_hints,
 )
-from thalweg.middleware.planning.outlook import look_ahead, read_weather
-from thalweg.middleware.planning.thalweg import HORIZON_S
+from thalweg.middleware.planning.planners.thalweg import HORIZON_S
 
 MODELS: Mapping[str, CostModel] = {
     "critical-path": CriticalPath(),

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from thalweg.middleware.cluster import host_environment, wait_ready_lines
+from thalweg.middleware.client.cluster import host_environment, wait_ready_lines
 
 START_S = 30.0
 

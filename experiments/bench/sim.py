@@ -34,9 +34,9 @@ from thalweg.experiments.sweeps import simulation
 from thalweg.experiments.sweeps.pools import open_pool
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation, simulate
 from thalweg.experiments.virtual_run import Work, plan_ahead, sized_code
-from thalweg.middleware.cluster import host_environment
+from thalweg.middleware.client.cluster import host_environment
 from thalweg.middleware.errors import RunError, UsageError
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 PLACEMENTS = ("download-all", "one-shot", "local", "global")
 STAYING = ("download-all", "one-shot")

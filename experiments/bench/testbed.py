@@ -19,7 +19,7 @@ from thalweg.emulation.shaped_testbed import ShapedTestbed
 from thalweg.emulation.testbed import LinkShape, Testbed, open_testbed
 from thalweg.emulation.traces import BandwidthTrace
 from thalweg.experiments.bench.rounds import Progress, silent
-from thalweg.middleware.cluster import LocalCluster
+from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.errors import CapabilityError, UsageError
 
 RATE_BPS = 16e6  # of every link; what it is does not matter here

@@ -21,8 +21,8 @@ from thalweg.experiments.bench.rounds import (
     silent,
 )
 from thalweg.experiments.bench.workload import expected_digest
-from thalweg.middleware.client import Client
-from thalweg.middleware.cluster import LocalCluster
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import RunError, UsageError
 

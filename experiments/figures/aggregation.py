@@ -56,8 +56,8 @@ from thalweg.experiments.figures.tables import (
 )
 from thalweg.experiments.sweeps.simulation import Simulation
 from thalweg.experiments.variants import VARIANTS
-from thalweg.middleware.adaptation import PAPER_PERIOD_S
 from thalweg.middleware.errors import RunError, UsageError
+from thalweg.middleware.protocol.adaptation import PAPER_PERIOD_S
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,7 +23,7 @@ from thalweg.experiments.tables import seconds, size
 from thalweg.experiments.trees import Change, Life, lives
 from thalweg.middleware.dataflow import TREES, Code
 from thalweg.middleware.errors import DataflowError
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 FRAMES = 8  # drawn of a placement
 TOGETHER = 0.02

@@ -30,8 +30,17 @@ from thalweg.emulation.faults import Crash, FaultPlan, FaultyWorld, OfMessage, O
 from thalweg.emulation.traces import BandwidthTrace
 from thalweg.emulation.virtual_links import LinkRate
 from thalweg.emulation.virtual_world import Made, NodeCode, WorldConfig
-from thalweg.middleware import events as e
-from thalweg.middleware.adaptation import (
+from thalweg.middleware.client.replanning import Search
+from thalweg.middleware.core.monitoring.monitor import MonitorConfig
+from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import Link
+from thalweg.middleware.planning import CostParameters, get_cost_model
+from thalweg.middleware.planning.problem.hints import propagate_hints
+from thalweg.middleware.planning.registry import AGAIN
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.adaptation import (
     Adaptation,
     GlobalMoves,
     LocalCost,
@@ -39,15 +48,6 @@ from thalweg.middleware.adaptation import (
     RandomMoves,
     RandomReshapes,
 )
-from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
-from thalweg.middleware.errors import UsageError
-from thalweg.middleware.monitor import MonitorConfig
-from thalweg.middleware.network_view import Link
-from thalweg.middleware.planning import CostParameters, get_cost_model
-from thalweg.middleware.planning.hints import propagate_hints
-from thalweg.middleware.planning.registry import AGAIN
-from thalweg.middleware.planning.search import Search
-from thalweg.middleware.run_state import CoreConfig
 
 CLIENT = "client"
 FREE = Code("free")  # of operators that combine in any order and grouping

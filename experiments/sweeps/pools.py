@@ -31,8 +31,8 @@ from thalweg.emulation.trace_generator import TraceModel, generate_pool
 from thalweg.emulation.trace_pool import Window, check_hosts, scale_pool_to_fetch, two_draws
 from thalweg.emulation.traces import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError
-from thalweg.middleware.network_view import Link
-from thalweg.middleware.planning.hints import PAPER_STARTUP_S
+from thalweg.middleware.network.view import Link
+from thalweg.middleware.planning.problem.hints import PAPER_STARTUP_S
 
 ENVIRONMENT_VARIABLE = "THALWEG_TRACES"
 GENERATED_TRACES = 64

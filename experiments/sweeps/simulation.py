@@ -34,14 +34,14 @@ from thalweg.experiments.virtual_run import (
     sized_code,
 )
 from thalweg.experiments.workload import CLIENT, build_dataflow, host_names
-from thalweg.middleware import events as e
-from thalweg.middleware.adaptation import GlobalMoves
+from thalweg.middleware.client.replanning import ask_hints
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import CostParameters, ProbedPlan
 from thalweg.middleware.planning.registry import Strategy, nearest
-from thalweg.middleware.planning.search import ask_hints
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.adaptation import GlobalMoves
 
 PLANS_KEPT = 8
 

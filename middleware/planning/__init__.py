@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from thalweg.middleware.planning.aggregation_bound import bound_period_s
-from thalweg.middleware.planning.costs import CostModel, CriticalPath, Evaluation, Position, evaluate
-from thalweg.middleware.planning.expected_period import ExpectedPeriod
-from thalweg.middleware.planning.hints import CostParameters, Hints, SupportsHints, propagate_hints
-from thalweg.middleware.planning.local import Local
-from thalweg.middleware.planning.period import Period
-from thalweg.middleware.planning.planners import (
+from thalweg.middleware.planning.asking import ProbedPlan, plan_probing, plan_with_probes
+from thalweg.middleware.planning.bound import bound_period_s
+from thalweg.middleware.planning.costs.expected_period import ExpectedPeriod
+from thalweg.middleware.planning.costs.model import CostModel, CriticalPath, Evaluation, Position, evaluate
+from thalweg.middleware.planning.costs.period import Period
+from thalweg.middleware.planning.planners.local import Local
+from thalweg.middleware.planning.planners.planner import (
     DownloadAll,
     Exhaustive,
     OneShot,
@@ -17,8 +17,9 @@ from thalweg.middleware.planning.planners import (
     Step,
     plan_result,
 )
-from thalweg.middleware.planning.probing import ProbedPlan, plan_probing, plan_with_probes
-from thalweg.middleware.planning.problem import Problem
+from thalweg.middleware.planning.planners.thalweg import Thalweg
+from thalweg.middleware.planning.problem.hints import CostParameters, Hints, SupportsHints, propagate_hints
+from thalweg.middleware.planning.problem.problem import Problem
 from thalweg.middleware.planning.registry import (
     COST_MODELS,
     PLANNERS,
@@ -27,8 +28,7 @@ from thalweg.middleware.planning.registry import (
     get_planner,
     get_strategy,
 )
-from thalweg.middleware.planning.shapes import HostTree
-from thalweg.middleware.planning.thalweg import Thalweg
+from thalweg.middleware.planning.shapes.host_tree import HostTree
 
 __all__ = [
     "COST_MODELS",

@@ -17,14 +17,14 @@ from typing import Any, cast
 
 import msgspec
 
-from thalweg.middleware.adaptation import Adaptation, GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.planning.costs import CostModel, CriticalPath, SerialisedCriticalPath
-from thalweg.middleware.planning.expected_period import ExpectedPeriod
-from thalweg.middleware.planning.local import Local
-from thalweg.middleware.planning.period import Period
-from thalweg.middleware.planning.planners import DownloadAll, Exhaustive, OneShot, Planner
-from thalweg.middleware.planning.thalweg import Thalweg
+from thalweg.middleware.planning.costs.expected_period import ExpectedPeriod
+from thalweg.middleware.planning.costs.model import CostModel, CriticalPath, SerialisedCriticalPath
+from thalweg.middleware.planning.costs.period import Period
+from thalweg.middleware.planning.planners.local import Local
+from thalweg.middleware.planning.planners.planner import DownloadAll, Exhaustive, OneShot, Planner
+from thalweg.middleware.planning.planners.thalweg import Thalweg
+from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
 
 MANY_LINKS = 1_000_000  # a plan that is made while data flows asks for all it may need at once: the network changes
 

@@ -29,13 +29,13 @@ from thalweg.emulation.faults import (
 )
 from thalweg.emulation.traces import BandwidthTrace
 from thalweg.emulation.virtual_world import Made, NodeCode, WorldConfig
-from thalweg.middleware import events as e
-from thalweg.middleware import messages as m
-from thalweg.middleware.adaptation import RandomMoves
+from thalweg.middleware.core.monitoring.silence import Suspicions
+from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.run_state import CoreConfig
-from thalweg.middleware.silence import Suspicions
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import RandomMoves
 
 HOSTS = ("h1", "h2", "h3", "client")
 PLACEMENT = {"s": "h1", "o": "h2", "t": "client"}

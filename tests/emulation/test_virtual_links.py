@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from thalweg.emulation.trace_pool import Window
 from thalweg.emulation.traces import BandwidthTrace
 from thalweg.emulation.virtual_links import BULK, CONTROL, MODELS, PROBE, LinkRate, Transfer
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 HOSTS = "abcd"
 KB_A_SECOND = BandwidthTrace("1 kB/s", np.array([0.0]), np.array([8000.0]))

@@ -14,14 +14,14 @@ from thalweg.emulation import virtual_world
 from thalweg.emulation.traces import BandwidthTrace
 from thalweg.emulation.virtual_links import LinkRate
 from thalweg.emulation.virtual_world import Made, NodeCode, World, WorldConfig
-from thalweg.middleware import events as e
-from thalweg.middleware import messages as m
-from thalweg.middleware.adaptation import Adaptation, GlobalMoves, RandomMoves
+from thalweg.middleware.core.monitoring.monitor import MonitorConfig
+from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import RunError
-from thalweg.middleware.monitor import MonitorConfig
-from thalweg.middleware.network_view import Link
-from thalweg.middleware.run_state import CoreConfig
+from thalweg.middleware.network.view import Link
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, RandomMoves
 
 HOSTS = ("h1", "h2", "client")
 ENDLESS = BandwidthTrace("as good as no link at all", np.array([0.0]), np.array([1e15]))

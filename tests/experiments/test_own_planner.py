@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from thalweg.experiments.sweeps.simulation import Simulation, simulate
-from thalweg.middleware.adaptation import GlobalMoves
 from thalweg.middleware.errors import PlacementError, PlannerError, UsageError
-from thalweg.middleware.network_view import LinkEstimate, LinksNeeded, NetworkView
+from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView
 from thalweg.middleware.planning import OneShot, get_strategy
+from thalweg.middleware.protocol.adaptation import GlobalMoves
 
 README = Path(__file__).parents[2] / "README.md"
 MODULE = "planners_of_a_user"
 ERRING = """
-from thalweg.middleware.adaptation import LocalMoves
+from thalweg.middleware.protocol.adaptation import LocalMoves
 
 
 class Raises:

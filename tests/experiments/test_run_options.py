@@ -9,11 +9,11 @@ import pytest
 from thalweg.experiments.config import RunConfig
 from thalweg.experiments.strategies import make_strategies, moving, same_start, strategy_options
 from thalweg.experiments.workload import CLIENT, build_dataflow, host_names, reference_digests
-from thalweg.middleware.adaptation import GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
+from thalweg.middleware.client.replanning import MEASURED, ask_hints
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network_view import NetworkView
+from thalweg.middleware.network.view import NetworkView
 from thalweg.middleware.planning import get_cost_model
-from thalweg.middleware.planning.search import MEASURED, ask_hints
+from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
 
 
 def config(*placements: str, **options: Any) -> RunConfig:

@@ -13,17 +13,17 @@ from thalweg.emulation.traces import BandwidthTrace
 from thalweg.emulation.virtual_links import LinkRate
 from thalweg.emulation.virtual_world import WorldConfig
 from thalweg.experiments.virtual_run import Work, plan_ahead, real_code, run_ahead, sized_code
-from thalweg.middleware import events as e
-from thalweg.middleware.adaptation import GlobalMoves, RandomReshapes
+from thalweg.middleware.core.monitoring.monitor import MonitorConfig
+from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Node, complete_binary_tree
 from thalweg.middleware.errors import OperatorError, PlacementError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
-from thalweg.middleware.monitor import MonitorConfig
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import CostParameters, CriticalPath, DownloadAll, Hints, OneShot
-from thalweg.middleware.planning.hints import propagate_hints
+from thalweg.middleware.planning.problem.hints import propagate_hints
 from thalweg.middleware.planning.registry import Strategy, get_strategy
-from thalweg.middleware.run_state import CoreConfig
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.adaptation import GlobalMoves, RandomReshapes
 from thalweg.operators import Operator, Source, digest, reference_run
 
 HERE = __name__

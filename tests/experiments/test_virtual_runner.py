@@ -26,10 +26,10 @@ from thalweg.experiments.summary import summarize_run
 from thalweg.experiments.trees import read_changes
 from thalweg.experiments.virtual_network import HEADER_BYTES, PACKET_PAYLOAD_BYTES, Framed
 from thalweg.experiments.virtual_runner import execute_as_on_testbeds, execute_virtually
-from thalweg.middleware.adaptation import GlobalMoves
 from thalweg.middleware.dataflow import check_placement
 from thalweg.middleware.errors import PlacementError, RunError, UsageError
 from thalweg.middleware.planning import PlanResult
+from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.operators import Operator
 
 HERE = __name__

@@ -10,12 +10,12 @@ import pytest
 from playbook import Playbook
 from runtime_codes import ALLOW
 
-from thalweg.middleware import messages as m
-from thalweg.middleware.client import Client
-from thalweg.middleware.cluster import LocalCluster
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.core.host import HostCore
+from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Node
-from thalweg.middleware.host_core import HostCore
-from thalweg.middleware.run_state import CoreConfig
+from thalweg.middleware.protocol import messages as m
 
 CODE = Code("some")
 TESTS = Path(__file__).parents[1]

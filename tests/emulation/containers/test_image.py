@@ -34,7 +34,7 @@ def test_our_wheel_installs_and_is_what_is_installed_here(tmp_path: Path) -> Non
     assert (target / "thalweg" / "py.typed").exists()
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert "thalweg/middleware/daemon.py" in names
+    assert "thalweg/middleware/shell/daemon.py" in names
     assert any(name.endswith("entry_points.txt") for name in names)
     assert not any("test" in name.split("/")[1] for name in names)
 

@@ -37,11 +37,11 @@ from thalweg.experiments.sweeps.fault_trials import (
     run_trial,
 )
 from thalweg.experiments.sweeps.faults import load_plan, minimize, run_faults, shrink, sweep_faults
-from thalweg.middleware.adaptation import GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
-from thalweg.middleware.coordinator import Coordinator
+from thalweg.middleware.core.monitoring.coordinator import Coordinator
+from thalweg.middleware.core.monitoring.silence import Suspicions
+from thalweg.middleware.core.relocation.handover import Mover
 from thalweg.middleware.errors import RunError, UsageError
-from thalweg.middleware.relocation import Mover
-from thalweg.middleware.silence import Suspicions
+from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

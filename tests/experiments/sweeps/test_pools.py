@@ -13,7 +13,7 @@ from thalweg.emulation.trace_pool import Window, fetch_s
 from thalweg.emulation.traces import BandwidthTrace
 from thalweg.experiments.sweeps.pools import STUDY_HOSTS, Pool, link_class, open_pool
 from thalweg.middleware.errors import ThalwegError, TraceError, UsageError
-from thalweg.middleware.network_view import Link
+from thalweg.middleware.network.view import Link
 
 HOSTS = ["client", *(f"server{number}" for number in range(8))]
 HOUR_S = 3600.0

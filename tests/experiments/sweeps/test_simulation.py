@@ -17,12 +17,12 @@ from thalweg.experiments.sweeps.pools import open_pool
 from thalweg.experiments.sweeps.simulation import PLANS_KEPT, Simulated, Simulation, simulate
 from thalweg.experiments.variants import VARIANTS
 from thalweg.experiments.virtual_run import exactly, foreseen, last_measured
-from thalweg.middleware import events as e
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.history import Sample
-from thalweg.middleware.network_view import NetworkView
+from thalweg.middleware.network.history import Sample
+from thalweg.middleware.network.outlook import Outlook, Past
+from thalweg.middleware.network.view import NetworkView
 from thalweg.middleware.planning import Thalweg
-from thalweg.middleware.planning.outlook import Outlook, Past
+from thalweg.middleware.protocol import events as e
 
 SMALL: dict[str, Any] = {"servers": 4, "images": 12, "configuration": 3}
 CHANGING: dict[str, Any] = {"pool": "regions", "pool_seed": 1001, "configuration": 2, "images": 100}  # its tree, too

@@ -1,0 +1,159 @@
+"""``LocalCluster``: host processes on loopback, started and ended with the object."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from thalweg.middleware.errors import HostAbsentError, UsageError
+
+START_S = 30.0  # a host process that has not said it listens by then is not coming
+
+
+class LocalCluster:
+    """``count`` host processes ``h1`` … on 127.0.0.1.
+
+    Args:
+        count: how many, or the hosts' names.
+        allow: packages, beside Thalweg's own, whose code dataflows may name.
+        time_scale: emulated seconds per wall-clock second.
+        records: folder for the hosts' event logs (``<host>.jsonl``).
+
+    Raises HostAbsentError when a process does not come up. Use it as a context manager, or call ``close()``.
+    """
+
+    def __init__(
+        self,
+        count: int | Collection[str],
+        *,
+        allow: Collection[str] = (),
+        time_scale: float = 1.0,
+        records: Path | None = None,
+    ) -> None:
+        names = [f"h{i + 1}" for i in range(count)] if isinstance(count, int) else list(count)
+        if not names:
+            raise UsageError("a cluster needs at least one host")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise UsageError(f"a cluster cannot have a host {twice[0]!r} twice")
+        self.addresses: dict[str, str] = {}
+        self.pids: dict[str, int] = {}
+        self.time_scale = time_scale
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            for name in names:
+                self._processes[name] = subprocess.Popen(
+                    host_command(name, "tcp://127.0.0.1:*", allow=allow, time_scale=time_scale, records=records),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env=_environment(),
+                    start_new_session=True,
+                )
+            self._wait_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_ready(self) -> None:
+        streams = {name: process.stdout for name, process in self._processes.items() if process.stdout is not None}
+        lines = wait_ready_lines({name: stream.fileno() for name, stream in streams.items()}, START_S)
+        for name in self._processes:  # in the order of the names, not of their coming up
+            self.addresses[name] = lines[name]["control"]
+            self.pids[name] = int(lines[name]["pid"])
+
+    def poll(self) -> dict[str, int]:
+        """The hosts that have ended, with their exit status."""
+        return {name: status for name, p in self._processes.items() if (status := p.poll()) is not None}
+
+    def kill(self, name: str) -> None:
+        """End one host at once, as a crash would."""
+        self._processes[name].kill()
+        self._processes[name].wait()
+
+    def close(self) -> None:
+        """End every host process and wait for it; idempotent."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.terminate()
+        deadline = time.monotonic() + 5
+        for process in self._processes.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def host_command(
+    name: str,
+    listen: str,
+    *,
+    allow: Collection[str] = (),
+    time_scale: float = 1.0,
+    records: Path | None = None,
+    insecure: bool = False,
+    python: str = sys.executable,
+) -> list[str]:
+    """The command that starts a host process which ends with its parent; ``python`` is the interpreter there."""
+    command = [python, "-m", "thalweg.middleware.shell.daemon", "--name", name, "--listen", listen, "--with-parent"]
+    command += ["--time-scale", repr(time_scale)]
+    for package in allow:
+        command += ["--allow", package]
+    if records is not None:
+        command += ["--records", str(records / f"{name}.jsonl")]
+    if insecure:
+        command.append("--insecure")
+    return command
+
+
+def _environment() -> dict[str, str]:
+    """One thread a process for numerical libraries: hosts share the machine's cores."""
+    return {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
+
+
+host_environment = _environment
+
+
+def wait_ready_lines(descriptors: Mapping[str, int], timeout_s: float) -> dict[str, dict[str, str]]:
+    """The first line (JSON) each named pipe delivers; HostAbsentError names one that closes or stays silent."""
+    buffers = dict.fromkeys(descriptors, b"")
+    ready: dict[str, dict[str, str]] = {}
+    deadline = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as selector:
+        for name, descriptor in descriptors.items():
+            selector.register(descriptor, selectors.EVENT_READ, name)
+        while len(ready) < len(descriptors):
+            events = selector.select(max(0.0, deadline - time.monotonic()))
+            if not events:
+                missing = sorted(set(descriptors) - set(ready))
+                raise HostAbsentError(f"host {missing[0]!r} did not come up within {timeout_s:g} s")
+            for key, _ in events:
+                name = key.data
+                piece = os.read(key.fd, 4096)
+                if not piece:
+                    raise HostAbsentError(f"host {name!r} ended before it listened")
+                buffers[name] += piece
+                if b"\n" in buffers[name]:
+                    selector.unregister(key.fd)
+                    ready[name] = msgspec.json.decode(buffers[name].partition(b"\n")[0])
+    return ready

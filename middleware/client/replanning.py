@@ -1,0 +1,199 @@
+"""What planning goes by that a network view does not tell, and the look for a better placement while data flows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.dataflow import Dataflow, Node, check_placement
+from thalweg.middleware.errors import OperatorError, ThalwegError
+from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
+from thalweg.middleware.network.outlook import Outlook, look_ahead, read_weather
+from thalweg.middleware.network.view import LinksNeeded, NetworkView
+from thalweg.middleware.planning.costs.model import CostModel, evaluate
+from thalweg.middleware.planning.planners.planner import Planner, ask_planner
+from thalweg.middleware.planning.problem.hints import CostParameters, Hints, SupportsHints, propagate_hints
+from thalweg.middleware.planning.problem.problem import Problem
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.adaptation import GlobalMoves, migration_s, worth_moving
+
+MEASURED = CostParameters(startup_s=0.0, disk_bytes_per_s=math.inf)  # costs no probe measures are left out
+REFILL = 1.0  # partitions, of the present tree's time: what it costs to have both trees and to fill the new one
+LEAST_HORIZON = 20.0  # partitions that another tree is for at least: slow flows would else never get one
+TYPICAL_BYTES = 131_072.0  # mean image size of the paper, where a source cannot be asked; section 4
+
+
+def ask_hints(dataflow: Dataflow, allow: Collection[str] = DEFAULT_ALLOW) -> Hints:
+    """Sizes and compute times as the nodes' own code tells them, where this process can load it."""
+    sizes: dict[str, float] = {}
+    for name in dataflow.sources:
+        code = dataflow.by_name[name].code
+        assert code is not None
+        try:
+            sizes[name] = float(load_code(code, allow).size_bytes())
+        except (OperatorError, AttributeError):  # its data lies on another host, or it gives no hint
+            sizes[name] = TYPICAL_BYTES
+
+    def operator_of(node: Node) -> SupportsHints:
+        assert node.code is not None
+        code = load_code(node.code, allow)
+        return code if isinstance(code, SupportsHints) else _Unknown()
+
+    return propagate_hints(dataflow, sizes, operator_of)
+
+
+class _Unknown:
+    """Stands in for an operator without hints: output like the largest input, in no time."""
+
+    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
+        return max(input_sizes)
+
+    def compute_s(self, input_sizes: Sequence[float]) -> float:
+        return 0.0
+
+
+class _Told:
+    """Stands in for an operator that was asked when the run began, and keeps its inputs."""
+
+    def __init__(self, hints: Hints, name: str) -> None:
+        self.hints, self.name = hints, name
+
+    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
+        return self.hints.output_bytes[self.name]
+
+    def compute_s(self, input_sizes: Sequence[float]) -> float:
+        return self.hints.compute_s.get(self.name, 0.0)
+
+
+class Search(msgspec.Struct, frozen=True):
+    """What a run's planner goes by, besides what is known of the network.
+
+    ``knows``: tells what is known instead, where an emulator can: an ``Outlook`` for a planner that looks ahead.
+    """
+
+    dataflow: Dataflow
+    hosts: tuple[str, ...]
+    hints: Hints
+    costs: CostParameters
+    model: CostModel
+    options: GlobalMoves
+    planner: Planner
+    label: str = "global"
+    knows: Callable[[e.Plan], NetworkView] | None = None
+
+    def answer(self, command: e.Plan) -> e.Planned:
+        """The plan, or the links it needs, or why there is neither: planner and cost model may be a user's own."""
+        try:
+            return self._answer(command)
+        except LinksNeeded as needed:
+            return e.Planned(command.run, needs=needed.links)
+        except Exception as error:
+            why = str(error) if isinstance(error, ThalwegError) else f"{type(error).__name__}: {error}"
+            return e.Planned(command.run, detail={"planner": self.label, "why": why}, failed=why)
+
+    def of(self, dataflow: Dataflow | None) -> Search:
+        """The same for another tree of the same sources, whose operators are like those of this one."""
+        if dataflow is None or dataflow == self.dataflow:
+            return self
+        old = self.dataflow
+        sizes = {name: self.hints.output_bytes[name] for name in old.sources}
+
+        def operator_of(node: Node) -> SupportsHints:
+            answers = self.hints.reorderable
+            like = (answers[name] for name in answers if old.by_name[name].code == node.code)
+            return next(like, None) or _Told(self.hints, node.name)
+
+        hints = propagate_hints(dataflow, sizes, operator_of, disk_bytes=self.hints.disk_bytes)
+        return msgspec.structs.replace(self, dataflow=dataflow, hints=hints)
+
+    def _answer(self, command: e.Plan) -> e.Planned:
+        if self.knows is not None:
+            return self.of(command.dataflow)._plan(command, self.knows(command))
+        if command.past is None or self.options.horizon_s is None:
+            return self.of(command.dataflow)._plan(command, NetworkView(command.view))
+        past = command.past
+        weather = past.weather if past.rounds else read_weather(past.samples, past.weather)  # once a look
+        if weather is None:
+            nothing = {"planner": self.label, "why": "nothing was measured yet"}
+            return e.Planned(command.run, worth=False, detail=nothing)
+        past = msgspec.structs.replace(past, weather=weather)
+        view = look_ahead(past, self.hosts, self.options.horizon_s).with_estimates(command.view)
+        try:
+            answer = self.of(command.dataflow)._plan(command, view)
+        except LinksNeeded as needed:
+            return e.Planned(command.run, needs=needed.links, weather=weather)
+        detail: dict[str, Any] = {**answer.detail, "weather": msgspec.to_builtins(weather)}
+        if command.recording:
+            detail["links"] = self._decisive(command, answer, view)
+        return msgspec.structs.replace(answer, weather=weather, detail=detail)
+
+    def _decisive(self, command: e.Plan, answer: e.Planned, view: Outlook) -> dict[str, list[float | None]]:
+        """The forecasts that a decision rested on: of the links of both trees, and of those asked for.
+
+        Of each the rate, how many samples it was made from, its spread and the age of the latest one, and the doubt.
+        """
+        assert command.past is not None
+        links = set(command.past.asked)
+        trees = [(self.of(command.dataflow).dataflow, command.placement)]
+        if answer.placement is not None:
+            trees.append((answer.dataflow or trees[0][0], answer.placement))
+        for dataflow, where in trees:
+            links |= {(where[a], where[node.name]) for node in dataflow.nodes for a in node.inputs}
+        told: dict[str, list[float | None]] = {}
+        for link in sorted(links & view.estimates.keys()):
+            each = view.estimates[link]
+            age_s = round(command.past.now_s - each.measured_at_s, 1) if each.count else None
+            figures = [round(each.rate_bps), each.count, round(each.spread_bps), age_s]
+            told[">".join(link)] = [*figures, round(view.doubt[link], 3)]
+        return told
+
+    def _plan(self, command: e.Plan, view: NetworkView) -> e.Planned:
+        result = ask_planner(
+            self.planner,
+            self.dataflow,
+            self.hosts,
+            view,
+            command.placement,
+            hints=self.hints,
+            costs=self.costs,
+            model=self.model,
+        )
+        sink = self.dataflow.sink
+        placement = {sink: command.placement[sink], **result.placement}
+        target = self.of(result.dataflow)
+        placement = check_placement(result.dataflow, placement, self.hosts)
+        now_s, then_s = result.initial_cost_s, result.cost_s
+        if math.isnan(then_s) or math.isnan(now_s):
+            problem = Problem(self.dataflow, self.hosts, view, self.hints, self.costs)
+            now_s = evaluate(self.model, problem, command.placement).cost_s
+            problem = Problem(target.dataflow, self.hosts, view, target.hints, self.costs)
+            then_s = evaluate(self.model, problem, placement).cost_s
+        moving_s = 0.0
+        for node, host in placement.items():
+            was = command.placement.get(node, host)
+            if was != host and (target is self or node not in self.hints.reorderable):
+                rate_bps = view.rate_bps(was, host)
+                moving_s += migration_s(command.state_bytes.get(node, 0), math.inf if rate_bps is None else rate_bps)
+        options = self.options
+        before_s, after_s = (now_s, then_s) if result.judged is None else result.judged
+        if target is not self and math.isfinite(before_s):
+            moving_s += REFILL * before_s
+        horizon_s = options.horizon_s or options.period_s
+        if target is not self and math.isfinite(before_s):
+            horizon_s = max(horizon_s, LEAST_HORIZON * before_s)
+        worth = worth_moving(before_s, after_s, horizon_s, moving_s, options.hysteresis, options.gain)
+        why = "a better plan" if worth else "no better plan"
+        if after_s < before_s and not worth:
+            small = after_s >= before_s * (1 - options.gain)
+            why = f"it saves less than {options.gain:.0%}" if small else f"it does not repay {moving_s:.3g} s of moving"
+        detail: dict[str, Any] = {"planner": self.label, "why": why}
+        figures = {"predicted_s": then_s, "current_s": now_s}
+        detail |= {key: value for key, value in figures.items() if math.isfinite(value)}
+        if target is self:
+            return e.Planned(command.run, placement, worth=worth, detail=detail)
+        codes = [self.dataflow.by_name[name].code for name in self.hints.reorderable]
+        free = tuple(code for code in codes if code is not None)
+        return e.Planned(command.run, placement, worth=worth, detail=detail, dataflow=target.dataflow, free=free)

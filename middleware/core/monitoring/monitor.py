@@ -1,0 +1,300 @@
+"""What a host knows of the network's bandwidth: its own measurements and what others told it. Pure.
+
+Rules (Ranganathan et al., section 4):
+
+- Passive: a transfer of at least ``min_size_bytes`` (S_THRES, 16 KB) is a sample of its link. A probe always is.
+- A link's estimate is what a forecaster makes of the samples its sender took; it lives ``max_age_s`` (T_THRES, 40 s).
+- The latest estimates that fit in ``news_bytes`` (1 KB) ride on messages that are sent anyway; what did not fit by then
+  waits until it changes. A peer is not told what it told us, nor what it measures itself. What it was told, it is told
+  again after ``tell_interval_s`` if it has changed by ``change``, else after half of T_THRES.
+- Of two estimates of a link the one with more samples is the later: ages suffer on the way, where a message
+  waits behind a partition. A link's own sender knows best.
+
+The memory is bounded: ``max_links`` links, each with one estimate, and a forecaster if it is measured here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.forecasting import Forecaster, Window, make_forecaster
+from thalweg.middleware.network.history import History
+from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.protocol import messages as m
+
+S_THRES = 16_384  # bytes; Ranganathan et al., section 4
+T_THRES = 40.0  # seconds; section 4: a little less than half the time between changes by 10 %
+NEWS_BYTES = 1024  # section 4
+KEPT = 10  # times T_THRES that what has timed out is still kept, for those who find nothing newer in time
+How = Literal["passive", "probe"]
+
+_size = msgspec.msgpack.Encoder()
+
+
+class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a host watches the network. Seconds are emulated ones, whatever the time scale.
+
+    ``forecaster``: a name of ``network.forecasting.FORECASTERS``. It is given the fastest of the last
+    ``best_of`` samples: a host that has to wait for its processor makes a link look slower, and hardly anything makes
+    one look faster. Of a link's passive samples one in ``sample_interval_s`` is taken. ``probe_interval_s``: no link
+    is probed more often; ``probe_patience_s``: so long a probe holds up the next; ``probe_age_s``: an estimate younger
+    than this answers a request without a probe; ``probe_train``: see ``probing``.
+    Raises UsageError for a figure out of its range or an unknown forecaster.
+    """
+
+    max_age_s: float = T_THRES
+    min_size_bytes: int = S_THRES
+    news_bytes: int = NEWS_BYTES
+    change: float = 0.1
+    tell_interval_s: float = T_THRES / 8
+    forecaster: str = "best"
+    best_of: int = 2
+    sample_interval_s: float = 0.1
+    probe_interval_s: float = 5.0
+    probe_patience_s: float = 10.0
+    probe_age_s: float = T_THRES / 4
+    probe_train: bool = True
+    max_links: int = 16_384
+
+    def __post_init__(self) -> None:
+        make_forecaster(self.forecaster)
+        for name in ("max_age_s", "change", "max_links", "best_of"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UsageError(f"{name} of the monitor is {getattr(self, name)}; give a number above 0")
+        for name in (
+            "min_size_bytes",
+            "news_bytes",
+            "sample_interval_s",
+            "probe_interval_s",
+            "probe_patience_s",
+            "probe_age_s",
+        ):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(f"{name} of the monitor is {getattr(self, name)}; give 0 or more")
+
+
+class _Series:
+    """The samples of a link that is measured here."""
+
+    __slots__ = ("count", "forecaster", "recent", "window")
+
+    def __init__(self, forecaster: Forecaster, best_of: int) -> None:
+        self.forecaster = forecaster
+        self.recent: deque[tuple[float, float]] = deque(maxlen=best_of)  # (rate, when)
+        self.window = Window()  # for the spread
+        self.count = 0
+
+
+class _Listener:
+    """A peer that gets news: what it was told and when, and up to which change of the cache."""
+
+    __slots__ = ("changes", "seen_s", "told")
+
+    def __init__(self) -> None:
+        self.told: dict[Link, tuple[float, float]] = {}  # (rate, when)
+        self.changes = 0
+        self.seen_s = 0.0
+
+
+class Monitor:
+    """The bandwidth monitor of ``host``. Times (``now``) never decrease."""
+
+    def __init__(self, host: str, config: MonitorConfig | None = None) -> None:
+        self.host = host
+        self.config = config or MonitorConfig()
+        self.news_bytes = 0  # of all news given so far
+        self._cache: dict[Link, LinkEstimate] = {}
+        self._series: dict[Link, _Series] = {}
+        self._listeners: dict[str, _Listener] = {}
+        self._changes = 0
+        self._changed: dict[Link, int] = {}  # which change of the cache a link's was, the latest change last
+        self._sweep_s = -math.inf
+        self.histories: dict[str, History] = {}  # that are kept for somebody: every change of the cache goes into them
+
+    # --- what comes in --------------------------------------------------------------------------------
+
+    def measured(
+        self, source: str, target: str, size_bytes: int, duration_s: float, now: float, how: How
+    ) -> LinkEstimate | None:
+        """Take a sample: ``size_bytes`` went from ``source`` to ``target`` in ``duration_s`` busy seconds.
+
+        The link's estimate with it; None when it is no sample (too small, no time, not between two hosts).
+        """
+        small = how == "passive" and size_bytes < self.config.min_size_bytes
+        if small or source == target or size_bytes <= 0 or not 0 < duration_s < math.inf:
+            return None
+        link = source, target
+        series = self._series.get(link)
+        if how == "passive" and series is not None and now - series.recent[-1][1] < self.config.sample_interval_s:
+            return None
+        if series is None:
+            if len(self._series) >= self.config.max_links:
+                del self._series[next(iter(self._series))]
+            series = self._series[link] = _Series(make_forecaster(self.config.forecaster), self.config.best_of)
+        rate_bps = size_bytes * 8 / duration_s
+        series.recent.append((rate_bps, now))
+        fastest_bps = max(rate for rate, at_s in series.recent if now - at_s <= self.config.max_age_s)
+        series.forecaster.add(fastest_bps, now)
+        series.window.add(rate_bps, now)
+        series.count += 1
+        estimate = LinkEstimate(series.forecaster.forecast(), series.count, series.window.spread(), now)
+        self._learn(link, estimate, now, "")
+        return estimate
+
+    def heard(self, estimates: Iterable[m.Estimate], now: float, sender: str = "", size_bytes: int = 0) -> None:
+        """Merge what ``sender`` told; the later estimate of a link wins.
+
+        ``size_bytes``: what travelled with the news; they are older by the time it took, as far as that is known.
+        """
+        carrier = self.estimate(sender, self.host, now) if size_bytes else None
+        travelled_s = size_bytes * 8 / carrier.rate_bps if carrier is not None and carrier.rate_bps > 0 else 0.0
+        sent_s = now - travelled_s
+        oldest_s = now - self.config.max_age_s
+        for told in estimates:
+            link = told.source, told.target
+            if told.source == told.target or sent_s - told.age_ms / 1000 < oldest_s:
+                continue
+            known = self._cache.get(link)
+            if known is not None and known.measured_at_s >= oldest_s:
+                if link in self._series or known.count > told.count:
+                    continue
+                if known.count == told.count and not _newer(told, known, sent_s):
+                    continue
+            self._learn(link, as_link_estimate(told, sent_s), now, sender)
+
+    def _learn(self, link: Link, estimate: LinkEstimate, now: float, sender: str) -> None:
+        if now >= self._sweep_s:
+            self._sweep(now)
+        if link not in self._cache and len(self._cache) >= self.config.max_links:
+            self._drop(min(self._cache, key=lambda old: self._cache[old].measured_at_s))
+        self._cache[link] = estimate
+        for history in self.histories.values():
+            history.add(link, estimate)
+        self._changes += 1
+        self._changed.pop(link, None)
+        self._changed[link] = self._changes
+        listener = self._listeners.get(sender)
+        if listener is not None:
+            listener.told[link] = estimate.rate_bps, now
+            if len(listener.told) > 2 * self.config.max_links:
+                self._trim(listener)
+
+    def _worth_telling(self, listener: _Listener, link: Link, estimate: LinkEstimate, now: float) -> bool:
+        told = listener.told.get(link)
+        if told is None:
+            return True
+        rate_bps, told_s = told
+        if now - told_s < self.config.tell_interval_s:
+            return False
+        changed = abs(estimate.rate_bps - rate_bps) >= self.config.change * rate_bps
+        return changed or now - told_s > self.config.max_age_s / 2
+
+    # --- what goes out --------------------------------------------------------------------------------
+
+    def estimate(self, source: str, target: str, now: float) -> LinkEstimate | None:
+        """What is known of a link; None when nothing is, or not since T_THRES."""
+        found = self._cache.get((source, target))
+        return found if found is not None and now - found.measured_at_s <= self.config.max_age_s else None
+
+    def latest(self, source: str, target: str) -> LinkEstimate | None:
+        """What was last known of a link, though it may be older than T_THRES (not than ``KEPT`` times that)."""
+        return self._cache.get((source, target))
+
+    def view(self, now: float, max_age_s: float | None = None) -> dict[Link, LinkEstimate]:
+        """All estimates that are at most ``max_age_s`` old (default and most: T_THRES)."""
+        oldest_s = now - min(self.config.max_age_s, math.inf if max_age_s is None else max_age_s)
+        return {link: estimate for link, estimate in self._cache.items() if estimate.measured_at_s >= oldest_s}
+
+    def news_for(self, peer: str, now: float) -> tuple[m.Estimate, ...]:
+        """What to tell ``peer`` with the next message to it: the latest that fit. At once when there is none."""
+        listener = self._listeners.get(peer)
+        if listener is None:
+            listener = self._listeners[peer] = _Listener()
+        listener.seen_s = now
+        if listener.changes == self._changes:
+            return ()
+        news: list[m.Estimate] = []
+        left = self.config.news_bytes - 3  # the array's own header
+        oldest_s = now - self.config.max_age_s
+        for link, change in reversed(self._changed.items()):
+            if change <= listener.changes:
+                break
+            estimate = self._cache[link]
+            if link[0] == peer or estimate.measured_at_s < oldest_s:
+                continue
+            if not self._worth_telling(listener, link, estimate, now):
+                continue
+            told = as_message(link, estimate, now)
+            size = len(_size.encode(told))
+            if size > left:
+                break
+            left -= size
+            self.news_bytes += size
+            news.append(told)
+            listener.told[link] = estimate.rate_bps, now
+        listener.changes = self._changes
+        return tuple(news)
+
+    # --- bounds ---------------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Know nothing of any link, as at the beginning."""
+        for table in (self._cache, self._series, self._listeners, self._changed):
+            table.clear()
+
+    def _sweep(self, now: float) -> None:
+        """Forget what is too old, and peers that nothing was sent to for long."""
+        self._sweep_s = now + self.config.max_age_s
+        oldest_s = now - KEPT * self.config.max_age_s
+        for link in [link for link, known in self._cache.items() if known.measured_at_s < oldest_s]:
+            self._drop(link)
+        for peer, listener in list(self._listeners.items()):
+            if now - listener.seen_s > KEPT * self.config.max_age_s:
+                del self._listeners[peer]
+            elif len(listener.told) > len(self._cache):
+                self._trim(listener)
+
+    def _trim(self, listener: _Listener) -> None:
+        """Forget what a peer was told of links that are not known any more."""
+        listener.told = {link: told for link, told in listener.told.items() if link in self._cache}
+
+    def _drop(self, link: Link) -> None:
+        del self._cache[link], self._changed[link]
+
+
+def _newer(told: m.Estimate, known: LinkEstimate, sent_s: float) -> bool:
+    """Whether what was told at ``sent_s`` is another estimate of as many samples, and a younger one."""
+    same = (told.rate_bps, told.spread_bps) == (known.rate_bps, known.spread_bps)
+    return not same and sent_s - told.age_ms / 1000 > known.measured_at_s
+
+
+def as_message(link: Link, estimate: LinkEstimate, now: float) -> m.Estimate:
+    """An estimate as it travels, its age counted from ``now``."""
+    age_ms = max(0, round((now - estimate.measured_at_s) * 1000))
+    return m.Estimate(*link, max(1, round(estimate.rate_bps)), round(estimate.spread_bps), estimate.count, age_ms)
+
+
+def as_link_estimate(told: m.Estimate, sent_s: float) -> LinkEstimate:
+    """An estimate that was sent at ``sent_s``."""
+    return LinkEstimate(float(told.rate_bps), told.count, float(told.spread_bps), sent_s - told.age_ms / 1000)
+
+
+def estimate_fields(link: Link, estimate: LinkEstimate, size_bytes: int, duration_s: float, how: How) -> dict[str, Any]:
+    """The fields of an ``estimate`` record: what ``Monitor.measured`` was told, and the estimate it gave."""
+    detail = {
+        "src": link[0],
+        "dst": link[1],
+        "rate_bps": estimate.rate_bps,
+        "sample_bps": size_bytes * 8 / duration_s,
+        "count": estimate.count,
+        "spread_bps": estimate.spread_bps,
+        "how": how,
+    }
+    fields = {"peer": link[1], "value": estimate.rate_bps, "size_bytes": size_bytes, "duration_s": duration_s}
+    return {**fields, "detail": detail}

@@ -1,0 +1,243 @@
+"""Bandwidth probes on demand: a short train of messages there and another back, one link at a time from each host.
+
+Rules:
+
+- A train begins with empty messages, one after the other: the first opens the connection, the others measure what an
+  empty message takes, which passive measurements need. Then, without waiting, go a lead of ``LEAD_BYTES`` and
+  ``PIECES`` messages of 16 KB right behind it; each takes the time between the arrival of the one before it and its
+  own. So neither the way there and back, nor what a link lets pass at once after idling, is taken for transmission.
+  The median counts: a receiver that is late to see one of them makes that one slow and the next one quick. Without
+  ``probe_train`` a train is a single message of 16 KB, as in the paper: enough where links and hosts are ideal.
+- A probe from *a* to *b* teaches *a -> b*; then *b* sends a train back, which teaches *b -> a*. Each tells the other
+  end of the link, and all who asked it.
+- A link that is fresh in the monitor is not probed but answered; one that is being probed, or was a moment ago,
+  answers all who ask meanwhile. What is lost, the requester asks for again; a train that takes longer than
+  ``probe_patience_s`` holds up the others no more.
+
+Source: Ranganathan et al., section 4 (16 KB round trips).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from thalweg.middleware.core.monitoring.monitor import as_link_estimate, as_message, estimate_fields
+from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import MIN_PERIOD_S
+
+if TYPE_CHECKING:
+    from thalweg.middleware.core.host import HostCore
+
+SHARE_WAITING = 0.25  # of a period that a planner waits for links at least, without news of any
+TRIES = 2  # to ask for links: a request may be lost
+BEFORE_RUNS = "probe"  # stands for the run in probes for a plan that is made before one
+LEAD_BYTES = 8192  # a millisecond at 64 Mbit/s, which is what shapers let pass at once
+EMPTIES, PIECES = 4, 3
+STAGE_PAYLOADS = (b"",) * EMPTIES + (bytes(LEAD_BYTES),) + (bytes(m.PROBE_BYTES),) * PIECES
+LEAD, LAST = EMPTIES, EMPTIES + PIECES
+
+
+def too_slow_bps(waited_s: float) -> float:
+    """What a link is taken for that nobody could measure in that time: no faster than that shows.
+
+    It is above 0, as a search that moves one operator at a time finds no way out where two links cost infinity.
+    """
+    return m.PROBE_BYTES * 8 / max(waited_s, MIN_PERIOD_S)
+
+
+class _Asker(msgspec.Struct):
+    """A host that waits for a link, in which run, and for which of its two directions still."""
+
+    run: str
+    there: bool = True
+    back: bool = True
+
+
+class _Train(msgspec.Struct, frozen=True):
+    """The train this host has under way on its own account."""
+
+    target: str
+    number: int
+    begun_s: float
+
+
+class Prober:
+    """The probes this host still has to send, the one under way, and who waits for what."""
+
+    def __init__(self, core: HostCore) -> None:
+        self.core = core
+        self.queue: deque[tuple[str, str]] = deque()  # (run, target)
+        self.under_way: _Train | None = None
+        self.waiting: dict[str, dict[str, _Asker]] = {}  # by target, by name
+        self.empty_s: dict[str, float] = {}  # the least that an empty probe to a host took
+        self.count = 0
+        self._first = 0 if core.config.monitor.probe_train else LAST
+        self._took_s: dict[tuple[str, int, bool], list[float]] = {}  # what the lead of a train and its pieces took
+        self._begun_s: dict[str, float] = {}  # when the link to a host was last probed, by either end
+
+    # --- who asks -------------------------------------------------------------------------------------
+
+    def request(self, event: e.ProbesRequested) -> None:
+        request = m.ProbeRequest(event.run, event.targets, event.requester)
+        if event.source.name == self.core.host:
+            self.on_request(request)
+        else:
+            self.core.emit(e.Meet(event.run, (event.source,)))
+            self.core.send(event.run, event.source.name, request)
+
+    def on_request(self, message: m.ProbeRequest) -> None:
+        if not self._known(message.run):
+            return
+        self.core.emit(e.Meet(message.run, (*message.targets, message.requester)))
+        for target in message.targets:
+            if target.name != self.core.host:
+                self._ask(message.run, target.name, message.requester.name)
+        self._next()
+
+    def _ask(self, run: str, target: str, requester: str) -> None:
+        asker = _Asker(run)
+        there, back = (self.core.host, target), (target, self.core.host)
+        for link in (there, back):
+            known = self._fresh(link)
+            if known is not None:
+                self._answer(run, requester, link, known)
+                asker = _Asker(run, asker.there and link != there, asker.back and link != back)
+        if not (asker.there or asker.back):
+            return
+        self.waiting.setdefault(target, {})[requester] = asker
+        again_s = self._begun_s.get(target, -math.inf) + self.core.monitor.config.probe_interval_s
+        if self.core.now >= again_s and all(target != queued for _, queued in self.queue):
+            self.queue.append((run, target))
+
+    def _fresh(self, link: Link) -> LinkEstimate | None:
+        known = self.core.monitor.estimate(*link, self.core.now)
+        young = known is not None and self.core.now - known.measured_at_s < self.core.monitor.config.probe_age_s
+        return known if young else None
+
+    def _answer(self, run: str, requester: str, link: Link, estimate: LinkEstimate) -> None:
+        if requester == self.core.host:
+            self.core.report(link, estimate)
+        else:
+            self.core.send(run, requester, m.ProbeResult(run, as_message(link, estimate, self.core.now)))
+
+    def _tell(self, target: str, link: Link, estimate: LinkEstimate) -> None:
+        """Answer all who wait for ``link``, except its two ends: both are told anyway."""
+        askers = self.waiting.get(target, {})
+        for name, asker in list(askers.items()):
+            there = link[1] == target
+            if (asker.there if there else asker.back) and name not in link:
+                self._answer(asker.run, name, link, estimate)
+            if there:
+                asker.there = False
+            else:
+                asker.back = False
+            if not (asker.there or asker.back):
+                del askers[name]
+        if not askers:
+            self.waiting.pop(target, None)
+
+    # --- trains ---------------------------------------------------------------------------------------
+
+    def _known(self, run: str) -> bool:
+        """Whether a probe belongs to a run that goes on here, or is for a plan before any run."""
+        return run == BEFORE_RUNS or run in self.core.runs
+
+    def on_probe(self, sender: str, message: m.Probe) -> None:
+        if not self._known(message.run):
+            return
+        self.core.emit(e.Meet(message.run, (message.source,)))
+        if message.echo and message.stage == self._first:
+            self._begun_s[message.source.name] = self.core.now
+        if message.echo and message.stage == LAST:
+            self._send(message.run, message.source.name, message.number, self._first, echo=False)
+
+    def on_measured(self, peer: str, probe: m.Probe, size_bytes: int, duration_s: float) -> None:
+        train = (peer, probe.number, probe.echo)
+        if probe.stage >= LEAD:
+            if train not in self._took_s:  # of a run that ended there may be one that never came to its end
+                for stale in [each for each in self._took_s if (each[0], each[2]) == (peer, probe.echo)]:
+                    del self._took_s[stale]
+            self._took_s.setdefault(train, []).append(duration_s)
+            if probe.stage == LAST:
+                self._train_over(peer, probe, size_bytes, self._took_s.pop(train))
+            return
+        if probe.stage > 0:
+            self.empty_s[peer] = min(self.empty_s.get(peer, math.inf), duration_s)
+        following = probe.stage + 1
+        for stage in (following,) if following < LEAD else range(LEAD, LAST + 1):
+            self._send(probe.run, peer, probe.number, stage, echo=probe.echo)
+
+    def _train_over(self, peer: str, probe: m.Probe, size_bytes: int, took_s: list[float]) -> None:
+        lead_s, *pieces_s = took_s
+        busy_s = statistics.median(pieces_s or took_s)
+        # A receiver that saw the lead and all the rest at once makes them seem quick; together they were not.
+        share = size_bytes / (LEAD_BYTES + PIECES * size_bytes)
+        mean_s = share * (self.busy_s(peer, lead_s) + sum(pieces_s))
+        if busy_s < mean_s / 2:
+            busy_s = mean_s
+        link = (self.core.host, peer)
+        estimate = self.core.monitor.measured(*link, size_bytes, busy_s, self.core.now, "probe")
+        if estimate is not None:
+            self.core.record(probe.run, "estimate", **estimate_fields(link, estimate, size_bytes, busy_s, "probe"))
+            self.core.send(probe.run, peer, m.ProbeResult(probe.run, as_message(link, estimate, self.core.now)))
+            self.core.report(link, estimate)
+            self._tell(peer, link, estimate)
+        self._over(peer, probe)
+
+    def busy_s(self, peer: str, duration_s: float) -> float:
+        """What of a transfer's time its bytes took: without the way there and back of an empty one, where known.
+
+        At most half is taken off, as an empty message's way may have become shorter.
+        """
+        return duration_s - min(self.empty_s.get(peer, 0.0), duration_s / 2)
+
+    def on_failed(self, peer: str, probe: m.Probe) -> None:
+        self._took_s.pop((peer, probe.number, probe.echo), None)
+        self.waiting.pop(peer, None)
+        self._over(peer, probe)
+
+    def on_result(self, message: m.ProbeResult) -> None:
+        told = message.estimate
+        link, estimate = (told.source, told.target), as_link_estimate(told, self.core.now)
+        self.core.monitor.heard((told,), self.core.now, told.source)
+        self.core.report(link, estimate)
+        if told.target == self.core.host:
+            self._tell(told.source, link, estimate)
+
+    def _over(self, peer: str, probe: m.Probe) -> None:
+        mine = self.under_way
+        if mine is not None and probe.echo and (mine.target, mine.number) == (peer, probe.number):
+            self.under_way = None
+            self._next()
+
+    def _next(self) -> None:
+        """Begin the next train that somebody still waits for."""
+        patience_s = self.core.monitor.config.probe_patience_s
+        if self.under_way is not None and self.core.now - self.under_way.begun_s < patience_s:
+            return
+        while self.queue:
+            run, target = self.queue.popleft()
+            if target in self.waiting:
+                self.count += 1
+                self.under_way = _Train(target, self.count, self.core.now)
+                self._begun_s[target] = self.core.now
+                self._send(run, target, self.count, self._first, echo=True)
+                self.core.emit(e.SetTimer("probe", self.core.now + patience_s))
+                return
+
+    def on_timer(self) -> None:
+        """The train under way has had its time."""
+        self._next()
+
+    def _send(self, run: str, to: str, number: int, stage: int, *, echo: bool) -> None:
+        payload = STAGE_PAYLOADS[stage]
+        self.core.emit(
+            e.Send(run, to, m.Probe(run, number, self.core.me, echo, stage), payload, len(payload), bulk=True)
+        )

@@ -1,0 +1,287 @@
+"""What another shape of a running tree is: which operators appear in it, and whether it gives the same bytes.
+
+Rules:
+
+- Sources and the sink stay. An operator that is *free* (its class says ``reorderable``: associative and commutative,
+  and how states *merge* if it has state; and it is not pinned) may disappear, and others of the same code may appear.
+  Every other operator stays where it is, and keeps its inputs: the same combinations of the same sources, in the same
+  order.
+- Free operators of one code that feed each other are one combination of what feeds them all. Both trees must make the
+  same combinations: then they give the same bytes.
+- Where operators have states to merge, a combination changes as a whole or not at all: all of its operators disappear,
+  others appear, and the last of these, whose output leaves the combination, takes over all the states. The rest begin
+  anew: whatever comes through them goes to that last one, which knows of all that was before.
+- Operators that appear have names that the run has never had, so no late message can be about one of them. What is
+  wanted of a free operator that is there already, on its host with its inputs, needs none to appear: it stays.
+- Hosts are told of the difference only (``Graft``): a whole tree of 63 nodes would be 7 KB to every host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.errors import DataflowError
+from thalweg.middleware.protocol.messages import Graft
+
+MAX_NAME = 128
+_NUMBERED = re.compile(r"~\d+\Z")
+
+
+class Reshaped(msgspec.Struct, frozen=True):
+    """Another shape: what is grafted, the tree that comes of it, and where operators that stay were wanted instead."""
+
+    grafts: tuple[Graft, ...]
+    dataflow: Dataflow
+    moves: dict[str, str]
+
+
+def regrow(old: Dataflow, grafts: Collection[Graft]) -> Dataflow:
+    """The tree that grafts make of ``old``: what no longer leads to the sink is gone.
+
+    Raises DataflowError when that is no tree of the same sources and sink, or a graft is left out of it.
+    """
+    nodes = dict(old.by_name)
+    for graft in grafts:
+        known = nodes.get(graft.node)
+        if graft.like:
+            if known is not None:
+                raise DataflowError(f"node {graft.node!r} cannot appear: the tree has it already")
+            like = nodes.get(graft.like)
+            if like is None or like.kind != "operator":
+                raise DataflowError(f"operator {graft.node!r} cannot be like {graft.like!r}, which is no operator")
+            nodes[graft.node] = Node(graft.node, "operator", graft.inputs, like.code)
+        elif known is None:
+            raise DataflowError(f"node {graft.node!r} cannot get other inputs: the tree does not have it")
+        else:
+            nodes[graft.node] = msgspec.structs.replace(known, inputs=graft.inputs)
+    reached, queue = {old.sink}, [old.sink]
+    while queue:
+        for name in nodes[queue.pop()].inputs:
+            if name not in nodes:
+                raise DataflowError(f"node {name!r} is an input, and the tree does not have it")
+            if name not in reached:
+                reached.add(name)
+                queue.append(name)
+    for name in (*old.sources, *(graft.node for graft in grafts)):
+        if name not in reached:
+            raise DataflowError(f"node {name!r} would not reach the sink any more")
+    taken: set[str] = set()
+    for graft in grafts:
+        for name in graft.states:
+            was = old.by_name.get(name)
+            if was is None or was.code != nodes[graft.node].code or name in taken | reached or not graft.like:
+                raise DataflowError(f"operator {graft.node!r} cannot take over the state of {name!r}")
+            taken.add(name)
+    return Dataflow(tuple(node for node in nodes.values() if node.name in reached)).validate()
+
+
+def reshape(
+    old: Dataflow,
+    new: Dataflow,
+    placement: Mapping[str, str],
+    hosts: Mapping[str, str],
+    free: Collection[Code],
+    number: int,
+    used: Collection[str] = (),
+    merging: Collection[Code] = (),
+) -> Reshaped:
+    """What has to be grafted on ``old`` to make it ``new``.
+
+    Args:
+        old, hosts: the tree that runs, and where its nodes are.
+        new, placement: the tree that shall run, and where; the names of its free operators mean nothing.
+        free: the codes that are reorderable.
+        number: stands in the names of operators that appear.
+        used: names that the run has had.
+        merging: those of ``free`` whose operators have state.
+
+    Raises DataflowError, naming the node at fault, when ``new`` would not give the same bytes.
+    """
+    new.validate()
+    for name in (*old.sources, *new.sources):
+        if old.by_name.get(name) != new.by_name.get(name):
+            raise DataflowError(f"source {name!r} is not the same in both trees; sources stay as they are")
+    if old.sink != new.sink:
+        raise DataflowError(f"the sink is {old.sink!r}, not {new.sink!r}; it stays as it is")
+    ids: dict[object, int] = {}
+    before, after = (_combinations(flow, free, ids) for flow in (old, new))
+    for name in old.operators:
+        if not is_free(old.by_name[name], free) and name not in new.by_name:
+            raise DataflowError(f"operator {name!r} is left out, and its operator is not reorderable")
+    for name in new.operators:
+        node, was = new.by_name[name], old.by_name.get(name)
+        if is_free(node, free):
+            continue
+        if was is None:
+            raise DataflowError(f"operator {name!r} cannot appear: its operator is not reorderable")
+        if (was.kind, was.code, was.pinned) != (node.kind, node.code, node.pinned):
+            raise DataflowError(f"operator {name!r} is not the same in both trees; only reorderable ones may change")
+        if [before[each] for each in was.inputs] != [after[each] for each in node.inputs]:
+            raise DataflowError(f"operator {name!r} keeps its inputs {list(was.inputs)}: it is not reorderable")
+    if before[old.by_name[old.sink].inputs[0]] != after[new.by_name[new.sink].inputs[0]]:
+        raise DataflowError("the other tree would not combine the same in the same way, so its bytes would differ")
+    heirs = _heirs(old, new, before, after, free, merging)
+    return _graft(old, new, placement, hosts, free, number, {*used, *old.by_name}, heirs)
+
+
+def is_free(node: Node, free: Collection[Code]) -> bool:
+    return node.kind == "operator" and node.pinned is None and node.code in free
+
+
+def _combinations(flow: Dataflow, free: Collection[Code], ids: dict[object, int]) -> dict[str, int]:
+    """For every node a number that is the same for what gives the same bytes; ``ids`` is shared between trees."""
+    numbers: dict[str, int] = {}
+    members: dict[str, frozenset[int]] = {}  # what a free operator combines, directly or by way of others like it
+    for name in flow.upward:
+        node = flow.by_name[name]
+        code = msgspec.msgpack.encode(node.code, order="deterministic")
+        key: object
+        if is_free(node, free):
+            combined: set[int] = set()
+            for each in node.inputs:
+                same = each in members and flow.by_name[each].code == node.code
+                combined |= members[each] if same else {numbers[each]}
+            members[name] = frozenset(combined)
+            key = code, members[name]
+        elif node.kind == "operator":
+            key = name, code, tuple([numbers[each] for each in node.inputs])
+        else:
+            key = name
+        numbers[name] = ids.setdefault(key, len(ids))
+    return numbers
+
+
+class _Heir(msgspec.Struct, frozen=True):
+    """The last operator of a combination with states: all that make it in the other tree, and in the present one.
+
+    ``last`` is the one of these whose output leaves the combination.
+    """
+
+    operators: tuple[str, ...]
+    takes: tuple[str, ...]
+    last: str
+
+
+def _groups(flow: Dataflow, free: Collection[Code]) -> dict[str, list[str]]:
+    """By the last operator of every combination of free ones all that make it, consumers first."""
+    groups: dict[str, list[str]] = {}
+    last: dict[str, str] = {}
+    for name in reversed(flow.upward):
+        node = flow.by_name[name]
+        if is_free(node, free):
+            above = flow.by_name[flow.consumers[name][0]]
+            last[name] = last[above.name] if is_free(above, free) and above.code == node.code else name
+            groups.setdefault(last[name], []).append(name)
+    return groups
+
+
+def _heirs(
+    old: Dataflow,
+    new: Dataflow,
+    before: Mapping[str, int],
+    after: Mapping[str, int],
+    free: Collection[Code],
+    merging: Collection[Code],
+) -> dict[str, _Heir]:
+    """The combinations with states in ``new``, by their last operator."""
+    makers = {before[name]: (name, group) for name, group in _groups(old, free).items()}
+    heirs: dict[str, _Heir] = {}
+    for name, group in _groups(new, free).items() if merging else ():
+        if new.by_name[name].code in merging:
+            last, takes = makers[after[name]]
+            heirs[name] = _Heir(tuple(group), tuple(takes), last)
+    return heirs
+
+
+def _stay(
+    old: Dataflow,
+    new: Dataflow,
+    where: Mapping[str, str],
+    hosts: Mapping[str, str],
+    free: Collection[Code],
+    heirs: Mapping[str, _Heir],
+) -> dict[str, str]:
+    """The free operators of ``new`` that are there already, and what they are called."""
+    operators = [old.by_name[name] for name in old.operators]
+    there = {(node.inputs, hosts[node.name]): node.name for node in operators if is_free(node, free)}
+
+    def find(changed: Collection[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for name in new.upward:
+            node = new.by_name[name]
+            if not is_free(node, free):
+                found[name] = name
+            elif name not in changed and all(each in found for each in node.inputs):
+                same = there.get((tuple([found[each] for each in node.inputs]), where[name]))
+                if same is not None and old.by_name[same].code == node.code:
+                    found[name] = same
+        return found
+
+    found = find(())
+    changed = {each for name, heir in heirs.items() if found.get(name) != heir.last for each in heir.operators}
+    return find(changed) if changed else found
+
+
+def _graft(
+    old: Dataflow,
+    new: Dataflow,
+    placement: Mapping[str, str],
+    hosts: Mapping[str, str],
+    free: Collection[Code],
+    number: int,
+    used: set[str],
+    heirs: Mapping[str, _Heir],
+) -> Reshaped:
+    likes = [(old.by_name[name].code, name) for name in old.operators]
+    where: dict[str, str] = {}
+    for name in new.upward:
+        host = placement.get(name, hosts.get(name))
+        if host is None:
+            raise DataflowError(f"the placement leaves out operator {name!r}; name its host")
+        where[name] = host
+    stay = _stay(old, new, where, hosts, free, heirs)
+    names: dict[str, str] = {}
+    grafts: list[Graft] = []
+    moves: dict[str, str] = {}
+    for name in new.upward:
+        node, was = new.by_name[name], old.by_name.get(name)
+        inputs = tuple([names[each] for each in node.inputs])
+        host = where[name]
+        if not is_free(node, free):
+            names[name] = name
+            assert was is not None
+            if was.inputs != inputs:
+                grafts.append(Graft(name, inputs, hosts[name], ""))
+            if node.kind == "operator" and host != hosts[name]:
+                moves[name] = host
+        elif name in stay:
+            names[name] = stay[name]
+        else:
+            names[name] = _fresh(name, number, used)
+            like = next(like for code, like in likes if code == node.code)
+            states = heirs[name].takes if name in heirs else ()
+            grafts.append(Graft(names[name], inputs, host, like, states))
+    return Reshaped(tuple(grafts), regrow(old, grafts) if grafts else old, moves)
+
+
+def _fresh(name: str, number: int, used: set[str]) -> str:
+    """A name that nothing in the run has had."""
+    base, end = _NUMBERED.sub("", name), f"~{number}"
+    fresh = base[: MAX_NAME - len(end)] + end
+    count = 0
+    while fresh in used:
+        count += 1
+        end = f"~{number}.{count}"
+        fresh = base[: MAX_NAME - len(end)] + end
+    used.add(fresh)
+    return fresh
+
+
+def as_rows(flow: Dataflow, hosts: Mapping[str, str]) -> list[list[object]]:
+    """A tree for the records: name, inputs and host of every operator and the sink, producers first."""
+    chosen: Sequence[str] = [name for name in flow.upward if flow.by_name[name].kind != "source"]
+    return [[name, list(flow.by_name[name].inputs), hosts.get(name, "")] for name in chosen]

@@ -1,0 +1,181 @@
+"""What links will carry in the time to come, from all that was measured of them, and what a probe would tell.
+
+The logarithm of a link's rate is taken for a Gaussian process: a level of the link's own, a part that wanders and
+returns with a correlation time, and one that is another with every transfer,
+
+    cov(y(s), y(t)) = permanent + wandering · exp(-|s - t| / correlation_s) + passing · [s = t].
+
+All links of a run share one such ``Weather``; it is the most likely one for the samples so far (marginal likelihood
+on a grid, the variance in closed form, Rasmussen and Williams 2006, sections 2.2 and 5.4.1). What follows from it:
+
+- *The forecast* of a link is the conditional mean over the next ``horizon_s`` seconds. It leans on the latest sample
+  where links wander slowly, on the mean of all of them where they jump, and on that of all links where there are few.
+  Nothing has to say when an estimate has timed out.
+- *The rate* that planners are told is 1 / E[1 / rate], what a transfer takes on average: of two links with the same
+  mean that of which less is known counts as slower, and so do both where links are volatile.
+- *The doubt* about a link is by how much, in standard deviations of the logarithm, a probe made now would move its
+  forecast: 0 for one that was just measured, and small for all links where a probe says little about what comes.
+
+Such forecasts are means of what may be, given what was seen: choosing the tree with the best of them is not betrayed by
+what was only luck in a measurement, which a hysteresis would otherwise have to make up for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.middleware.network.history import FIRST, Past, Sample, Samples, Weather
+from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
+
+CORRELATION_S = (30.0, 100.0, 300.0, 1000.0, 3000.0)
+PASSING = (0.01, 0.1, 0.3)  # of the variance
+PERMANENT = (0.1, 0.4, 0.7, 0.95)  # of the rest
+PRIOR_CORRELATION = 0.45  # weight of (ln correlation_s - ln 600)²; a factor of 5 counts as much as one sample or two
+PRIOR_S = 600.0
+PRIOR_PERMANENT = (6.0, 0.42)  # weight and centre
+PRIOR_COUNT = 10.0  # samples that the first guess at the variance counts as
+LEAST_VARIANCE = 0.05
+MOST_LINKS = 60  # that the weather is read from, those with most samples
+MOST_STEPS = 6  # over the grid, a time
+MOST_RISK = 2.0  # ln; a link of which next to nothing is known is not a barrier
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+class Outlook(NetworkView):
+    """Forecasts as a view: every link between ``hosts`` has a rate. ``doubt`` of links, see the module.
+
+    ``asked``, ``rounds``: what was asked for already, so that the asking ends.
+    """
+
+    def __init__(
+        self,
+        estimates: Mapping[Link, LinkEstimate],
+        doubt: Mapping[Link, float],
+        asked: frozenset[Link] = frozenset(),
+        rounds: int = 0,
+    ) -> None:
+        super().__init__(estimates)
+        self.doubt = dict(doubt)
+        self.asked = asked
+        self.rounds = rounds
+
+    def with_estimates(self, more: Mapping[Link, LinkEstimate]) -> Outlook:
+        return Outlook({**self.estimates, **more}, {**self.doubt, **dict.fromkeys(more, 0.0)}, self.asked, self.rounds)
+
+
+class _Table:
+    """Samples of some links as arrays (links, samples), those that are not there masked."""
+
+    def __init__(self, samples: Sequence[Sequence[Sample]]) -> None:
+        size = len(samples), max(len(of_link) for of_link in samples)
+        self.at_s, self.log_rate = np.zeros(size), np.zeros(size)
+        self.number = np.ones(size)
+        self.there: Bools = np.zeros(size, bool)
+        for i, of_link in enumerate(samples):
+            for j, sample in enumerate(of_link):
+                self.at_s[i, j], self.log_rate[i, j], self.number[i, j] = sample
+                self.there[i, j] = True
+        self._apart_s = np.abs(self.at_s[:, :, None] - self.at_s[:, None, :])
+        self._both = self.there[:, :, None] & self.there[:, None, :]
+        self._diagonal = np.arange(size[1])
+
+    def covariance(self, permanent: float, wandering: float, passing: float, correlation_s: float) -> Floats:
+        """(links, samples, samples)."""
+        made = np.where(self._both, permanent + wandering * np.exp(self._apart_s * (-1.0 / correlation_s)), 0.0)
+        alone = np.where(self.there, passing / self.number + 1e-9 * permanent, 1.0)
+        made[:, self._diagonal, self._diagonal] += alone
+        return made
+
+
+def read_weather(samples: Samples, before: Weather | None = None) -> Weather | None:
+    """The most likely weather for these samples, looked for from ``before``; None where there are none.
+
+    A step at a time over the grid, and a few steps each time: the same for the same arguments.
+    """
+    if not samples:
+        return None
+    means = [sum(each.log_rate for each in of_link) / len(of_link) for of_link in samples.values()]
+    mean = float(np.mean(means))
+    guess = max(float(np.var(means)), LEAST_VARIANCE)
+    most = sorted(samples, key=lambda link: (-len(samples[link]), link))[:MOST_LINKS]
+    table = _Table([samples[link] for link in most])
+    residual = np.where(table.there, table.log_rate - mean, 0.0)
+    number = int(table.there.sum()) + PRIOR_COUNT
+    weight, centre = PRIOR_PERMANENT
+
+    def likelihood(place: tuple[int, int, int]) -> tuple[float, Weather]:
+        correlation_s, passing = CORRELATION_S[place[0]], PASSING[place[1]]
+        permanent = (1 - passing) * PERMANENT[place[2]]
+        wandering = 1 - passing - permanent
+        factor = np.linalg.cholesky(table.covariance(permanent, wandering, passing, correlation_s))
+        white = np.linalg.solve(factor, residual[:, :, None])
+        variance = (float((white**2).sum()) + PRIOR_COUNT * guess) / number
+        logs = 2 * float(np.log(np.diagonal(factor, axis1=1, axis2=2)).sum())
+        unlikely = PRIOR_CORRELATION * math.log(correlation_s / PRIOR_S) ** 2
+        unlikely += weight * (PERMANENT[place[2]] - centre) ** 2
+        found = -0.5 * (logs + number * math.log(variance)) - unlikely
+        parts = (permanent * variance, wandering * variance, passing * variance)
+        return found, Weather(mean, *parts, correlation_s, place)
+
+    place = FIRST if before is None else before.place
+    known = {place: likelihood(place)}
+    for _ in range(MOST_STEPS):
+        near = [place]
+        for axis, values in enumerate((CORRELATION_S, PASSING, PERMANENT)):
+            for step in (-1, 1):
+                moved = list(place)
+                moved[axis] += step
+                if 0 <= moved[axis] < len(values):
+                    near.append((moved[0], moved[1], moved[2]))
+        known |= {each: likelihood(each) for each in near if each not in known}
+        best = max(near, key=lambda each: known[each][0])
+        if best == place:
+            break
+        place = best
+    return known[place][1]
+
+
+def look_ahead(past: Past, hosts: Iterable[str], horizon_s: float) -> Outlook:
+    """Forecasts of every link between ``hosts`` for the next ``horizon_s`` seconds, which must be above 0.
+
+    ``past.weather`` must be there; without samples links are all alike.
+    """
+    weather = past.weather
+    assert weather is not None
+    names = list(hosts)
+    links = [(a, b) for a in names for b in names if a != b]
+    stays = weather.correlation_s / horizon_s
+    lasting = stays * (1 - math.exp(-1 / stays))  # correlation of now with the mean of the horizon
+    level = weather.permanent + weather.wandering
+    now_ahead = weather.permanent + weather.wandering * lasting
+    rate_bps = math.exp(weather.mean - min(weather.variance / 2, MOST_RISK))
+    unknown, unsure = LinkEstimate(rate_bps, 0), now_ahead / math.sqrt(level + weather.passing)
+    known = [link for link in links if past.samples.get(link)]
+    estimates = dict.fromkeys(links, unknown)
+    doubt = dict.fromkeys(links, unsure)
+    if not known:
+        return Outlook(estimates, doubt, past.asked, past.rounds)
+    table = _Table([past.samples[link] for link in known])
+    covariance = table.covariance(weather.permanent, weather.wandering, weather.passing, weather.correlation_s)
+    fading = np.exp(np.maximum(past.now_s - table.at_s, 0.0) * (-1.0 / weather.correlation_s))
+    with_now = np.where(table.there, weather.permanent + weather.wandering * fading, 0.0)
+    with_ahead = np.where(table.there, weather.permanent + weather.wandering * lasting * fading, 0.0)
+    residual = np.where(table.there, table.log_rate - weather.mean, 0.0)
+    solved = np.linalg.solve(covariance, np.stack([residual, with_ahead, with_now], axis=2))
+    mean = weather.mean + (with_ahead * solved[:, :, 0]).sum(1)
+    variance = np.maximum(weather.variance - (with_ahead * solved[:, :, 1]).sum(1), 0.0)
+    left = np.maximum(level + weather.passing - (with_now * solved[:, :, 2]).sum(1), 1e-12)
+    told = np.maximum(now_ahead - (with_ahead * solved[:, :, 2]).sum(1), 0.0) / np.sqrt(left)
+    rates = np.exp(mean - np.minimum(variance / 2, MOST_RISK))
+    for i, link in enumerate(known):
+        count = sum(each.number for each in past.samples[link])
+        spread_bps = float(rates[i] * math.sqrt(variance[i]))
+        estimates[link] = LinkEstimate(float(rates[i]), count, spread_bps, past.samples[link][-1].at_s)
+        doubt[link] = float(told[i])
+    return Outlook(estimates, doubt, past.asked, past.rounds)

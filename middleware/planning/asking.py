@@ -1,0 +1,101 @@
+"""Planning with knowledge fetched on demand: ask, probe, plan again.
+
+Planning is cheap and probing is not, so a planner simply starts over with what it knows by then. Pruning never
+changes the result, hence the plan is the one that full knowledge would have given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+
+import msgspec
+
+from thalweg.middleware.dataflow import Dataflow, Placement
+from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView
+from thalweg.middleware.planning.costs.model import CostModel
+from thalweg.middleware.planning.planners.planner import Planner, PlanResult, ask_planner
+from thalweg.middleware.planning.problem.hints import CostParameters, Hints
+
+UNUSABLE = LinkEstimate(0.0, count=0)  # a link that was probed in vain: no plan may rest on it
+Probe = Callable[[frozenset[Link]], Mapping[Link, LinkEstimate]]
+
+
+class ProbedPlan(msgspec.Struct, frozen=True):
+    """A plan and what it took: the links asked for, and in how many rounds.
+
+    ``view``: the knowledge at the end; ``unanswered``: links asked for that no probe could measure, taken as
+    unusable; ``complete``: False when ``max_rounds`` ended the asking, and unknown links were taken as unusable.
+    """
+
+    result: PlanResult
+    view: NetworkView
+    asked: frozenset[Link]
+    unanswered: frozenset[Link]
+    rounds: int
+    complete: bool
+
+
+def plan_probing(
+    planner: Planner,
+    dataflow: Dataflow,
+    hosts: Sequence[str],
+    view: NetworkView,
+    current: Placement | None,
+    *,
+    hints: Hints,
+    costs: CostParameters,
+    model: CostModel,
+    max_rounds: int = 100,
+) -> Generator[frozenset[Link], Mapping[Link, LinkEstimate], ProbedPlan]:
+    """A generator for any kind of caller: yields the links to probe, is sent what was measured.
+
+    An answer may hold more than was asked (a round trip teaches the way back as well); a link it leaves out counts
+    as unusable. Returns the plan; never raises LinksNeeded. Raises PlannerError for a planner that fails.
+    """
+    asked: set[Link] = set()
+    unanswered: set[Link] = set()
+    rounds = 0
+    while True:
+        try:
+            result = ask_planner(planner, dataflow, hosts, view, current, hints=hints, costs=costs, model=model)
+        except LinksNeeded as needed:
+            wanted = needed.links
+        else:
+            complete = rounds <= max_rounds
+            return ProbedPlan(result, view, frozenset(asked), frozenset(unanswered), min(rounds, max_rounds), complete)
+        rounds += 1
+        if rounds > max_rounds:
+            unknown = [(a, b) for a in hosts for b in hosts if view.rate_bps(a, b) is None]
+            view = view.with_estimates(dict.fromkeys(unknown, UNUSABLE))
+            continue
+        answers = yield wanted
+        asked |= wanted
+        silent = wanted - answers.keys()
+        unanswered |= silent
+        view = view.with_estimates({**dict.fromkeys(silent, UNUSABLE), **answers})
+
+
+def plan_with_probes(
+    planner: Planner,
+    dataflow: Dataflow,
+    hosts: Sequence[str],
+    view: NetworkView,
+    current: Placement | None,
+    *,
+    hints: Hints,
+    costs: CostParameters,
+    model: CostModel,
+    probe: Probe,
+    max_rounds: int = 100,
+) -> ProbedPlan:
+    """:func:`plan_probing` for a caller that can wait: ``probe`` measures links and returns estimates."""
+    search = plan_probing(
+        planner, dataflow, hosts, view, current, hints=hints, costs=costs, model=model, max_rounds=max_rounds
+    )
+    try:
+        links = next(search)
+        while True:
+            links = search.send(probe(links))
+    except StopIteration as done:
+        plan: ProbedPlan = done.value
+        return plan

@@ -1,0 +1,114 @@
+"""The local algorithm played through once: every operator's decision of one period, on what the view knows.
+
+What hosts do one after the other while data flows (``middleware.epoch``), a planner can do at once: for each wave, from
+the level farthest from the sink, every operator on the critical path chooses among its neighbours' hosts by the cost of
+its own neighbourhood. It shows what the algorithm comes to without running it, and needs few links.
+
+Source: Ranganathan, Acharya, Saltz (1998), section 2.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from thalweg.middleware.core.steering.epochs import Decision, candidates, decide, waves_of
+from thalweg.middleware.dataflow import Dataflow, Placement
+from thalweg.middleware.network.view import Link, LinksNeeded, NetworkView
+from thalweg.middleware.planning.costs.model import CostModel, CriticalPath
+from thalweg.middleware.planning.planners.planner import OneShot, PlanResult, Step, plan_result
+from thalweg.middleware.planning.problem.hints import CostParameters, Hints
+from thalweg.middleware.planning.problem.problem import NS_PER_S, Problem
+from thalweg.middleware.protocol.adaptation import LocalCost, LocalMoves
+
+
+class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One period of the local algorithm from the current placement, or from what one-shot plans where there is none.
+
+    ``k``, ``gate``, ``seed``, ``cost``: as :class:`LocalMoves`; the model given only says what the placements cost.
+    A step may well raise that cost: what is better nearby need not be better for all (section 5). With the gate, those
+    operators move that are on the critical path of the placement at the beginning of their wave.
+    """
+
+    k: int = 0
+    gate: bool = True
+    seed: int = 0
+    cost: LocalCost = "critical-path"
+
+    def __post_init__(self) -> None:
+        self._options()
+
+    def _options(self) -> LocalMoves:
+        return LocalMoves(k=self.k, gate=self.gate, seed=self.seed, cost=self.cost)
+
+    def plan(
+        self,
+        dataflow: Dataflow,
+        hosts: Sequence[str],
+        view: NetworkView,
+        current: Placement | None,
+        *,
+        hints: Hints,
+        costs: CostParameters,
+        model: CostModel,
+    ) -> PlanResult:
+        evaluated = 1
+        if current is None:
+            start = OneShot().plan(dataflow, hosts, view, current, hints=hints, costs=costs, model=model)
+            current, evaluated = start.placement, start.evaluated
+        problem = Problem(dataflow, hosts, view, hints, costs)
+        where = problem.where(current)
+        problem.require(where)
+        initial_ns = model.at(problem, where).lower_ns
+        steps: list[Step] = []
+        wave_of, waves = waves_of(dataflow)
+        for wave in range(waves):
+            placement = problem.placement(where)
+            critical = problem.names_of(CriticalPath().at(problem, where).critical())
+            moving = [name for name, of in wave_of.items() if of == wave and problem.movable[problem.index[name]]]
+            moving = [name for name in moving if not self.gate or name in critical]
+            decisions = {name: self._decide(problem, placement, name, wave) for name in moving}
+            if needs := frozenset[Link]().union(*[decision.needs for decision in decisions.values()]):
+                raise LinksNeeded(needs)
+            for name, decision in decisions.items():
+                evaluated += len(decision.costs) - 1
+                if decision.move:
+                    where = where.copy()
+                    where[problem.index[name]] = problem.host_index[decision.best]
+                    cost_s = model.at(problem, where).lower_ns / NS_PER_S
+                    steps.append(Step(name, placement[name], decision.best, cost_s))
+        position = model.at(problem, where)
+        return plan_result(problem, position, initial_ns=initial_ns, evaluated=evaluated, steps=steps)
+
+    def _decide(self, problem: Problem, placement: Placement, name: str, epoch: int) -> Decision:
+        """What the host of operator ``name`` would decide, from the links of its neighbourhood alone."""
+        dataflow, hints, costs = problem.dataflow, problem.hints, problem.costs
+        producers = dataflow.by_name[name].inputs
+        consumer_host = placement[dataflow.consumers[name][0]]
+
+        def rate_bps(source: str, target: str) -> float | None:
+            problem.read[problem.host_index[source], problem.host_index[target]] = True
+            return problem.view.rate_bps(source, target)
+
+        return decide(
+            self._options(),
+            candidates(
+                self._options(),
+                name,
+                epoch,
+                [placement[producer] for producer in producers],
+                consumer_host,
+                placement[name],
+                problem.hosts,
+            ),
+            placement[name],
+            [(placement[producer], hints.output_bytes[producer]) for producer in producers],
+            (consumer_host, hints.output_bytes[name]),
+            hints.compute_s.get(name, 0.0) * costs.compute_factor,
+            rate_bps,
+            0.0,
+            startup_s=costs.startup_s,
+            host_compute_factor=costs.host_compute_factor,
+            cores=costs.cores,
+        )

@@ -1,0 +1,339 @@
+"""Our own planner: the tree's shape and its placement together, for the shortest period.
+
+A pipeline's rate is bounded by its busiest interface, link or processor (see ``period``), and where combining is
+associative and commutative the order is free. So the planner looks for the tree over hosts whose busiest resource
+is least busy (``shape_search``), and only where operators do not say that they may be reordered does it keep the
+tree it was given and move its operators (:class:`OneShot`, by the same cost).
+
+Knowledge is fetched in two steps. Nobody knows anything at first, so that as many links are asked for as tell good
+from bad: all of a small network, of a larger one those from each host to a few others. Then the planner takes unknown
+links for as fast as good ones among those known, and asks for what the tree it finds would use: only these can change
+the decision. It ends when such a tree has none, or ``probes`` are used up.
+
+Hosts without sources are left out of trees that are chosen: their only use would be to pass results on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.middleware.dataflow import Dataflow, Placement
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.outlook import Outlook
+from thalweg.middleware.network.view import LinksNeeded, NetworkView
+from thalweg.middleware.planning.costs.expected_period import LARGEST_PLAIN_SHAPE, ExpectedPeriod
+from thalweg.middleware.planning.costs.model import CostModel, CriticalPath
+from thalweg.middleware.planning.costs.period import Interface, Period
+from thalweg.middleware.planning.planners.planner import OneShot, PlanResult, plan_result
+from thalweg.middleware.planning.problem.hints import CostParameters, Hints
+from thalweg.middleware.planning.problem.problem import Problem
+from thalweg.middleware.planning.shapes.host_tree import Freedom, HostTree, Joining, freedom, host_tree, shaped
+from thalweg.middleware.planning.shapes.search import UNKNOWN_S, Floats, Loads, Tree, search_tree
+from thalweg.middleware.protocol.adaptation import GlobalMoves
+from thalweg.middleware.protocol.messages import PROBE_BYTES
+
+PROBES_PER_HOST = 6  # at 8 servers and a client that is each of the 36 pairs of hosts
+FIRST_SHARE = 0.5  # of the probes are asked for before anything is known
+HOPE = 0.8  # the quantile of known rates that an unknown link is taken for
+PERIOD_S = 60.0  # of looks while data flows
+HORIZON_S = 300.0
+GAIN = 0.05  # of the present cost; less is not worth a change
+PROBES_AGAIN = 1.0  # a look, for each host
+ROUNDS_AGAIN = 3  # of probes, a look
+AGAIN_SHARE = 8  # of the looks, to begin with the present tree
+LEAST_DOUBT = 0.1  # that a probe is worth: it may well move a forecast by 10 %
+
+
+class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Shape and placement for the shortest period (see the module).
+
+    - ``interface``: what a host sends and receives at once, as :class:`Period`'s; a cost model of periods that the
+      planner is called with says it itself and is used instead
+    - ``shape``: of the norm that is minimised (see :class:`ExpectedPeriod`, whose own is used where it is the model)
+    - ``joining``: how a host combines its inputs (see :func:`shaped`)
+    - ``looks``: how many trees are looked at; None: as many as take about 20 ms at 8 servers and 200 ms at 32
+    - ``probes``: how many pairs of hosts may be measured before the run; None: six a host
+    - ``period_s``: seconds between looks for a better plan while data flows; None: planned once
+    - ``horizon_s``: for how many seconds ahead links are forecast then
+    - ``gain``: the least part of the present cost that a change must save (and see :class:`GlobalMoves`)
+    - ``probes_again``: how many pairs of hosts may be measured in a look, for each host
+    - ``seed``: of the search
+
+    Raises UsageError for a shape that is not above 1 and at most 32, a gain of 1 or more, and numbers below 0.
+    """
+
+    reshapes: ClassVar[bool] = True
+
+    interface: Interface = "single"
+    shape: float = 2.0
+    joining: Joining = "pairs"
+    looks: int | None = None
+    probes: int | None = None
+    period_s: float | None = PERIOD_S
+    horizon_s: float = HORIZON_S
+    gain: float = GAIN
+    probes_again: float = PROBES_AGAIN
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 < self.shape <= LARGEST_PLAIN_SHAPE:
+            raise UsageError(
+                f"the shape of thalweg is {self.shape}; it must be above 1, at most {LARGEST_PLAIN_SHAPE:g}"
+            )
+        for what in ("looks", "probes", "probes_again"):
+            if (value := getattr(self, what)) is not None and value < 0:
+                raise UsageError(f"{what} of thalweg is {value}; it must be at least 0")
+        _ = self.adaptation  # which checks the rest
+
+    @property
+    def adaptation(self) -> GlobalMoves | None:
+        """How it is asked again while data flows."""
+        if self.period_s is None:
+            return None
+        return GlobalMoves(self.period_s, 1.0, self.gain, self.horizon_s)
+
+    def plan(
+        self,
+        dataflow: Dataflow,
+        hosts: Sequence[str],
+        view: NetworkView,
+        current: Placement | None,
+        *,
+        hints: Hints,
+        costs: CostParameters,
+        model: CostModel,
+    ) -> PlanResult:
+        model = self.goes_by(model)
+        free = freedom(dataflow, hints, current)
+        if free is None:
+            return self._placed(dataflow, hosts, view, current, hints=hints, costs=costs, model=model)
+        frame = _Frame(self, free, hints, costs, model)
+        if isinstance(view, Outlook):
+            here = None if current is None else host_tree(dataflow, current)
+            found = self._again(frame, view, frame.parents(here))
+        else:
+            found = self._first(frame, view)
+        tree = HostTree(free.root, {frame.names[host]: frame.names[up] for host, up in enumerate(found.parent) if host})
+        made, placement, known = shaped(dataflow, hints, free, tree, self.joining)
+        problem = Problem(made, hosts, view, known, costs)
+        where = problem.where(placement)
+        problem.require(where)
+        given = Problem(dataflow, hosts, view, hints, costs)
+        start = given.at_sink(None) if current is None else given.where(current)
+        initial_ns = math.nan if given.missing(start) else model.at(given, start).lower_ns
+        result = plan_result(problem, model.at(problem, where), initial_ns=initial_ns, evaluated=found.spent)
+        return msgspec.structs.replace(result, hints=known, judged=found.judged)
+
+    def _first(self, frame: _Frame, view: NetworkView) -> _Found:
+        """The best tree by what is known; asks for what should be known first."""
+        knowledge = _Knowledge(frame.names, view, self.probes)
+        if wanted := knowledge.first():
+            raise LinksNeeded(wanted)
+        parent, spent = search_tree(frame.loads(knowledge.transfers(frame.costs)), frame.looks, self.seed)
+        if wanted := knowledge.open(parent):
+            raise LinksNeeded(wanted)
+        return _Found(parent, spent)
+
+    def _again(self, frame: _Frame, view: Outlook, here: list[int] | None) -> _Found:
+        """The best tree by forecasts, and what it saves over ``here``; asks first for links that may change the choice.
+
+        What a probe is worth: by how much hanging a host at that link's other end would lower the cost, on average over
+        what the probe may show, and for how long (knowledge gradient; Frazier, Powell and Dayanik 2008). It is made
+        if that is more time than the probe takes of the two hosts.
+        """
+        names = frame.names
+        rates = np.array([[view.estimates[a, b].rate_bps if a != b else math.inf for b in names] for a in names])
+        doubt = np.array([[view.doubt[a, b] if a != b else 0.0 for b in names] for a in names])
+        per_byte = np.divide(8.0, rates, out=np.full(rates.shape, math.inf), where=rates > 0)
+        loads = frame.loads(_transfers(per_byte, frame.costs))
+        starts = [] if here is None else [here]
+        parent, spent = search_tree(loads, frame.looks // AGAIN_SHARE, self.seed, starts)
+        tree = Tree(loads, parent)
+        cost, present = frame.norm(tree), math.inf if here is None else frame.norm(Tree(loads, here))
+        left = round(self.probes_again * len(names)) - len({frozenset(link) for link in view.asked})
+        if left > 0 and view.rounds < ROUNDS_AGAIN:
+            changes = cost < present * (1 - self.gain)
+            worth = self.horizon_s * tree.value_of_knowing(doubt, frame.costs.startup_s)
+            took = PROBE_BYTES * (per_byte + per_byte.T)
+            pairs = [(a, b) for a in range(len(names)) for b in range(a)]
+            asking = {pair: worth[pair] / took[pair] for pair in pairs if worth[pair] > took[pair]}
+            if changes:  # what it goes over should be known
+                new = set(enumerate(parent)) - set(enumerate(here or [])) - {(0, 0)}
+                asking |= {(max(link), min(link)): math.inf for link in new if doubt[link] > LEAST_DOUBT}
+            wanted = [(a, b) for a, b in asking if (names[a], names[b]) not in view.asked]
+            wanted.sort(key=lambda pair: (-asking[pair], pair))
+            if wanted:  # both ways: one probe measures them
+                chosen = [(names[a], names[b]) for a, b in wanted[:left]]
+                raise LinksNeeded([*chosen, *((b, a) for a, b in chosen)])
+        return _Found(parent, spent, None if here is None else (present, cost))
+
+    def goes_by(self, model: CostModel) -> Period | ExpectedPeriod:
+        """The cost model that plans are made and told by: the given one, if it is of periods."""
+        return model if isinstance(model, Period | ExpectedPeriod) else Period(self.interface)
+
+    def _placed(
+        self,
+        dataflow: Dataflow,
+        hosts: Sequence[str],
+        view: NetworkView,
+        current: Placement | None,
+        *,
+        hints: Hints,
+        costs: CostParameters,
+        model: CostModel,
+    ) -> PlanResult:
+        """The best of two searches that keep the tree: by periods alone, and by periods from where the critical path
+        leads, as a largest load has plateaus that single moves do not leave. While data flows also of one from where
+        operators are, whose cost is then what a change is judged by."""
+
+        def search(start: OneShot, current: Placement | None, model: CostModel) -> PlanResult:
+            return start.plan(dataflow, hosts, view, current, hints=hints, costs=costs, model=model)
+
+        alone = search(OneShot(), current, model)
+        path = search(OneShot(), current, CriticalPath())
+        after = search(OneShot(start="current"), path.placement, model)
+        best = min(alone, after, key=lambda result: result.cost_s)
+        looks = alone.evaluated + path.evaluated + after.evaluated
+        initial_s = alone.initial_cost_s
+        if current is not None:
+            here = search(OneShot(start="current"), current, model)
+            best = min(here, best, key=lambda result: result.cost_s)
+            looks, initial_s = looks + here.evaluated, here.initial_cost_s
+        steps = (*path.steps, *after.steps) if best is after else best.steps
+        links = alone.links_used | path.links_used | after.links_used
+        return msgspec.structs.replace(best, initial_cost_s=initial_s, evaluated=looks, links_used=links, steps=steps)
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """A tree as the parent of every host, how many were looked at, and what the present one and it cost."""
+
+    parent: list[int]
+    spent: int
+    judged: tuple[float, float] | None = None
+
+
+class _Frame:
+    """What a search for a tree goes by, besides links: hosts as numbers, the client first, and what they do."""
+
+    def __init__(
+        self, planner: Thalweg, free: Freedom, hints: Hints, costs: CostParameters, model: Period | ExpectedPeriod
+    ) -> None:
+        self.free, self.hints, self.costs = free, hints, costs
+        self.names = [free.root, *(host for host in free.sources if host != free.root)]
+        self.looks = _looks(len(self.names)) if planner.looks is None else planner.looks
+        self.interface: Interface = "independent"
+        self.shape = planner.shape
+        if isinstance(model, ExpectedPeriod):
+            self.shape = min(model.shape, LARGEST_PLAIN_SHAPE)
+        else:
+            self.interface = model.interface
+
+    def loads(self, transfer_s: Callable[[float], Floats]) -> Loads:
+        free, hints, costs, names = self.free, self.hints, self.costs, self.names
+        factors = [costs.compute_factor * costs.host_compute_factor.get(host, 1.0) / costs.cores for host in names]
+
+        @cache
+        def seconds(inputs: tuple[float, ...]) -> float:
+            return free.answers.compute_s(inputs) if len(inputs) > 1 else 0.0
+
+        return Loads(
+            transfer_s,
+            [[hints.output_bytes[name] for name in free.sources.get(host, ())] for host in names],
+            free.answers.output_size_bytes,
+            lambda host, inputs: factors[host] * seconds(tuple(inputs)),
+            np.array([_disk_s(free, hints, costs, host) for host in names]),
+            interface=self.interface,
+            shape=self.shape,
+            joint=self.interface == "single",
+        )
+
+    def norm(self, tree: Tree) -> float:
+        """Seconds: the norm that is minimised."""
+        return float(tree.cost ** (1 / self.shape))
+
+    def parents(self, tree: HostTree | None) -> list[int] | None:
+        """A tree over the same hosts as the parent of each; None for any other."""
+        if tree is None or tree.root != self.names[0] or tree.parent.keys() != set(self.names[1:]):
+            return None
+        number = {name: host for host, name in enumerate(self.names)}
+        return [0, *(number[tree.parent[name]] for name in self.names[1:])]
+
+
+def _transfers(per_byte: Floats, costs: CostParameters) -> Callable[[float], Floats]:
+    """For a size in bytes the (hosts, hosts) seconds of a transfer, an unusable link's finite."""
+
+    def transfer_s(size: float) -> Floats:
+        seconds: Floats = np.minimum(costs.startup_s + size * per_byte, UNKNOWN_S)
+        np.fill_diagonal(seconds, 0.0)
+        return seconds
+
+    return transfer_s
+
+
+def _looks(hosts: int) -> int:
+    """As many as make 60 steps at 9 hosts and 300 from 33 on: one looks at every host below every other, and takes
+    0.3 to 0.6 ms there (on a 2-core virtual machine).
+    """
+    steps = min(10 * max(hosts - 3, 1), 300)
+    return steps * hosts**2
+
+
+def _disk_s(free: Freedom, hints: Hints, costs: CostParameters, host: str) -> float:
+    read = sum(hints.disk_bytes.get(name, hints.output_bytes[name]) for name in free.sources.get(host, ()))
+    return read / costs.disk_bytes_per_s
+
+
+class _Knowledge:
+    """What is known of the links between ``names``, the client first, and what more should be."""
+
+    def __init__(self, names: Sequence[str], view: NetworkView, probes: int | None) -> None:
+        self.names, self.count = names, len(names)
+        rates = [[view.rate_bps(a, b) for b in names] for a in names]
+        self.unknown: npt.NDArray[np.bool_] = np.array([[rate is None for rate in row] for row in rates])
+        self.rates = np.array([[math.nan if rate is None else rate for rate in row] for row in rates])
+        pairs = self.count * (self.count - 1) // 2
+        most = PROBES_PER_HOST * self.count if probes is None else probes
+        self.left = min(pairs, most) - (pairs - self._pairs_unknown())
+
+    def _pairs_unknown(self) -> int:
+        return int(np.triu(self.unknown & self.unknown.T, 1).sum())
+
+    def _links(self, pairs: Sequence[tuple[int, int]]) -> frozenset[tuple[str, str]]:
+        return frozenset((self.names[a], self.names[b]) for a, b in pairs)
+
+    def first(self) -> frozenset[tuple[str, str]]:
+        """What to ask for when next to nothing is known: rings of all hosts, each with larger steps."""
+        pairs = self.count * (self.count - 1) // 2
+        known = pairs - self._pairs_unknown()
+        budget = self.left + known
+        if known * 4 >= budget:
+            return frozenset()
+        wanted: list[tuple[int, int]] = []
+        most = budget if budget >= pairs else int(budget * FIRST_SHARE)
+        for step in range(1, self.count // 2 + 1):
+            for a in range(self.count):
+                b = (a + step) % self.count
+                if self.unknown[a, b] and self.unknown[b, a] and (b, a) not in wanted and len(wanted) < most - known:
+                    wanted.append((a, b))
+        return self._links(wanted)
+
+    def open(self, parent: Sequence[int]) -> frozenset[tuple[str, str]]:
+        """The unknown links of a tree, as far as probes are left; all of them where none are."""
+        used = [(host, parent[host]) for host in range(1, self.count) if self.unknown[host, parent[host]]]
+        return self._links(used[: self.left] if self.left > 0 else used)
+
+    def transfers(self, costs: CostParameters) -> Callable[[float], Floats]:
+        """For a size in bytes the (hosts, hosts) seconds of a transfer; unknown links as fast as hoped, or unusable."""
+        rates = self.rates.copy()
+        known = rates[np.isfinite(rates) & (rates > 0)]
+        hoped = float(np.quantile(known, HOPE)) if self.left > 0 and len(known) else 0.0
+        rates[self.unknown] = hoped
+        per_byte = np.divide(8.0, rates, out=np.full(rates.shape, math.inf), where=rates > 0)
+        return _transfers(per_byte, costs)

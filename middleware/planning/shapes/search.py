@@ -1,0 +1,259 @@
+"""A local search over trees of hosts: which host sends to which, so that the busiest is as little busy as can be.
+
+The cost of a tree is the *a*-norm of the loads, (Σ l_i^a)^(1/a), with l_i the seconds that a partition keeps resource
+*i* busy: what :class:`ExpectedPeriod` minimises, here over the resources of any interface that :class:`Period` knows.
+With *a* growing it is the period itself; a finite *a* lets a search see progress where the maximum alone stays on a
+plateau, and does not rest a plan on one lucky measurement.
+
+A host hangs somewhere else in the tree: that changes the loads of three hosts, so all such changes are looked at
+together, as arrays (hosts, hosts), and the best is made until none helps (steepest descent). Then a few hosts are
+hung at random places and the descent is repeated from there, and what is better is kept (iterated local search), for a
+number of looks. Chance comes from a seed.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import insort
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.middleware.planning.costs.period import Interface
+
+Floats = npt.NDArray[np.float64]
+UNKNOWN_S = 1e6  # what a transfer over an unusable link counts as: finite, so that a tree over two is worse
+ENOUGH = 1e-9  # relative; less is rounding
+_nodes, _weights = np.polynomial.hermite_e.hermegauss(7)
+_NORMAL = (_nodes, _weights / _weights.sum())  # seven values that stand for a normal distribution (Gauss-Hermite)
+
+
+class Loads:
+    """What every host and link would carry, for any tree over hosts 0 (the root), 1, 2, …
+
+    - ``transfer_s``: for a size in bytes the (hosts, hosts) seconds of a transfer, finite, 0 on one host
+    - ``sizes``: for every host the bytes of its own sources
+    - ``made``, ``compute_s``: bytes of what inputs of these sizes are combined to, and the seconds on that host
+    - ``disk_s``: (hosts,) seconds of reading its own sources
+    - ``interface``: as of :class:`Period`; ``shape``: of the norm, above 1
+    - ``joint``: a host's computing and reading delays its transfers (single interfaces only), or goes on beside them
+    """
+
+    def __init__(
+        self,
+        transfer_s: Callable[[float], Floats],
+        sizes: Sequence[Sequence[float]],
+        made: Callable[[Sequence[float]], float],
+        compute_s: Callable[[int, Sequence[float]], float],
+        disk_s: Floats,
+        *,
+        interface: Interface,
+        shape: float,
+        joint: bool,
+    ) -> None:
+        self.count = len(sizes)
+        self.interface, self.shape, self.joint = interface, shape, joint
+        self.sizes, self.made, self.compute_s, self.disk_s = sizes, made, compute_s, disk_s
+        self._rows: dict[float, Floats] = {}
+        self._transfer = transfer_s
+
+    def transfer(self, size: float) -> Floats:
+        """(hosts, hosts) seconds that a result of ``size`` bytes takes between any two."""
+        found = self._rows.get(size)
+        if found is None:
+            found = self._rows[size] = self._transfer(size)
+        return found
+
+
+class Tree:
+    """A tree that knows its loads and what any single change would make of them."""
+
+    def __init__(self, loads: Loads, parent: Sequence[int]) -> None:
+        self.loads, self.parent = loads, list(parent)
+        count = loads.count
+        self._children: list[list[int]] = [[] for _ in range(count)]
+        for host in range(1, count):
+            self._children[parent[host]].append(host)
+        self.below = np.eye(count, dtype=bool)  # [v, u]: u is v or below it
+        self.sends = np.zeros((count, count))  # [v, p]: seconds of v's result to p
+        self.compute = np.zeros(count)
+        self.more = np.zeros(count)  # computing with one input more
+        self.fewer = np.zeros(count)  # with one input fewer
+        self._out = [-1.0] * count  # bytes of every host's result
+        order = [0]
+        for host in order:
+            order.extend(self._children[host])
+        for host in reversed(order):
+            self._combine(host)
+            for child in self._children[host]:
+                self.below[host] |= self.below[child]
+        self._add_up()
+
+    def _combine(self, host: int) -> bool:
+        """Take in what ``host`` combines now; whether its result has another size."""
+        loads, inputs = self.loads, [*self.loads.sizes[host], *(self._out[child] for child in self._children[host])]
+        size = loads.made(inputs) if inputs else 0.0
+        self.compute[host] = loads.compute_s(host, inputs)
+        self.more[host] = loads.compute_s(host, [*inputs, max(inputs, default=0.0)])
+        self.fewer[host] = loads.compute_s(host, inputs[:-1])
+        changed = size != self._out[host]
+        if changed:
+            self._out[host] = size
+            self.sends[host] = loads.transfer(size)[host]
+        return changed
+
+    def _add_up(self) -> None:
+        to = np.array(self.parent)
+        self.up: Floats = self.sends[np.arange(self.loads.count), to]
+        self.up[0] = 0.0
+        self.into: Floats = np.bincount(to[1:], self.up[1:], self.loads.count).astype(np.float64)
+        self.cost = self._norm()
+
+    def _work(self, compute: Floats) -> Floats:
+        return compute + self.loads.disk_s
+
+    def _norm(self) -> float:
+        single = self.loads.interface == "single"
+        work = self._work(self.compute)
+        if single:
+            loads = [self.up + self.into + work if self.loads.joint else self.up + self.into]
+        elif self.loads.interface == "duplex":
+            loads = [self.up, self.into]
+        else:
+            loads = [self.up]
+        if not (single and self.loads.joint):
+            loads.append(work)
+        return float(sum((load**self.loads.shape).sum() for load in loads))
+
+    def changes(self) -> Floats:
+        """(hosts, hosts) what hanging host v below host p adds to the cost; inf where it cannot, or is there."""
+        a, count = self.loads.shape, self.loads.count
+        parent = np.array(self.parent)
+        parent[0] = 0
+        old = parent[:, None]
+        up, sends = self.up[:, None], self.sends
+        work, more, fewer = self._work(self.compute), self._work(self.more), self._work(self.fewer)
+        single = self.loads.interface == "single"
+        if single:
+            base = self.up + self.into
+            joint = self.loads.joint
+            load = base + work if joint else base
+            powers = load**a
+            left = np.maximum(base[parent] - self.up + (fewer[parent] if joint else 0.0), 0.0) ** a - powers[parent]
+            own = (load[:, None] - up + sends) ** a - powers[:, None]
+            taken = (base[None, :] + sends + (more[None, :] if joint else 0.0)) ** a - powers[None, :]
+            change = left[:, None] + own + taken
+        elif self.loads.interface == "duplex":
+            powers = self.into**a
+            left = np.maximum(self.into[parent] - self.up, 0.0) ** a - powers[parent]
+            change = left[:, None] + (sends**a - up**a) + (self.into[None, :] + sends) ** a - powers[None, :]
+        else:
+            change = sends**a - up**a
+        if not (single and self.loads.joint):
+            change = change + (fewer[parent] ** a - work[parent] ** a)[:, None] + (more**a - work**a)[None, :]
+        change[self.below] = np.inf
+        change[np.arange(count)[:, None], old] = np.inf
+        change[0] = np.inf
+        found: Floats = change
+        return found
+
+    def value_of_knowing(self, doubt: Floats, startup_s: float) -> Floats:
+        """(hosts, hosts) what measuring the links between two hosts is worth: the part of the cost it saves on average.
+
+        ``doubt``: standard deviation by which the logarithm of the rate from one to another may prove to be another.
+        What is saved is that of the best tree with one host hung elsewhere, if the link shows to be fast enough.
+        """
+        sends = self.sends
+        saved = np.zeros_like(sends)
+        for deviation, weight in zip(*_NORMAL, strict=True):
+            self.sends = np.where(sends > 0, startup_s + (sends - startup_s) * np.exp(-doubt * deviation), 0.0)
+            change = self.changes()
+            saved += weight * np.maximum(-change, 0.0)
+        self.sends = sends
+        found: Floats = (saved + saved.T) / (self.loads.shape * self.cost)
+        return found
+
+    def hang(self, host: int, parent: int) -> None:
+        """Have ``host`` send to ``parent``, which is not below it."""
+        before, moved = self.parent[host], self.below[host]
+        self._children[before].remove(host)
+        insort(self._children[parent], host)
+        self.parent[host] = parent
+        for start, holds in ((before, False), (parent, True)):
+            above = start
+            while True:
+                self.below[above][moved] = holds
+                if above == 0:
+                    break
+                above = self.parent[above]
+        for start in (before, parent):
+            above = start
+            while self._combine(above) and above != 0:
+                above = self.parent[above]
+        self._add_up()
+
+
+def descend(tree: Tree, looks: int) -> int:
+    """Make the best change until none helps, or ``looks`` trees have been looked at; how many were."""
+    spent = 0
+    while spent < looks:
+        change = tree.changes()
+        spent += tree.loads.count**2
+        for place in np.argsort(change, axis=None)[:3].tolist():
+            host, parent = divmod(place, tree.loads.count)
+            if not change[host, parent] < -ENOUGH * tree.cost:
+                return spent
+            before, cost = tree.parent[host], tree.cost
+            tree.hang(host, parent)
+            if tree.cost < cost:  # the change above takes sizes further down for what they are
+                break
+            tree.hang(host, before)
+        else:
+            return spent
+    return spent
+
+
+def greedy(loads: Loads) -> list[int]:
+    """A tree grown from the root: the host that costs least is hung where that costs least, one after the other."""
+    star = Tree(loads, [0] * loads.count)
+    a = loads.shape
+    load = star._work(star.compute * 0.0) if loads.interface == "single" and loads.joint else np.zeros(loads.count)
+    sends = star.sends
+    parent = [0] * loads.count
+    inside, outside = [0], list(range(1, loads.count))
+    while outside:
+        rows = sends[np.ix_(outside, inside)]
+        after = (load[inside][None, :] + rows) ** a - load[inside][None, :] ** a + (load[outside][:, None] + rows) ** a
+        which, where = divmod(int(after.argmin()), len(inside))
+        host, target = outside[which], inside[where]
+        parent[host] = target
+        load[host] += sends[host, target]
+        if loads.interface != "independent":
+            load[target] += sends[host, target]
+        inside.append(host)
+        outside.remove(host)
+    return parent
+
+
+def search_tree(loads: Loads, looks: int, seed: int, starts: Sequence[Sequence[int]] = ()) -> tuple[list[int], int]:
+    """The best tree found by ``looks`` looks, and how many were taken; the same for the same arguments."""
+    chance = random.Random(seed)
+    best: Tree | None = None
+    spent = 0
+    for start in (*starts, greedy(loads), [0] * loads.count):
+        tree = Tree(loads, start)
+        spent += descend(tree, looks - spent)
+        if best is None or tree.cost < best.cost * (1 - ENOUGH):
+            best = tree
+    assert best is not None
+    while spent < looks and loads.count > 2:
+        tree = Tree(loads, best.parent)
+        for _ in range(chance.randint(1, 3)):
+            host = chance.randrange(1, loads.count)
+            free = np.flatnonzero(~tree.below[host]).tolist()
+            tree.hang(host, chance.choice(free))
+        spent += descend(tree, looks - spent)
+        if tree.cost < best.cost * (1 - ENOUGH):
+            best = tree
+    return best.parent, spent

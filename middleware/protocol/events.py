@@ -1,0 +1,411 @@
+"""The core's vocabulary: events it is told of (past tense), commands it gives (imperative)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.network.history import Past, Weather
+from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.protocol.adaptation import Adaptation
+from thalweg.middleware.protocol.messages import Install, Message, Peer
+
+
+class _Fact(msgspec.Struct, frozen=True, gc=False):
+    """Base of events and commands: immutable, slotted, compared by value."""
+
+
+# --- events -----------------------------------------------------------------------------------------
+
+
+class MessageReceived(_Fact, frozen=True):
+    """``message`` came from host ``sender``; ``payload`` is a partition's value."""
+
+    sender: str
+    message: Message
+    payload: Any = None
+    size_bytes: int = 0
+
+
+class TimerFired(_Fact, frozen=True):
+    """The timer set under ``key`` is due."""
+
+    key: str
+
+
+class OperatorFinished(_Fact, frozen=True):
+    """The code of ``node`` produced partition ``index``; ``end`` when its stream is over (no value)."""
+
+    run: str
+    node: str
+    index: int
+    value: Any = None
+    size_bytes: int = 0
+    end: bool = False
+    duration_s: float = 0.0
+
+
+class OperatorFailed(_Fact, frozen=True):
+    """The code of ``node`` raised, or could not be loaded; ``reason`` is one line."""
+
+    run: str
+    node: str
+    reason: str
+
+
+class NodeOpened(_Fact, frozen=True):
+    """The code of ``node``, which may come here, is loaded, or cannot be for the reason in ``error``."""
+
+    run: str
+    node: str
+    error: str = ""
+
+
+class StateTaken(_Fact, frozen=True):
+    """What ``snapshot()`` of ``node`` gave, or why it gave nothing; ``digest`` is over ``state``."""
+
+    run: str
+    node: str
+    version: int
+    state: bytes = b""
+    digest: str = ""
+    state_version: int = 1
+    error: str = ""
+
+
+class StateRestored(_Fact, frozen=True):
+    """``node`` has taken its state over here, or why it could not."""
+
+    run: str
+    node: str
+    version: int
+    error: str = ""
+
+
+class TransferMeasured(_Fact, frozen=True):
+    """All of ``message`` is at ``peer``: ``size_bytes`` in ``duration_s`` seconds (emulated time)."""
+
+    peer: str
+    message: Message
+    size_bytes: int
+    duration_s: float
+
+
+class TransferFailed(_Fact, frozen=True):
+    """The transfer of ``message`` to ``peer`` got stuck or lost its connection; nothing is known of its fate."""
+
+    peer: str
+    message: Message
+
+
+class PeerLost(_Fact, frozen=True):
+    """``peer`` has given no sign of life for longer than the liveness limit."""
+
+    run: str
+    peer: str
+
+
+class RunRequested(_Fact, frozen=True):
+    """The application at this host (the client) wants a run installed on all its hosts and started.
+
+    ``adaptation``: what decides on moves while it runs; ``free``: the codes that are reorderable, where it asks, and
+    ``merging``: those with state among them. ``known``: what was measured of links before, beyond what this host's
+    monitor knows; where links begin anew with the run (``Install.afresh``) it is of now, and all there is.
+    """
+
+    install: Install
+    adaptation: Adaptation | None = None
+    free: tuple[Code, ...] = ()
+    known: tuple[tuple[Link, LinkEstimate], ...] = ()
+    merging: tuple[Code, ...] = ()
+
+
+class NextRequested(_Fact, frozen=True):
+    """The application took what was delivered and wants the sink's next partition."""
+
+    run: str
+
+
+class RunAbandoned(_Fact, frozen=True):
+    """The application is done with the run (finished, failed or closed early)."""
+
+    run: str
+
+
+class PlacementProposed(_Fact, frozen=True):
+    """The application wants these operators on these hosts, all from one iteration on.
+
+    With ``dataflow`` it wants another tree, in which operators of codes ``free`` may be others; those of codes
+    ``merging`` have state.
+    """
+
+    run: str
+    placement: dict[str, str]
+    reason: str = ""
+    dataflow: Dataflow | None = None
+    free: tuple[Code, ...] = ()
+    merging: tuple[Code, ...] = ()
+
+
+class Planned(_Fact, frozen=True):
+    """The planner's answer to ``Plan``: a placement, or the links it needs to know first.
+
+    ``worth``: whether the moves pay; ``detail`` goes into the records. ``failed``: why there is neither, where the
+    planner failed. ``dataflow``: another tree, to which the placement belongs, and ``free`` the codes of which
+    operators may be others in it. ``weather``: how links vary, as it was read from what was measured.
+    """
+
+    run: str
+    placement: dict[str, str] | None = None
+    needs: frozenset[Link] = frozenset()
+    worth: bool = True
+    detail: dict[str, Any] = {}
+    failed: str = ""
+    dataflow: Dataflow | None = None
+    free: tuple[Code, ...] = ()
+    weather: Weather | None = None
+
+
+class ProbesRequested(_Fact, frozen=True):
+    """The application's planner needs the bandwidth from ``source`` to each of ``targets``."""
+
+    run: str
+    source: Peer
+    targets: tuple[Peer, ...]
+    requester: Peer
+
+
+# --- commands ---------------------------------------------------------------------------------------
+
+
+class Send(_Fact, frozen=True):
+    """Send ``message`` to host ``to`` of run ``run``. With ``bulk`` its ``payload`` travels in chunks."""
+
+    run: str
+    to: str
+    message: Message
+    payload: Any = None
+    size_bytes: int = 0
+    bulk: bool = False
+
+
+class SetTimer(_Fact, frozen=True):
+    """Tell me ``TimerFired(key)`` at ``at_s``; a later SetTimer of the same key replaces it."""
+
+    key: str
+    at_s: float
+
+
+class Meet(_Fact, frozen=True):
+    """In run ``run``, these hosts listen there."""
+
+    run: str
+    peers: tuple[Peer, ...]
+
+
+class Approach(_Fact, frozen=True):
+    """Connect to ``host`` of run ``run``, if that is still to be done: something urgent will go there."""
+
+    run: str
+    host: str
+
+
+class OpenRun(_Fact, frozen=True):
+    """Load the code of these nodes of the run; what cannot be loaded comes back as OperatorFailed."""
+
+    install: Install
+    nodes: tuple[str, ...]
+
+
+class RunOperator(_Fact, frozen=True):
+    """Run the code of ``node`` on ``inputs`` (none for a source) for partition ``index``."""
+
+    run: str
+    node: str
+    index: int
+    inputs: tuple[Any, ...] = ()
+
+
+class OpenNode(_Fact, frozen=True):
+    """Load the code of ``node``, which may come here: ``NodeOpened``. ``fresh``: it is to begin here.
+
+    Code that is not ``reorderable`` cannot, nor code with state but where operators of its kind are ``merging``:
+    ``NodeOpened`` with that as its error.
+    """
+
+    run: str
+    node: Node
+    fresh: bool = False
+    merging: bool = False
+
+
+class TakeState(_Fact, frozen=True):
+    """Ask ``node``, which is between two partitions, for its state: ``StateTaken``, of the same location version."""
+
+    run: str
+    node: str
+    version: int
+
+
+class RestoreState(_Fact, frozen=True):
+    """Give ``node`` its state, if that is what ``digest`` was taken of: ``StateRestored``, of the same version."""
+
+    run: str
+    node: str
+    version: int
+    state: bytes
+    digest: str
+    state_version: int
+
+
+class Inherited(msgspec.Struct, frozen=True, gc=False):
+    """An operator's state as it came."""
+
+    state: bytes
+    digest: str
+    state_version: int
+
+
+class MergeStates(_Fact, frozen=True):
+    """Give ``node`` these states, merged, if they have their digests: ``StateRestored``."""
+
+    run: str
+    node: str
+    version: int
+    states: tuple[Inherited, ...]
+
+
+class CloseNode(_Fact, frozen=True):
+    """Forget the code of ``node``, which is not here any more."""
+
+    run: str
+    node: str
+
+
+class CloseRun(_Fact, frozen=True):
+    """Forget the run's code, transfers and addresses."""
+
+    run: str
+
+
+class Deliver(_Fact, frozen=True):
+    """Hand partition ``index`` to the application; ``end`` when the stream is over (no value)."""
+
+    run: str
+    index: int
+    value: Any = None
+    size_bytes: int = 0
+    end: bool = False
+
+
+class Ready(_Fact, frozen=True):
+    """Every host of the run has installed its nodes."""
+
+    run: str
+
+
+class Fail(_Fact, frozen=True):
+    """The run cannot go on; ``reason`` names the node or host."""
+
+    run: str
+    reason: str
+
+
+class Forgotten(_Fact, frozen=True):
+    """Every host has removed the run, or was asked often enough."""
+
+    run: str
+
+
+class Report(_Fact, frozen=True):
+    """A link's bandwidth was measured for the application's planner."""
+
+    source: str
+    target: str
+    estimate: LinkEstimate
+
+
+class Plan(_Fact, frozen=True):
+    """Let the application's planner look for a better placement than ``placement``, beside the flow: ``Planned``.
+
+    ``dataflow``: the present tree, where it is not the one that the run began with. ``past``: what was measured so far,
+    for a planner that looks ahead; ``view`` holds then only what was asked for in vain. ``recording``: the answer is to
+    tell by what forecasts it was decided.
+    """
+
+    run: str
+    placement: dict[str, str]
+    view: dict[Link, LinkEstimate]
+    state_bytes: dict[str, int] = {}
+    dataflow: Dataflow | None = None
+    past: Past | None = None
+    recording: bool = False
+
+
+class Placed(_Fact, frozen=True):
+    """Operator ``node`` has moved to ``host``; news for the application."""
+
+    run: str
+    node: str
+    host: str
+
+
+class TreeChanged(_Fact, frozen=True):
+    """The run has another tree, and its nodes are there; news for the application."""
+
+    run: str
+    dataflow: Dataflow
+    placement: dict[str, str]
+
+
+class Record(_Fact, frozen=True):
+    """A row of the event log."""
+
+    run: str
+    kind: str
+    fields: dict[str, Any]
+
+
+Event = (
+    MessageReceived
+    | TimerFired
+    | OperatorFinished
+    | OperatorFailed
+    | NodeOpened
+    | StateTaken
+    | StateRestored
+    | TransferMeasured
+    | TransferFailed
+    | PeerLost
+    | RunRequested
+    | NextRequested
+    | RunAbandoned
+    | PlacementProposed
+    | Planned
+    | ProbesRequested
+)
+Command = (
+    Send
+    | SetTimer
+    | Meet
+    | Approach
+    | OpenRun
+    | RunOperator
+    | OpenNode
+    | TakeState
+    | RestoreState
+    | MergeStates
+    | CloseNode
+    | CloseRun
+    | Deliver
+    | Ready
+    | Fail
+    | Forgotten
+    | Plan
+    | Placed
+    | TreeChanged
+    | Report
+    | Record
+)

@@ -1,0 +1,548 @@
+"""What hosts say to each other, and how it is put into frames.
+
+A control frame is the two bytes ``TW``, one byte protocol version, and one msgpack array of a struct below. A
+control message has one to ``MAX_FRAMES`` such frames: credits may travel with what is sent to the same host anyway.
+A bulk message has two frames: a control-style frame with a ``Chunk``, and the chunk's bytes. Nothing
+executable is ever decoded: every field is typed and checked by msgspec, and every size is limited.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from thalweg.middleware.core.steering.epochs import BookState
+from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.errors import ProtocolError, UsageError
+from thalweg.middleware.protocol.adaptation import LocalMoves
+
+PROTOCOL_VERSION = 4
+MAGIC = b"TW"
+MAX_CONTROL_BYTES = 4 * 1024 * 1024  # an Install of a tree of thousands of nodes fits
+MAX_FRAMES = 16
+MAX_PARTITION_BYTES = 1024 * 1024 * 1024
+INLINE_STATE_BYTES = 16_384  # a state up to this travels as control, ahead of all bulk
+MAX_GAP_S = 3600.0  # between two bulk messages; an hour stands for longer ones, and for none before
+PROBE_BYTES = 16_384  # round-trip message of the paper's bandwidth study; Ranganathan et al., section 4
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Index = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+# What a socket can dial without refusing it at once: a host that is told anything else drops the message.
+Endpoint = Annotated[
+    str, msgspec.Meta(pattern=r"\Atcp://([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Za-z:.%]+\]):[0-9]{1,5}\Z", max_length=300)
+]
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True, gc=False):
+    """Base of all wire structs; the tag is the class name."""
+
+
+class Location(msgspec.Struct, frozen=True, array_like=True):
+    """Node ``node`` is on ``host`` since its ``version``-th placement; the higher version is newer."""
+
+    node: Name
+    host: Name
+    version: Index
+
+
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """Operator ``node``, since its ``version``-th placement on ``source``, is to go to ``target``."""
+
+    node: Name
+    source: Name
+    target: Name
+    version: Index
+
+
+class Graft(msgspec.Struct, frozen=True, array_like=True):
+    """In another tree ``node`` takes these ``inputs``: one that is there already, or with ``like`` one that appears.
+
+    An operator that appears has the code of operator ``like`` and is on ``host``. It begins with the ``states`` of
+    these operators of the present tree, merged.
+    """
+
+    node: Name
+    inputs: tuple[Name, ...]
+    host: Name
+    like: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    states: tuple[Name, ...] = ()
+
+
+class Shape(msgspec.Struct, frozen=True, array_like=True):
+    """Another tree (``reshaping``): what is grafted, and where the operators of the present one are thought to be."""
+
+    grafts: tuple[Graft, ...]
+    present: tuple[Location, ...]
+
+
+class Peer(msgspec.Struct, frozen=True, array_like=True):
+    """Where a host listens: its control and bulk endpoints (``tcp://address:port``).
+
+    ``instance`` is another one each time the host is started; empty where that is not known.
+    """
+
+    name: Name
+    control: Endpoint
+    bulk: Endpoint
+    instance: Annotated[str, msgspec.Meta(max_length=64)] = ""
+
+
+class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What is known of the directed link ``source`` to ``target``, in bit/s of emulated time; about 20 bytes.
+
+    ``count``: samples its measurer has taken so far, so that of two estimates the later is known; ``age_ms``:
+    emulated time since the last of them, when this was sent.
+    """
+
+    source: Name
+    target: Name
+    rate_bps: Index
+    spread_bps: Index
+    count: Index
+    age_ms: Index
+
+
+class News(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What rides on a message that is sent anyway: newer locations, and measured links."""
+
+    locations: tuple[Location, ...] = ()
+    estimates: tuple[Estimate, ...] = ()
+
+
+class Hello(_Message, frozen=True):
+    """Asks a host who it is."""
+
+
+class Welcome(_Message, frozen=True):
+    """Answer to Hello, with the endpoints the host listens on and what it knows how to run."""
+
+    host: Name
+    control: Endpoint
+    bulk: Endpoint
+    codes: tuple[Name, ...] = ()
+    instance: Annotated[str, msgspec.Meta(max_length=64)] = ""
+
+
+class Ping(_Message, frozen=True):
+    """From a run's client: still there, still wants ``run``; empty, from any host that asks for a sign of life."""
+
+    run: str
+
+
+class Pong(_Message, frozen=True):
+    """Answer to Ping; ``known`` is False when the host has no part in that run (any more)."""
+
+    run: str
+    known: bool = True
+
+
+class Install(_Message, frozen=True):
+    """Everything a host needs to take part in a run. Repeated until answered by Installed."""
+
+    run: Name
+    dataflow: Dataflow
+    locations: tuple[Location, ...]
+    peers: tuple[Peer, ...]
+    client: Name
+    partitions: Index | None = None
+    label: Annotated[str, msgspec.Meta(max_length=128)] = ""  # stands in every record of the run
+    epoch_s: float = 0.0  # Unix time of the run's start, from which its records count
+    moves: LocalMoves | None = None  # operators decide for themselves where they run
+    news: bool = True  # somebody decides on moves while it runs, so what links carry is passed on
+    afresh: bool = False  # links begin anew with this run: what was measured of them before says nothing
+
+
+class Installed(_Message, frozen=True):
+    """``host`` holds its nodes of ``run``, or cannot for the reason in ``error``."""
+
+    run: Name
+    host: Name
+    error: Text = ""
+
+
+class Remove(_Message, frozen=True):
+    """The run is over; forget it. Repeated until answered by Removed."""
+
+    run: Name
+
+
+class Removed(_Message, frozen=True):
+    run: Name
+    host: Name
+
+
+class Demand(_Message, frozen=True):
+    """``consumer`` wants partition ``index`` of ``producer``; acknowledges all before it.
+
+    ``version``: the consumer is with the sender since its ``version``-th placement, 0 in a forwarded demand.
+    ``later``: of all producers this one delivered last time's partition last; ``critical``: the consumer is on the
+    critical path (Ranganathan et al., section 2.3). ``again``: it was not answered in time. ``commit`` is with the
+    first demand in another tree, so that the producer knows the consumer.
+    """
+
+    run: Name
+    producer: Name
+    consumer: Name
+    index: Index
+    hops: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    version: Index = 0
+    later: bool = False
+    critical: bool = False
+    news: News | None = None
+    again: bool = False
+    commit: Commit | None = None
+
+
+class Partition(_Message, frozen=True):
+    """Partition ``index`` of ``producer`` for ``consumer`` (bulk); ``end`` says the stream has none and is over.
+
+    ``commit`` is with the first partition after a change-over, so that nobody works on it unknowing.
+    """
+
+    run: Name
+    producer: Name
+    consumer: Name
+    index: Index
+    end: bool = False
+    hops: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    news: News | None = None
+    commit: Commit | None = None
+
+
+class Located(_Message, frozen=True):
+    """Newer locations for a peer that used older ones."""
+
+    run: Name
+    locations: tuple[Location, ...]
+
+
+class Failed(_Message, frozen=True):
+    """A node's code failed; the run cannot go on. To the client."""
+
+    run: Name
+    node: str
+    reason: Text
+
+
+class Lost(_Message, frozen=True):
+    """From the client: ``host`` is gone for good; ``locations`` are where, as it knows, all that has moved is."""
+
+    run: Name
+    host: Name
+    locations: tuple[Location, ...]
+
+
+# --- an operator changes hosts (relocation.py) ------------------------------------------------------
+
+
+class Relocate(_Message, frozen=True):
+    """From the client: hand ``node`` over to ``target`` as soon as it is light, unless it has moved since."""
+
+    run: Name
+    node: Name
+    version: Index
+    target: Name
+    reason: Text = ""
+
+
+class Offer(_Message, frozen=True):
+    """Will you take ``node``, which has its ``version``-th placement here? Repeated, it asks how far you are."""
+
+    run: Name
+    node: Name
+    version: Index
+
+
+class Accept(_Message, frozen=True):
+    """Answer to Offer: the code of ``node`` is loaded here, there is room, and its state has not come."""
+
+    run: Name
+    node: Name
+    version: Index
+
+
+class Refuse(_Message, frozen=True):
+    """``node`` cannot run here, or not from that state, for the reason given; nothing is kept."""
+
+    run: Name
+    node: Name
+    version: Index
+    reason: Text
+
+
+class State(_Message, frozen=True):
+    """``node`` between two partitions: it needs ``index`` next and was demanded ``demanded``.
+
+    What ``snapshot()`` gave has ``size_bytes``; up to ``INLINE_STATE_BYTES`` it is ``inline`` in a control message,
+    else the payload of a bulk message. ``tail`` is the host that keeps the last output until it is acknowledged, if
+    any. ``book`` is the operator's epoch so far. With ``heir`` the operator goes nowhere: that one, which appears in
+    another tree, takes over what it remembers.
+    """
+
+    run: Name
+    node: Name
+    version: Index
+    index: Index
+    demanded: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
+    state_version: Index
+    size_bytes: Index
+    digest: Annotated[str, msgspec.Meta(max_length=128)]
+    tail: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    inline: Annotated[bytes, msgspec.Meta(max_length=INLINE_STATE_BYTES)] | None = None
+    book: BookState | None = None
+    heir: Annotated[str, msgspec.Meta(max_length=128)] = ""
+
+
+class Claim(_Message, frozen=True):
+    """``heir``, which appears in another tree, waits for the state of ``node``, which has not come yet."""
+
+    run: Name
+    node: Name
+    heir: Name
+
+
+class Restored(_Message, frozen=True):
+    """``node`` is here with its state and waits for the word that it has moved."""
+
+    run: Name
+    node: Name
+    version: Index
+
+
+class Withdraw(_Message, frozen=True):
+    """``node`` stays where it is; forget the offer."""
+
+    run: Name
+    node: Name
+    version: Index
+
+
+class Resumed(_Message, frozen=True):
+    """``node`` runs here, by its placement after ``version``."""
+
+    run: Name
+    node: Name
+    version: Index
+
+
+class Relocated(_Message, frozen=True):
+    """To the client: what became of handing ``node`` over, and why it stayed if it did."""
+
+    run: Name
+    node: Name
+    moved: bool
+    location: Location
+    why: Text = ""
+    size_bytes: Index = 0
+
+
+# --- all change over between two iterations (barrier.py) --------------------------------------------
+
+
+class Propose(_Message, frozen=True):
+    """From the client, passed on up the tree: sources suspend, hosts vote on these moves, or on another ``shape``."""
+
+    run: Name
+    number: Index
+    moves: tuple[Move, ...]
+    shape: Shape | None = None
+
+
+class Vote(_Message, frozen=True):
+    """``host`` is ready for proposal ``number``, or not for the reason in ``error``.
+
+    ``iteration``: the last partition that a source of this host has dispatched, -1 for none.
+    """
+
+    run: Name
+    number: Index
+    host: Name
+    iteration: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
+    error: Text = ""
+
+
+class Commit(_Message, frozen=True):
+    """From the client to all: proposal ``number`` takes place after partition ``iteration``."""
+
+    run: Name
+    number: Index
+    iteration: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
+    moves: tuple[Move, ...]
+    reason: Text = ""
+    shape: Shape | None = None
+
+
+class Abort(_Message, frozen=True):
+    """From the client to all: proposal ``number`` is off, sources resume."""
+
+    run: Name
+    number: Index
+
+
+class Retire(_Message, frozen=True):
+    """From the client to all: all of the old tree's partitions are delivered; forget what is not in the new one."""
+
+    run: Name
+    number: Index
+
+
+class Done(_Message, frozen=True):
+    """``host`` is through with proposal ``number``; ``locations`` are those of the operators it handed over.
+
+    Of another shape it says twice that it is: when it has both trees, and, ``retired``, when it has the new one only.
+    """
+
+    run: Name
+    number: Index
+    host: Name
+    locations: tuple[Location, ...] = ()
+    retired: bool = False
+
+
+class ProbeRequest(_Message, frozen=True):
+    """Asks a host to measure the link to each of ``targets`` and back (a 16 KB round trip each)."""
+
+    run: Name
+    targets: tuple[Peer, ...]
+    requester: Peer
+
+
+class Probe(_Message, frozen=True):
+    """A message of a probe's train (bulk), of at most 16 KB. ``echo``: the target then probes the way back."""
+
+    run: Name
+    number: Index
+    source: Peer
+    echo: bool
+    stage: Annotated[int, msgspec.Meta(ge=0, le=7)] = 0
+
+
+class ProbeResult(_Message, frozen=True):
+    """What probing a link gave: to the other end of the link, and to all who asked."""
+
+    run: Name
+    estimate: Estimate
+
+
+class Credit(_Message, frozen=True):
+    """``received_bytes`` of transfer ``transfer`` have arrived (all of it when ``done``).
+
+    ``held_s``: wall-clock seconds it waited for another message to travel with, which the sender does not count.
+    ``gap_s``: wall-clock seconds between the arrival of the bulk message before it on the same connection and its own.
+    ``arrived_s``: when that was, on the receiver's own clock, of which only differences are used.
+    """
+
+    transfer: Index
+    received_bytes: Index
+    done: bool
+    held_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
+    gap_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_GAP_S)] = MAX_GAP_S
+    arrived_s: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
+
+
+class Chunk(_Message, frozen=True):
+    """Header of one piece of a transfer; the next frame is its bytes, at ``offset`` of ``total_bytes``."""
+
+    transfer: Index
+    total_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_PARTITION_BYTES)]
+    offset: Index
+    message: Partition | Probe | State
+    dtype: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    shape: Annotated[tuple[int, ...], msgspec.Meta(max_length=8)] = ()
+
+
+Control = (
+    Hello
+    | Welcome
+    | Ping
+    | Pong
+    | Install
+    | Installed
+    | Remove
+    | Removed
+    | Demand
+    | Located
+    | Failed
+    | Lost
+    | Relocate
+    | Offer
+    | Accept
+    | Refuse
+    | State  # with its bytes in it
+    | Claim
+    | Restored
+    | Withdraw
+    | Resumed
+    | Relocated
+    | Propose
+    | Vote
+    | Commit
+    | Abort
+    | Retire
+    | Done
+    | ProbeRequest
+    | ProbeResult
+    | Credit
+    | Partition  # only an end-of-stream marker, which has no bytes
+)
+Message = Control | Probe
+
+_PREFIX = MAGIC + bytes([PROTOCOL_VERSION])
+_encoder = msgspec.msgpack.Encoder()
+_control = msgspec.msgpack.Decoder(Control)
+_chunk = msgspec.msgpack.Decoder(Chunk)
+
+
+def encode(message: Control | Chunk) -> bytes:
+    """One frame."""
+    return _PREFIX + _encoder.encode(message)
+
+
+def _one_line(error: Exception) -> str:
+    """The decoder's words, which quote what came off the wire."""
+    return " ".join(str(error).split())
+
+
+def _body(frame: memoryview | bytes) -> memoryview | bytes:
+    if 3 < len(frame) <= MAX_CONTROL_BYTES and frame[:3] == _PREFIX:
+        return frame[3:]
+    view = memoryview(frame)
+    if len(view) > MAX_CONTROL_BYTES:
+        raise ProtocolError(f"a control frame of {len(view)} bytes is over the limit of {MAX_CONTROL_BYTES}")
+    if len(view) < 4 or view[:2] != MAGIC:
+        raise ProtocolError(f"a frame of {len(view)} bytes is not Thalweg's")
+    if view[2] != PROTOCOL_VERSION:
+        raise ProtocolError(f"a frame of protocol version {view[2]}; this host speaks {PROTOCOL_VERSION}")
+    return view[3:]
+
+
+def decode_control(frame: memoryview | bytes) -> Control:
+    """The message of a control frame; ProtocolError when it is not one."""
+    try:
+        message: Control = _control.decode(_body(frame))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UsageError) as error:
+        raise ProtocolError(f"a control frame does not decode: {_one_line(error)}") from None
+    if isinstance(message, Partition) and not message.end:
+        raise ProtocolError(f"partition {message.index} of {message.producer!r} came as control, without its bytes")
+    if isinstance(message, State) and message.inline is None:
+        raise ProtocolError(f"the state of {message.node!r} came as control, without its bytes")
+    return message
+
+
+def decode_chunk(frame: memoryview | bytes) -> Chunk:
+    """The header of a bulk message; ProtocolError when it is not one."""
+    try:
+        chunk = _chunk.decode(_body(frame))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"a bulk header does not decode: {_one_line(error)}") from None
+    if isinstance(chunk.message, Probe):
+        if chunk.total_bytes > PROBE_BYTES:
+            raise ProtocolError(f"a probe of {chunk.total_bytes} bytes; it has at most {PROBE_BYTES}")
+    elif isinstance(chunk.message, State):
+        if chunk.message.inline is not None or chunk.dtype or chunk.total_bytes != chunk.message.size_bytes:
+            raise ProtocolError(f"the state of {chunk.message.node!r} came as bulk, but says it has other bytes")
+    elif chunk.message.end:
+        raise ProtocolError(f"the end of {chunk.message.producer!r} came as bulk; it has no bytes")
+    return chunk

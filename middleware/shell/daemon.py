@@ -1,0 +1,130 @@
+"""One host process: ``thalweg host``, and what local clusters and testbeds start.
+
+It prints one line of JSON when it listens (``{"host": …, "control": …, "bulk": …}``), runs until SIGINT or SIGTERM
+(exit status 0), and with ``--with-parent`` also until its standard input is closed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from thalweg.middleware.core.monitoring.monitor import MonitorConfig
+from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.errors import ThalwegError, UsageError
+from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.network.forecasting import FORECASTERS
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.shell.security import Keys
+from thalweg.middleware.shell.shell import Shell, ShellConfig
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of a host process."""
+    arguments = argparse.ArgumentParser(
+        prog="thalweg host",
+        description="Run a host that takes part in dataflows until it is told to stop.",
+        epilog="example: thalweg host --name h1 --listen tcp://127.0.0.1:7800",
+    )
+    arguments.add_argument("--name", required=False, help="the host's name in placements")
+    arguments.add_argument(
+        "--listen", default="tcp://127.0.0.1:7800", help="control endpoint; bulk takes the next port"
+    )
+    arguments.add_argument("--advertise", help="address that peers dial, where it is not the one listened on")
+    arguments.add_argument("--time-scale", type=float, default=1.0, help="emulated seconds per wall-clock second")
+    arguments.add_argument(
+        "--allow", action="append", default=[], metavar="PACKAGE", help="let dataflows name code of this package"
+    )
+    arguments.add_argument("--records", metavar="FILE", help="append the event log to this file (JSON Lines)")
+    arguments.add_argument("--keys", type=Path, metavar="FILE", help="the cluster's CURVE key file")
+    arguments.add_argument("--make-key", type=Path, metavar="FILE", help="write a new key file and exit")
+    arguments.add_argument("--insecure", action="store_true", help="listen off loopback without keys")
+    arguments.add_argument(
+        "--max-operators",
+        type=int,
+        default=CoreConfig().max_operators,
+        metavar="N",
+        help="let operators move here only while there are fewer than this, of all runs",
+    )
+    arguments.add_argument(
+        "--forecaster",
+        default=MonitorConfig().forecaster,
+        metavar="NAME",
+        help=f"what makes estimates of a link's measurements: {', '.join(FORECASTERS)}",
+    )
+    arguments.add_argument("--with-parent", action="store_true", help="stop when standard input is closed")
+    return arguments
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a host process; returns its exit status."""
+    options = parser().parse_args(argv)
+    if options.make_key is not None:
+        Keys.make().save(options.make_key)
+        return 0
+    if not options.name:
+        parser().error("--name is required")
+    if options.max_operators < 0:
+        raise UsageError(
+            f"--max-operators is {options.max_operators}; give how many operators may run here, at least 0"
+        )
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+
+    def on_application(command: e.Command) -> None:
+        if isinstance(command, e.Fail) and not command.run:
+            print(f"thalweg host: {command.reason}", file=sys.stderr, flush=True)
+            stop.set()
+
+    keys = None if options.keys is None else Keys.load(options.keys)
+    config = ShellConfig(
+        name=options.name,
+        listen=options.listen,
+        advertise=options.advertise,
+        time_scale=options.time_scale,
+        allow=(*DEFAULT_ALLOW, *options.allow),
+        records=options.records,
+        insecure=options.insecure,
+        core=CoreConfig(max_operators=options.max_operators, monitor=MonitorConfig(forecaster=options.forecaster)),
+    )
+    shell = Shell(config, on_application, keys)
+    ready = {"host": shell.me.name, "control": shell.me.control, "bulk": shell.me.bulk, "pid": os.getpid()}
+    print(msgspec.json.encode(ready).decode(), flush=True)
+    if options.with_parent:
+        threading.Thread(target=_watch_parent, args=(stop,), name="thalweg-parent", daemon=True).start()
+    gc.collect()
+    gc.freeze()  # what is imported stays: do not look through it again and again
+    stop.wait()
+    failed = not shell.alive
+    shell.close()
+    return 1 if failed else 0
+
+
+def _watch_parent(stop: threading.Event) -> None:
+    """Returns when the other end of standard input is gone."""
+    while os.read(0, 4096):
+        continue
+    stop.set()
+
+
+def run() -> None:
+    """Entry of ``python -m thalweg.middleware.shell.daemon``."""
+    try:
+        status = main()
+    except ThalwegError as error:
+        print(f"thalweg host: {error}", file=sys.stderr)
+        status = 2
+    sys.stdout.flush()
+    os._exit(status) if threading.active_count() > 1 else sys.exit(status)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,192 @@
+"""Bulk transfers: values as frames, split into chunks, with credit so that neither end buffers without bound.
+
+A transfer of at most ``CHUNK_BYTES`` is one frame, which the receiver turns into an array without copying.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from thalweg.middleware.errors import OperatorError, ProtocolError
+from thalweg.middleware.protocol.messages import MAX_PARTITION_BYTES, Chunk, Credit, Partition, Probe, State
+
+CHUNK_BYTES = 256 * 1024
+WAY_WINDOW_S = 60.0
+WINDOW_CHUNKS = 4  # chunks of one transfer that may be under way without credit
+_DTYPE = re.compile(r"[<>|][biufcmMSU]\d+(\[\d*\w+\])?")  # dtype.str of numbers, times and fixed-width text
+
+
+def frames_of(value: Any) -> tuple[str, tuple[int, ...], Any]:
+    """dtype, shape and bytes of a value; OperatorError when it is neither bytes nor a plain array."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            raise OperatorError(f"an array of dtype {value.dtype} holds Python objects; only plain numbers travel")
+        if value.dtype.kind == "V":
+            raise OperatorError(f"an array of dtype {value.dtype} has fields; send a plain array of each, or bytes")
+        _check_size(value.nbytes)  # before a copy is made of it
+        flat = np.ascontiguousarray(value)
+        body = flat.reshape(-1).view(np.uint8).data if flat.size else memoryview(b"")
+        dtype, shape = flat.dtype.str, value.shape
+    elif isinstance(value, bytes | bytearray | memoryview):
+        dtype, shape, body = "", (), memoryview(value).cast("B")
+        _check_size(body.nbytes)
+    else:
+        raise OperatorError(f"a partition is bytes or a numpy array, not {type(value).__name__}")
+    return dtype, shape, body
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > MAX_PARTITION_BYTES:
+        raise OperatorError(f"a partition of {size_bytes} bytes is over the limit of {MAX_PARTITION_BYTES}")
+
+
+def size_of(value: Any) -> int:
+    """Bytes a value takes on the wire."""
+    return value.nbytes if isinstance(value, np.ndarray | memoryview) else len(value)
+
+
+def value_of(dtype: str, shape: tuple[int, ...], body: memoryview | bytes | bytearray) -> Any:
+    """The value that ``frames_of`` took apart; arrays view ``body``, read-only. ProtocolError when it does not fit."""
+    if not dtype:
+        return bytes(body)
+    try:
+        kind = _dtype(dtype)
+        if any(length < 0 for length in shape):
+            raise ProtocolError(f"an array of shape {shape}")
+        array = (np.frombuffer(body, kind) if len(body) else np.empty(0, kind)).reshape(shape)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ProtocolError(f"{len(body)} bytes are not an array of {dtype!r} {shape}: {error}") from None
+    array.flags.writeable = False
+    return array
+
+
+@lru_cache(maxsize=256)
+def _dtype(text: str) -> np.dtype[Any]:
+    """The dtype whose ``str`` is ``text``: numpy's own parser takes much more, even expressions."""
+    if _DTYPE.fullmatch(text) is None:
+        raise ProtocolError(f"dtype {text!r} is not one of plain numbers")
+    return np.dtype(text)
+
+
+class Outgoing:
+    """A transfer being sent.
+
+    ``busy_s``: for how long the line has been busy with what has arrived. Transfers to one host share one connection,
+    first in first out: a chunk's time begins when it is sent or, where others are before it, when the last of them has
+    arrived. Both begin too early at most (by the way back of the credit, by an idle spell), so the shorter counts.
+    """
+
+    __slots__ = (
+        "body",
+        "busy_s",
+        "credit",
+        "dtype",
+        "message",
+        "number",
+        "pieces",
+        "progress_s",
+        "sent",
+        "shape",
+        "to",
+    )
+
+    def __init__(self, number: int, to: Any, message: Partition | Probe | State, value: Any, now: float) -> None:
+        self.number = number
+        self.to = to
+        self.message = message
+        self.dtype, self.shape, self.body = frames_of(value)
+        self.sent = 0
+        self.credit = 0  # bytes known to have arrived
+        self.pieces: deque[tuple[int, float]] = deque()  # of chunks under way: where they end, when they were sent
+        self.busy_s = 0.0
+        self.progress_s = now
+
+    def chunks(self) -> Iterator[tuple[Chunk, Any]]:
+        """The chunks the credit allows now; each is to be followed by ``advance`` once it was taken."""
+        total = self.body.nbytes
+        while self.sent < total or (total == 0 and self.credit == 0 and self.sent == 0):
+            if self.sent - self.credit >= WINDOW_CHUNKS * CHUNK_BYTES:
+                return
+            piece = self.body[self.sent : self.sent + CHUNK_BYTES]
+            yield Chunk(self.number, total, self.sent, self.message, self.dtype, self.shape), piece
+            if total == 0:
+                return
+
+    def advance(self, size: int, now: float) -> None:
+        self.sent += size
+        self.pieces.append((self.sent, now))
+
+    def credited(self, credit: Credit, now: float, arrived_s: float) -> None:
+        """Count what has arrived, and the time it took until ``arrived_s`` (as far as that can be known here)."""
+        self.progress_s = now
+        self.credit = max(self.credit, credit.received_bytes)
+        arrived = []
+        while self.pieces and self.pieces[0][0] <= credit.received_bytes:
+            arrived.append(self.pieces.popleft()[1])
+        if arrived:
+            took_s = arrived_s - arrived[0]
+            if len(arrived) == 1 and self.body.nbytes:  # nothing is to be sent of an empty one: its time is the way
+                took_s = min(took_s, credit.gap_s)
+            self.busy_s += max(0.0, took_s)
+
+
+class ReturnWay:
+    """When a peer received something, told on this host's clock.
+
+    A credit says when on the peer's clock. What it takes back here, clocks' difference included, is never less than the
+    way itself, and mostly more: a host that has to wait for its processor is late to look. So the least of the
+    last minute or two is taken for the way.
+    """
+
+    __slots__ = ("_before_s", "_least_s", "_until_s")
+
+    def __init__(self) -> None:
+        self._before_s = self._least_s = math.inf
+        self._until_s = -math.inf
+
+    def arrived_s(self, credit: Credit, now: float) -> float:
+        """Not later than ``now`` less the time the credit was held."""
+        if now > self._until_s:
+            self._before_s, self._least_s = self._least_s, math.inf
+            self._until_s = now + WAY_WINDOW_S
+        self._least_s = min(self._least_s, now - credit.held_s - credit.arrived_s)
+        return credit.arrived_s + min(self._least_s, self._before_s)
+
+
+class Incoming:
+    """A transfer being received in several chunks into one buffer."""
+
+    __slots__ = ("buffer", "received", "seen_s")
+
+    def __init__(self, total_bytes: int) -> None:
+        self.buffer = np.empty(total_bytes, np.uint8)
+        self.received = 0
+        self.seen_s = 0.0
+
+    def add(self, chunk: Chunk, body: memoryview) -> bool:
+        """Take a chunk; True when it was the last. Chunks of a connection come in order, so a gap is an error."""
+        end = chunk.offset + body.nbytes
+        if chunk.offset != self.received or end > self.buffer.nbytes or chunk.total_bytes != self.buffer.nbytes:
+            raise ProtocolError(f"chunk at {chunk.offset} does not continue a transfer that has {self.received} bytes")
+        self.buffer[chunk.offset : end] = np.frombuffer(body, np.uint8)
+        self.received = end
+        return end == chunk.total_bytes
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    """What a host's shell has counted since it started."""
+
+    frames_rejected: int
+    sends_refused: int
+    transfers_sent: int
+    bytes_sent: int
+    bytes_received: int
+    transfers_failed: int

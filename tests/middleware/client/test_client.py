@@ -1,0 +1,340 @@
+"""The embedder's side, end to end: real host processes on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from runtime_codes import ALLOW
+
+from thalweg.middleware.client.client import Client, Run, say_hello
+from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, left_deep_tree, star_tree
+from thalweg.middleware.errors import DataflowError, HostLostError, PlacementError, RunError, UsageError
+from thalweg.operators.reference import digest, reference_run
+
+MIX = Code("runtime_codes:Mix")
+KB, MB = 1_000, 1_000_000
+HOSTS = ["h1", "h2", "h3"]
+
+
+def blocks(hosts: Iterable[str] = HOSTS, **params: Any) -> dict[str, Code]:
+    return {host: Code("runtime_codes:Blocks", {"site": i, **params}) for i, host in enumerate(hosts)}
+
+
+def chain(code: Code, source: Code | None = None, host: str = "h1") -> Dataflow:
+    source = source or Code("runtime_codes:Blocks", {"site": 0})
+    nodes = (Node("s", "source", (), source, host), Node("o", "operator", ("s",), code), Node("t", "sink", ("o",)))
+    return Dataflow(nodes)
+
+
+def everywhere(flow: Dataflow, host: str) -> dict[str, str]:
+    return dict.fromkeys(flow.operators, host)
+
+
+def take_all(run: Run, indices: list[int]) -> None:
+    for each in run:
+        indices.append(each.index)
+
+
+def assert_reference(got: list[Any], flow: Dataflow, partitions: int | None) -> None:
+    expected = [digest(value) for value in reference_run(flow, partitions, ALLOW)]
+    assert [digest(value) for value in got] == expected
+    assert partitions is None or len(got) == partitions
+
+
+def test_a_quick_operator_that_stalls_does_not_hold_up_its_host(client: Client, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    flow = chain(Code("runtime_codes:Stalls", {"path": str(pipe), "at": 20}), Code("runtime_codes:Blocks", {"site": 0}))
+    run = client.run(flow, {"o": "h1"}, partitions=40)
+    assert [next(run).index for _ in range(20)] == list(range(20))
+    with pipe.open("wb"):  # returns when the operator has opened its end, and lets it go on when closed
+        say_hello({"h1": client._peers["h1"].control}, timeout_s=5)
+        other = client.run(chain(MIX), {"o": "h1"}, partitions=30)  # new nodes on the same host, quick ones soon
+        assert [each.index for each in other] == list(range(30))
+    assert [each.index for each in run] == list(range(20, 40))
+
+
+# --- what comes out ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["h2", "client", "spread"])
+@pytest.mark.parametrize("build", [complete_binary_tree, left_deep_tree, star_tree])
+def test_partitions_are_those_of_a_single_process(client: Client, build: Any, where: str) -> None:
+    flow = build(blocks(sizes=[0, 1, 100 * KB, 300 * KB]), MIX)
+    spread = {name: client.hosts[i % len(client.hosts)] for i, name in enumerate(flow.operators)}
+    run = client.run(flow, spread if where == "spread" else everywhere(flow, where), partitions=9)
+    delivered = list(run)
+    assert [each.index for each in delivered] == list(range(9))
+    assert all(each.size_bytes == each.value.nbytes for each in delivered)
+    assert_reference([each.value for each in delivered], flow, 9)
+
+
+def test_partitions_of_many_chunks(client: Client) -> None:
+    flow = complete_binary_tree(blocks(sizes=[3 * MB]), MIX)
+    values = [each.value for each in client.run(flow, everywhere(flow, "h2"), partitions=4)]
+    assert_reference(values, flow, 4)
+
+
+def test_bytes_travel_too_and_the_sources_end_the_run(client: Client) -> None:
+    flow = star_tree(blocks(sizes=[0, 5, 400 * KB], length=5, text=True), MIX)
+    values = [each.value for each in client.run(flow, everywhere(flow, "h3"))]
+    assert len(values) == 5
+    assert all(type(value) is bytes for value in values)
+    assert_reference(values, flow, None)
+
+
+def test_a_source_that_ends_before_the_number_asked_for_ends_the_run(client: Client) -> None:
+    flow = chain(MIX, Code("runtime_codes:Blocks", {"site": 0, "length": 2}))
+    assert len(list(client.run(flow, {"o": "h2"}, partitions=10))) == 2
+    empty = chain(MIX, Code("runtime_codes:Blocks", {"site": 0, "length": 0}))
+    assert list(client.run(empty, {"o": "h2"})) == []
+
+
+def test_received_arrays_are_read_only(client: Client) -> None:
+    flow = chain(MIX, Code("runtime_codes:Blocks", {"site": 0, "sizes": [10, 600 * KB]}))
+    for each in client.run(flow, {"o": "h2"}, partitions=2):
+        assert isinstance(each.value, np.ndarray)
+        assert not each.value.flags.writeable
+
+
+def test_async_iteration(client: Client) -> None:
+    flow = star_tree(blocks(), MIX)
+
+    async def collect() -> list[Any]:
+        return [each.value async for each in client.run(flow, everywhere(flow, "h1"), partitions=20)]
+
+    assert_reference(asyncio.run(collect()), flow, 20)
+
+
+def test_two_runs_at_once_do_not_meet(client: Client) -> None:
+    one, other = star_tree(blocks(), MIX), left_deep_tree(blocks(sizes=[7]), MIX)
+    runs = (client.run(one, everywhere(one, "h1"), partitions=10), client.run(other, everywhere(other, "h2")))
+    first, second = zip(*((next(runs[0]).value, next(runs[1]).value) for _ in range(10)), strict=True)
+    runs[1].close()
+    assert list(runs[0]) == []
+    assert_reference(list(first), one, 10)
+    assert_reference(list(second), other, 10)
+
+
+def test_a_run_closed_early_leaves_the_hosts_for_the_next(client: Client) -> None:
+    flow = star_tree(blocks(sizes=[2 * MB]), MIX)
+    with client.run(flow, everywhere(flow, "h2")) as run:
+        assert next(run).index == 0
+    assert list(run) == []
+    run.close()
+    client.run(flow, everywhere(flow, "h2")).close()  # not one partition taken
+    small = star_tree(blocks(sizes=[9]), MIX)
+    assert_reference([each.value for each in client.run(small, everywhere(small, "h3"), partitions=5)], small, 5)
+
+
+def test_runs_that_are_closed_at_once_leave_no_connection_unread(client: Client) -> None:
+    flow = star_tree(blocks(sizes=[9]), MIX)
+    for _ in range(60):  # the hosts are dialled afresh while the connections of the run before are still closing
+        client.run(flow, everywhere(flow, "h2")).close()
+        assert [each.index for each in client.run(flow, everywhere(flow, "h3"), partitions=2)] == [0, 1]
+
+
+def test_a_planner_by_name_places_the_run(client: Client) -> None:
+    flow = complete_binary_tree(blocks(), MIX)
+    run = client.run(flow, "download-all", partitions=3)
+    assert {run.placement[name] for name in flow.operators} == {"client"}
+    assert_reference([each.value for each in run], flow, 3)
+
+
+def test_probes_measure_what_is_asked(client: Client) -> None:
+    links = {("h1", "h2"), ("h2", "h1"), ("client", "h3"), ("h3", "h1")}
+    found = client.probe([*links, ("h2", "h2")])
+    assert found.keys() >= links
+    assert found.keys() <= links | {(b, a) for a, b in links}  # some of the ways back come for free
+    assert all(estimate.rate_bps > 1e5 for estimate in found.values())
+    assert client.probe([]) == {}
+
+
+# --- what goes wrong --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("value", "ValueError at partition 2: two lines of text"),
+        ("surrogate", "FileNotFoundError at partition 2: no file caf?"),
+        ("exit", "SystemExit at partition 2: 3"),
+        ("none", "combine returned None for partition 2"),
+        ("text", "a partition is bytes or a numpy array, not str"),
+        ("objects", "an array of dtype object holds Python objects; only plain numbers travel"),
+    ],
+)
+def test_failing_code_ends_the_run_with_node_and_host(client: Client, how: str, says: str) -> None:
+    run = client.run(chain(Code("runtime_codes:Raises", {"how": how})), {"o": "h2"}, partitions=10)
+    delivered: list[int] = []
+    with pytest.raises(RunError) as caught:
+        take_all(run, delivered)
+    assert delivered == [0, 1][: len(delivered)]  # the failure may overtake what is still on its way
+    assert str(caught.value) == f"node 'o' on host 'h2': {says}"
+    assert list(run) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (Code("compsite"), "unknown operator 'compsite'; did you mean 'composite'?"),
+        (Code("subprocess:run"), "this host does not allow code from 'subprocess'; start it with --allow subprocess"),
+        (Code("runtime_codes:Nothing"), "'runtime_codes:Nothing' cannot be imported here"),
+        (Code("runtime_codes:Picky"), "RuntimeError: never"),
+        (Code("runtime_codes:Mix", {"x": 1}), "does not take {'x': 1}"),
+        (Code("runtime_codes:Blocks", {"site": 1}), "cannot run as operator: it has no combine()"),
+    ],
+)
+def test_code_that_cannot_be_loaded_ends_the_run(client: Client, code: Code, says: str) -> None:
+    with pytest.raises(RunError, match=r"^node 'o' on host 'h3': .*" + re.escape(says)):
+        list(client.run(chain(code), {"o": "h3"}, partitions=1))
+
+
+def test_failing_code_on_the_client_itself(client: Client) -> None:
+    flow = chain(Code("runtime_codes:Raises", {"how": "value", "at": 0}))
+    with pytest.raises(RunError, match="node 'o' on host 'client': ValueError"):
+        list(client.run(flow, {"o": "client"}))
+
+
+def test_a_run_that_fails_while_it_is_awaited(client: Client) -> None:
+    async def take() -> None:
+        async for _ in client.run(chain(Code("runtime_codes:Raises", {"how": "value", "at": 1})), {"o": "h2"}):
+            pass
+
+    with pytest.raises(RunError, match="node 'o' on host 'h2'"):
+        asyncio.run(take())
+
+
+def test_usage_errors(client: Client, cluster: LocalCluster) -> None:
+    flow = star_tree(blocks(), MIX)
+    with pytest.raises(PlacementError, match="leaves out operator 'op0'"):
+        client.run(flow, {})
+    with pytest.raises(PlacementError, match="unknown host 'h9'"):
+        client.run(flow, {"op0": "h9"})
+    with pytest.raises(DataflowError, match="pinned to unknown host 'h7'"):
+        client.run(star_tree(blocks(["h7"]), MIX), {"op0": "h1"})
+    with pytest.raises(UsageError, match="at least 1, not 0"):
+        client.run(flow, {"op0": "h1"}, partitions=0)
+    with pytest.raises(UsageError, match="unknown strategy"):
+        client.run(flow, "two-shot")
+    with pytest.raises(UsageError, match="a host has that name"):
+        Client(cluster, name="h1")
+    with pytest.raises(UsageError, match="is called 'h1', not 'h2'"):
+        say_hello({"h2": cluster.addresses["h1"]})
+    with pytest.raises(UsageError, match="is not an endpoint"):
+        say_hello({"h1": "http://127.0.0.1"})
+    with pytest.raises(HostLostError, match=r"host 'h9' at tcp://127\.0\.0\.1:1 did not answer within"):
+        say_hello({"h9": "tcp://127.0.0.1:1"}, timeout_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "says"),
+    [
+        (MIX, {"label": "x" * 129}, "length <= 128"),
+        (MIX, {"partitions": 2**60}, "9007199254740991"),
+        (Code("runtime_codes:Mix", {"object": object()}), {}, "type object is unsupported"),
+        (Code("runtime_codes:Mix", {"name": "caf\udce9"}), {}, "surrogates not allowed"),
+        (Code("runtime_codes:Mix", {"data": bytes(5 * MB)}), {}, "over the limit of 4194304"),
+    ],
+)
+def test_what_no_message_can_carry_is_refused_before_the_run(
+    client: Client, code: Code, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UsageError, match=f"the run cannot be told to the hosts: .*{says}"):
+        client.run(chain(code), {"o": "h1"}, **options)
+    assert len(list(client.run(chain(MIX), {"o": "h2"}, partitions=2))) == 2
+
+
+def test_the_sink_stays_with_the_client(client: Client) -> None:
+    with pytest.raises(PlacementError, match="the sink 't' is placed on 'h1'; it is at the client"):
+        client.run(chain(MIX), {"o": "h1", "t": "h1"})
+
+
+def test_closing_the_client_ends_the_iterations_that_wait(cluster: LocalCluster) -> None:
+    client = Client(cluster, allow=ALLOW)
+    runs = [client.run(chain(MIX), {"o": "h2"}) for _ in range(2)]
+    taken = threading.Semaphore(0)
+
+    def take() -> None:
+        for _ in runs[0]:
+            taken.release()
+
+    async def take_async() -> None:
+        async for _ in runs[1]:
+            taken.release()
+
+    threads = [threading.Thread(target=take), threading.Thread(target=lambda: asyncio.run(take_async()))]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        taken.acquire()
+    client.close()
+    for thread in threads:
+        thread.join(5)
+        assert not thread.is_alive()
+    with pytest.raises(RunError, match="the client 'client' is closed; make another"):
+        client.run(chain(MIX), {"o": "h2"})
+
+
+def test_a_killed_host_ends_the_run_within_the_liveness_limit(cluster: LocalCluster) -> None:
+    limits = CoreConfig(ping_s=0.1, liveness_s=0.5)
+    with LocalCluster(["k1", "k2"]) as doomed, Client(doomed, allow=ALLOW, limits=limits) as client:
+        scenes = {host: Code("scenes", {"site": i, "sites": 2, "seed": 1}) for i, host in enumerate(["k1", "k2"])}
+        flow = star_tree(scenes, Code("composite"))
+        run = client.run(flow, {"op0": "k2"})
+        assert next(run).index == 0
+        doomed.kill("k1")
+        with pytest.raises(RunError) as caught:
+            for _ in run:
+                pass
+        assert str(caught.value) == "host 'k1', which holds source@k1, has been silent for 0.5 s"
+        assert doomed.poll() == {"k1": -9}
+
+
+def test_a_host_known_to_be_lost_ends_its_runs_at_once(client: Client) -> None:
+    flow = star_tree(blocks(), MIX)
+    run = client.run(flow, everywhere(flow, "h2"))
+    next(run)
+    client.lost("h3")
+    with pytest.raises(RunError, match="host 'h3', which holds source@h3, went away"):
+        for _ in run:
+            pass
+
+
+def test_memory_is_bounded_by_the_tree_and_not_by_the_sinks_slowness(client: Client, cluster: LocalCluster) -> None:
+    """200 MB pass; the application takes a partition only after a round trip through every host."""
+    flow = chain(MIX, Code("runtime_codes:Blocks", {"site": 0, "sizes": [MB]}))
+    processes = [psutil.Process(pid) for pid in cluster.pids.values()]
+    before = 0
+    for each in client.run(flow, {"o": "h2"}, partitions=200):
+        assert each.value.nbytes == MB
+        if each.index == 20:
+            before = sum(process.memory_info().rss for process in processes)
+        if each.index % 10 == 0:
+            client.probe([("client", "h1"), ("h1", "h2"), ("h2", "client")])
+    grown = sum(process.memory_info().rss for process in processes) - before
+    assert grown < 24 * MB, f"hosts grew by {grown / MB:.0f} MB"
+
+
+def test_nothing_is_left_in_the_process_after_close(cluster: LocalCluster) -> None:
+    threads = set(threading.enumerate())
+    descriptors = psutil.Process().num_fds()
+    for _ in range(3):
+        with Client(cluster, allow=ALLOW) as client:
+            flow = star_tree(blocks(), MIX)
+            list(client.run(flow, everywhere(flow, "client"), partitions=2))
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(5)
+        assert not thread.is_alive(), thread
+    assert psutil.Process().num_fds() <= descriptors

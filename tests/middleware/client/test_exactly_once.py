@@ -1,0 +1,347 @@
+"""Whatever the network does, the application gets every partition once, in order, made of the right inputs.
+
+Also when operators move meanwhile, by either protocol, and when the tree takes other shapes; and when a host dies, up
+to where the run ends with that line.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+from adversary import CLIENT, FREE, MERGING, Mood, World, content, mixed_tree, right
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.core.steering.shuffling import shuffled
+from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.adaptation import Adaptation, LocalMoves, RandomMoves, RandomReshapes
+
+# A failure is reproduced by its mood's seed; shrinking it would take minutes and rarely makes it simpler.
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+
+moods = st.builds(
+    Mood,
+    seed=st.integers(0, 2**32),
+    loss=st.sampled_from([0.0, 0.1, 0.3, 0.6]),
+    repeat=st.sampled_from([0.0, 0.2, 0.7]),
+    delay_s=st.sampled_from([0.001, 0.05, 1.0, 5.0]),
+    stale=st.booleans(),
+)
+
+
+random_moves = st.builds(RandomMoves, st.just(1000), st.integers(0, 2**32))
+
+
+def local_moves(mood: Mood) -> st.SearchStrategy[LocalMoves]:
+    """Periods of some to many messages, but not many in the time that a lost message is waited for."""
+    return st.builds(
+        LocalMoves,
+        period_s=st.sampled_from([max(2.0, 20 * mood.delay_s), max(5.0, 200 * mood.delay_s)]),
+        k=st.integers(0, 3),
+        gate=st.booleans(),
+        hysteresis=st.sampled_from([0.0, 1.0]),
+        seed=st.integers(0, 2**32),
+        cost=st.sampled_from(["critical-path", "period", "expected-period"]),
+    )
+
+
+def check(world: World, count: int) -> None:
+    """Run the world and compare what came out with what had to."""
+    world.run()
+    assert world.failed is None
+    assert world.ended
+    assert world.delivered == right(world.dataflow, count)
+    assert world.forgotten
+    check_nothing_is_left(world)
+
+
+def check_nothing_is_left(world: World) -> None:
+    for name, core in world.cores.items():
+        if name not in world.dead:
+            assert core.runs == {}, f"{name} still has the run"
+            assert core.coordinator.led == {}
+            assert core.steering.adaptations == core.steering.random == core.local.choices == {}
+    assert {host for host, _ in world.combined} <= world.dead, "code is left"
+
+
+@given(mood=moods, hosts=st.integers(2, 9), sources=st.integers(1, 6), partitions=st.integers(1, 6))
+@settings(max_examples=250, deadline=None, phases=PHASES)
+def test_every_partition_arrives_exactly_once_and_in_order(
+    mood: Mood, hosts: int, sources: int, partitions: int
+) -> None:
+    check(World(mood, hosts, sources, partitions=partitions, length=None), partitions)
+
+
+@given(
+    mood=moods,
+    hosts=st.integers(2, 5),
+    sources=st.integers(1, 4),
+    length=st.integers(0, 4),
+    partitions=st.none() | st.integers(1, 6),
+)
+@settings(max_examples=150, deadline=None, phases=PHASES)
+def test_the_end_of_the_sources_reaches_the_application(
+    mood: Mood, hosts: int, sources: int, length: int, partitions: int | None
+) -> None:
+    world = World(mood, hosts, sources, partitions=partitions, length=length)
+    check(world, length if partitions is None else min(length, partitions))
+
+
+@given(
+    mood=moods,
+    hosts=st.integers(2, 6),
+    sources=st.integers(1, 6),
+    partitions=st.integers(5, 25),
+    adaptation=random_moves,
+)
+@settings(max_examples=150, deadline=None, phases=PHASES)
+def test_operators_move_at_random_by_both_protocols(
+    mood: Mood, hosts: int, sources: int, partitions: int, adaptation: RandomMoves
+) -> None:
+    check(World(mood, hosts, sources, partitions=partitions, length=None, adaptation=adaptation), partitions)
+
+
+@given(mood=moods, hosts=st.integers(2, 6), sources=st.integers(1, 6), partitions=st.integers(5, 25), data=st.data())
+@settings(max_examples=100, deadline=None, phases=PHASES)
+def test_operators_move_as_they_decide(
+    mood: Mood, hosts: int, sources: int, partitions: int, data: st.DataObject
+) -> None:
+    adaptation = data.draw(local_moves(mood))
+    check(World(mood, hosts, sources, partitions=partitions, length=None, adaptation=adaptation), partitions)
+
+
+@given(
+    mood=moods,
+    hosts=st.integers(2, 5),
+    sources=st.integers(1, 4),
+    length=st.integers(0, 8),
+    partitions=st.none() | st.integers(1, 10),
+    data=st.data(),
+)
+@settings(max_examples=100, deadline=None, phases=PHASES)
+def test_the_end_of_the_sources_reaches_the_application_though_operators_move(
+    mood: Mood, hosts: int, sources: int, length: int, partitions: int | None, data: st.DataObject
+) -> None:
+    adaptation: Adaptation = data.draw(st.one_of(random_moves, local_moves(mood)))
+    world = World(mood, hosts, sources, partitions=partitions, length=length, adaptation=adaptation)
+    check(world, length if partitions is None else min(length, partitions))
+
+
+random_reshapes = st.builds(RandomReshapes, st.just(1000), st.sampled_from([0, 1000]), st.integers(0, 2**32))
+
+
+def mixed_world(mood: Mood, hosts: int, sources: int, **rest: Any) -> World:
+    """Some operators free, with states to merge or without, others that count, some pinned."""
+    names = [CLIENT, *(f"h{i}" for i in range(1, hosts))]
+    tree = mixed_tree(Random(mood.seed), sources, names, MERGING if mood.seed % 2 else FREE)
+    return World(mood, hosts, sources, tree=tree, **rest)
+
+
+@given(
+    mood=moods,
+    hosts=st.integers(2, 6),
+    sources=st.integers(1, 7),
+    partitions=st.integers(5, 25),
+    adaptation=random_reshapes,
+)
+@settings(max_examples=150, deadline=None, phases=PHASES)
+def test_the_tree_takes_other_shapes_at_random(
+    mood: Mood, hosts: int, sources: int, partitions: int, adaptation: RandomReshapes
+) -> None:
+    check(mixed_world(mood, hosts, sources, partitions=partitions, length=None, adaptation=adaptation), partitions)
+
+
+@given(
+    mood=moods,
+    hosts=st.integers(2, 5),
+    sources=st.integers(1, 5),
+    length=st.integers(0, 8),
+    partitions=st.none() | st.integers(1, 10),
+    adaptation=random_reshapes,
+)
+@settings(max_examples=100, deadline=None, phases=PHASES)
+def test_the_end_of_the_sources_reaches_the_application_though_the_tree_changes(
+    mood: Mood, hosts: int, sources: int, length: int, partitions: int | None, adaptation: RandomReshapes
+) -> None:
+    world = mixed_world(mood, hosts, sources, partitions=partitions, length=length, adaptation=adaptation)
+    check(world, length if partitions is None else min(length, partitions))
+
+
+@given(mood=moods, hosts=st.integers(2, 6), sources=st.integers(1, 6), data=st.data())
+@settings(max_examples=100, deadline=None, phases=PHASES)
+def test_the_application_changes_the_tree_while_operators_decide_for_themselves(
+    mood: Mood, hosts: int, sources: int, data: st.DataObject
+) -> None:
+    adaptation = data.draw(local_moves(mood))
+    world = mixed_world(mood, hosts, sources, partitions=25, length=None, adaptation=adaptation)
+    random = Random(mood.seed)
+    for _ in range(6):
+        flow, placement = shuffled(world.dataflow, world.placement, [FREE, MERGING], world.names, random.randrange)
+        wish = e.PlacementProposed("r", placement, "asked for", flow, (FREE, MERGING))
+        world._schedule(random.uniform(0, 100 * mood.delay_s), CLIENT, wish)
+    check(world, 25)
+
+
+@given(
+    seed=st.integers(0, 2**32), loss=st.sampled_from([0.0, 0.1]), dies_s=st.floats(0.2, 20.0), sources=st.integers(1, 5)
+)
+@settings(max_examples=100, deadline=None, phases=PHASES)
+def test_a_host_that_dies_while_the_tree_changes_ends_the_run_or_does_not_matter(
+    seed: int, loss: float, dies_s: float, sources: int
+) -> None:
+    world = mixed_world(
+        Mood(seed, loss, delay_s=0.05),
+        6,
+        sources,
+        partitions=25,
+        length=None,
+        core_config=CoreConfig(liveness_s=15.0, lease_s=60.0),
+        adaptation=RandomReshapes(1000, 1000, seed),
+    )
+    world.dies = ("h3", dies_s)
+    world.run()
+    assert world.delivered == right(world.dataflow, len(world.delivered))
+    assert world.forgotten
+    check_nothing_is_left(world)
+    assert "host 'h3'" in world.failed if world.failed else len(world.delivered) == 25, world.failed
+
+
+def test_the_tree_does_change() -> None:
+    """The harness itself: other shapes happen, in the worst weather as well, and moves by both protocols between."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(10):
+        for kind, mood in (("drizzle", Mood(seed, 0.05, 0.2, 0.5)), ("storm", Mood(seed, 0.4, 0.5, 0.1))):
+            adaptation = RandomReshapes(1000, 1000, seed)
+            world = mixed_world(mood, 6, 6, partitions=30, length=None, adaptation=adaptation)
+            check(world, 30)
+            outcomes.update(f"{kind}: {each['outcome']}" for each in world.reshaped)
+            outcomes += world.moves
+            outcomes["states"] += sum(len(each["detail"]["of"]) for each in world.merged)
+    assert outcomes["drizzle: reshaped"] > 30, outcomes
+    assert outcomes["storm: reshaped"] > 30, outcomes
+    assert outcomes["moved barrier"] > 20, outcomes
+    assert outcomes["moved epoch"] > 10, outcomes
+    assert outcomes["states"] > 100, outcomes
+
+
+def test_operators_do_move() -> None:
+    """The harness itself: the moves that the tests above are about happen, and in the worst weather as well."""
+    moves: Counter[str] = Counter()
+    for seed in range(10):
+        drizzle, storm = Mood(seed, 0.05, 0.2, 0.5), Mood(seed, 0.4, 0.5, 0.1)
+        for kind, mood, adaptation in (
+            ("random", storm, RandomMoves(1000, seed)),
+            ("local", drizzle, LocalMoves(period_s=10.0, k=3, gate=False, seed=seed)),
+            ("gated", drizzle, LocalMoves(period_s=10.0, seed=seed)),
+        ):
+            world = World(mood, 6, 6, partitions=30, length=None, adaptation=adaptation)
+            check(world, 30)
+            moves.update({f"{kind}: {what}": count for what, count in world.moves.items()})
+    assert moves["random: moved barrier"] > 100, moves
+    assert moves["random: moved epoch"] > 40, moves
+    assert moves["local: moved epoch"] > 100, moves
+    assert moves["gated: moved epoch"] > 10, moves
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    loss=st.sampled_from([0.0, 0.1]),
+    dies_s=st.floats(0.2, 20.0),
+    sources=st.integers(1, 4),
+    data=st.data(),
+)
+@settings(max_examples=100, deadline=None, phases=PHASES)
+def test_a_host_that_dies_while_operators_move_ends_the_run_or_does_not_matter(
+    seed: int, loss: float, dies_s: float, sources: int, data: st.DataObject
+) -> None:
+    mood = Mood(seed, loss, delay_s=0.05)
+    adaptation: Adaptation = data.draw(st.one_of(random_moves, local_moves(mood)))
+    config = CoreConfig(liveness_s=15.0, lease_s=60.0)
+    world = World(mood, 6, sources, partitions=25, length=None, core_config=config, adaptation=adaptation)
+    world.dies = ("h3", dies_s)
+    world.run()
+    assert world.delivered == [content(world.dataflow, "t", i)[3] for i in range(len(world.delivered))]
+    assert world.forgotten
+    check_nothing_is_left(world)
+    if world.failed is None:
+        assert len(world.delivered) == 25
+    else:
+        assert "host 'h3'" in world.failed, world.failed
+
+
+def test_the_adversary_does_what_it_says() -> None:
+    """The harness itself: its misdeeds reach the cores, or the tests above would prove nothing."""
+    counts: Counter[str] = Counter()
+    for seed in range(20):
+        world = World(Mood(seed, 0.4, 0.5, 1.0, stale=True), 6, 4, partitions=5, length=None)
+        check(world, 5)
+        counts += world.counts
+    assert counts["forwarded"] > 100
+    assert counts["duplicate"] > 50
+    assert counts["repeated"] > 50
+    assert counts["undeliverable"] == 0
+
+
+def test_a_faultless_network_has_nothing_to_repeat() -> None:
+    for seed in range(10):
+        world = World(Mood(seed, delay_s=0.001), 5, 5, partitions=10, length=None)
+        check(world, 10)
+        assert world.counts["repeated"] == world.counts["duplicate"] == world.counts["forwarded"] == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_client_that_nobody_hears_leaves_nothing_behind(seed: int) -> None:
+    """Every host drops the run by its lease, and the client says who is silent."""
+    impatient = CoreConfig(liveness_s=5.0, lease_s=20.0)
+    world = World(Mood(seed), 4, 3, partitions=10**6, length=None, core_config=impatient)
+    world.placement.update(dict.fromkeys(world.placement, "h1"), t="client")
+    world.history = {node: [host] for node, host in world.placement.items()}
+
+    def deaf(host: str, send: object, send_on: object = world._send) -> None:
+        if world.now < 3.0:
+            send_on(host, send)  # type: ignore[operator]
+
+    world._send = deaf  # type: ignore[method-assign, assignment]
+    world.run()
+    assert world.failed is not None
+    assert world.failed.startswith("host 'h1', which holds ")
+    assert world.failed.endswith("has been silent for 5 s")
+    assert all(core.runs == {} for core in world.cores.values())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("adaptation", [RandomMoves(1000), RandomReshapes(1000)], ids=["moves", "reshapes"])
+def test_operators_that_move_need_no_repeats_where_nothing_is_lost(
+    seed: int, adaptation: RandomMoves | RandomReshapes
+) -> None:
+    """A demand that has to be repeated would stop the flow for half a second, unseen by all other tests."""
+    random = Random(seed)
+    adaptation = structs.replace(adaptation, seed=seed)
+    hosts, sources = random.randint(3, 6), random.randint(2, 6)
+    mood = Mood(seed, delay_s=0.002)
+    world = World(mood, hosts, sources, partitions=40, length=None, adaptation=adaptation)
+    if isinstance(adaptation, RandomReshapes):
+        nodes = [structs.replace(n, code=FREE) if n.kind == "operator" else n for n in world.dataflow.nodes]
+        tree = Dataflow(tuple(nodes)), world.placement
+        world = World(mood, hosts, sources, partitions=40, length=None, adaptation=adaptation, tree=tree)
+    world._later = lambda mean_s=None: world.now + world.random.uniform(0.001, 0.004)  # type: ignore[method-assign]
+    repeated = 0
+    tell = world._tell
+
+    def watch(host: str, event: e.Event) -> None:
+        nonlocal repeated
+        if event == e.TimerFired("retry"):
+            runs = world.cores[host].runs.values()
+            repeated += sum(pending.due_s <= world.now for run in runs for pending in run.pending.values())
+        tell(host, event)
+
+    world._tell = watch  # type: ignore[method-assign]
+    check(world, 40)
+    assert repeated == 0
+    assert world.moves["moved barrier"] + world.moves["moved epoch"] + len(world.reshaped) >= 10

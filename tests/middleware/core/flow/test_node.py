@@ -1,0 +1,526 @@
+"""The demand-driven node: every transition of its table, and everything that must change nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from playbook import (
+    Arrived,
+    Demanded,
+    Finished,
+    NodePlaybook,
+    Replaced,
+    Resumed,
+    Rewired,
+    Stayed,
+    Stimulus,
+    Suspended,
+    ToLeave,
+    ToTurn,
+    TransferOver,
+    state_of,
+)
+
+from thalweg.middleware.core.flow.node import (
+    TRANSITIONS,
+    Ask,
+    Dispatch,
+    Hand,
+    InvalidTransition,
+    Lighten,
+    NodeCore,
+    Output,
+    Phase,
+    Run,
+    Trigger,
+    Turned,
+)
+from thalweg.middleware.dataflow import Code, Node
+
+CODE = Code("some")
+
+
+class Traced(NodeCore):
+    """A node that remembers the table entries it used."""
+
+    def __init__(self, node: Node, limit: int | None = None) -> None:
+        self.used: list[tuple[Phase, Trigger]] = []
+        super().__init__(node, limit)
+
+    def _move(self, trigger: Trigger) -> None:
+        entry = (self.phase, trigger)
+        super()._move(trigger)
+        self.used.append(entry)
+
+
+def source(limit: int | None = None) -> NodePlaybook:
+    return NodePlaybook(Traced(Node("s", "source", (), CODE, "h1"), limit))
+
+
+def operator(limit: int | None = None) -> NodePlaybook:
+    return NodePlaybook(Traced(Node("o", "operator", ("a", "b"), CODE), limit))
+
+
+def sink(limit: int | None = None) -> NodePlaybook:
+    return NodePlaybook(Traced(Node("t", "sink", ("o",)), limit))
+
+
+def out(index: int, value: object = None, *, end: bool = False) -> Output:
+    return Output(index, value, 0, end)
+
+
+# --- conversations, each of which uses the transitions it is listed for ------------------------------
+
+
+def source_runs_when_demanded_and_prefetches_one() -> NodePlaybook:
+    book = source()
+    book << Demanded(0) >> [Run(0, ())]
+    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), Run(1, ())]
+    book << Finished(1, "p1") >> []
+    assert book.node.phase is Phase.HOLDING
+    book << Demanded(1) >> [Dispatch(out(1, "p1")), Run(2, ())]
+    return book
+
+
+def operator_gathers_runs_and_dispatches() -> NodePlaybook:
+    book = operator()
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("b", 0, "b0") >> []
+    book << Arrived("a", 0, "a0") >> [Run(0, ("a0", "b0"))]
+    book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Ask(1)]
+    return book
+
+
+def operator_holds_until_demanded() -> NodePlaybook:
+    book = operator_gathers_runs_and_dispatches()
+    book << Arrived("a", 1, "a1") >> []
+    book << Arrived("b", 1, "b1") >> [Run(1, ("a1", "b1"))]
+    book << Finished(1, "ab1") >> []
+    assert book.node.phase is Phase.HOLDING
+    assert book.node.retained == out(0, "ab0")
+    book << Demanded(1) >> [Dispatch(out(1, "ab1")), Ask(2)]
+    assert book.node.retained == out(1, "ab1")
+    return book
+
+
+def demand_while_running_dispatches_when_finished() -> NodePlaybook:
+    book = operator_gathers_runs_and_dispatches()
+    book << Demanded(1) >> []
+    book << Arrived("a", 1) >> []
+    book << Arrived("b", 1) >> [Run(1, (None, None))]
+    book << Finished(1, "ab1") >> [Dispatch(out(1, "ab1")), Ask(2)]
+    return book
+
+
+def operator_passes_the_end_on_without_running() -> NodePlaybook:
+    book = operator()
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("a", 0, end=True) >> []
+    book << Arrived("b", 0, "b0") >> [Dispatch(out(0, end=True))]
+    assert book.node.phase is Phase.ENDED
+    return book
+
+
+def source_ends_its_stream() -> NodePlaybook:
+    book = source()
+    book << Demanded(0) >> [Run(0, ())]
+    book << Finished(0, end=True) >> [Dispatch(out(0, end=True))]
+    assert book.node.phase is Phase.ENDED
+    return book
+
+
+def sink_hands_each_partition_to_the_application() -> NodePlaybook:
+    book = sink()
+    for i in range(3):
+        book << Demanded(i) >> [Ask(i)]
+        book << Arrived("o", i, f"p{i}") >> [Hand(out(i, f"p{i}"))]
+        assert book.node.phase is Phase.IDLE
+    return book
+
+
+def sink_hands_the_end() -> NodePlaybook:
+    book = sink_hands_each_partition_to_the_application()
+    book << Demanded(3) >> [Ask(3)]
+    book << Arrived("o", 3, end=True) >> [Hand(out(3, end=True))]
+    assert book.node.phase is Phase.ENDED
+    return book
+
+
+def sink_ends_at_the_limit() -> NodePlaybook:
+    book = sink(limit=1)
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("o", 0, "p0") >> [Hand(out(0, "p0"))]
+    book << Demanded(1) >> [Hand(out(1, end=True))]
+    book << Demanded(1) >> "duplicate"
+    return book
+
+
+def operator_is_light_before_its_first_demand() -> NodePlaybook:
+    book = operator()
+    book << ToLeave() >> []
+    book << Demanded(0) >> [Lighten(0)]
+    book << Stayed() >> [Ask(0)]
+    return book
+
+
+def operator_calls_its_demands_back() -> NodePlaybook:
+    book = operator_gathers_runs_and_dispatches()
+    book << ToLeave(0, recall=True) >> [Lighten(1)]
+    book << Arrived("a", 1, "a1") >> "duplicate"  # it is demanded again by whoever goes on
+    return book
+
+
+def operator_is_light_when_its_output_has_gone() -> NodePlaybook:
+    book = operator()
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("a", 0, "a0") >> []
+    book << ToLeave() >> []  # it has an input in hand
+    book << Arrived("b", 0, "b0") >> [Run(0, ("a0", "b0"))]
+    book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Lighten(1)]
+    assert book.node.retained == out(0, "ab0")
+    return book
+
+
+def a_light_operator_goes_on() -> NodePlaybook:
+    book = operator_is_light_when_its_output_has_gone()
+    book << Demanded(1) >> []  # taken notice of
+    assert book.node.retained is None
+    book << Stayed() >> [Ask(1)]
+    book << Stayed() >> []
+    book << Arrived("a", 1, "a1") >> []
+    book << Arrived("b", 1, "b1") >> [Run(1, ("a1", "b1"))]
+    book << Finished(1, "ab1") >> [Dispatch(out(1, "ab1")), Ask(2)]
+    return book
+
+
+def an_operator_is_replaced_before_it_began() -> NodePlaybook:
+    book = operator()
+    book << Replaced(-1) >> []
+    book << Demanded(0) >> []  # of its old consumer, which does not know yet
+    return book
+
+
+def an_operator_is_replaced() -> NodePlaybook:
+    book = operator()
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("a", 0) >> []
+    book << Arrived("b", 0) >> [Run(0, (None, None))]
+    book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Ask(1)]
+    book << Replaced(0) >> []
+    book << Arrived("a", 1) >> "duplicate"
+    book << TransferOver(0, arrived=False) >> []
+    book << Demanded(0) >> [Dispatch(out(0, "ab0"), again=True)]  # it is kept
+    return book
+
+
+WALKS: dict[tuple[Phase, Trigger], Callable[[], NodePlaybook]] = {
+    (Phase.IDLE, Trigger.DEMANDED): source_runs_when_demanded_and_prefetches_one,
+    (Phase.GATHERING, Trigger.GATHERED): operator_gathers_runs_and_dispatches,
+    (Phase.GATHERING, Trigger.DELIVERED): sink_hands_each_partition_to_the_application,
+    (Phase.GATHERING, Trigger.FINISHED): operator_passes_the_end_on_without_running,
+    (Phase.RUNNING, Trigger.FINISHED): demand_while_running_dispatches_when_finished,
+    (Phase.HOLDING, Trigger.DISPATCHED): operator_holds_until_demanded,
+    (Phase.HOLDING, Trigger.EXHAUSTED): source_ends_its_stream,
+    (Phase.IDLE, Trigger.EXHAUSTED): sink_ends_at_the_limit,
+    (Phase.IDLE, Trigger.FROZEN): operator_is_light_before_its_first_demand,
+    (Phase.GATHERING, Trigger.FROZEN): operator_calls_its_demands_back,
+    (Phase.HOLDING, Trigger.FROZEN): operator_is_light_when_its_output_has_gone,
+    (Phase.LIGHT, Trigger.THAWED): a_light_operator_goes_on,
+    (Phase.IDLE, Trigger.REPLACED): an_operator_is_replaced_before_it_began,
+    (Phase.GATHERING, Trigger.REPLACED): an_operator_is_replaced,
+}
+
+
+@pytest.mark.parametrize("entry", TRANSITIONS, ids=lambda entry: f"{entry[0]}-{entry[1]}")
+def test_every_entry_of_the_table_is_used_by_its_conversation(entry: tuple[Phase, Trigger]) -> None:
+    assert entry in WALKS, "a transition nobody tests; add a conversation that uses it"
+    assert entry in WALKS[entry]().node.used
+
+
+@pytest.mark.parametrize(("phase", "trigger"), [(p, t) for p in Phase for t in Trigger if (p, t) not in TRANSITIONS])
+def test_what_is_not_in_the_table_is_a_defect(phase: Phase, trigger: Trigger) -> None:
+    node = source().node
+    node.phase = phase
+    with pytest.raises(InvalidTransition, match=re.escape(f"<node s {phase} at 0, demanded -1> cannot be {trigger}")):
+        node._move(trigger)
+    assert node.phase is phase
+
+
+def test_the_end_at_the_sink_is_handed_once() -> None:
+    book = sink_hands_the_end()
+    book << Arrived("o", 3, end=True) >> "duplicate"
+    book << Arrived("o", 5, "more") >> "ahead"
+
+
+def test_an_operator_leaves_only_after_the_partition_it_is_told() -> None:
+    book = operator()
+    book << ToLeave(1, recall=True) >> []
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("a", 0) >> []
+    book << Arrived("b", 0) >> [Run(0, (None, None))]
+    book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Ask(1)]
+    book << Demanded(1) >> []
+    book << Arrived("a", 1) >> []
+    book << Arrived("b", 1) >> [Run(1, (None, None))]
+    book << Finished(1, "ab1") >> [Dispatch(out(1, "ab1")), Lighten(2)]
+
+
+def test_an_operator_that_is_called_back_lets_go_of_an_input_that_has_come() -> None:
+    book = operator()
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("a", 0, "a0") >> []
+    book << ToLeave(recall=True) >> [Lighten(0)]
+    assert book.node.inputs == {}
+    book << Stayed() >> [Ask(0)]  # of both; the producer has it still
+    book << Arrived("a", 0, "a0") >> []
+    book << Arrived("b", 0, "b0") >> [Run(0, ("a0", "b0"))]
+
+
+def test_an_operator_that_has_ended_does_not_become_light() -> None:
+    book = operator_passes_the_end_on_without_running()
+    book << ToLeave(recall=True) >> []
+    book << Stayed() >> []
+    assert book.node.phase is Phase.ENDED
+
+
+def test_an_operator_that_has_come_asks_where_the_other_left_off() -> None:
+    book = NodePlaybook(NodeCore.come(Node("o", "operator", ("a", "b"), CODE), None, 7, 7))
+    book << Stayed() >> [Ask(7)]
+    book << Demanded(7) >> "duplicate"
+    book << Arrived("a", 7) >> []
+    book << Arrived("b", 7) >> [Run(7, (None, None))]
+    book << Finished(7, "ab7") >> [Dispatch(out(7, "ab7")), Ask(8)]
+
+
+def test_a_suspended_source_holds_what_is_demanded_until_it_resumes() -> None:
+    book = source()
+    book << Demanded(0) >> [Run(0, ())]
+    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), Run(1, ())]
+    book << Suspended() >> []
+    assert book.node.suspend() == 0  # the last it has dispatched
+    book << Finished(1, "p1") >> []
+    book << Demanded(0) >> [Dispatch(out(0, "p0"), again=True)]  # nothing new
+    book << Demanded(1) >> []
+    book << Resumed() >> [Dispatch(out(1, "p1")), Run(2, ())]
+    book << Suspended() >> []
+    book << Resumed() >> []  # nothing is demanded
+
+
+def test_an_ended_source_is_not_run_again() -> None:
+    book = source_ends_its_stream()
+    book << Demanded(0) >> [Dispatch(out(0, end=True), again=True)]
+    book << Finished(1, "late") >> "late"
+
+
+# --- what changes nothing ---------------------------------------------------------------------------
+
+
+def test_late_repeated_and_early_messages_change_nothing() -> None:
+    book = operator()
+    book << Demanded(1) >> "ahead"
+    book << Arrived("a", 0, "unasked") >> "duplicate"
+    book << Finished(0, "not running") >> "late"
+    book << Demanded(0) >> [Ask(0)]
+    book << Demanded(0) >> "duplicate"
+    book << Demanded(-1) >> "late"
+    book << Arrived("a", 1, "a1") >> "ahead"
+    book << Arrived("stranger", 0, "x") >> "duplicate"
+    book << Arrived("a", 0, "a0") >> []
+    book << Arrived("a", 0, "a0 again") >> "duplicate"
+    book << Arrived("b", 0, "b0") >> [Run(0, ("a0", "b0"))]
+    book << Arrived("b", 0, "b0 again") >> "duplicate"
+    book << Finished(1, "of another index") >> "late"
+    book << Finished(0, "x") >> [Dispatch(out(0, "x")), Ask(1)]
+    book << Finished(0, "x again") >> "late"
+
+
+# --- retained, sending, again -----------------------------------------------------------------------
+
+
+def test_a_retained_output_is_sent_again_only_when_no_transfer_is_under_way() -> None:
+    book = operator_gathers_runs_and_dispatches()
+    book.node.sending = True  # the host core began a transfer
+    book << Demanded(0) >> "duplicate"
+    book << TransferOver(7) >> []
+    book << Demanded(0) >> "duplicate"
+    book << TransferOver(0, arrived=False) >> []
+    book << Demanded(0) >> [Dispatch(out(0, "ab0"), again=True)]
+
+
+def test_the_first_repeated_demand_after_the_transfer_has_arrived_was_on_its_way_by_then() -> None:
+    book = operator_gathers_runs_and_dispatches()
+    book.node.sending = True
+    book << Demanded(0, again=True) >> "duplicate"
+    book << TransferOver(0) >> []
+    book << Demanded(0, again=True) >> "duplicate"
+    book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]  # so it did not get there after all
+    book.node.sending = True
+    book << TransferOver(0) >> []
+    book << Demanded(0, again=True) >> "duplicate"  # once for every transfer
+    book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]
+
+
+def test_a_demand_that_is_not_a_repeated_one_is_answered_though_the_transfer_has_arrived() -> None:
+    book = operator_gathers_runs_and_dispatches()  # its consumer has moved, and demands for the first time
+    book.node.sending = True
+    book << TransferOver(0) >> []
+    book << Demanded(0) >> [Dispatch(out(0, "ab0"), again=True)]
+
+
+def test_after_a_transfer_that_may_have_failed_every_repeated_demand_is_answered() -> None:
+    book = operator_gathers_runs_and_dispatches()
+    for _ in range(2):
+        book.node.sending = True
+        book << TransferOver(0, arrived=False) >> []
+        book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]
+    book.node.sending = True
+    book << TransferOver(0) >> []  # this one has arrived,
+    book << TransferOver(0, arrived=False) >> []  # and another, later one has not
+    book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]
+
+
+def test_what_has_arrived_says_nothing_of_the_next_partition() -> None:
+    book = source(limit=3)
+    book << Demanded(0) >> [Run(0, ())]
+    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), Run(1, ())]
+    book.node.sending = True
+    book << TransferOver(0) >> []
+    book << Finished(1, "p1") >> []
+    book << Demanded(1) >> [Dispatch(out(1, "p1")), Run(2, ())]
+    book << Demanded(1, again=True) >> [Dispatch(out(1, "p1"), again=True)]
+
+
+def test_the_next_demand_lets_the_retained_output_go() -> None:
+    book = operator_gathers_runs_and_dispatches()
+    book.node.sending = True
+    book << Demanded(1) >> []
+    assert book.node.retained is None
+    assert not book.node.sending
+    book << Demanded(0) >> "late"
+    book << TransferOver(0) >> []
+
+
+def test_the_last_partition_of_a_limited_run_stays_retained_after_the_end() -> None:
+    book = source(limit=2)
+    book << Demanded(0) >> [Run(0, ())]
+    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), Run(1, ())]
+    book << Finished(1, "p1") >> []
+    book << Demanded(1) >> [Dispatch(out(1, "p1"))]
+    assert book.node.phase is Phase.ENDED
+    book << Demanded(1) >> [Dispatch(out(1, "p1"), again=True)]
+    book << Demanded(3) >> "ahead"
+
+
+@given(
+    kind=st.sampled_from([source, operator, sink]),
+    limit=st.none() | st.integers(1, 3),
+    steps=st.lists(
+        st.one_of(
+            st.builds(Demanded, st.integers(-1, 5), st.booleans()),
+            st.builds(Arrived, st.sampled_from(["a", "b", "o", "x"]), st.integers(-1, 5), end=st.booleans()),
+            st.builds(Finished, st.integers(-1, 5), end=st.booleans()),
+            st.builds(TransferOver, st.integers(-1, 5), arrived=st.booleans()),
+            st.builds(ToLeave, st.integers(-1, 5), recall=st.booleans()),
+            st.builds(Stayed),
+            st.builds(Suspended),
+            st.builds(Resumed),
+        ),
+        max_size=40,
+    ),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_order_of_anything_keeps_the_invariants(
+    kind: Callable[[int | None], NodePlaybook], limit: int | None, steps: list[Stimulus]
+) -> None:
+    book = kind(limit)
+    handed: list[int] = []
+    first_dispatches: list[int] = []
+    for step in steps:
+        if (isinstance(step, ToLeave) and kind is not operator) or (isinstance(step, Suspended) and kind is not source):
+            continue  # only operators leave, and only sources are suspended
+        before = state_of(book.node)
+        book << step  # validates
+        if book.verdict != "taken":
+            assert book.actions == []
+            assert state_of(book.node) == before
+        handed += [action.output.index for action in book.actions if isinstance(action, Hand)]
+        sends = [action for action in book.actions if isinstance(action, Dispatch)]
+        first_dispatches += [action.output.index for action in sends if not action.again]
+    assert handed == list(range(len(handed)))
+    assert first_dispatches == list(range(len(first_dispatches)))
+
+
+# --- between two trees ------------------------------------------------------------------------------
+
+
+def test_an_operator_that_is_replaced_ends_with_the_last_partition_of_its_tree() -> None:
+    book = operator(limit=9)
+    book << Demanded(0) >> [Ask(0)]
+    book << Replaced(1) >> []
+    for index, after in ((0, [Ask(1)]), (1, [])):
+        book << Arrived("a", index) >> []
+        book << Arrived("b", index) >> [Run(index, (None, None))]
+        book << Finished(index, "ab") >> [Dispatch(out(index, "ab")), *after]
+        book << Demanded(index + 1) >> []
+    assert book.node.phase is Phase.ENDED
+
+
+def test_a_source_turns_to_its_new_consumer_whose_demand_was_there_first() -> None:
+    book = source()
+    book << Demanded(0) >> [Run(0, ())]
+    book << ToTurn(0) >> []
+    book << Demanded(2) >> "ahead"
+    book << Demanded(1) >> []  # the new consumer, which waits since the commit
+    book << Demanded(1) >> "duplicate"
+    book << Finished(0, "s0") >> [Dispatch(out(0, "s0")), Turned(), Run(1, ())]
+    assert book.node.release() == out(0, "s0")
+    book << Demanded(0) >> "late"  # whoever keeps it answers that
+    book << Finished(1, "s1") >> [Dispatch(out(1, "s1")), Run(2, ())]
+
+
+def test_what_the_old_consumer_has_demanded_of_the_new_tree_counts_no_more() -> None:
+    book = source()
+    book << Demanded(0) >> [Run(0, ())]
+    book << Finished(0, "s0") >> [Dispatch(out(0, "s0")), Run(1, ())]
+    book << Suspended() >> []
+    book << Demanded(1) >> []
+    book << Finished(1, "s1") >> []
+    book << ToTurn(0) >> [Turned()]
+    book << Resumed() >> []
+    book << Demanded(1) >> [Dispatch(out(1, "s1")), Run(2, ())]
+
+
+def test_a_node_gathers_from_its_new_inputs_after_the_change_over() -> None:
+    book = operator()
+    book << Demanded(0) >> [Ask(0)]
+    book << Rewired(0, "c", "d") >> []
+    book << Arrived("a", 0) >> []
+    book << Arrived("b", 0, "b0") >> [Run(0, (None, "b0"))]
+    book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Ask(1)]
+    book << Arrived("a", 1) >> "duplicate"
+    book << Arrived("d", 1, "d1") >> []
+    book << Arrived("c", 1, "c1") >> [Run(1, ("c1", "d1"))]
+
+
+def test_a_node_that_waits_for_the_old_inputs_already_asks_the_new_ones() -> None:
+    book = sink()
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("o", 0, "o0") >> [Hand(out(0, "o0"))]
+    book << Demanded(1) >> [Ask(1)]
+    book << Rewired(0, "p") >> [Ask(1)]
+    book << Arrived("o", 1, "o1") >> "duplicate"
+    book << Arrived("p", 1, "p1") >> [Hand(out(1, "p1"))]
+
+
+def test_a_node_that_appears_gathers_undemanded_unless_the_run_is_over_by_then() -> None:
+    node = Node("o", "operator", ("a", "b"), CODE)
+    fresh = NodeCore.fresh(node, None, 5)
+    assert fresh.begin() == [Ask(5)]
+    fresh.validate()
+    late = NodeCore.fresh(node, 5, 5)
+    assert late.begin() == []
+    late.validate()

@@ -1,0 +1,261 @@
+"""The client's part of the core: installing, watching and removing a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from playbook import ANY, Playbook, got
+
+from thalweg.middleware.core.monitoring.coordinator import REMOVE_TRIES
+from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+Make = Callable[..., m.Install]
+Book = Callable[..., Playbook]
+
+CONFIG = CoreConfig(retry_s=0.5, retry_max_s=8.0, ping_s=2.0, liveness_s=5.0)
+
+
+def pings(*hosts: str) -> list[e.Command]:
+    return [e.Send("r", host, m.Ping("r")) for host in hosts]
+
+
+@pytest.fixture
+def asked(make_book: Book, make_install: Make) -> Playbook:
+    """A client that has asked h1 and h2 to install the chain."""
+    install = make_install()
+    book = make_book("client", CONFIG)
+    (
+        book
+        << e.RunRequested(install)
+        >> [
+            e.Meet("r", install.peers),
+            e.OpenRun(install, ("t",)),
+            e.Send("r", "h1", install),
+            e.Send("r", "h2", install),
+            e.SetTimer("install r", 0.5),
+            e.SetTimer("ping r", 2.0),
+        ]
+    )
+    return book
+
+
+@pytest.fixture
+def ready(asked: Playbook) -> Playbook:
+    """The same client when both have."""
+    asked << got("h1", m.Installed("r", "h1")) >> []
+    asked << got("h2", m.Installed("r", "h2")) >> [e.Ready("r")]
+    return asked
+
+
+def test_a_run_on_the_client_alone_is_ready_at_once(make_book: Book, make_install: Make) -> None:
+    book = make_book("client")
+    book << e.RunRequested(make_install({"s": "client", "o": "client"})) >> ANY
+    assert book.only(e.Ready) == [e.Ready("r")]
+    book << e.RunAbandoned("r") >> [e.CloseRun("r"), e.Forgotten("r")]
+
+
+def test_install_is_repeated_to_those_that_have_not_answered(asked: Playbook, make_install: Make) -> None:
+    install = make_install()
+    (
+        asked.at(0.5)
+        << e.TimerFired("install r")
+        >> [
+            e.Send("r", "h1", install),
+            e.Send("r", "h2", install),
+            e.SetTimer("install r", 2.5),
+        ]
+    )
+    asked << got("h2", m.Installed("r", "h2")) >> []
+    asked.at(2.5) << e.TimerFired("install r") >> [e.Send("r", "h1", install), e.SetTimer("install r", 4.5)]
+    asked << got("h2", m.Installed("r", "h2")) >> []  # repeated
+    asked << got("h9", m.Installed("r", "h9")) >> []  # a stranger
+    asked << got("h1", m.Installed("r", "h1")) >> [e.Ready("r")]
+    asked << got("h1", m.Installed("r", "h1")) >> []
+    asked.at(4.5) << e.TimerFired("install r") >> []
+
+
+def test_a_host_that_cannot_take_part_ends_the_run(asked: Playbook) -> None:
+    refusal = m.Installed("r", "h2", "no location for node 'o'")
+    asked << got("h2", refusal) >> [e.Fail("r", "host 'h2', which holds o, cannot take part: no location for node 'o'")]
+    asked << got("h1", m.Installed("r", "h1")) >> []
+    asked << got("h2", refusal) >> []  # one failure is enough
+
+
+def test_a_host_that_never_installs_ends_the_run_though_it_answers(asked: Playbook) -> None:
+    asked << got("h1", m.Installed("r", "h1")) >> []
+    for now in (2.0, 4.0):
+        asked.at(now) << e.TimerFired("ping r") >> [*pings("h1"), e.SetTimer("ping r", now + 2)]
+        asked << got("h1", m.Pong("r")) >> []
+        asked << got("h2", m.Welcome("h2", "tcp://h2:1", "tcp://h2:2")) >> []
+    reason = "host 'h2', which holds o, did not install the run within 5 s"
+    asked.at(6.0) << e.TimerFired("ping r") >> [*pings("h1"), e.Fail("r", reason)]
+
+
+def test_a_silent_host_ends_the_run_with_what_it_holds(ready: Playbook) -> None:
+    for now in (2.0, 4.0):
+        ready.at(now) << e.TimerFired("ping r") >> [*pings("h1", "h2"), e.SetTimer("ping r", now + 2)]
+        ready << got("h2", m.Pong("r")) >> []
+    ready.at(6.0) << e.TimerFired("ping r") >> [e.Fail("r", "host 'h1', which holds s, has been silent for 5 s")]
+    ready.at(8.0) << e.TimerFired("ping r") >> []
+
+
+def test_any_message_is_a_sign_of_life(ready: Playbook) -> None:
+    ready.at(4.0) << got("h1", m.Demand("another", "a", "b", 0)) >> []
+    ready << got("h2", m.Pong("r")) >> []
+    ready.at(8.0) << e.TimerFired("ping r") >> [*pings("h1", "h2"), e.SetTimer("ping r", 10.0)]
+
+
+def test_a_host_that_lost_the_run_ends_it(ready: Playbook) -> None:
+    ready << got("h9", m.Pong("r", False)) >> []
+    reason = "host 'h2', which holds o, no longer knows the run; was it restarted?"
+    ready << got("h2", m.Pong("r", False)) >> [e.Fail("r", reason)]
+
+
+def welcome(host: str, instance: str) -> m.Welcome:
+    return m.Welcome(host, f"tcp://{host}:1", f"tcp://{host}:2", (), instance)
+
+
+def test_a_host_that_was_restarted_before_it_heard_of_the_run_is_asked_again(
+    asked: Playbook, make_install: Make
+) -> None:
+    install = make_install()
+    now = tuple(msgspec.structs.replace(p, instance="again") if p.name == "h2" else p for p in install.peers)
+    renewed = msgspec.structs.replace(install, peers=now)
+    asked << got("h2", welcome("h2", "again")) >> [e.Send("r", "h2", renewed)]
+    asked << got("h2", welcome("h2", "again")) >> []  # it has been asked already
+    asked << got("h9", welcome("h9", "again")) >> []
+    asked << got("h2", m.Installed("r", "h2")) >> []
+    asked << got("h1", m.Installed("r", "h1")) >> [e.Ready("r")]
+
+
+def test_a_host_that_was_restarted_once_it_had_its_part_is_lost(ready: Playbook) -> None:
+    ready << got("h2", welcome("h2", "")) >> []
+    ready << got("h2", welcome("h2", "again")) >> [e.Fail("r", "host 'h2', which holds o, was restarted")]
+
+
+def test_not_knowing_the_run_is_no_failure_before_it_is_installed_or_once_it_is_removed(ready: Playbook) -> None:
+    ready << e.RunAbandoned("r") >> ANY
+    ready << got("h2", m.Pong("r", False)) >> []
+
+
+def test_a_lost_peer_ends_the_run_at_once(ready: Playbook) -> None:
+    ready << e.PeerLost("r", "h9") >> []
+    ready << e.PeerLost("r", "h2") >> [e.Fail("r", "host 'h2', which holds o, went away")]
+    ready << e.PeerLost("r", "h1") >> []
+
+
+def test_failing_code_ends_the_run_with_its_node_and_host(make_book: Book, make_install: Make) -> None:
+    client, host = make_book("client"), make_book("h2")
+    client << e.RunRequested(make_install()) >> ANY
+    host << got("client", make_install()) >> ANY
+    failed = m.Failed("r", "o", "ValueError at partition 3: no")
+    host << e.OperatorFailed("r", "o", "ValueError at partition 3: no") >> [e.Send("r", "client", failed)]
+    reason = "node 'o' on host 'h2': ValueError at partition 3: no"
+    client << got("h2", failed) >> [e.Fail("r", reason)]
+    client << got("h2", failed) >> []
+
+
+def test_failing_code_on_the_client_itself(make_book: Book, make_install: Make) -> None:
+    book = make_book("client")
+    book << e.RunRequested(make_install({"o": "client"})) >> ANY
+    book << e.OperatorFailed("r", "o", "no") >> [e.Fail("r", "node 'o' on host 'client': no")]
+
+
+def test_a_long_reason_is_cut_to_what_a_message_may_carry(make_book: Book, make_install: Make) -> None:
+    host = make_book("h2")
+    host << got("client", make_install()) >> ANY
+    host << e.OperatorFailed("r", "o", "é" * 10_000) >> ANY
+    (failed,) = host.sent("client")
+    assert m.decode_control(m.encode(failed)) == failed
+
+
+def test_remove_is_repeated_until_all_have_answered(ready: Playbook) -> None:
+    remove = m.Remove("r")
+    (
+        ready
+        << e.RunAbandoned("r")
+        >> [
+            e.CloseRun("r"),
+            e.Send("r", "h1", remove),
+            e.Send("r", "h2", remove),
+            e.SetTimer("remove r", 0.5),
+        ]
+    )
+    ready << e.RunAbandoned("r") >> []
+    ready << got("h1", m.Removed("r", "h1")) >> []
+    ready.at(0.5) << e.TimerFired("remove r") >> [e.Send("r", "h2", remove), e.SetTimer("remove r", 1.0)]
+    ready << e.TimerFired("ping r") >> []
+    ready << got("h2", m.Removed("r", "h2")) >> [e.Forgotten("r")]
+    ready << got("h2", m.Removed("r", "h2")) >> []
+    ready.at(1.0) << e.TimerFired("remove r") >> []
+
+
+def test_remove_is_given_up_after_some_tries(ready: Playbook) -> None:
+    ready << e.RunAbandoned("r") >> ANY
+    tries = 1
+    while e.Forgotten("r") not in ready.commands:
+        ready.at(ready.now + 0.5) << e.TimerFired("remove r") >> ANY
+        tries += len(ready.sent("h1"))
+    assert tries == REMOVE_TRIES
+
+
+def test_a_run_closed_while_it_is_being_installed_is_removed(asked: Playbook) -> None:
+    asked << e.RunAbandoned("r") >> ANY
+    assert asked.sent() == [m.Remove("r"), m.Remove("r")]
+    asked << got("h1", m.Installed("r", "h1")) >> []
+    asked << got("h2", m.Installed("r", "h2", "too late")) >> []
+    asked.at(0.5) << e.TimerFired("install r") >> []
+
+
+@pytest.fixture
+def spare(make_book: Book, make_install: Make) -> Playbook:
+    """A client whose run is ready, with h1 and h2, which hold nodes, and h3, which does not."""
+    install = make_install()
+    install = msgspec.structs.replace(install, peers=(*install.peers, m.Peer("h3", "tcp://h3:1", "tcp://h3:2")))
+    book = make_book("client", CONFIG)
+    book << e.RunRequested(install) >> ANY
+    assert len(book.sent("h3")) == 1
+    book << got("h1", m.Installed("r", "h1")) >> []
+    book << got("h2", m.Installed("r", "h2")) >> [e.Ready("r")]  # h3 is not waited for
+    return book
+
+
+def test_a_lost_host_that_holds_nothing_does_not_end_the_run(spare: Playbook) -> None:
+    spare << got("h3", m.Installed("r", "h3")) >> []
+    lost = m.Lost("r", "h3", ())
+    spare << got("h3", m.Pong("r", False)) >> [e.Send("r", "h1", lost), e.Send("r", "h2", lost)]
+    assert spare.recorded() == ["fault"]
+    assert spare.core.runs["r"].hosts == {"client", "h1", "h2"}
+    spare << e.PeerLost("r", "h3") >> []
+    spare.at(2.0) << e.TimerFired("ping r") >> ANY  # again: it may have been lost, and has no answer
+    assert spare.sent("h1") == [m.Ping("r"), lost]
+    assert spare.sent("h3") == []
+
+
+def test_a_host_that_cannot_take_part_and_holds_nothing_is_left_out(spare: Playbook) -> None:
+    spare << got("h3", m.Installed("r", "h3", "no disk")) >> ANY
+    assert spare.core.runs["r"].hosts == {"client", "h1", "h2"}
+    spare.at(0.5) << e.TimerFired("install r") >> []
+
+
+def test_what_was_on_a_lost_host_without_the_clients_knowledge_ends_the_run(spare: Playbook) -> None:
+    spare << e.PeerLost("r", "h3") >> ANY
+    commit = m.Located("r", (m.Location("o", "h3", 2),))
+    reason = "host 'h3', which holds o, went away"
+    spare << got("h2", commit) >> [e.Placed("r", "o", "h3"), e.Fail("r", reason)]
+    spare << got("h2", commit) >> []
+
+
+def test_hosts_tell_what_is_on_a_lost_host(make_book: Book, make_install: Make) -> None:
+    book = make_book("h1")
+    book << got("client", make_install()) >> ANY
+    book << got("h2", m.Located("r", (m.Location("o", "h3", 2),))) >> []
+    told = e.Send("r", "client", m.Located("r", (m.Location("o", "h3", 2),)))
+    for _ in range(2):
+        book << got("client", m.Lost("r", "h3", ())) >> [told]
+    book << got("h9", m.Lost("r", "h2", ())) >> []  # only the client's word counts
+    book << got("client", m.Lost("r", "h3", (m.Location("o", "h2", 3),))) >> []

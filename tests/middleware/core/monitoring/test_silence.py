@@ -1,0 +1,112 @@
+"""A way between two hosts that is dead though both hear the client: it is found out, and nothing else is."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+
+import pytest
+from adversary import CLIENT, SCRIPTED, SCRIPTED_PLACEMENT, Scripted
+from playbook import ANY, Playbook, got
+
+from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+Make = Callable[..., m.Install]
+Book = Callable[..., Playbook]
+
+CONFIG = CoreConfig(liveness_s=4.0, lease_s=6.0, ping_s=1.0)
+PING = e.Send("r", "h1", m.Ping(""))
+
+
+@pytest.fixture
+def waiting(make_book: Book, make_install: Make) -> Playbook:
+    """h2, whose operator waits for its input from h1; demands are repeated until 3.5 s."""
+    book = make_book("h2", CONFIG)
+    book << got(CLIENT, make_install()) >> ANY
+    book << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1)) >> ANY
+    for at_s in (0.5, 1.5, 3.5):
+        book.at(at_s) << e.TimerFired("retry") >> ANY
+        assert PING not in book.commands
+    return book
+
+
+def test_a_host_that_is_waited_for_in_vain_is_pinged_and_then_the_client_is_told(waiting: Playbook) -> None:
+    waiting.at(7.5) << e.TimerFired("retry") >> ANY
+    assert waiting.only(e.SetTimer)[0] == e.SetTimer("silence", 8.5)
+    assert PING in waiting.commands
+    for at_s in (8.5, 9.5, 10.5, 11.5, 12.5):
+        waiting.at(at_s) << e.TimerFired("silence") >> [PING, e.SetTimer("silence", at_s + 1.0)]
+    why = "host 'h1', which holds 's', has not answered it for 6 s; is a way cut?"
+    told = e.Send("r", CLIENT, m.Failed("r", "o", why))
+    for at_s in (13.5, 14.5):  # as long as it is so: a word of it may be lost
+        waiting.at(at_s) << e.TimerFired("silence") >> [PING, told, e.SetTimer("silence", at_s + 1.0)]
+
+
+def test_an_answer_is_the_end_of_it_and_other_words_are_not(waiting: Playbook) -> None:
+    """What comes from h1 shows nothing of the way to it."""
+    waiting.at(7.5) << e.TimerFired("retry") >> ANY
+    waiting << got("h1", m.Ping("")) >> [e.Send("", "h1", m.Pong("", True))]
+    waiting.at(8.5) << e.TimerFired("silence") >> [PING, e.SetTimer("silence", 9.5)]
+    waiting << got("h1", m.Pong("", True)) >> []
+    waiting.at(9.5) << e.TimerFired("silence") >> []
+    waiting.at(11.5) << e.TimerFired("retry") >> ANY
+    assert PING not in waiting.commands  # it has answered lately
+    waiting.at(19.5) << e.TimerFired("retry") >> ANY
+    assert PING in waiting.commands
+
+
+def test_nobody_is_pinged_any_more_when_nothing_is_waited_for_there(waiting: Playbook) -> None:
+    waiting.at(7.5) << e.TimerFired("retry") >> ANY
+    waiting << e.MessageReceived("h1", m.Partition("r", "s", "o", 0), b"", 0) >> ANY
+    waiting.at(8.5) << e.TimerFired("silence") >> []
+
+
+def test_a_run_that_is_over_is_waited_for_no_more(waiting: Playbook) -> None:
+    waiting.at(7.5) << e.TimerFired("retry") >> ANY
+    waiting << got(CLIENT, m.Remove("r")) >> ANY
+    waiting.at(8.5) << e.TimerFired("silence") >> []
+
+
+def test_a_host_whose_output_does_not_get_through_finds_it_out_as_well(make_book: Book, make_install: Make) -> None:
+    """Its consumer's demands may come by way of another host, which an operator has moved to."""
+    book = make_book("h1", CONFIG)
+    book << got(CLIENT, make_install()) >> ANY
+    book << got("h2", m.Demand("r", "s", "o", 0, 0, 1)) >> ANY
+    book << e.OperatorFinished("r", "s", 0, b"", 0) >> ANY
+    failed, ping = e.TransferFailed("h2", m.Partition("r", "s", "o", 0)), e.Send("r", "h2", m.Ping(""))
+    book.at(3.0) << failed >> []
+    book.at(5.0) << failed >> [e.SetTimer("silence", 6.0), ping]
+    book.at(11.0) << e.TimerFired("silence") >> ANY
+    why = "host 'h2', which holds 'o', has not answered it for 6 s; is a way cut?"
+    assert book.sent(CLIENT) == [m.Failed("r", "s", why)]
+
+
+WAYS = [(a, b) for a, b in itertools.permutations(("h1", "h3", "h5"), 2) if {a, b} != {"h1", "h5"}]
+
+
+@pytest.mark.parametrize(("source", "target"), WAYS)
+def test_a_run_ends_with_both_names_when_a_way_that_it_needs_is_cut_for_good(source: str, target: str) -> None:
+    world = Scripted(lambda world: len(world.delivered) == 5, lambda world: world.cut.add((source, target)), last_s=1e6)
+    world.run()
+    assert world.failed is not None
+    said = re.fullmatch(
+        r"node '\w+' on host '(h\d)': host '(h\d)', which holds '\w+', has not answered it for 6 s; is a way cut\?",
+        world.failed,
+    )
+    assert said is not None, world.failed
+    assert set(said.groups()) == {source, target}
+    assert world.now > SCRIPTED.liveness_s + SCRIPTED.lease_s
+
+
+@pytest.mark.parametrize(("source", "target"), [("h1", "h2"), ("h4", "h3"), ("h5", "h6"), ("h1", "h5")])
+def test_a_way_that_nobody_needs_may_be_dead(source: str, target: str) -> None:
+    world = Scripted(
+        lambda world: len(world.delivered) == 5, lambda world: world.cut.add((source, target)), last_s=30.0
+    )
+    world.run()
+    assert {SCRIPTED_PLACEMENT[name] for name in ("s1", "o", "r")} == {"h1", "h3", "h5"}
+    assert world.failed is None
+    assert world.delivered_s[-1] > 30.0

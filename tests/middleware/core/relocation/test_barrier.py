@@ -1,0 +1,401 @@
+"""The barrier: both tables, and what the client and the hosts say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from adversary import BEGINS_S, CLIENT, FREE, FREE_DATAFLOW, Scripted, another_tree, content, traced
+from playbook import ANY, Playbook, got
+
+from thalweg.middleware.core.flow.node import InvalidTransition
+from thalweg.middleware.core.relocation.proposal import CHANGE, MEMBER, Change, Membership, News, Part, Phase, Word
+from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+Make = Callable[..., m.Install]
+Book = Callable[..., Playbook]
+Scene = Callable[[], Scripted]
+
+# --- the tables -------------------------------------------------------------------------------------
+
+
+def at(part: Part, host: str, then: Callable[[Scripted], None] | None = None) -> Scripted:
+    """Operator ``o`` is proposed to go from h3 to h4 (see ``Scripted``); when a host is in this part, ``then``."""
+
+    def reached(world: Scripted) -> bool:
+        run = world.run_at(host)
+        return run is not None and (run.member.number, run.member.part) == (1, part)
+
+    return Scripted(reached, then).at(BEGINS_S, CLIENT, e.PlacementProposed("r", {"o": "h4"}, "a test"))
+
+
+def plain() -> Scripted:
+    return at(Part.SWITCHING, "h3")
+
+
+def unable() -> Scripted:
+    world = at(Part.PREPARING, "h4")
+    world.errors[e.OpenNode] = ("h4", "it cannot")
+    return world
+
+
+def silent() -> Scripted:
+    world = at(Part.PREPARING, "h4")
+    world.loses = lambda host, send: isinstance(send.message, m.Vote) and host == "h4"
+    return world
+
+
+def missed(world: Scripted) -> None:
+    world.kill("h4")
+    world.at(world.now, CLIENT, e.PeerLost("r", "h4"))
+
+
+def gone() -> Scripted:
+    return at(Part.PREPARING, "h4", missed)
+
+
+def called_off() -> Scripted:
+    return at(Part.PREPARING, "h4", lambda world: world.tell("h4", CLIENT, m.Abort("r", 1)))
+
+
+def reshaped(then: Callable[[Scripted], None] | None = None) -> Scripted:
+    """Operator ``n`` on h4 is to take the place of two others; h6 holds nothing, and hears of it by the commit."""
+    world = Scripted(lambda world: bool(world.reshaped), then, dataflow=FREE_DATAFLOW)
+    wish = e.PlacementProposed("r", {"n": "h4"}, "a test", another_tree(), (FREE,))
+    return world.at(BEGINS_S, CLIENT, wish)
+
+
+CHANGE_SCENES: dict[tuple[Phase, News], tuple[Scene, str]] = {
+    (Phase.PROPOSED, News.AGREED): (plain, ""),
+    (Phase.PROPOSED, News.REFUSED): (unable, "host 'h4': 'o' cannot run there: it cannot"),
+    (Phase.PROPOSED, News.EXPIRED): (silent, "no vote of h4 in 2 s"),
+    (Phase.PROPOSED, News.LOST): (gone, "host 'h4' went away"),
+    (Phase.COMMITTED, News.DONE): (plain, ""),
+    (Phase.COMMITTED, News.DRAINED): (reshaped, ""),
+    (Phase.RETIRING, News.DONE): (reshaped, ""),
+    (Phase.ABORTED, News.DONE): (unable, "host 'h4': 'o' cannot run there: it cannot"),
+}
+
+MEMBER_SCENES: dict[tuple[Part, Word], Scene] = {
+    (Part.FREE, Word.PROPOSED): plain,
+    (Part.FREE, Word.COMMITTED): plain,  # h6 holds nothing: nobody passes the proposal on to it
+    (Part.PREPARING, Word.READY): plain,
+    (Part.PREPARING, Word.UNABLE): unable,
+    (Part.PREPARING, Word.ABORTED): called_off,
+    (Part.VOTED, Word.COMMITTED): plain,
+    (Part.VOTED, Word.ABORTED): unable,
+    (Part.SWITCHING, Word.SETTLED): plain,
+    (Part.FREE, Word.RESHAPED): reshaped,
+    (Part.VOTED, Word.RESHAPED): reshaped,
+    (Part.BOTH, Word.RETIRED): reshaped,
+}
+
+
+@pytest.mark.parametrize("entry", CHANGE, ids=lambda entry: f"{entry[0]}-{entry[1]}")
+def test_every_turn_of_a_proposal_is_taken_by_its_scene(entry: tuple[Phase, News]) -> None:
+    assert entry in CHANGE_SCENES, "a transition nobody tests; add a scene that uses it"
+    scene, why = CHANGE_SCENES[entry]
+    with traced(Change, "phase") as used:
+        world = scene()
+        world.run()
+    assert entry in used
+    assert world.failed is None
+    assert world.delivered == [content(world.dataflow, "t", i)[3] for i in range(len(world.delivered))]
+    if scene is reshaped:
+        (row,) = world.reshaped
+        assert (row["number"], row["outcome"], row["why"], row["reason"]) == (1, "reshaped", "", "a test")
+        return
+    (proposal,) = world.proposals
+    assert proposal == {
+        "number": 1,
+        "moves": [["o", "h3", "h4"]],
+        "outcome": "aborted" if why else "committed",
+        "why": why,
+        "reason": "a test",
+    }
+
+
+@pytest.mark.parametrize("entry", MEMBER, ids=lambda entry: f"{entry[0]}-{entry[1]}")
+def test_every_turn_of_a_member_is_taken_by_its_scene(entry: tuple[Part, Word]) -> None:
+    assert entry in MEMBER_SCENES, "a transition nobody tests; add a scene that uses it"
+    with traced(Membership, "part") as used:
+        world = MEMBER_SCENES[entry]()
+        world.run()
+    assert entry in used
+    assert world.failed is None
+    assert world.delivered == [content(world.dataflow, "t", i)[3] for i in range(len(world.delivered))]
+
+
+@pytest.mark.parametrize(("phase", "news"), [(a, b) for a in Phase for b in News if (a, b) not in CHANGE])
+def test_a_proposal_takes_no_other_turn(phase: Phase, news: News) -> None:
+    change = Change(3, (), set(), "a test", 0.0)
+    change.phase = phase
+    with pytest.raises(InvalidTransition, match=f"^proposal 3, {phase}: {news}$"):
+        change.move(news)
+    assert change.phase is phase
+
+
+@pytest.mark.parametrize(("part", "word"), [(a, b) for a in Part for b in Word if (a, b) not in MEMBER])
+def test_a_member_takes_no_other_turn(part: Part, word: Word) -> None:
+    member = Membership()
+    member.part = part
+    with pytest.raises(InvalidTransition, match=f"^proposal 0, {part}: {word}$"):
+        member.move(word)
+    assert member.part is part
+
+
+# --- conversations ----------------------------------------------------------------------------------
+
+MOVE = m.Move("o", "h2", "h3", 1)
+PROPOSE = m.Propose("r", 1, (MOVE,))
+COMMIT = m.Commit("r", 1, 4, (MOVE,), "a test")
+ABORT = m.Abort("r", 1)
+
+
+def vote(host: str, iteration: int = -1, error: str = "") -> m.Vote:
+    return m.Vote("r", 1, host, iteration, error)
+
+
+@pytest.fixture
+def install(make_install: Make) -> m.Install:
+    """``s`` on h1 -> ``o`` on h2 -> ``t`` on the client; h3 holds nothing."""
+    plain = make_install()
+    return msgspec.structs.replace(plain, peers=(*plain.peers, m.Peer("h3", "tcp://h3:1", "tcp://h3:2")))
+
+
+@pytest.fixture
+def host(make_book: Book, install: m.Install) -> Callable[[str], Playbook]:
+    def make(name: str) -> Playbook:
+        book = make_book(name, CoreConfig(barrier_s=2.0))
+        book << got(CLIENT, install) >> ANY
+        return book
+
+    return make
+
+
+@pytest.fixture
+def client(make_book: Book, install: m.Install) -> Playbook:
+    """The client, which has proposed that ``o`` goes from h2 to h3."""
+    book = make_book(CLIENT, CoreConfig(barrier_s=2.0))
+    book << e.RunRequested(install) >> ANY
+    book.at(1.0) << e.PlacementProposed("r", {"o": "h3", "s": "h1"}, "a test") >> ANY
+    assert {(each.to, each.message) for each in book.only(e.Send)} == {(name, PROPOSE) for name in ("h1", "h2", "h3")}
+    assert book.only(e.SetTimer) == [e.SetTimer("barrier r", 1.5)]
+    return book
+
+
+def test_the_client_takes_the_last_iteration_of_all_and_waits_for_everyone(client: Playbook) -> None:
+    client << got("h2", vote("h2")) >> []
+    client << got("h1", vote("h1", 4)) >> []
+    client << got("h1", vote("h1", 4)) >> []  # repeated
+    client << got("h3", vote("h3")) >> ANY
+    assert {(each.to, each.message) for each in client.only(e.Send)} == {(h, COMMIT) for h in ("h1", "h2", "h3")}
+    client.at(1.5) << e.TimerFired("barrier r") >> ANY
+    assert {each.to for each in client.only(e.Send)} == {"h1", "h2", "h3"}
+    client << got("h1", m.Done("r", 1, "h1")) >> []
+    client << got("h3", m.Done("r", 1, "h3")) >> []
+    client << got("h2", m.Done("r", 1, "h2", (m.Location("o", "h3", 2),))) >> [e.Placed("r", "o", "h3")]
+    assert client.recorded() == ["proposal"]
+    client.at(2.0) << e.TimerFired("barrier r") >> []
+
+
+def test_one_vote_against_it_is_the_end(client: Playbook) -> None:
+    client << got("h3", vote("h3", error="no room")) >> ANY
+    assert set(client.sent()) == {ABORT}
+    client << got("h1", vote("h1", 4)) >> [e.Send("r", "h1", ABORT)]  # it has not heard
+    for name in ("h1", "h2", "h3"):
+        client << got(name, m.Done("r", 1, name)) >> ANY
+    assert client.recorded() == ["proposal"]
+    client << got("h1", vote("h1", 4)) >> [e.Send("r", "h1", ABORT)]  # long over
+    client << got("h1", m.Done("r", 1, "h1")) >> []
+
+
+def test_a_vote_that_does_not_come_in_time_is_the_end(client: Playbook) -> None:
+    client << got("h1", vote("h1", 4)) >> []
+    client.at(1.5) << e.TimerFired("barrier r") >> ANY
+    assert {(each.to, each.message) for each in client.only(e.Send)} == {("h2", PROPOSE), ("h3", PROPOSE)}
+    client.at(3.0) << e.TimerFired("barrier r") >> ANY
+    assert set(client.sent()) == {ABORT}
+
+
+def test_a_later_proposal_waits_and_takes_the_place_of_another_that_waits(client: Playbook) -> None:
+    client << e.PlacementProposed("r", {"o": "client"}, "second") >> []
+    client << e.PlacementProposed("r", {"o": "h1"}, "third") >> ANY
+    (superseded,) = (each.fields["detail"] for each in client.only(e.Record))
+    assert (superseded["outcome"], superseded["reason"]) == ("superseded", "second")
+    client << got("h3", vote("h3", error="no room")) >> ANY
+    for name in ("h1", "h2", "h3"):
+        client << got(name, m.Done("r", 1, name)) >> ANY
+    assert set(client.sent()) == {m.Propose("r", 2, (m.Move("o", "h2", "h1", 1),))}
+
+
+def test_what_would_move_nothing_is_not_proposed(client: Playbook) -> None:
+    client << e.PlacementProposed("r", {"o": "h2"}, "as it is") >> []
+    client << got("h3", vote("h3", error="no room")) >> ANY
+    for name in ("h1", "h2", "h3"):
+        client << got(name, m.Done("r", 1, name)) >> ANY
+    assert client.sent() == []
+
+
+def test_a_source_suspends_votes_and_resumes_with_the_commit(host: Callable[[str], Playbook]) -> None:
+    book = host("h1")
+    book << got("h2", m.Demand("r", "s", "o", 0, 0, 1)) >> [e.RunOperator("r", "s", 0)]
+    output = e.Send("r", "h2", m.Partition("r", "s", "o", 0), b"s0", 2, bulk=True)
+    book << e.OperatorFinished("r", "s", 0, b"s0", 2) >> [output, e.RunOperator("r", "s", 1)]
+    book << got(CLIENT, PROPOSE) >> [e.Send("r", CLIENT, vote("h1", 0))]
+    book << got("h2", PROPOSE) >> [e.Send("r", CLIENT, vote("h1", 0))]  # again: the first may have been lost
+    book << e.OperatorFinished("r", "s", 1, b"s1", 2) >> []
+    book << got("h2", m.Demand("r", "s", "o", 1, 0, 1)) >> []  # suspended
+    commit = m.Commit("r", 1, 0, (MOVE,))
+    book << got(CLIENT, commit) >> ANY
+    (part,) = book.sent("h3")  # the first after the change-over, to the new place, with the word that it is that
+    assert (part.index, part.commit) == (1, commit)
+    assert book.sent(CLIENT) == [m.Done("r", 1, "h1")]
+    book << got(CLIENT, commit) >> [e.Send("r", CLIENT, m.Done("r", 1, "h1"))]
+    book << got(CLIENT, ABORT) >> [e.Send("r", CLIENT, m.Done("r", 1, "h1"))]
+    book << got("h2", PROPOSE) >> []
+
+
+def test_an_aborted_proposal_leaves_everything_as_it_was(host: Callable[[str], Playbook], install: m.Install) -> None:
+    source, target = host("h1"), host("h3")
+    source << got("h2", m.Demand("r", "s", "o", 0, 0, 1)) >> ANY
+    source << got(CLIENT, PROPOSE) >> ANY
+    source << e.OperatorFinished("r", "s", 0, b"s0", 2) >> []
+    source << got(CLIENT, ABORT) >> ANY
+    assert [type(message) for message in source.sent("h2")] == [m.Partition]
+    opened = e.OpenNode("r", install.dataflow.by_name["o"])
+    target << got(CLIENT, PROPOSE) >> [e.SetTimer("move r", 8.0), opened]  # no vote before it has it
+    target << e.NodeOpened("r", "o") >> [e.Send("r", CLIENT, vote("h3"))]
+    target << got(CLIENT, ABORT) >> [e.CloseNode("r", "o"), e.Send("r", CLIENT, m.Done("r", 1, "h3"))]
+    target << got("h2", PROPOSE) >> []  # late
+    target << got(CLIENT, COMMIT) >> [e.Send("r", CLIENT, m.Done("r", 1, "h3"))]  # cannot be, and changes nothing
+    assert target.core.runs["r"].switch is None
+
+
+def test_the_operator_leaves_after_the_change_over_iteration(host: Callable[[str], Playbook]) -> None:
+    book = host("h2")
+    book << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1)) >> ANY
+    book << got(CLIENT, PROPOSE) >> ANY
+    assert {(each.to, each.message) for each in book.only(e.Send)} == {(CLIENT, vote("h2")), ("h1", PROPOSE)}
+    book << got(CLIENT, m.Commit("r", 1, 0, (MOVE,), "a test")) >> []
+    book << got("h1", m.Partition("r", "s", "o", 0), b"s0", 2) >> [e.RunOperator("r", "o", 0, (b"s0",))]
+    book << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
+    assert book.only(e.TakeState) == [e.TakeState("r", "o", 1)]
+    assert book.sent("h1") == []  # its next inputs are not demanded here
+    book << e.StateTaken("r", "o", 1, b"one", "sha") >> ANY
+    book << got("h3", m.Restored("r", "o", 1)) >> ANY
+    book << got("h3", m.Resumed("r", "o", 1)) >> ANY
+    assert m.Done("r", 1, "h2", (m.Location("o", "h3", 2),)) in book.sent(CLIENT)
+
+
+def test_a_host_that_has_not_heard_the_commit_sends_nobody_away_who_has(host: Callable[[str], Playbook]) -> None:
+    """A Withdraw now could arrive when the operator's state is there, and the operator would be nowhere."""
+    book = host("h2")
+    book << got(CLIENT, PROPOSE) >> ANY
+    book << got("h3", m.Accept("r", "o", 1)) >> []
+    book << got(CLIENT, ABORT) >> ANY
+    book << got("h3", m.Accept("r", "o", 1)) >> []  # it is told of the end by the client
+
+
+def test_inputs_for_the_operator_may_be_there_before_it(host: Callable[[str], Playbook]) -> None:
+    book = host("h3")
+    book << got(CLIENT, PROPOSE) >> ANY
+    book << e.NodeOpened("r", "o") >> ANY
+    commit = m.Commit("r", 1, 0, (MOVE,))
+    part = m.Partition("r", "s", "o", 1, commit=commit)
+    book << got("h1", part, b"s1", 2) >> [e.Send("r", CLIENT, m.Done("r", 1, "h3"))]  # its commit is the first it hears
+    book << got("h2", m.State("r", "o", 1, 1, 0, 1, 3, "sha", "h2", b"one")) >> ANY
+    book << e.StateRestored("r", "o", 1) >> ANY
+    book << got("h2", m.Located("r", (m.Location("o", "h3", 2),))) >> ANY
+    assert book.only(e.RunOperator) == [e.RunOperator("r", "o", 1, (b"s1",))]
+
+
+def test_inputs_that_the_operator_does_not_have_are_not_kept_for_it(host: Callable[[str], Playbook]) -> None:
+    book = host("h3")
+    book << got(CLIENT, PROPOSE) >> ANY
+    book << e.NodeOpened("r", "o") >> ANY
+    book << got(CLIENT, m.Commit("r", 1, 0, (MOVE,))) >> ANY
+    for producer in ("t", "o", "stranger"):
+        book << got("h1", m.Partition("r", producer, "o", 1), b"x", 1) >> ANY
+    book << got("h1", m.Partition("r", "s", "o", 2), b"s2", 2) >> ANY  # not what it begins with
+    assert book.core.runs["r"].guests["o"].early == {}
+    book << got("h1", m.Partition("r", "s", "o", 1), b"s1", 2) >> []
+    assert set(book.core.runs["r"].guests["o"].early) == {"s"}
+
+
+def test_a_proposal_that_another_host_passes_on_is_the_next_or_none(host: Callable[[str], Playbook]) -> None:
+    book = host("h1")
+    member = book.core.runs["r"].member
+    for number in (2, 99):
+        book << got("h2", m.Propose("r", number, (MOVE,))) >> []
+    assert (member.number, member.part) == (0, Part.FREE)
+    book << got("h2", PROPOSE) >> [e.Send("r", CLIENT, vote("h1"))]
+    book << got(CLIENT, ABORT) >> ANY
+    second = m.Propose("r", 3, (MOVE,))
+    book << got("h2", second) >> []
+    book << got(CLIENT, second) >> [e.Send("r", CLIENT, m.Vote("r", 3, "h1", -1))]  # the client may have made one more
+
+
+def test_a_proposal_with_a_number_of_its_own_does_not_make_hosts_deaf_for_the_clients() -> None:
+    world = Scripted(lambda world: bool(world.proposals))
+    world.at(BEGINS_S - 0.2, "h1", e.MessageReceived("h6", m.Propose("r", 99, ())))
+    world.at(BEGINS_S, CLIENT, e.PlacementProposed("r", {"o": "h4"}, "a test"))
+    world.run()
+    assert [each["outcome"] for each in world.proposals] == ["committed"]
+    assert world.on("o") == {"h4"}
+
+
+def test_a_run_that_ends_in_the_middle_of_a_proposal_leaves_its_row(client: Playbook) -> None:
+    client.at(1.25) << e.RunAbandoned("r") >> ANY
+    (row,) = [each.fields for each in client.only(e.Record) if each.kind == "proposal"]
+    assert row == {
+        "index": None,
+        "duration_s": 0.25,
+        "detail": {
+            "number": 1,
+            "moves": [["o", "h2", "h3"]],
+            "outcome": "aborted",
+            "why": "the run ended before",
+            "reason": "a test",
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("votes", "index", "outcome", "why"),
+    [
+        ([vote("h1", 4), vote("h2"), vote("h3")], 4, "committed", ""),
+        ([vote("h3", error="no room")], None, "aborted", "host 'h3': no room"),
+    ],
+    ids=["committed", "aborted"],
+)
+def test_a_run_that_ends_before_all_are_done_leaves_the_row_of_what_was_decided(
+    client: Playbook, votes: list[m.Vote], index: int | None, outcome: str, why: str
+) -> None:
+    for each in votes:
+        client << got(each.host, each) >> ANY
+    client.at(1.25) << e.RunAbandoned("r") >> ANY
+    (row,) = [each.fields for each in client.only(e.Record) if each.kind == "proposal"]
+    assert (row["index"], row["detail"]["outcome"], row["detail"]["why"]) == (index, outcome, why)
+
+
+@pytest.mark.parametrize("sender", ["h2", "h9"])
+def test_only_the_client_has_the_last_word(host: Callable[[str], Playbook], sender: str) -> None:
+    book = host("h1")
+    book << got(CLIENT, PROPOSE) >> ANY
+    book << got(sender, ABORT) >> []
+    book << got(sender, COMMIT) >> []
+    book << got(CLIENT, m.Commit("old", 1, 4, (MOVE,))) >> []
+    book << got("h9", m.Propose("r", 9, (MOVE,))) >> []  # of no part in the run
+    assert book.core.runs["r"].member.part is Part.VOTED
+
+
+def test_a_proposal_from_before_a_move_is_voted_down(host: Callable[[str], Playbook]) -> None:
+    book = host("h1")
+    book << got("h2", m.Located("r", (m.Location("o", "h3", 2),))) >> []
+    book << got(CLIENT, PROPOSE) >> ANY
+    assert book.sent(CLIENT) == [vote("h1", -1, "'o' has moved to host 'h3' meanwhile")]
+    assert not book.core.runs["r"].nodes["s"].suspended

@@ -1,0 +1,349 @@
+"""What decides on moves at the client: planning beside the flow, and the random mover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from adversary import CLIENT
+from playbook import ANY, Playbook, got
+
+from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.network.view import LinkEstimate
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, RandomMoves
+
+Make = Callable[..., m.Install]
+Book = Callable[..., Playbook]
+CONFIG = CoreConfig(retry_s=0.5, probe_s=4.0)
+NOW = {"s": "h1", "o": "h2", "t": CLIENT}
+
+
+def measured(source: str, target: str, rate_bps: int, count: int = 1) -> m.ProbeResult:
+    return m.ProbeResult("r", m.Estimate(source, target, rate_bps, 0, count, 0))
+
+
+def plans(book: Playbook) -> list[dict[str, Any]]:
+    return [each.fields["detail"] for each in book.only(e.Record) if each.kind == "plan"]
+
+
+@pytest.fixture
+def install(make_install: Make) -> m.Install:
+    """``s`` on h1 -> ``o`` on h2 -> ``t`` on the client; h3 holds nothing."""
+    plain = make_install()
+    return msgspec.structs.replace(plain, peers=(*plain.peers, m.Peer("h3", "tcp://h3:1", "tcp://h3:2")))
+
+
+@pytest.fixture
+def client(make_book: Book, install: m.Install) -> Callable[[Adaptation], Playbook]:
+    """A client whose run is ready."""
+
+    def make(adaptation: Adaptation) -> Playbook:
+        book = make_book(CLIENT, CONFIG)
+        book << e.RunRequested(install, adaptation) >> ANY
+        book << got("h1", m.Installed("r", "h1")) >> []
+        book << got("h2", m.Installed("r", "h2")) >> ANY
+        return book
+
+    return make
+
+
+def delivered(book: Playbook, index: int) -> None:
+    """The application gets one more partition."""
+    book << e.NextRequested("r") >> ANY
+    book << got("h2", m.Partition("r", "o", "t", index), b"x", 1) >> ANY
+
+
+def flowing(book: Playbook, until_s: float, apart_s: float = 0.1) -> Playbook:
+    """The application has got a partition every ``apart_s`` seconds until then, and waits for none."""
+    for index in range(10):
+        book.at(until_s - (9 - index) * apart_s)
+        delivered(book, index)
+    return book
+
+
+# --- global -----------------------------------------------------------------------------------------
+
+
+def test_the_client_plans_once_a_period_and_proposes_what_came_out(client: Callable[[Adaptation], Playbook]) -> None:
+    book = client(GlobalMoves(period_s=60.0))
+    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 60.0)]
+    book.at(60.0) << e.TimerFired("plan r") >> [e.Plan("r", NOW, {}, {})]
+    planned = e.Planned("r", {**NOW, "o": "h3"}, detail={"predicted_s": 1.0})
+    book.at(61.0) << planned >> ANY
+    assert {type(message) for message in book.sent()} == {m.Propose}
+    assert e.SetTimer("plan r", 120.0) in book.commands  # a period after the last began
+    (plan,) = plans(book)
+    assert (plan["decision"], plan["predicted_s"], plan["probed"]) == ("propose", 1.0, 0)
+    # while the proposal is under way it does not plan, and as soon as it is over it does
+    book.at(120.0) << e.TimerFired("plan r") >> []
+    hosts = sorted(book.core.runs["r"].hosts - {CLIENT})
+    for host in hosts:
+        book << got(host, m.Vote("r", 1, host, -1, "it cannot")) >> ANY
+    for host in hosts[:-1]:
+        book << got(host, m.Done("r", 1, host)) >> ANY
+        assert book.only(e.Plan) == []
+    book << got(hosts[-1], m.Done("r", 1, hosts[-1])) >> ANY
+    assert book.only(e.Plan) == [e.Plan("r", NOW, {}, {})]
+
+
+@pytest.mark.parametrize(
+    "planned",
+    [
+        e.Planned("r", NOW),
+        e.Planned("r", {**NOW, "o": "h3"}, worth=False),
+        e.Planned("r", None),
+        e.Planned("r", {"stranger": "h3"}),
+    ],
+    ids=["as it is", "not worth it", "no placement", "an unknown node"],
+)
+def test_a_plan_that_changes_nothing_is_recorded_and_not_proposed(
+    client: Callable[[Adaptation], Playbook], planned: e.Planned
+) -> None:
+    book = client(GlobalMoves(period_s=60.0))
+    book.at(60.0) << e.TimerFired("plan r") >> ANY
+    book << planned >> [e.SetTimer("plan r", 120.0)]
+    book << planned >> []  # an answer nobody waits for
+
+
+def test_links_that_the_planner_needs_are_probed_and_it_is_asked_again(
+    client: Callable[[Adaptation], Playbook],
+) -> None:
+    book = flowing(client(GlobalMoves(period_s=60.0)), 60.0)
+    book << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
+    (request,) = book.sent("h1")
+    assert [target.name for target in request.targets] == ["h2", "h3"]
+    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 64.0)]
+    book.at(62.0) << got("h1", measured("h1", "h2", 1000)) >> ANY
+    assert book.only(e.Plan) == []
+    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 66.0)]  # as long as there is news, the others may follow
+    book << got("h1", measured("h1", "h3", 2000)) >> ANY
+    (plan,) = book.only(e.Plan)
+    assert {link: each.rate_bps for link, each in plan.view.items()} == {("h1", "h2"): 1000.0, ("h1", "h3"): 2000.0}
+    book << e.Planned("r", NOW) >> ANY
+    (record,) = plans(book)
+    assert (record["probed"], record["rounds"], record["links"]["h1>h3"]) == (2, 1, [2000.0, 1, 0.0, 0.0])
+
+
+def test_a_link_that_nobody_can_measure_in_time_is_taken_for_slow(client: Callable[[Adaptation], Playbook]) -> None:
+    book = flowing(client(GlobalMoves(period_s=60.0)), 60.0)
+    book << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
+    book.at(62.0) << got("h1", measured("h1", "h2", 1000)) >> ANY
+    book.at(66.0) << e.TimerFired("plan r") >> ANY  # the request may have been lost
+    assert [(each.to, [peer.name for peer in each.message.targets]) for each in book.only(e.Send)] == [("h1", ["h3"])]
+    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 70.0)]
+    known = LinkEstimate(1000.0, count=1, measured_at_s=62.0)
+    slow = LinkEstimate(m.PROBE_BYTES * 8 / 10.0, count=0)  # waited for since 60 s
+    plan = e.Plan("r", NOW, {("h1", "h2"): known, ("h1", "h3"): slow}, {})
+    book.at(70.0) << e.TimerFired("plan r") >> [plan]
+    book << e.Planned("r", NOW) >> [e.SetTimer("plan r", 120.0)]
+
+
+@pytest.mark.parametrize(("probe_s", "period_s", "patience_s"), [(4.0, 10.0, 2.5), (4.0, 600.0, 4.0)])
+def test_links_are_waited_for_a_share_of_the_period_or_as_long_as_the_host_is_told_to(
+    client: Callable[[Adaptation], Playbook], probe_s: float, period_s: float, patience_s: float
+) -> None:
+    assert probe_s == CONFIG.probe_s
+    book = flowing(client(GlobalMoves(period_s)), period_s)
+    book << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", needs=frozenset({("h1", "h2")})) >> ANY
+    assert book.only(e.SetTimer) == [e.SetTimer("plan r", period_s + patience_s)]
+
+
+@pytest.mark.parametrize(
+    ("options", "apart_s", "patience_s"),
+    [
+        (GlobalMoves(600.0), 20.0, 40.0),
+        (GlobalMoves(600.0), 500.0, 300.0),  # asked twice, that is the period
+        (GlobalMoves(60.0, horizon_s=300.0), 50.0, 100.0),
+        (GlobalMoves(60.0, horizon_s=300.0), 500.0, 150.0),
+    ],
+)
+def test_where_partitions_take_long_a_probe_may_have_to_wait_for_them(
+    client: Callable[[Adaptation], Playbook], options: GlobalMoves, apart_s: float, patience_s: float
+) -> None:
+    book = flowing(client(options), 6000.0, apart_s)
+    book << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", needs=frozenset({("h1", "h2")})) >> ANY
+    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 6000.0 + patience_s)]
+
+
+def test_where_nothing_has_come_yet_links_are_waited_for_the_longer_the_longer_that_lasts(
+    client: Callable[[Adaptation], Playbook],
+) -> None:
+    book = client(GlobalMoves(60.0, horizon_s=300.0))
+    book.at(60.0) << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", needs=frozenset({("h1", "h2")})) >> ANY
+    assert book.only(e.SetTimer) == [e.SetTimer("plan r", 180.0)]
+
+
+def test_what_was_asked_for_in_vain_is_slow_for_a_horizon_or_until_it_is_measured_and_is_no_sample(
+    client: Callable[[Adaptation], Playbook],
+) -> None:
+    book = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 60.0)
+    asked = frozenset({("h1", "h2"), ("h1", "h3")})
+    book << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", needs=asked) >> ANY
+    for now in (64.0, 68.0):
+        book.at(now) << e.TimerFired("plan r") >> ANY
+    slow_bps = m.PROBE_BYTES * 8 / 8.0  # waited for since 60 s
+
+    def told() -> dict[tuple[str, str], float]:
+        (plan,) = book.only(e.Plan)
+        assert plan.past is not None and not asked & plan.past.samples.keys() - {("h1", "h2")}
+        return {link: each.rate_bps for link, each in plan.view.items()}
+
+    assert told() == dict.fromkeys(asked, slow_bps)
+    book << e.Planned("r", NOW) >> ANY
+    book.at(120.0) << e.TimerFired("plan r") >> ANY
+    assert told() == dict.fromkeys(asked, slow_bps)
+    book << e.Planned("r", NOW) >> ANY
+    book.at(130.0) << got("h1", measured("h1", "h2", 1000)) >> ANY  # it had to wait
+    book.at(180.0) << e.TimerFired("plan r") >> ANY
+    assert told() == {("h1", "h3"): slow_bps}
+    book << e.Planned("r", NOW) >> ANY
+    book.at(369.0) << e.TimerFired("plan r") >> ANY
+    assert told() == {}
+
+
+def test_a_host_that_was_lost_is_neither_probed_nor_moved_to(client: Callable[[Adaptation], Playbook]) -> None:
+    book = client(GlobalMoves(period_s=60.0))
+    book << e.PeerLost("r", "h3") >> ANY
+    book.at(60.0) << e.TimerFired("plan r") >> ANY
+    unusable = {("h1", "h3"): LinkEstimate(0.0, count=0)}
+    book << e.Planned("r", needs=frozenset({("h1", "h3")})) >> [e.Plan("r", NOW, unusable, {})]
+    book << e.Planned("r", needs=frozenset({("h3", "client"), ("h1", "h2")})) >> ANY
+    (request,) = [message for message in book.sent() if isinstance(message, m.ProbeRequest)]
+    assert [target.name for target in request.targets] == ["h2"]
+    book << got("h1", measured("h1", "h2", 1000)) >> ANY
+    (plan,) = book.only(e.Plan)
+    assert {link: each.rate_bps for link, each in plan.view.items()} == {
+        ("h1", "h3"): 0.0,
+        ("h3", "client"): 0.0,
+        ("h1", "h2"): 1000.0,
+    }
+    book << e.Planned("r", {**NOW, "o": "h3"}) >> [e.SetTimer("plan r", 120.0)]
+    assert book.core.runs["r"].proposer.change is None
+    assert [each["decision"] for each in plans(book)] == ["stay"]
+
+
+@pytest.mark.parametrize("news", [False, True], ids=["the answer comes late", "somebody else has told"])
+def test_a_link_that_was_measured_while_it_was_waited_for_is_not_slow(
+    client: Callable[[Adaptation], Playbook], news: bool
+) -> None:
+    book = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 60.0)
+    book << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", needs=frozenset({("h1", "h2")})) >> ANY
+    if news:
+        book.core.monitor.heard([m.Estimate("h1", "h2", 1000, 0, 1, 0)], 62.0, "h2")
+    for now in (64.0, 68.0):
+        book.at(now) << e.TimerFired("plan r") >> ANY
+    (plan,) = book.only(e.Plan)
+    assert (plan.view == {}) is news
+    book << e.Planned("r", NOW) >> ANY
+    if not news:
+        late = m.Estimate("h1", "h2", 1000, 0, 1, 1500)  # of 67.5 s
+        book.at(69.0) << got("h1", m.ProbeResult("r", late)) >> ANY
+    book.at(120.0) << e.TimerFired("plan r") >> ANY
+    (plan,) = book.only(e.Plan)
+    assert plan.view == {}
+    assert plan.past is not None and ("h1", "h2") in plan.past.samples
+
+
+def test_the_links_of_a_host_that_is_lost_are_waited_for_no_longer(client: Callable[[Adaptation], Playbook]) -> None:
+    book = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 6000.0, 50.0)
+    book << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", needs=frozenset({("h1", "h2"), ("h1", "h3")})) >> ANY
+    book.at(6001.0) << e.PeerLost("r", "h3") >> ANY
+    assert book.only(e.Plan) == []  # the other one may still be measured
+    book.at(6002.0) << got("h1", measured("h1", "h2", 1000)) >> ANY
+    (plan,) = book.only(e.Plan)
+    assert plan.view["h1", "h3"].rate_bps == 0.0
+    book << e.Planned("r", needs=frozenset({("h2", "client")})) >> ANY
+    book << e.PeerLost("r", "h2") >> ANY  # which holds o
+    assert book.only(e.Plan) == []
+    again = flowing(client(GlobalMoves(60.0, horizon_s=300.0)), 6000.0, 50.0)
+    again << e.TimerFired("plan r") >> ANY
+    again << e.Planned("r", needs=frozenset({("h1", "h3")})) >> ANY
+    again.at(6001.0) << e.PeerLost("r", "h3") >> ANY
+    (plan,) = again.only(e.Plan)
+    assert plan.view["h1", "h3"].rate_bps == 0.0
+
+
+def test_a_run_that_is_over_plans_no_more(client: Callable[[Adaptation], Playbook]) -> None:
+    book = client(GlobalMoves(period_s=60.0))
+    book.at(60.0) << e.TimerFired("plan r") >> ANY
+    book << e.RunAbandoned("r") >> ANY
+    book << e.Planned("r", {**NOW, "o": "h3"}) >> []
+    book << e.TimerFired("plan r") >> []
+
+
+# --- at random --------------------------------------------------------------------------------------
+
+
+def test_the_random_mover_takes_both_protocols_in_turn(client: Callable[[Adaptation], Playbook]) -> None:
+    book = client(RandomMoves(moves=2, seed=4))  # whose first target is h1
+    delivered(book, 0)
+    (propose, *_) = {message for message in book.sent() if isinstance(message, m.Propose)}
+    (move,) = propose.moves
+    assert (move.node, move.source) == ("o", "h2")
+    assert move.target == "h1"
+    delivered(book, 1)
+    assert book.sent() == []  # there is only one operator, and it is on its way
+    moved = m.Location("o", move.target, 2)
+    book << got("h2", m.Relocated("r", "o", True, moved)) >> [e.Placed("r", "o", move.target)]
+    book << e.NextRequested("r") >> ANY
+    book << got(move.target, m.Partition("r", "o", "t", 2), b"x", 1) >> ANY
+    orders = [each for each in book.only(e.Send) if isinstance(each.message, m.Relocate)]
+    assert [(each.to, each.message.version) for each in orders] == [("h1", 2)]
+    again = m.Location("o", "h2", 3)
+    book << got(move.target, m.Relocated("r", "o", True, again)) >> ANY
+    delivered(book, 3)
+    assert book.sent() == []  # two moves were asked for
+
+
+def test_the_same_seed_moves_the_same(client: Callable[[Adaptation], Playbook]) -> None:
+    targets = []
+    for seed in (1, 1, 2, 3, 4, 5):
+        book = client(RandomMoves(seed=seed))
+        delivered(book, 0)
+        (propose, *_) = {message for message in book.sent() if isinstance(message, m.Propose)}
+        targets.append(propose.moves[0].target)
+    assert targets[0] == targets[1]
+    assert len(set(targets)) > 1
+
+
+# --- links that begin anew --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("afresh", [False, True])
+def test_a_run_on_links_that_begin_anew_goes_by_what_it_was_told_alone(
+    make_book: Book, install: m.Install, afresh: bool
+) -> None:
+    book = make_book(CLIENT, CONFIG)
+    monitor = book.core.monitor
+    monitor.heard([m.Estimate("h2", CLIENT, 50_000, 0, 1, 0)], 95.0, "h2")
+    given = msgspec.structs.replace(install, afresh=afresh)
+    known = ((("h1", "h2"), LinkEstimate(1e5, 2, 0.0, 80.0)),)
+    book.at(100.0) << e.RunRequested(given, GlobalMoves(60.0, horizon_s=300.0), known=known) >> ANY
+    at_s = {link: [each.at_s for each in some] for link, some in monitor.histories["r"].samples().items()}
+    assert at_s == ({("h1", "h2"): [100.0]} if afresh else {("h1", "h2"): [80.0], ("h2", CLIENT): [95.0]})
+    late = m.Estimate("h3", CLIENT, 50_000, 0, 1, 20_000)  # measured before the run, heard of in it
+    monitor.heard([late, m.Estimate("h1", CLIENT, 60_000, 0, 1, 1_000)], 110.0, "h1")
+    heard = monitor.histories["r"].samples()
+    assert heard["h1", CLIENT][-1].at_s == 109.0
+    assert (("h3", CLIENT) in heard) is not afresh
+
+
+def test_a_host_forgets_what_it_has_measured_when_links_begin_anew(make_book: Book, install: m.Install) -> None:
+    book = make_book("h2", CONFIG)
+    book.core.monitor.measured("h2", CLIENT, 100_000, 1.0, 5.0, "passive")
+    book << got(CLIENT, install) >> ANY
+    assert book.core.monitor.latest("h2", CLIENT) is not None
+    book << got(CLIENT, msgspec.structs.replace(install, run="other", afresh=True)) >> ANY
+    assert book.core.monitor.latest("h2", CLIENT) is None

@@ -1,0 +1,407 @@
+"""One host's core: installing, local and remote edges, repeating, forwarding, measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from playbook import ANY, Playbook, got
+
+from thalweg.middleware.core.flow.flow import MAX_HOPS
+from thalweg.middleware.core.host import merge_locations
+from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+Make = Callable[..., m.Install]
+Book = Callable[..., Playbook]
+
+
+def demand(
+    producer: str, consumer: str, index: int, hops: int = 0, version: int = 0, *, again: bool = False
+) -> m.Demand:
+    """As a host forwards it, or with ``version`` as the consumer's own host sends it; ``again``: repeated."""
+    return m.Demand("r", producer, consumer, index, hops, version, again=again)
+
+
+def partition(producer: str, consumer: str, index: int, *, end: bool = False, hops: int = 0) -> m.Partition:
+    return m.Partition("r", producer, consumer, index, end, hops)
+
+
+def installed(make_book: Book, install: m.Install, host: str, config: CoreConfig | None = None) -> Playbook:
+    book = make_book(host, config)
+    book << got("client", install) >> ANY
+    return book
+
+
+# --- installing -------------------------------------------------------------------------------------
+
+
+def test_a_host_says_who_it_is(make_book: Book) -> None:
+    welcome = m.Welcome("h1", "tcp://h1:1", "tcp://h1:2", ("composite",))
+    make_book("h1") << got("hello", m.Hello()) >> [e.Send("", "hello", welcome)]
+
+
+def test_install_opens_the_run_once_and_is_answered_every_time(make_book: Book, make_install: Make) -> None:
+    install = make_install({"o": "h1"})
+    answer = e.Send("r", "client", m.Installed("r", "h1"))
+    book = make_book("h1")
+    (
+        book
+        << got("client", install)
+        >> [
+            e.Meet("r", install.peers),
+            e.OpenRun(install, ("s", "o")),
+            e.SetTimer("lease", 30.0),
+            answer,
+        ]
+    )
+    nodes = book.core.runs["r"].nodes
+    book << got("client", install) >> [e.Meet("r", install.peers), answer]
+    assert book.core.runs["r"].nodes is nodes
+
+
+def test_an_installation_for_the_host_that_was_here_before_opens_nothing(make_book: Book, make_install: Make) -> None:
+    book = make_book("h1")
+    book.core.me = msgspec.structs.replace(book.core.me, instance="second")
+    install = make_install({"o": "h1"})
+
+    def for_instance(instance: str) -> m.Install:
+        peers = [msgspec.structs.replace(peer, instance=instance) for peer in install.peers]
+        return msgspec.structs.replace(install, peers=tuple(peers))
+
+    welcome = m.Welcome("h1", "tcp://h1:1", "tcp://h1:2", ("composite",), "second")
+    stale = for_instance("first")
+    (client,) = [peer for peer in stale.peers if peer.name == "client"]
+    book << got("client", stale) >> [e.Meet("", (client,)), e.Send("", "client", welcome)]
+    assert not book.core.runs
+    book << got("client", for_instance("second")) >> ANY
+    assert "r" in book.core.runs
+
+
+def test_a_host_without_nodes_takes_part_too(make_book: Book, make_install: Make) -> None:
+    install = make_install()
+    (
+        make_book("h9")
+        << got("client", install)
+        >> [
+            e.Meet("r", install.peers),
+            e.OpenRun(install, ()),
+            e.SetTimer("lease", 30.0),
+            e.Send("r", "client", m.Installed("r", "h9")),
+        ]
+    )
+
+
+def test_an_installation_that_cannot_be_is_refused_with_the_reason(make_book: Book, make_install: Make) -> None:
+    book = make_book("h1")
+    cycle = Dataflow(
+        (
+            Node("a", "operator", ("b",), Code("x")),
+            Node("b", "operator", ("a",), Code("x")),
+            Node("t", "sink", ("a",)),
+        )
+    )
+    book << got("client", make_install(dataflow=cycle)) >> ANY
+    (answer,) = book.sent("client")
+    assert answer.host == "h1"
+    assert "'a'" in answer.error
+    lost = msgspec.structs.replace(make_install(), locations=(m.Location("s", "h1", 1), m.Location("t", "client", 1)))
+    book << got("client", lost) >> [e.Send("r", "client", m.Installed("r", "h1", "no location for node 'o'"))]
+    install = make_install()
+    ghost = msgspec.structs.replace(install, locations=(*install.locations, m.Location("ghost", "h1", 1)))
+    refusal = m.Installed("r", "h1", "a location for 'ghost', which is no node")
+    book << got("client", ghost) >> [e.Send("r", "client", refusal)]
+    assert book.core.runs == {}
+
+
+def test_remove_is_answered_also_when_repeated_or_unknown(make_book: Book, make_install: Make) -> None:
+    book = installed(make_book, make_install(), "h1")
+    answer = e.Send("r", "client", m.Removed("r", "h1"))
+    book << got("client", m.Remove("r")) >> [answer, e.CloseRun("r")]
+    book << got("client", m.Remove("r")) >> [answer]
+    assert book.core.runs == {}
+
+
+def test_only_the_client_of_a_run_can_remove_it(make_book: Book, make_install: Make) -> None:
+    book = installed(make_book, make_install(), "h1")
+    book << got("h2", m.Remove("r")) >> [e.Send("r", "h2", m.Removed("r", "h1"))]
+    assert "r" in book.core.runs
+
+
+def test_messages_of_unknown_runs_and_nodes_change_nothing(make_book: Book, make_install: Make) -> None:
+    book = make_book("h1")
+    book << got("h2", demand("s", "o", 0)) >> []
+    book << got("h2", partition("s", "o", 0), b"x", 1) >> []
+    book << got("h2", m.Located("r", (m.Location("s", "h2", 9),))) >> []
+    book << e.OperatorFinished("r", "s", 0, b"x", 1) >> []
+    book << e.OperatorFailed("r", "s", "no") >> []
+    book << e.TransferMeasured("h2", partition("s", "o", 0), 8, 1.0) >> []
+    book << e.TransferFailed("h2", partition("s", "o", 0)) >> []
+    book << e.PeerLost("r", "h2") >> []
+    book << e.NextRequested("r") >> []
+    book << e.RunAbandoned("r") >> []
+    book << e.TimerFired("ping r") >> []
+    book << got("client", make_install()) >> ANY
+    book << got("h2", demand("nobody", "o", 0)) >> []
+    assert book.recorded() == ["unexpected"]
+    book << got("h2", demand("s", "t", 0)) >> []  # t does not consume s
+    assert book.recorded() == ["unexpected"]
+    book << got("h2", partition("s", "nobody", 0), b"x", 1) >> []
+    assert book.recorded() == ["undeliverable"]
+    book << e.NextRequested("r") >> []  # the sink is on another host
+    book << e.OperatorFinished("r", "o", 0, b"x", 1) >> []
+
+
+def test_the_lease_drops_a_run_whose_client_is_silent(make_book: Book, make_install: Make) -> None:
+    config = CoreConfig(lease_s=10)
+    book = installed(make_book, make_install(), "h1", config)
+    book.at(4) << got("client", m.Ping("r")) >> [e.Send("r", "client", m.Pong("r", True))]
+    book.at(5) << e.TimerFired("lease") >> [e.SetTimer("lease", 10.0)]
+    book.at(10) << e.TimerFired("lease") >> [e.SetTimer("lease", 15.0)]
+    book.at(15) << e.TimerFired("lease") >> [e.CloseRun("r")]
+    assert "fault" in book.recorded()
+    book << got("client", m.Ping("r")) >> [e.Send("r", "client", m.Pong("r", False))]
+    book << got("client", make_install()) >> ANY  # a lease is watched again
+    assert e.SetTimer("lease", 20.0) in book.commands
+
+
+# --- edges ------------------------------------------------------------------------------------------
+
+
+def test_a_remote_edge_demands_and_repeats_with_back_off(make_book: Book, make_install: Make) -> None:
+    config = CoreConfig(retry_s=0.5, retry_max_s=2.0)
+    book = installed(make_book, make_install(), "h2", config)
+    ask = e.Send("r", "h1", demand("s", "o", 0, version=1))
+    again = e.Send("r", "h1", demand("s", "o", 0, version=1, again=True))
+    book.at(1.0) << got("client", demand("o", "t", 0)) >> [ask, e.SetTimer("retry", 1.5)]
+    book.at(1.5) << e.TimerFired("retry") >> [again, e.SetTimer("retry", 2.5)]
+    book.at(2.5) << e.TimerFired("retry") >> [again, e.SetTimer("retry", 4.5)]
+    book.at(4.5) << e.TimerFired("retry") >> [again, e.SetTimer("retry", 6.5)]  # 2 s is the most
+    book << got("h1", partition("s", "o", 0), b"s0", 2) >> [e.RunOperator("r", "o", 0, (b"s0",))]
+    book.at(6.5) << e.TimerFired("retry") >> []
+    # with nothing left to repeat, no timer runs until the next demand
+    (
+        book.at(7.0)
+        << e.OperatorFinished("r", "o", 0, b"o0", 2)
+        >> [
+            e.Send("r", "client", partition("o", "t", 0), b"o0", 2, bulk=True),
+            e.Send("r", "h1", demand("s", "o", 1, version=1)),
+            e.SetTimer("retry", 9.0),  # the last answer took 3.5 s, twice which is more than the most
+        ]
+    )
+
+
+@pytest.mark.parametrize(("answer_s", "patience_s"), [(0.1, 0.5), (0.4, 0.8), (1.5, 3.0), (5.0, 4.0)])
+def test_a_demand_is_not_repeated_before_twice_the_time_of_the_last_answer(
+    make_book: Book, make_install: Make, answer_s: float, patience_s: float
+) -> None:
+    book = installed(make_book, make_install(), "h2", CoreConfig(retry_s=0.5, retry_max_s=4.0))
+    book << got("client", demand("o", "t", 0)) >> ANY
+    (timer,) = book.only(e.SetTimer)
+    while timer.at_s < answer_s:
+        book.at(timer.at_s) << e.TimerFired("retry") >> ANY  # the answer counts from the first demand on
+        (timer,) = book.only(e.SetTimer)
+    book.at(answer_s) << got("h1", partition("s", "o", 0), b"s0", 2) >> ANY
+    book.at(timer.at_s) << e.TimerFired("retry") >> []  # nothing is left to repeat
+    book.at(9.0) << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
+    assert [each.at_s for each in book.only(e.SetTimer)][-1] == 9.0 + patience_s
+    book.at(9.0 + patience_s) << e.TimerFired("retry") >> ANY
+    assert book.sent("h1") == [demand("s", "o", 1, version=1, again=True)]
+    assert book.only(e.SetTimer) == [e.SetTimer("retry", 9.0 + patience_s + min(2 * patience_s, 4.0))]
+
+
+def test_a_repeated_demand_that_was_on_its_way_does_not_send_a_partition_twice(
+    make_book: Book, make_install: Make
+) -> None:
+    book = installed(make_book, make_install(), "h1")
+    book << got("h2", demand("s", "o", 0)) >> [e.RunOperator("r", "s", 0)]
+    first = e.Send("r", "h2", partition("s", "o", 0), b"s0", 20_000, bulk=True)
+    book << e.OperatorFinished("r", "s", 0, b"s0", 20_000) >> [first, e.RunOperator("r", "s", 1)]
+    book.at(1.0) << got("h2", demand("s", "o", 0, again=True)) >> []  # it is under way
+    book.at(2.0) << e.TransferMeasured("h2", first.message, 20_000, 2.0) >> ANY
+    book.at(2.1) << got("h2", demand("s", "o", 0, again=True)) >> []
+    assert book.recorded() == []
+    book.at(4.0) << got("h2", demand("s", "o", 0, again=True)) >> ANY
+    (again,) = book.only(e.Send)
+    assert msgspec.structs.replace(again.message, news=None) == first.message
+    assert book.recorded() == ["repeated"]
+    book.at(5.0) << e.TransferFailed("h2", again.message) >> ANY
+    book.at(5.1) << got("h2", demand("s", "o", 0, again=True)) >> ANY
+    assert len(book.only(e.Send)) == 1  # nobody knows what became of it
+
+
+def test_a_demand_is_repeated_soon_though_others_have_backed_off(make_book: Book, make_install: Make) -> None:
+    book = make_book("h2", CoreConfig(retry_s=0.5, retry_max_s=8.0))
+    for run in ("r", "q"):
+        book << got("client", make_install(run=run)) >> ANY
+    book << got("client", demand("o", "t", 0)) >> ANY
+    for now in (0.5, 1.5, 3.5):
+        book.at(now) << e.TimerFired("retry") >> ANY
+    assert book.only(e.SetTimer) == [e.SetTimer("retry", 7.5)]
+    ask = e.Send("q", "h1", m.Demand("q", "s", "o", 0, version=1))
+    again = e.Send("q", "h1", m.Demand("q", "s", "o", 0, version=1, again=True))
+    book.at(4.0) << got("client", m.Demand("q", "o", "t", 0)) >> [ask, e.SetTimer("retry", 4.5)]
+    book.at(4.5) << e.TimerFired("retry") >> [again, e.SetTimer("retry", 5.5)]
+
+
+def test_local_edges_need_no_messages(make_book: Book, make_install: Make) -> None:
+    everything = make_install({"s": "client", "o": "client"})
+    book = make_book("client")
+    book << e.RunRequested(everything) >> ANY
+    assert e.Ready("r") in book.commands
+    book << e.NextRequested("r") >> [e.RunOperator("r", "s", 0)]
+    (
+        book
+        << e.OperatorFinished("r", "s", 0, "s0", 2)
+        >> [
+            e.RunOperator("r", "s", 1),
+            e.RunOperator("r", "o", 0, ("s0",)),
+        ]
+    )
+    book << e.OperatorFinished("r", "s", 1, "s1", 2) >> []
+    (
+        book
+        << e.OperatorFinished("r", "o", 0, "o0", 2)
+        >> [
+            e.Deliver("r", 0, "o0", 2),
+            e.RunOperator("r", "s", 2),
+            e.RunOperator("r", "o", 1, ("s1",)),
+        ]
+    )
+
+
+def test_partitions_for_the_sink_are_delivered_and_repeats_only_recorded(make_book: Book, make_install: Make) -> None:
+    book = make_book("client")
+    book << e.RunRequested(make_install(partitions=1)) >> ANY
+    book << e.NextRequested("r") >> [e.Send("r", "h2", demand("o", "t", 0, version=1)), e.SetTimer("retry", 0.5)]
+    book << e.NextRequested("r") >> []  # an impatient application
+    book << got("h2", partition("o", "t", 1), b"early", 5) >> []
+    book << got("h2", partition("o", "t", 0), b"o0", 2) >> [e.Deliver("r", 0, b"o0", 2)]
+    book << got("h2", partition("o", "t", 0), b"o0", 2) >> []
+    assert book.recorded() == ["duplicate"]
+    book << e.NextRequested("r") >> [e.Deliver("r", 1, end=True)]
+    book << e.NextRequested("r") >> []
+
+
+def test_the_end_of_a_stream_travels_as_a_control_message(make_book: Book, make_install: Make) -> None:
+    book = installed(make_book, make_install(), "h1")
+    book << got("h2", demand("s", "o", 0)) >> [e.RunOperator("r", "s", 0)]
+    end = e.Send("r", "h2", partition("s", "o", 0, end=True))
+    book << e.OperatorFinished("r", "s", 0, end=True) >> [end]
+    book << got("h2", demand("s", "o", 0)) >> [end]
+    assert book.recorded() == ["repeated"]
+    consumer = installed(make_book, make_install(), "h2")
+    consumer << got("client", demand("o", "t", 0)) >> ANY
+    onward = e.Send("r", "client", partition("o", "t", 0, end=True))
+    consumer << got("h1", partition("s", "o", 0, end=True)) >> [onward]
+
+
+def test_an_output_is_sent_again_only_when_its_transfer_is_over(make_book: Book, make_install: Make) -> None:
+    for over in (
+        e.TransferFailed("h2", partition("s", "o", 0)),
+        e.TransferMeasured("h2", partition("s", "o", 0), 2, 0.0),
+    ):
+        book = installed(make_book, make_install(), "h1")
+        send = e.Send("r", "h2", partition("s", "o", 0), b"s0", 2, bulk=True)
+        book << got("h2", demand("s", "o", 0)) >> ANY
+        book << e.OperatorFinished("r", "s", 0, b"s0", 2) >> [send, e.RunOperator("r", "s", 1)]
+        book << got("h2", demand("s", "o", 0)) >> []
+        book << over >> []
+        book << got("h2", demand("s", "o", 0)) >> [send]
+        book << got("h2", demand("s", "o", 0)) >> []
+        book << got("h2", demand("s", "o", 1)) >> []
+        book << got("h2", demand("s", "o", 0)) >> []  # acknowledged meanwhile
+
+
+def test_a_measured_transfer_is_recorded_with_its_rate(make_book: Book, make_install: Make) -> None:
+    book = installed(make_book, make_install(), "h1")
+    (
+        book
+        << e.TransferMeasured("h2", partition("s", "o", 3), 1000, 0.5)
+        >> [
+            e.Record(
+                "r",
+                "transfer",
+                {"peer": "h2", "node": "s", "index": 3, "size_bytes": 1000, "duration_s": 0.5, "value": 16000.0},
+            )
+        ]
+    )
+
+
+def test_memory_is_taken_only_for_what_was_demanded(make_book: Book, make_install: Make) -> None:
+    book = installed(make_book, make_install(), "h2")
+    wants = book.core.wants
+    assert not wants(partition("s", "o", 0))
+    book << got("client", demand("o", "t", 0)) >> ANY
+    assert wants(partition("s", "o", 0))
+    assert not wants(partition("s", "o", 1))
+    assert not wants(partition("o", "o", 0))
+    assert wants(partition("o", "t", 0))  # to be forwarded
+    assert not wants(partition("o", "nobody", 0))
+    assert not wants(m.Partition("another", "s", "o", 0))
+
+
+# --- forwarding and locations -----------------------------------------------------------------------
+
+
+def test_a_message_for_a_node_elsewhere_is_forwarded_and_its_sender_told(make_book: Book, make_install: Make) -> None:
+    book = installed(make_book, make_install({"s": "h1", "o": "h2"}), "h3")
+    told = e.Send("r", "h9", m.Located("r", (m.Location("s", "h1", 1),)))
+    book << got("h9", demand("s", "o", 4)) >> [e.Send("r", "h1", demand("s", "o", 4, hops=1)), told]
+    assert book.recorded() == ["forwarded"]
+    told = e.Send("r", "h9", m.Located("r", (m.Location("o", "h2", 1),)))
+    onward = e.Send("r", "h2", partition("s", "o", 4, hops=3), b"xyz", 3, bulk=True)
+    book << got("h9", partition("s", "o", 4, hops=2), b"xyz", 3) >> [onward, told]
+    end = e.Send("r", "h2", partition("s", "o", 5, end=True, hops=1))
+    book << got("h9", partition("s", "o", 5, end=True)) >> [end, told]
+
+
+def test_forwarding_ends_after_a_limited_number_of_hops(make_book: Book, make_install: Make) -> None:
+    book = installed(make_book, make_install(), "h3")
+    book << got("h9", demand("s", "o", 0, hops=MAX_HOPS - 1)) >> ANY
+    assert len(book.sent("h1")) == 1
+    book << got("h9", demand("s", "o", 0, hops=MAX_HOPS)) >> []
+    assert book.recorded() == ["undeliverable"]
+
+
+def test_a_told_location_is_used_for_the_repeated_demand(make_book: Book, make_install: Make) -> None:
+    book = installed(make_book, make_install({"s": "h7"}), "h2")
+    book << got("client", demand("o", "t", 0)) >> ANY
+    book << got("h7", m.Located("r", (m.Location("s", "h1", 2), m.Location("stranger", "h1", 9)))) >> []
+    for not_newer in (1, 2):
+        book << got("h7", m.Located("r", (m.Location("s", "h8", not_newer),))) >> []
+    book.at(0.5) << e.TimerFired("retry") >> ANY
+    (again,) = book.sent("h1")
+    assert msgspec.structs.replace(again, news=None) == demand("s", "o", 0, version=1, again=True)
+    assert "stranger" not in book.core.runs["r"].locations
+
+
+# Every version of a node's location was given out once, for one host: that is what makes merging order-free.
+locations = st.builds(
+    lambda node, version: m.Location(node, f"h{version * 7 % 5}", version), st.sampled_from("abc"), st.integers(0, 9)
+)
+updates = st.lists(locations, max_size=6).map(tuple)
+
+
+@given(st.lists(updates, max_size=5), st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None)
+def test_merging_locations_is_commutative_idempotent_and_the_higher_version_wins(news: list, random) -> None:  # type: ignore[type-arg,no-untyped-def]
+    start = {node: m.Location(node, "h0", 0) for node in "ab"}
+    table = dict(start)
+    for update in news:
+        merge_locations(table, update)
+    again = dict(start)
+    shuffled = [*news, *news]
+    random.shuffle(shuffled)
+    for update in shuffled:
+        merge_locations(again, tuple(reversed(update)))
+    assert again == table
+    for node in "ab":
+        seen = [entry.version for update in news for entry in update if entry.node == node]
+        assert table[node].version == max([0, *seen])
+    assert table.keys() == start.keys()

@@ -1,0 +1,32 @@
+"""What a planner knows of the network."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView
+
+
+def test_a_link_has_a_direction_and_a_host_reaches_itself_for_free() -> None:
+    view = NetworkView({("a", "b"): LinkEstimate(5.0)})
+    assert view.rate_bps("a", "b") == 5.0
+    assert view.rate_bps("b", "a") is None
+    assert view.rate_bps("a", "a") == math.inf
+
+
+def test_more_knowledge_makes_another_view() -> None:
+    known = {("a", "b"): LinkEstimate(5.0)}
+    view = NetworkView(known)
+    more = view.with_estimates({("a", "b"): LinkEstimate(7.0), ("b", "a"): LinkEstimate(9.0)})
+    known.clear()
+    assert view.rate_bps("a", "b") == 5.0
+    assert view.rate_bps("b", "a") is None
+    assert (more.rate_bps("a", "b"), more.rate_bps("b", "a")) == (7.0, 9.0)
+
+
+def test_the_links_a_planner_needs_are_named() -> None:
+    with pytest.raises(LinksNeeded, match=r"\('a', 'b'\)") as caught:
+        raise LinksNeeded([("a", "b"), ("a", "b")])
+    assert caught.value.links == {("a", "b")}

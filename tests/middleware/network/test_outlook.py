@@ -1,0 +1,137 @@
+"""Forecasts of links, and what a probe would tell: against what the same process really does."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from thalweg.middleware.network.history import History, Past, Samples, Weather
+from thalweg.middleware.network.outlook import Outlook, look_ahead, read_weather
+from thalweg.middleware.network.view import LinkEstimate
+
+HOSTS = ("a", "b", "c")
+AB, AC, BC = ("a", "b"), ("a", "c"), ("b", "c")
+SLOW = Weather(math.log(1e6), permanent=0.4, wandering=0.55, passing=0.05, correlation_s=1000.0)
+JUMPY = Weather(math.log(1e6), permanent=0.5, wandering=0.1, passing=0.4, correlation_s=30.0)
+
+
+def samples(**of_links: list[tuple[float, float]]) -> Samples:
+    """Rates in bit/s at times, for links ``ab`` and the like."""
+    history = History(kept=40)
+    for ends, measured in of_links.items():
+        for at_s, rate_bps in measured:
+            history.add((ends[0], ends[1]), LinkEstimate(rate_bps, 1, 0.0, at_s))
+    return history.samples()
+
+
+def ahead(weather: Weather, known: Samples, now_s: float = 1000.0, horizon_s: float = 300.0) -> Outlook:
+    return look_ahead(Past(dict(known), now_s, weather=weather), HOSTS, horizon_s)
+
+
+def walk(weather: Weather, links: int, times: np.ndarray, seed: int) -> np.ndarray:
+    """(links, times) logarithms of rates that follow a weather."""
+    chance = np.random.default_rng(seed)
+    apart = np.abs(times[:, None] - times[None, :])
+    covariance = weather.permanent + weather.wandering * np.exp(-apart / weather.correlation_s)
+    covariance = covariance + weather.passing * np.eye(len(times))
+    return weather.mean + chance.standard_normal((links, len(times))) @ np.linalg.cholesky(covariance).T
+
+
+# --- forecasts --------------------------------------------------------------------------------------
+
+
+def test_every_link_has_a_rate_and_one_that_nobody_measured_the_mean_of_all() -> None:
+    view = ahead(SLOW, samples(ab=[(1000.0, 8e6)]))
+    assert set(view.estimates) == {(x, y) for x in HOSTS for y in HOSTS if x != y}
+    assert view.estimates[BC].rate_bps == pytest.approx(math.exp(SLOW.mean - SLOW.variance / 2))
+    assert view.estimates[BC].count == 0 and view.estimates[AB].count == 1
+
+
+def test_where_links_wander_slowly_the_last_sample_counts_and_where_they_jump_the_mean_of_all() -> None:
+    known = samples(ab=[(100.0 * i, 4e6) for i in range(10)] + [(999.0, 2.5e5)])
+    assert ahead(SLOW, known).estimates[AB].rate_bps < 7e5
+    assert ahead(JUMPY, known).estimates[AB].rate_bps > 1e6
+
+
+def test_a_forecast_returns_to_the_mean_as_what_is_known_gets_old() -> None:
+    known = samples(ab=[(0.0, 1e8)])
+    rates = [ahead(SLOW, known, now_s).estimates[AB].rate_bps for now_s in (0.0, 300.0, 1000.0, 10_000.0)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] > ahead(SLOW, known).estimates[BC].rate_bps  # what is the link's own stays
+
+
+def test_of_two_links_with_the_same_mean_the_less_known_counts_as_slower() -> None:
+    often = samples(ab=[(100.0 * i, 1e6) for i in range(10)], ac=[(0.0, 1e6)])
+    view = ahead(SLOW, often, 900.0)
+    assert view.estimates[AC].rate_bps < view.estimates[AB].rate_bps < 1e6
+
+
+@pytest.mark.parametrize("weather", [SLOW, JUMPY])
+def test_transfers_take_what_was_forecast_on_average_and_doubt_is_what_a_probe_would_move(weather: Weather) -> None:
+    times = np.array([0.0, 200.0, 500.0, 700.0, 850.0, 1000.0])  # three that are known, a probe, and what comes
+    known, probe, then = times[:3], 3, [3, 4, 5]
+    logs = walk(weather, 4000, times, 1)
+    hosts = [f"h{i}" for i in range(64)]
+    links = [(x, y) for x in hosts for y in hosts if x != y][: len(logs)]
+    history, probed = History(), History()
+    for link, row in zip(links, logs, strict=True):
+        for at_s, value in zip(known, row[: len(known)], strict=True):
+            for each in (history, probed):
+                each.add(link, LinkEstimate(math.exp(value), 1, 0.0, float(at_s)))
+        probed.add(link, LinkEstimate(math.exp(row[probe]), 1, 0.0, 700.0))
+    before = look_ahead(Past(history.samples(), 700.0, weather=weather), hosts, 300.0)
+    after = look_ahead(Past(probed.samples(), 700.0, weather=weather), hosts, 300.0)
+
+    def forecast(view: Outlook) -> np.ndarray:
+        return np.array([view.estimates[link].rate_bps for link in links])
+
+    takes = np.exp(-logs[:, then[1:]]).mean(1)  # seconds for a bit, a while later
+    assert (takes * forecast(before)).mean() == pytest.approx(1.0, abs=0.12)
+    moved = np.log(forecast(after)) - np.log(forecast(before))
+    doubt = np.array([before.doubt[link] for link in links])
+    assert moved.std() == pytest.approx(doubt.mean(), rel=0.1)
+    assert (doubt.mean() > 0.3) == (weather is SLOW)
+
+
+def test_a_link_that_was_just_measured_is_in_less_doubt_than_one_that_was_not() -> None:
+    view = ahead(SLOW, samples(ab=[(999.0, 1e6)], ac=[(100.0, 1e6)]))
+    assert view.doubt[AB] < view.doubt[AC] < view.doubt[BC]
+    told = view.with_estimates({BC: LinkEstimate(1e3, 0)})
+    assert told.doubt[BC] == 0.0 and told.rate_bps(*BC) == 1e3 and told.doubt[AC] == view.doubt[AC]
+
+
+# --- the weather ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("truth", [SLOW, JUMPY, Weather(12.0, 1.85, 0.13, 0.02, 300.0)])
+def test_the_weather_that_is_read_is_like_the_true_one(truth: Weather) -> None:
+    times = np.arange(0.0, 1800.0, 90.0)
+    logs = walk(truth, 60, times, 2)
+    history = History(kept=40)
+    for i, row in enumerate(logs):
+        for at_s, value in zip(times, row, strict=True):
+            history.add((f"h{i}", "x"), LinkEstimate(math.exp(value), 1, 0.0, float(at_s)))
+    weather = None
+    for _ in range(3):
+        weather = read_weather(history.samples(), weather)
+    assert weather is not None
+    assert weather.mean == pytest.approx(truth.mean, abs=0.4)
+    assert weather.variance == pytest.approx(truth.variance, rel=0.5)
+    fast, slow = weather.passing / weather.variance, weather.permanent / weather.variance
+    assert abs(fast - truth.passing / truth.variance) < 0.2
+    assert abs(slow - truth.permanent / truth.variance) < 0.35
+    assert weather == read_weather(history.samples(), weather)  # it has settled
+
+
+def test_without_samples_there_is_no_weather_and_with_one_each_a_first_guess() -> None:
+    assert read_weather({}) is None
+    chance = np.random.default_rng(3)
+    one = {(f"h{i}", "x"): [(0.0, float(chance.lognormal(13, 1.0)))] for i in range(30)}
+    history = History()
+    for link, ((at_s, rate_bps),) in one.items():
+        history.add(link, LinkEstimate(rate_bps, 1, 0.0, at_s))
+    weather = read_weather(history.samples())
+    assert weather is not None
+    assert weather.mean == pytest.approx(13, abs=0.5) and weather.variance == pytest.approx(1.0, rel=0.6)

@@ -1,0 +1,337 @@
+"""Cost models against naive definitions, on random trees, placements and rates."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, complete_binary_tree
+from thalweg.middleware.errors import PlacementError, UsageError
+from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView
+from thalweg.middleware.planning import (
+    CostModel,
+    CostParameters,
+    CriticalPath,
+    ExpectedPeriod,
+    Hints,
+    Period,
+    Position,
+    Problem,
+    evaluate,
+    propagate_hints,
+)
+
+HOSTS = ("client", "a", "b", "c")
+MODELS: list[CostModel] = [
+    CriticalPath(),
+    CriticalPath(serialised=True),
+    Period(),
+    Period(interface="duplex"),
+    Period(interface="independent"),
+    Period(node_cycles=False),
+    ExpectedPeriod(),
+    ExpectedPeriod(2.5),
+    ExpectedPeriod(60.0),
+]
+rates = st.sampled_from([0.0, 1e3, 5e4, 2e5, 1e6, 1e7]) | st.floats(1e3, 1e8)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Dataflow:
+    """Random trees of up to 6 operators with any fan-in; some operators are pinned."""
+    nodes: list[Node] = []
+
+    def grow(depth: int) -> str:
+        pin = draw(st.sampled_from(HOSTS))
+        if depth == 0 or draw(st.booleans()) or len(nodes) > 8:
+            nodes.append(Node(f"n{len(nodes)}", "source", (), Code("x"), pin))
+        else:
+            inputs = tuple(grow(depth - 1) for _ in range(draw(st.integers(1, 3))))
+            pinned = pin if draw(st.integers(0, 4)) == 0 else None
+            nodes.append(Node(f"n{len(nodes)}", "operator", inputs, Code("y"), pinned))
+        return nodes[-1].name
+
+    root = grow(3)
+    nodes.append(Node("sink", "sink", (root,), None, "client"))
+    return Dataflow(tuple(draw(st.permutations(nodes)))).validate(HOSTS)
+
+
+@st.composite
+def problems(draw: st.DrawFn, *, all_known: bool = True) -> tuple[Problem, Placement]:
+    dataflow = draw(trees())
+    sizes = st.sampled_from([0.0, 16_384.0, 131_072.0]) | st.floats(0, 1e6)
+    hints = Hints(
+        {node.name: draw(sizes) for node in dataflow.nodes if node.kind != "sink"},
+        {name: draw(st.floats(0, 2)) for name in dataflow.operators},
+    )
+    costs = CostParameters(
+        startup_s=draw(st.sampled_from([0.0, 0.05])),
+        disk_bytes_per_s=draw(st.sampled_from([3e6, math.inf])),
+        compute_factor=draw(st.sampled_from([0.0, 1.0])),
+        host_compute_factor={"a": 2.0},
+        cores=draw(st.sampled_from([1, 3])),
+    )
+    pairs = [(a, b) for a in HOSTS for b in HOSTS if a != b]
+    known = pairs if all_known else draw(st.lists(st.sampled_from(pairs), unique=True))
+    values = draw(st.lists(rates, min_size=len(known), max_size=len(known)))
+    view = NetworkView({link: LinkEstimate(rate) for link, rate in zip(known, values, strict=True)})
+    placement = {node.name: node.pinned or draw(st.sampled_from(HOSTS)) for node in dataflow.nodes}
+    return Problem(dataflow, HOSTS, view, hints, costs), placement
+
+
+# --- the definitions, naively ---------------------------------------------------------------------
+
+
+def transfer_s(problem: Problem, placement: Placement, producer: str) -> float:
+    a, b = placement[producer], placement[problem.dataflow.consumers[producer][0]]
+    rate_bps = problem.view.rate_bps(a, b)
+    assert rate_bps is not None
+    if a == b:
+        return 0.0
+    return problem.costs.startup_s + problem.hints.output_bytes[producer] * 8 / rate_bps if rate_bps else math.inf
+
+
+def compute_s(problem: Problem, placement: Placement, name: str) -> float:
+    factor = problem.costs.compute_factor * problem.costs.host_compute_factor.get(placement[name], 1.0)
+    return problem.hints.compute_s.get(name, 0.0) * factor
+
+
+def disk_s(problem: Problem, name: str) -> float:
+    source = problem.dataflow.by_name[name].kind == "source"
+    return problem.hints.output_bytes[name] / problem.costs.disk_bytes_per_s if source else 0.0
+
+
+def longest_path_s(problem: Problem, placement: Placement) -> float:
+    longest = 0.0
+    for path in problem.dataflow.paths():
+        length = disk_s(problem, path[0]) + sum(compute_s(problem, placement, name) for name in path)
+        longest = max(longest, length + sum(transfer_s(problem, placement, name) for name in path[:-1]))
+    return longest
+
+
+def period_s(problem: Problem, placement: Placement, model: Period) -> float:
+    loads: dict[object, float] = {}
+    independent = model.interface == "independent"
+
+    def add(resource: object, seconds: float) -> None:
+        loads[resource] = loads.get(resource, 0.0) + seconds
+
+    for node in problem.dataflow.nodes:
+        host = placement[node.name]
+        add(("processor", host), compute_s(problem, placement, node.name) / problem.costs.cores)
+        arrivals = [transfer_s(problem, placement, name) for name in node.inputs]
+        cycle = (max if independent else sum)(arrivals or [0.0]) + compute_s(problem, placement, node.name)
+        if node.kind != "sink":
+            add(("disk", host), disk_s(problem, node.name))
+            cycle += disk_s(problem, node.name) + transfer_s(problem, placement, node.name)
+            target = placement[problem.dataflow.consumers[node.name][0]]
+            if host != target:
+                ends = [(host, "out"), (target, "in")] if model.interface == "duplex" else [host, target]
+                for end in [(host, target)] if independent else ends:
+                    add(("interface", end), transfer_s(problem, placement, node.name))
+        if model.node_cycles:
+            add(("cycle", node.name), cycle)
+    return max(loads.values())
+
+
+def close(seconds: float) -> object:
+    return pytest.approx(seconds, abs=2e-8, rel=1e-12)  # each of up to 20 terms is rounded to 1 ns
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_critical_path_is_the_longest_path(case: tuple[Problem, Placement]) -> None:
+    problem, placement = case
+    found = evaluate(CriticalPath(), problem, placement)
+    assert found.cost_s == close(longest_path_s(problem, placement))
+    assert found.critical in set(problem.dataflow.paths())
+    if math.isfinite(found.cost_s):
+        alone = disk_s(problem, found.critical[0])
+        alone += sum(compute_s(problem, placement, name) for name in found.critical)
+        alone += sum(transfer_s(problem, placement, name) for name in found.critical[:-1])
+        assert alone == close(found.cost_s)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.sampled_from([model for model in MODELS if isinstance(model, Period)]))
+def test_period_is_the_busiest_resource_or_node(case: tuple[Problem, Placement], model: Period) -> None:
+    problem, placement = case
+    assert evaluate(model, problem, placement).cost_s == close(period_s(problem, placement, model))
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(all_known=False), st.sampled_from(MODELS))
+def test_moves_are_what_a_fresh_look_gives(case: tuple[Problem, Placement], model: CostModel) -> None:
+    problem, placement = case
+    position = model.at(problem, problem.where(placement))
+    for node, movable in enumerate(problem.movable):
+        if movable:
+            assert position.moves(node).tolist() == Position.moves(position, node).tolist()
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(all_known=False), st.sampled_from(MODELS), st.randoms(use_true_random=False))
+def test_moves_of_many_nodes_are_each_ones(
+    case: tuple[Problem, Placement], model: CostModel, rng: random.Random
+) -> None:
+    problem, placement = case
+    position = model.at(problem, problem.where(placement))
+    nodes = [node for node, movable in enumerate(problem.movable) if movable]
+    nodes = rng.sample(nodes, rng.randint(0, len(nodes)))
+    together = position.moves_of(nodes)
+    assert together.shape == (len(nodes), len(HOSTS))
+    assert together.tolist() == [Position.moves(position, node).tolist() for node in nodes]
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(), st.sampled_from(MODELS))
+def test_only_moves_of_critical_nodes_can_help(case: tuple[Problem, Placement], model: CostModel) -> None:
+    problem, placement = case
+    position = model.at(problem, problem.where(placement))
+    critical = position.critical()
+    for node, movable in enumerate(problem.movable):
+        if movable and node not in critical:
+            assert position.moves(node).min() >= position.lower_ns
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(all_known=False), st.sampled_from(MODELS), st.floats(0, 100))
+def test_pruning_and_asking_for_links(case: tuple[Problem, Placement], model: CostModel, bound_s: float) -> None:
+    problem, placement = case
+    used = {
+        (placement[name], placement[takers[0]])
+        for name, takers in problem.dataflow.consumers.items()
+        if takers and placement[name] != placement[takers[0]]
+    }
+    missing = used - problem.view.estimates.keys()
+    known = Problem(
+        problem.dataflow,
+        HOSTS,
+        problem.view.with_estimates(dict.fromkeys(missing, LinkEstimate(7e5))),
+        problem.hints,
+        problem.costs,
+    )
+    truth = evaluate(model, known, placement)
+    lower_s = model.at(problem, problem.where(placement)).lower_ns / 1e9
+    assert lower_s <= truth.cost_s
+    if missing and lower_s <= bound_s:
+        with pytest.raises(LinksNeeded) as needed:
+            evaluate(model, problem, placement, bound_s)
+        assert needed.value.links == missing  # all of them, in one go
+        return
+    found = evaluate(model, problem, placement, bound_s)
+    assert found.pruned == (lower_s > bound_s)
+    assert found.cost_s == lower_s
+    if not missing:
+        assert (found.cost_s, found.critical) == (truth.cost_s, truth.critical)
+
+
+def test_serialised_inputs_wait_for_each_other() -> None:
+    dataflow = complete_binary_tree({"a": Code("x"), "b": Code("x")}, Code("y"))
+    hints = Hints({"source@a": 1e6, "source@b": 1e6, "op0": 1e6}, disk_bytes={"source@a": 3e6, "source@b": 0.0})
+    view = NetworkView({("a", "client"): LinkEstimate(8e6), ("b", "client"): LinkEstimate(4e6)})
+    problem = Problem(dataflow, HOSTS, view, hints, CostParameters(startup_s=0))
+    placement = problem.placement(problem.at_sink(None))
+    assert evaluate(CriticalPath(), problem, placement).cost_s == pytest.approx(2.0)
+    # b's transfer holds the interface from 0 to 2 s; a is ready at 1 s, waits, and arrives at 3 s
+    found = evaluate(CriticalPath(serialised=True), problem, placement)
+    assert found.cost_s == pytest.approx(3.0)
+    assert set(found.critical) == {"source@a", "source@b", "op0", "sink"}
+
+
+def test_each_cost_can_be_turned_off() -> None:
+    dataflow = complete_binary_tree({"a": Code("x"), "b": Code("x")}, Code("y"))
+    hints = Hints({"source@a": 3e6, "source@b": 3e6, "op0": 3e6}, {"op0": 4.0})
+    view = NetworkView({(a, b): LinkEstimate(24e6) for a in HOSTS for b in HOSTS})
+
+    def cost_s(**changed: float) -> float:
+        costs = CostParameters(**changed)  # type: ignore[arg-type]
+        problem = Problem(dataflow, HOSTS, view, hints, costs)
+        return evaluate(CriticalPath(), problem, problem.placement(problem.at_sink(None))).cost_s
+
+    assert cost_s() == pytest.approx(1 + 0.05 + 1 + 4)
+    assert cost_s(startup_s=0, disk_bytes_per_s=math.inf, compute_factor=0) == pytest.approx(1)
+
+
+class Larger:
+    def output_size_bytes(self, input_sizes: list[float]) -> float:
+        return max(input_sizes)
+
+    def compute_s(self, input_sizes: list[float]) -> float:
+        return sum(input_sizes) / 1e6
+
+
+def test_hints_propagate_up_the_tree() -> None:
+    dataflow = complete_binary_tree(dict.fromkeys("abc", Code("x")), Code("y"))
+    sizes = {"source@a": 1e6, "source@b": 3e6, "source@c": 2e6}
+    hints = propagate_hints(dataflow, sizes, lambda node: Larger())
+    assert hints.output_bytes == {**sizes, "op0": 3e6, "op1": 3e6}
+    assert hints.compute_s == {"op0": 4.0, "op1": 5.0}
+    with pytest.raises(UsageError, match="source@c"):
+        propagate_hints(dataflow, {"source@a": 1, "source@b": 1}, lambda node: Larger())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda: CostParameters(startup_s=-1), "startup_s is -1"),
+        (lambda: CostParameters(disk_bytes_per_s=0), "inf turns it off"),
+        (lambda: CostParameters(cores=0), "cores is 0"),
+        (lambda: CostParameters(host_compute_factor={"a": math.nan}), "'a' is nan"),
+    ],
+)
+def test_impossible_costs_are_refused(wrong: object, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        wrong()  # type: ignore[operator]
+
+
+def test_problems_that_cannot_be_planned_are_refused() -> None:
+    dataflow = complete_binary_tree({"a": Code("x"), "b": Code("x")}, Code("y"))
+    hints = Hints({"source@a": 1, "source@b": 1, "op0": 1})
+    view, costs = NetworkView({}), CostParameters()
+    with pytest.raises(UsageError, match="output size of operator 'op0'"):
+        Problem(dataflow, HOSTS, view, Hints({"source@a": 1, "source@b": 1}), costs)
+    with pytest.raises(UsageError, match=r"source@b.* inf"):
+        Problem(dataflow, HOSTS, view, Hints({"source@a": 1, "source@b": math.inf, "op0": 1}), costs)
+    with pytest.raises(UsageError, match="named once each"):
+        Problem(dataflow, ("a", "a"), view, hints, costs)
+    with pytest.raises(UsageError, match="unknown host 'b'"):
+        Problem(dataflow, ("client", "a"), view, hints, costs)
+    with pytest.raises(PlacementError, match="leaves out operator 'op0'"):
+        Problem(dataflow, HOSTS, view, hints, costs).where({})
+
+
+@settings(max_examples=40, deadline=None)
+@given(trees(), st.integers(0, 10**6))
+def test_node_cycles_are_what_bounds_a_demand_driven_tree_without_contention(tree: Dataflow, seed: int) -> None:
+    """Plays the partitions through the tree: after n of them the clock shows n periods, give or take one path."""
+    rng = random.Random(seed)
+    hosts = tuple(node.name for node in tree.nodes)  # every node on a host of its own
+    alone = Dataflow(tuple(Node(n.name, n.kind, n.inputs, n.code, n.name) for n in tree.nodes))
+    view = NetworkView({(a, b): LinkEstimate(rng.lognormvariate(13, 1)) for a in hosts for b in hosts})
+    hints = Hints({name: rng.uniform(1e4, 2e5) for name in hosts}, {name: rng.uniform(0, 2) for name in tree.operators})
+    problem = Problem(alone, hosts, view, hints, CostParameters())
+    placement = {name: name for name in hosts}
+    period = evaluate(Period(interface="independent"), problem, placement).cost_s
+    path = evaluate(CriticalPath(), problem, placement).cost_s
+
+    root = alone.by_name["sink"].inputs[0]
+    sent = dict.fromkeys(hosts, 0.0)  # when the node's latest output had arrived at its consumer
+    last = 300
+    for _ in range(last + 1):
+        before = dict(sent)
+        for name in alone.upward[:-1]:
+            node = alone.by_name[name]
+            consumer = alone.consumers[name][0]
+            if node.kind == "source":
+                ready = before[name] + disk_s(problem, name)
+            else:
+                ready = max(sent[producer] for producer in node.inputs) + hints.compute_s[name]
+            demanded = before[root if consumer == "sink" else consumer]
+            sent[name] = max(ready, demanded) + transfer_s(problem, placement, name)
+    assert (last + 1) * period <= sent[root] * (1 + 1e-9) + 1e-6
+    assert sent[root] <= (path + last * period) * (1 + 1e-9) + 1e-6

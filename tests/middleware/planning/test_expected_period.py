@@ -1,0 +1,130 @@
+"""The expected period: its definition, its limit, and what it is for."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thalweg.middleware.dataflow import Code, complete_binary_tree, left_deep_tree, star_tree
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import LinkEstimate, NetworkView
+from thalweg.middleware.planning import (
+    CostParameters,
+    ExpectedPeriod,
+    Hints,
+    OneShot,
+    Period,
+    Problem,
+    get_cost_model,
+)
+
+COSTS = CostParameters(startup_s=0.0, disk_bytes_per_s=1e18)
+TREES = (complete_binary_tree, left_deep_tree, star_tree)
+
+
+def problem(servers: int, seed: int, tree: int = 0) -> Problem:
+    rng = np.random.default_rng(seed)
+    hosts = [*(f"h{i}" for i in range(servers)), "client"]
+    dataflow = TREES[tree]({host: Code("s") for host in hosts[:-1]}, Code("c"))
+    view = NetworkView({(a, b): LinkEstimate(float(rng.lognormal(12, 1))) for a, b in itertools.permutations(hosts, 2)})
+    names = [node.name for node in dataflow.nodes if node.kind != "sink"]
+    sizes = {name: float(rng.integers(1_000, 200_000)) for name in names}
+    compute = {name: float(rng.random()) for name in dataflow.operators}
+    return Problem(dataflow, hosts, view, Hints(sizes, compute), COSTS)
+
+
+def loads(given: Problem, where: np.ndarray) -> list[float]:
+    """Seconds of work for every link, processor and disk, one at a time."""
+    work: dict[object, float] = {}
+    for i, name in enumerate(given.names):
+        host = given.hosts[where[i]]
+        seconds = given.hints.compute_s.get(name, 0.0)
+        work["cpu", host] = work.get(("cpu", host), 0.0) + seconds
+        if given.consumer[i] >= 0:
+            target = given.hosts[where[given.consumer[i]]]
+            if target != host:
+                rate = given.view.rate_bps(host, target)
+                assert rate is not None
+                work[host, target] = work.get((host, target), 0.0) + given.hints.output_bytes[name] * 8 / rate
+    return list(work.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 9), st.integers(0, 10**6), st.integers(0, 2), st.sampled_from([1.5, 4.0, 9.0]))
+def test_it_is_the_norm_of_the_loads_and_a_move_costs_what_looking_anew_does(
+    servers: int, seed: int, tree: int, shape: float
+) -> None:
+    given = problem(servers, seed, tree)
+    rng = np.random.default_rng(seed)
+    where = given.at_sink(None)
+    for i in np.flatnonzero(given.movable):
+        where[i] = rng.integers(len(given.hosts))
+    model = ExpectedPeriod(shape)
+    position = model.at(given, where)
+    naive = sum(load**shape for load in loads(given, where)) ** (1 / shape)
+    assert position.lower_ns / 1e9 == pytest.approx(naive, rel=1e-6)
+    node = int(rng.choice(np.flatnonzero(given.movable)))
+    for host, cost in enumerate(position.moves(node)):
+        moved = where.copy()
+        moved[node] = host
+        assert cost == model.at(given, moved).lower_ns
+
+
+def test_a_large_shape_is_the_period_over_independent_links() -> None:
+    for seed in range(20):
+        given = problem(5, seed)
+        where = given.at_sink(None)
+        period = Period(interface="independent", node_cycles=False).at(given, where).lower_ns
+        assert ExpectedPeriod(400.0).at(given, where).lower_ns == pytest.approx(period, rel=0.02)
+
+
+def test_it_leaves_plateaus_where_the_maximum_alone_stays() -> None:
+    """Over many networks, the plan it finds has a lower period than the one found by the period itself."""
+    period = Period(interface="independent", node_cycles=False)
+    ratios = []
+    for seed in range(25):
+        given = problem(8, seed)
+        found = []
+        for model in (ExpectedPeriod(), period):
+            result = OneShot().plan(
+                given.dataflow, given.hosts, given.view, None, hints=given.hints, costs=COSTS, model=model
+            )
+            found.append(period.at(given, given.where(result.placement)).lower_ns)
+        ratios.append(found[0] / found[1])
+    assert np.median(ratios) <= 1.0
+    assert np.exp(np.mean(np.log(ratios))) < 1.0
+
+
+def test_a_shape_without_an_expectation_is_refused() -> None:
+    with pytest.raises(UsageError, match="above 1"):
+        ExpectedPeriod(1.0)
+    with pytest.raises(UsageError, match="above 1"):
+        get_cost_model("expected-period", shape=0.5)
+
+
+@pytest.mark.parametrize("shape", [1.5, 4.0, 31.0])
+def test_a_load_that_was_all_but_the_whole_sum_leaves_no_trace(shape: float) -> None:
+    """The way to one host is slow: taken off, its load leaves what rounding would have lost beside it."""
+    model = ExpectedPeriod(shape)
+    for seed in range(4):
+        fast = problem(9, seed, seed % 2)
+        slow = {
+            (a, b): LinkEstimate(of.rate_bps * (1e-5 if b == "h1" else 1)) for (a, b), of in fast.view.estimates.items()
+        }
+        given = Problem(fast.dataflow, fast.hosts, NetworkView(slow), fast.hints, COSTS)
+        where = given.at_sink(None)
+        nodes = np.flatnonzero(given.movable).tolist()
+        where[nodes[-1]] = given.host_index["h1"]
+        costs = model.at(given, where).moves_of(nodes)
+        assert costs[-1].max() > 1e3 * costs[-1].min()
+        for node, of in zip(nodes, costs, strict=True):
+            for host, cost in enumerate(of):
+                moved = where.copy()
+                moved[node] = host
+                assert cost == model.at(given, moved).lower_ns
+                naive = sum((load / 1e6) ** shape for load in loads(given, moved)) ** (1 / shape) * 1e6
+                assert cost / 1e9 == pytest.approx(naive, rel=1e-6)

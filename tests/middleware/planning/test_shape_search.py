@@ -1,0 +1,232 @@
+"""Shapes and the search over them: dataflows that trees stand for, exact changes, and optima against all trees."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
+from thalweg.middleware.planning.costs.period import Interface
+from thalweg.middleware.planning.problem.hints import Hints, propagate_hints
+from thalweg.middleware.planning.shapes.host_tree import HostTree, freedom, shaped
+from thalweg.middleware.planning.shapes.search import ENOUGH, Loads, Tree, greedy, search_tree
+
+CODE = Code("some")
+INTERFACES: tuple[Interface, ...] = ("single", "duplex", "independent")
+
+
+class Largest:
+    """An operator whose output is like its largest input."""
+
+    reorderable = True
+
+    def output_size_bytes(self, sizes, /):
+        return max(sizes)
+
+    def compute_s(self, sizes, /):
+        return 0.25 * (len(sizes) - 1)
+
+
+def make_loads(seed: int, count: int, interface: Interface = "single", sizes=None, shape: float = 2.0) -> Loads:
+    chance = np.random.default_rng(seed)
+    per_byte = 8 / chance.lognormal(12, 1.2, (count, count))
+
+    def transfer_s(size):
+        seconds = 0.05 + size * per_byte
+        np.fill_diagonal(seconds, 0.0)
+        return seconds
+
+    own = [[], *([size] for size in (sizes or [131_072.0] * (count - 1)))]
+    disk = np.array([0.0, *[0.04] * (count - 1)])
+    joint = interface == "single"
+    largest = Largest()
+    return Loads(
+        transfer_s,
+        own,
+        largest.output_size_bytes,
+        lambda _, inputs: largest.compute_s(inputs) if inputs else 0.0,
+        disk,
+        interface=interface,
+        shape=shape,
+        joint=joint,
+    )
+
+
+def all_trees(count: int):
+    """Every tree over hosts 0 (the root) to count - 1, as parents."""
+    for parents in itertools.product(range(count), repeat=count - 1):
+        parent = [0, *parents]
+        reached = all(_leads_to_root(parent, host) for host in range(1, count))
+        if reached:
+            yield parent
+
+
+def _leads_to_root(parent, host):
+    for _ in parent:
+        host = parent[host]
+    return host == 0
+
+
+def random_parent(chance: np.random.Generator, count: int) -> list[int]:
+    return [0, *(int(chance.integers(host)) for host in range(1, count))]
+
+
+# --- the search ---------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10_000), st.integers(2, 8), st.sampled_from(INTERFACES), st.sampled_from([1.5, 2.0, 8.0]))
+@settings(max_examples=60, deadline=None)
+def test_a_change_costs_what_measuring_anew_says(seed, count, interface, shape):
+    loads = make_loads(seed, count, interface, shape=shape)
+    tree = Tree(loads, random_parent(np.random.default_rng(seed), count))
+    changes = tree.changes()
+    for host, parent in itertools.product(range(count), repeat=2):
+        if host == 0 or parent == tree.parent[host] or tree.below[host, parent]:
+            assert changes[host, parent] == math.inf
+            continue
+        other = [*tree.parent]
+        other[host] = parent
+        measured = pytest.approx(Tree(loads, other).cost, rel=1e-9, abs=1e-12 * tree.cost)  # differences cancel
+        assert tree.cost + changes[host, parent] == measured
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_the_best_of_all_trees_is_found_mostly_and_nearly_always(interface):
+    ratios = []
+    for seed in range(12):
+        loads = make_loads(seed, 5, interface)
+        best = min(Tree(loads, parent).cost for parent in all_trees(5))
+        found, looks = search_tree(loads, 1500, seed=1)
+        assert looks >= 1500
+        ratios.append(math.sqrt(Tree(loads, found).cost / best))
+    assert min(ratios) >= 1 - ENOUGH
+    assert sum(ratio < 1 + 1e-6 for ratio in ratios) >= 11
+    assert max(ratios) < 1.05
+
+
+def test_sizes_that_grow_on_the_way_are_counted():
+    """The largest image makes every result above it as large."""
+    loads = make_loads(3, 4, sizes=[1e5, 1e5, 5e5])
+    chain = Tree(loads, [0, 0, 1, 2])  # 3 -> 2 -> 1 -> 0: everyone sends the large one
+    assert [float(up) for up in chain.up[1:]] == pytest.approx(
+        [float(loads.transfer(5e5)[host, host - 1]) for host in (1, 2, 3)]
+    )
+    found, _ = search_tree(loads, 2000, seed=1)
+    assert Tree(loads, found).cost == pytest.approx(min(Tree(loads, parent).cost for parent in all_trees(4)))
+
+
+@given(st.integers(0, 10_000), st.integers(3, 9), st.sampled_from(INTERFACES))
+@settings(max_examples=40, deadline=None)
+def test_hosts_that_were_hung_elsewhere_leave_a_tree_as_if_made_so(seed, count, interface):
+    chance = np.random.default_rng(seed)
+    loads = make_loads(seed, count, interface, sizes=chance.choice([1e5, 2e5, 3e5], count - 1).tolist())
+    tree = Tree(loads, random_parent(chance, count))
+    for _ in range(12):
+        host = int(chance.integers(1, count))
+        tree.hang(host, int(chance.choice(np.flatnonzero(~tree.below[host]))))
+        fresh = Tree(loads, tree.parent)
+        assert tree.cost == fresh.cost
+        np.testing.assert_array_equal(tree.below, fresh.below)
+        np.testing.assert_array_equal(tree.changes(), fresh.changes())
+
+
+def test_the_same_arguments_give_the_same_tree_and_more_looks_none_that_is_worse():
+    loads = make_loads(7, 12)
+    assert search_tree(loads, 20_000, seed=3) == search_tree(make_loads(7, 12), 20_000, seed=3)
+    few, many = (Tree(loads, search_tree(loads, looks, seed=3)[0]).cost for looks in (2_000, 40_000))
+    assert many <= few <= Tree(loads, greedy(loads)).cost
+
+
+# --- what trees stand for -----------------------------------------------------------------------------
+
+
+def problem(count: int, **change) -> tuple[Dataflow, Hints]:
+    flow = complete_binary_tree({f"h{i}": CODE for i in range(1, count + 1)}, CODE)
+    flow = Dataflow(tuple(change.get(node.name, node) for node in flow.nodes))
+    sizes = {name: 1e5 + 1e3 * i for i, name in enumerate(flow.sources)}
+    return flow, propagate_hints(flow, sizes, lambda _: Largest())
+
+
+@given(st.integers(0, 10_000), st.integers(2, 9), st.sampled_from(["pairs", "at-once"]))
+@settings(max_examples=60, deadline=None)
+def test_a_shape_is_a_tree_over_the_same_sources_and_sends_what_hosts_send(seed, count, joining):
+    flow, hints = problem(count)
+    free = freedom(flow, hints)
+    assert free is not None
+    names = ["client", *free.sources]
+    parent = random_parent(np.random.default_rng(seed), count + 1)
+    tree = HostTree("client", {names[host]: names[parent[host]] for host in range(1, count + 1)})
+    made, placement, known = shaped(flow, hints, free, tree, joining)
+    assert {name: made.by_name[name] for name in made.sources} == {name: flow.by_name[name] for name in flow.sources}
+    assert made.by_name[made.sink].pinned == "client" and set(placement) == set(made.by_name)
+    assert known.check(made).reorderable.keys() == set(made.operators)
+    assert known.output_bytes[made.by_name[made.sink].inputs[0]] == max(hints.output_bytes.values())
+    sent = sorted(
+        (placement[name], placement[made.consumers[name][0]])
+        for name in made.upward[:-1]
+        if placement[name] != placement[made.consumers[name][0]]
+    )
+    assert sent == sorted(tree.parent.items())
+    if joining == "pairs":
+        assert len(made.operators) == count - 1
+    else:
+        assert len({placement[name] for name in made.operators}) == len(made.operators)
+
+
+def test_names_of_sources_are_not_taken_twice():
+    nodes = (
+        Node("op0", "source", (), CODE, "a"),
+        Node("op2", "source", (), CODE, "b"),
+        Node("x", "operator", ("op0", "op2"), CODE),
+        Node("t", "sink", ("x",), None, "c"),
+    )
+    flow = Dataflow(nodes)
+    hints = propagate_hints(flow, {"op0": 1.0, "op2": 1.0}, lambda _: Largest())
+    free = freedom(flow, hints)
+    assert free is not None
+    made, _, _ = shaped(flow, hints, free, HostTree("c", {"a": "c", "b": "a"}), "pairs")
+    assert made.operators == ("op1",) and made.by_name["op1"].inputs == ("op0", "op2")
+
+
+def test_shapes_are_fixed_where_an_operator_is_not_reorderable_or_pinned_or_differs():
+    flow, hints = problem(4)
+    assert freedom(flow, hints) is not None
+    assert freedom(flow, Hints(hints.output_bytes, hints.compute_s)) is None
+    op1 = flow.by_name["op1"]
+    for other in (Node("op1", "operator", op1.inputs, CODE, "h1"), Node("op1", "operator", op1.inputs, Code("other"))):
+        changed, known = problem(4, op1=other)
+        assert freedom(changed, known) is None
+    nowhere, known = problem(4, sink=Node("sink", "sink", ("op2",)))
+    assert freedom(nowhere, known) is None
+    assert freedom(nowhere, known, {"sink": "h2"}) is not None
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_knowing_a_link_is_worth_what_the_best_single_change_over_it_saves_on_average(interface):
+    loads = make_loads(4, 6, interface, shape=2.0)
+    best, _ = search_tree(loads, 5_000, 0)
+    tree = Tree(loads, best)
+    nothing = np.zeros((6, 6))
+    assert tree.value_of_knowing(nothing, 0.0) == pytest.approx(nothing, abs=1e-9)  # a best tree, and nothing to learn
+    worth = [tree.value_of_knowing(nothing + doubt, 0.0) for doubt in (0.3, 1.0, 2.0)]
+    assert all((more >= less - 1e-12).all() for less, more in itertools.pairwise(worth))
+    assert worth[-1].max() > 0.01 and (worth[-1] == worth[-1].T).all() and (worth[-1] < 1).all()
+    assert tree.sends == pytest.approx(Tree(loads, best).sends)  # as they were
+
+    # of one link alone: what a change over it saves, over all that a probe may show
+    host, parent = np.unravel_index(np.argmax(worth[-1]), worth[-1].shape)
+    alone = nothing.copy()
+    alone[host, parent] = 2.0
+    nodes, weights = np.polynomial.hermite_e.hermegauss(7)
+    saved = 0.0
+    for deviation, weight in zip(nodes, weights / weights.sum(), strict=True):
+        other = Tree(loads, best)
+        other.sends = other.sends.copy()
+        other.sends[host, parent] *= math.exp(-2.0 * deviation)
+        saved += weight * max(-other.changes()[host, parent], 0.0)
+    assert tree.value_of_knowing(alone, 0.0)[host, parent] == pytest.approx(saved / (2 * tree.cost))

@@ -1,0 +1,257 @@
+"""The wire: every message comes back as it went, and nothing but a ProtocolError comes of anything else."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thalweg.middleware.core.steering.epochs import BookState
+from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.errors import ProtocolError
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import LocalCost, LocalMoves
+
+BIG = 2**40
+VERSION = bytes([m.PROTOCOL_VERSION])
+
+
+def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
+    """Values of a wire type, within all its limits."""
+    match kind:
+        case msgspec.inspect.StrType(pattern=str(pattern)):
+            return st.from_regex(pattern).filter(lambda text: len(text) <= (kind.max_length or len(text)))
+        case msgspec.inspect.StrType():
+            return st.text(st.characters(codec="utf-8"), min_size=kind.min_length or 0, max_size=12)
+        case msgspec.inspect.IntType():
+            at_most = kind.le if kind.le is not None else (kind.lt - 1 if kind.lt is not None else BIG)
+            return st.integers(kind.ge if kind.ge is not None else -BIG, at_most)
+        case msgspec.inspect.FloatType():
+            return st.floats(kind.ge, kind.le, allow_nan=False)
+        case msgspec.inspect.BytesType():
+            return st.binary(max_size=12)
+        case msgspec.inspect.StructType(cls=cls) if cls is LocalMoves:  # it checks more than types can say
+            return st.builds(
+                LocalMoves,
+                period_s=st.floats(0.001, 1e6),
+                k=st.integers(0, 10),
+                hysteresis=st.floats(0, 10),
+                seed=st.integers(-BIG, BIG),
+                cost=st.sampled_from(get_args(LocalCost)),
+                startup_s=st.floats(0, 10),
+            )
+        case msgspec.inspect.StructType(cls=cls) if cls is BookState:
+            book = st.tuples(*[strategy_of(field.type) for field in kind.fields])
+            return book.map(lambda book: BookState(book[0], *sorted(book[1:3], reverse=True), *_plain(book[3:])))
+        case msgspec.inspect.BoolType():
+            return st.booleans()
+        case msgspec.inspect.NoneType():
+            return st.none()
+        case msgspec.inspect.LiteralType():
+            return st.sampled_from(kind.values)
+        case msgspec.inspect.UnionType():
+            return st.one_of([strategy_of(each) for each in kind.types])
+        case msgspec.inspect.VarTupleType():
+            return st.lists(strategy_of(kind.item_type), max_size=3).map(tuple)
+        case msgspec.inspect.DictType():
+            return st.dictionaries(strategy_of(kind.key_type), strategy_of(kind.value_type), max_size=3)
+        case msgspec.inspect.AnyType():
+            plain = st.none() | st.booleans() | st.integers(-BIG, BIG) | st.text(max_size=5) | st.binary(max_size=5)
+            return st.recursive(plain, lambda inner: st.lists(inner, max_size=3), max_leaves=4)
+        case msgspec.inspect.StructType():
+            fields = {field.encode_name: strategy_of(field.type) for field in kind.fields}
+            return st.builds(kind.cls, **fields)
+        case msgspec.inspect.Metadata():
+            return strategy_of(kind.type)
+    raise AssertionError(f"no strategy for {kind}")
+
+
+def _plain(rest: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The rest of a book's fields (unmarked, last, …), such that they can be."""
+    unmarked, last, *others = rest
+    return (unmarked and last >= 0, last, *others)
+
+
+CONTROL = get_args(m.Control)
+
+
+def fitting(chunk: m.Chunk) -> bool:
+    """Whether a chunk says the same of its size and kind in both its parts."""
+    match chunk.message:
+        case m.Probe():
+            return chunk.total_bytes <= m.PROBE_BYTES
+        case m.State():
+            return chunk.message.inline is None
+    return not chunk.message.end
+
+
+def with_size(chunk: m.Chunk) -> m.Chunk:
+    if not isinstance(chunk.message, m.State):
+        return chunk
+    state = msgspec.structs.replace(chunk.message, size_bytes=chunk.total_bytes)
+    return msgspec.structs.replace(chunk, message=state, dtype="")
+
+
+chunks = strategy_of(msgspec.inspect.type_info(m.Chunk)).filter(fitting).map(with_size)
+
+
+def messages_of(kind: type[Any]) -> st.SearchStrategy[Any]:
+    every = strategy_of(msgspec.inspect.type_info(kind))
+    if kind is m.State:
+        return every.map(lambda state: msgspec.structs.replace(state, inline=state.inline or b""))
+    return every.map(lambda part: msgspec.structs.replace(part, end=True)) if kind is m.Partition else every
+
+
+control_messages = st.one_of([messages_of(kind) for kind in CONTROL])
+
+
+@pytest.mark.parametrize("kind", CONTROL, ids=lambda kind: kind.__name__)
+def test_every_control_message_comes_back_as_it_went(kind: type[Any]) -> None:
+    @given(messages_of(kind))
+    @settings(max_examples=25, deadline=None)
+    def check(message: Any) -> None:
+        assert m.decode_control(m.encode(message)) == message
+        assert m.decode_control(memoryview(bytearray(m.encode(message)))) == message
+
+    check()
+
+
+@given(chunks)
+@settings(max_examples=60, deadline=None)
+def test_every_bulk_header_comes_back_as_it_went(chunk: m.Chunk) -> None:
+    assert m.decode_chunk(m.encode(chunk)) == chunk
+
+
+def decoded(frame: bytes) -> list[Any]:
+    """What a frame decodes to, as control and as bulk; anything but a ProtocolError is a failure."""
+    out: list[Any] = []
+    errors: list[str] = []
+    for decode in (m.decode_control, m.decode_chunk):
+        try:
+            out.append(decode(frame))
+        except ProtocolError as error:
+            errors.append(str(error))
+    assert all(len(text.splitlines()) == 1 for text in errors)
+    return out
+
+
+@given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda body: m.MAGIC + b"\x01" + body))
+@settings(max_examples=300, deadline=None)
+def test_garbage_is_a_protocol_error(frame: bytes) -> None:
+    decoded(frame)
+
+
+@given(st.one_of(control_messages, chunks), st.integers(0, 2**16), st.binary(min_size=1, max_size=9), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_a_damaged_message_is_one_that_keeps_the_limits_or_a_protocol_error(
+    message: Any, where: int, damage: bytes, insert: bool
+) -> None:
+    frame = m.encode(message)
+    at = 3 + where % (len(frame) - 3)
+    for survivor in decoded(frame[:at] + damage + frame[at + (0 if insert else len(damage)) :]):
+        again = m.encode(survivor)  # compared as frames: a float may have become NaN
+        assert [m.encode(each) for each in decoded(again)] == [again]
+
+
+@given(control_messages, st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_cut_message_is_a_protocol_error(message: Any, data: st.DataObject) -> None:
+    frame = m.encode(message)
+    assert decoded(frame[: data.draw(st.integers(0, len(frame) - 1))]) == []
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        (b"", "not Thalweg's"),
+        (b"TW\x01", "not Thalweg's"),
+        (b"XX\x01\x90", "not Thalweg's"),
+        (b"TW\x01" + m.encode(m.Hello())[3:], "protocol version 1; this host speaks 4"),
+        (m.encode(m.Hello()) + b"\xc0", "does not decode"),
+        (m.encode(m.Ping("r"))[:3] + b"\x92\xa4Nope\xa1r", "does not decode"),
+        (m.encode(m.Demand("r", "p", "c", 1, 65)), "<= 64"),
+        (m.encode(m.Demand("", "p", "c", 1)), "length >= 1"),
+        (m.encode(m.Demand("r", "p", "c", -1)), ">= 0"),
+        (m.encode(m.Demand("r", "p" * 129, "c", 1)), "length <= 128"),
+        (m.encode(m.ProbeRequest("r", (), m.Peer("h", "ipc:///tmp/x", "tcp://h:1"))), "matching regex"),
+        (m.encode(m.Partition("r", "p", "c", 7)), "came as control, without its bytes"),
+    ],
+)
+def test_the_error_says_what_is_wrong(frame: bytes, says: str) -> None:
+    with pytest.raises(ProtocolError, match=says):
+        m.decode_control(frame)
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://-:5", "tcp://*:5", "tcp://h:*", "tcp://h", "tcp://h:5\n", "tcp://é:5"])
+def test_an_endpoint_that_no_socket_can_dial_is_refused(endpoint: str) -> None:
+    with pytest.raises(ProtocolError):
+        m.decode_control(m.encode(m.ProbeRequest("r", (m.Peer("h", "tcp://h:1", endpoint),), PEER)))
+
+
+PEER = m.Peer("h", "tcp://h:1", "tcp://h:2")
+
+
+def test_bulk_limits() -> None:
+    part = m.Partition("r", "p", "c", 7)
+    with pytest.raises(ProtocolError, match="1073741824"):
+        m.decode_chunk(m.encode(m.Chunk(1, m.MAX_PARTITION_BYTES + 1, 0, part)))
+    with pytest.raises(ProtocolError, match="a probe of 16385 bytes"):
+        m.decode_chunk(m.encode(m.Chunk(1, 16_385, 0, m.Probe("r", 1, PEER, True))))
+    with pytest.raises(ProtocolError, match="the end of 'p' came as bulk"):
+        m.decode_chunk(m.encode(m.Chunk(1, 0, 0, m.Partition("r", "p", "c", 7, end=True))))
+
+
+STATE = m.State("r", "o", 1, 0, -1, 1, 8, "sha256:x")
+DOUBLE = b"\xcb"  # msgpack's mark of one
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        m.Chunk(1, 8, 0, STATE, "<f8", ()),
+        m.Chunk(1, 8, 0, STATE, "<f8", (1,)),
+        m.Chunk(1, 9, 0, STATE),
+        m.Chunk(1, 8, 0, msgspec.structs.replace(STATE, inline=b"12345678")),
+    ],
+    ids=["an array without a shape", "an array", "another size", "inline as well"],
+)
+def test_a_state_in_bulk_is_bytes_of_the_size_it_says(wrong: m.Chunk) -> None:
+    assert m.decode_chunk(m.encode(m.Chunk(1, 8, 0, STATE))).message == STATE
+    with pytest.raises(ProtocolError, match=r"^the state of 'o' came as bulk, but says it has other bytes$"):
+        m.decode_chunk(m.encode(wrong))
+
+
+@pytest.mark.parametrize("period_s", [0.0, 1e-300, 0.000999, -1.0, math.inf, math.nan])
+def test_a_period_in_which_a_host_would_do_nothing_but_decide_is_a_protocol_error(period_s: float) -> None:
+    locations = (m.Location("s", "h1", 1),)
+    frame = m.encode(m.Install("r", Dataflow(()), locations, (), "client", moves=LocalMoves(period_s=0.125)))
+    assert frame.count(DOUBLE + struct.pack(">d", 0.125)) == 1
+    shorter = frame.replace(struct.pack(">d", 0.125), struct.pack(">d", period_s))
+    with pytest.raises(ProtocolError, match=r"period_s is .*; it must be at least 0\.001 seconds and finite"):
+        m.decode_control(shorter)
+
+
+def test_an_oversized_frame_is_refused_unread() -> None:
+    with pytest.raises(ProtocolError, match="over the limit"):
+        m.decode_control(m.MAGIC + b"\x01" + bytes(m.MAX_CONTROL_BYTES))
+
+
+def test_nesting_without_end_is_a_protocol_error() -> None:
+    text = msgspec.msgpack.encode
+    code = b"\x82" + text("use") + text("u") + text("params") + b"\x81" + text("k") + b"\x91" * 100_000
+    node = b"\x83" + text("name") + text("n") + text("kind") + text("source") + text("code") + code
+    frame = m.MAGIC + VERSION + b"\x96" + text("Install") + text("r") + b"\x81" + text("nodes") + b"\x91" + node
+    with pytest.raises(ProtocolError, match="recursion"):
+        m.decode_control(frame)
+
+
+def test_a_declared_length_takes_no_memory() -> None:
+    text = msgspec.msgpack.encode
+    frame = m.MAGIC + VERSION + b"\x93" + text("Located") + text("r") + b"\xdd\xff\xff\xff\xff"
+    with pytest.raises(ProtocolError, match="truncated"):
+        m.decode_control(frame)

@@ -1,0 +1,133 @@
+"""The duty passes to the thread that stands by when a call is long, and only then; never are two on duty."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from thalweg.middleware.shell.duty import Duty
+
+LIMIT_S = 0.02
+WAIT_S = 10.0
+
+
+class Served:
+    """A loop that makes the calls it is given; each says how long it lasts (an event: until that is set)."""
+
+    def __init__(self) -> None:
+        self.calls: list[threading.Event | float] = []
+        self.news = threading.Condition()
+        self.stopping = False
+        self.on_duty: set[str] = set()
+        self.served: list[str] = []
+        self.most = 0
+        self.duty = Duty(self.loop, "test-duty", LIMIT_S)
+
+    def loop(self) -> bool:
+        me = threading.current_thread().name
+        self.on_duty.add(me)
+        while True:
+            with self.news:
+                assert self.news.wait_for(lambda: bool(self.calls) or self.stopping, WAIT_S)
+                if self.stopping:
+                    return True
+                call = self.calls.pop(0)
+            self.most = max(self.most, len(self.on_duty))
+            if not self.duty.present:
+                self.note("left")
+                continue
+            number = self.duty.begin()
+            if isinstance(call, threading.Event):
+                self.on_duty.discard(me)  # from now on the other may have it
+                assert call.wait(WAIT_S)
+            elif call:
+                time.sleep(call)
+            if not self.duty.end(number):
+                return False
+            self.on_duty.add(me)
+            self.note(me)
+
+    def note(self, what: str) -> None:
+        with self.news:
+            self.served.append(what)
+            self.news.notify_all()
+
+    def give(self, *calls: threading.Event | float) -> None:
+        with self.news:
+            self.calls.extend(calls)
+            self.news.notify_all()
+
+    def wait_served(self, count: int) -> None:
+        with self.news:
+            assert self.news.wait_for(lambda: len(self.served) >= count, WAIT_S), self.served
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    one = Served()
+    yield one
+    with one.news:
+        one.stopping = True
+        one.news.notify_all()
+    assert one.duty.over.wait(WAIT_S)
+
+
+def wait_present(duty: Duty) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not duty.present:
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.001)
+
+
+def test_a_long_call_loses_the_duty_and_the_loop_goes_on(served: Served) -> None:
+    wait_present(served.duty)
+    released = threading.Event()
+    served.give(0.0)
+    served.wait_served(1)
+    served.give(released, 0.0)  # the second is served while the first is still under way, though not as a quick call
+    served.wait_served(2)
+    assert served.served == ["test-duty-0", "left"]
+    assert not served.duty.present
+    released.set()
+    wait_present(served.duty)
+    served.give(0.0)
+    served.wait_served(3)
+    assert served.served[2] == "test-duty-1"
+
+
+def test_short_calls_and_idle_time_keep_the_duty_where_it_is(served: Served) -> None:
+    wait_present(served.duty)
+    for _ in range(5):
+        served.give(*[0.0] * 50, 0.001)
+        served.wait_served(len(served.served) + 1)
+        threading.Event().wait(1.5 * LIMIT_S)
+    served.wait_served(255)
+    assert set(served.served) == {"test-duty-0"}
+
+
+def test_never_two_on_duty_when_calls_last_about_the_limit() -> None:
+    busy = threading.Lock()
+    left = iter(random.Random(1).choices([0.0, 0.5, 1.0, 1.5, 4.0], k=60))
+    lost: list[int] = []
+
+    def loop() -> bool:
+        assert busy.acquire(blocking=False), "two threads on duty"
+        for share in left:
+            wait_present(duty)
+            number = duty.begin()
+            busy.release()  # a call may be under way while another is on duty
+            time.sleep(share * 0.005)
+            if not duty.end(number):
+                lost.append(number)
+                return False
+            assert busy.acquire(blocking=False), "two threads on duty"
+        return True
+
+    duty = Duty.__new__(Duty)
+    duty.__init__(loop, "test-limit", 0.005)  # type: ignore[misc]
+    assert duty.over.wait(WAIT_S)
+    assert lost

@@ -1,0 +1,379 @@
+"""Real sockets on loopback: what a host's ports take, refuse and survive; host processes and their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+from runtime_codes import ALLOW
+
+from thalweg.middleware.client.client import Client, say_hello
+from thalweg.middleware.client.cluster import LocalCluster, host_command
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.shell.shell import Shell, ShellConfig
+
+MIX = Code("runtime_codes:Mix")
+PART = m.Partition("no-such-run", "p", "c", 0)
+PEER = m.Peer("x", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
+
+
+@contextmanager
+def running(config: ShellConfig) -> Iterator[Shell]:
+    shell = Shell(config)
+    try:
+        yield shell
+        assert shell.alive, shell._error
+    finally:
+        shell.close()
+    assert not shell.alive
+
+
+@pytest.fixture
+def dial() -> Iterator[Callable[..., zmq.Socket[bytes]]]:
+    """``dial(endpoint)``: a DEALER there, with a Thalweg identity unless another is given."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    sockets = []
+
+    def connect(endpoint: str, identity: bytes = b"tester/1") -> zmq.Socket[bytes]:
+        socket = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.ROUTING_ID, identity)
+        socket.setsockopt(zmq.RCVTIMEO, 5000)
+        socket.connect(endpoint)
+        sockets.append(socket)
+        return socket
+
+    yield connect
+    context.destroy(linger=0)
+
+
+def chain(size: int = 1000) -> Dataflow:
+    source = Code("runtime_codes:Blocks", {"site": 0, "sizes": [size]})
+    return Dataflow(
+        (Node("s", "source", (), source, "h1"), Node("o", "operator", ("s",), MIX), Node("t", "sink", ("o",)))
+    )
+
+
+CONTROL_GARBAGE = [
+    [b""],
+    [b"garbage"],
+    [b"GET / HTTP/1.1\r\n\r\n"],
+    [m.MAGIC + bytes([m.PROTOCOL_VERSION + 1]) + m.encode(m.Hello())[3:]],
+    [m.MAGIC + bytes([m.PROTOCOL_VERSION]) + b"\xff" * 100],
+    [m.encode(m.Hello())] * (m.MAX_FRAMES + 1),
+    [b"x" * 100_000],
+    [m.encode(m.Chunk(1, 1, 0, PART)), b"x"],
+    [m.encode(m.ProbeRequest("r", (m.Peer("y", "nowhere", "tcp://*:*"),), PEER))],
+    [m.encode(PART)],
+]
+BULK_GARBAGE = [
+    [b""],
+    [b"garbage", b"more"],
+    [m.encode(m.Hello())],
+    [m.encode(m.Hello()), b""],
+    [m.encode(m.Chunk(1, 4, 0, PART, "O", (1,))), b"1234"],
+    [m.encode(m.Chunk(1, 4, 0, PART, "<f4,(", (1,))), b"1234"],
+    [m.encode(m.Chunk(1, 4, 0, PART, "<f4", (9,))), b"1234"],
+    [m.encode(m.Chunk(1, m.MAX_PARTITION_BYTES, 0, PART)), b"1234"],
+    [m.encode(m.Chunk(1, 2 * m.PROBE_BYTES, 0, m.Probe("r", 1, PEER, False))), b"1234"],
+    [m.encode(m.Chunk(1, 1, 0, PART)), b"1", b"2"],
+]
+
+
+def test_garbage_on_both_ports_is_counted_and_the_run_goes_on(
+    client: Client, dial: Callable[..., zmq.Socket[bytes]]
+) -> None:
+    run = client.run(chain(), {"o": "client"})
+    assert next(run).index == 0
+    control, bulk = dial(client.shell.me.control), dial(client.shell.me.bulk)
+    for frames in CONTROL_GARBAGE:
+        control.send_multipart(frames)
+    for frames in BULK_GARBAGE:
+        bulk.send_multipart(frames)
+    nameless = dial(client.shell.me.control, b"nameless")
+    nameless.send(m.encode(m.Hello()))
+    sent = len(CONTROL_GARBAGE) + len(BULK_GARBAGE) + 1
+    index = 0
+    while client.shell.statistics().frames_rejected < sent:
+        delivered = next(run)
+        index += 1
+        assert delivered.index == index
+        assert index < 3_000, client.shell.statistics()
+    assert client.shell.statistics().frames_rejected == sent
+    control.send(m.encode(m.Hello()))
+    assert m.decode_control(control.recv()).host == "client"  # type: ignore[union-attr]
+    for expected in range(index + 1, index + 5):
+        assert next(run).index == expected
+
+
+def test_an_oversized_message_costs_its_connection_and_no_more(
+    client: Client, dial: Callable[..., zmq.Socket[bytes]]
+) -> None:
+    rude = dial(client.shell.me.control)
+    rude.send(bytes(m.MAX_CONTROL_BYTES + 10_000))
+    run = client.run(chain(), {"o": "client"}, partitions=20)
+    assert len(list(run)) == 20
+
+
+def test_messages_nobody_expects_change_nothing(client: Client, dial: Callable[..., zmq.Socket[bytes]]) -> None:
+    run = client.run(chain(), {"o": "client"})
+    next(run)
+    control, bulk = dial(client.shell.me.control), dial(client.shell.me.bulk)
+    for message in (
+        m.Welcome("x", "tcp://x:1", "tcp://x:2"),
+        m.Pong(run.id, False),
+        m.Installed(run.id, "x", "an error of a stranger"),
+        m.Remove(run.id),
+        m.Removed(run.id, "x"),
+        m.Demand(run.id, "o", "t", 99),
+        m.Demand(run.id, "ghost", "t", 0),
+        m.Located(run.id, (m.Location("ghost", "x", 9),)),
+        m.ProbeResult("q", m.Estimate("a", "b", 1, 0, 1, 0)),
+        m.Credit(12345, 10, True),
+        m.Partition(run.id, "o", "t", 99, True),
+    ):
+        control.send(m.encode(message))
+    bulk.send_multipart([m.encode(m.Chunk(1, 1, 0, m.Partition(run.id, "o", "t", 77))), b"x"])
+    bulk.send_multipart([m.encode(m.Chunk(2, 9, 4, m.Partition(run.id, "o", "t", 1))), b"x"])
+    control.send(m.encode(m.Hello()))
+    while not isinstance(m.decode_control(control.recv()), m.Welcome):  # all before it has been handled
+        continue
+    assert [next(run).index for _ in range(10)] == list(range(1, 11))
+    assert client.shell.statistics().frames_rejected == 0
+
+
+def test_a_partition_nobody_asked_for_is_given_no_memory(
+    client: Client, dial: Callable[..., zmq.Socket[bytes]]
+) -> None:
+    """The first of many chunks is answered with the end of the transfer at once, through the same socket's peer."""
+    run = client.run(chain(), {"o": "client"})
+    next(run)
+    control, bulk = dial(client.shell.me.control), dial(client.shell.me.bulk)
+    control.send(m.encode(m.Ping(run.id)))  # makes the way back known
+    assert control.recv() == m.encode(m.Pong(run.id))
+    bulk.send_multipart([m.encode(m.Chunk(5, 10**8, 0, m.Partition(run.id, "s", "o", 10**6))), b"x"])
+    credit = m.decode_control(control.recv())
+    assert isinstance(credit, m.Credit)
+    assert (credit.transfer, credit.received_bytes, credit.done) == (5, 0, True)
+    assert client.shell._incoming == {}
+
+
+def test_probes_of_runs_that_are_over_are_answered_and_leave_nothing(dial: Callable[..., zmq.Socket[bytes]]) -> None:
+    with running(ShellConfig("a")) as host, running(ShellConfig("tester")) as other:
+        bulk = dial(host.me.bulk)
+        for number in range(1, 21):
+            probe = m.Probe(f"over-{number}", 1, other.me, True, 0)
+            bulk.send_multipart([m.encode(m.Chunk(number, 0, 0, probe)), b""])
+        bulk.send(b"garbage")
+        credits: list[m.Credit] = []
+        other._credited = lambda sender, credit: credits.append(credit)  # type: ignore[method-assign]
+        until_s = time.monotonic() + 10
+        while host.statistics().frames_rejected == 0 or len(credits) < 20:  # all before it has been handled
+            assert time.monotonic() < until_s
+        assert sorted(credit.transfer for credit in credits) == list(range(1, 21))
+        assert (host._peers, host._dealers) == ({}, {})
+
+
+# --- endpoints --------------------------------------------------------------------------------------
+
+
+def test_a_port_in_use_is_a_usage_error_and_leaves_nothing() -> None:
+    before = set(threading.enumerate())
+    with running(ShellConfig("a")) as first:
+        for endpoint in (first.me.control, first.me.bulk):
+            with pytest.raises(UsageError, match=f"{endpoint} is already in use; choose another port"):
+                Shell(ShellConfig("b", listen=endpoint))
+        port = int(first.me.control.rpartition(":")[2])
+        # the kernel may have given the port below to somebody else, which then is what is in use
+        with pytest.raises(UsageError, match=f"tcp://127.0.0.1:({port}|{port - 1}) is already in use"):
+            Shell(ShellConfig("b", listen=f"tcp://127.0.0.1:{port - 1}"))  # its bulk port is taken
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+        assert not thread.is_alive(), thread
+
+
+@pytest.mark.parametrize(
+    "listen",
+    ["ipc:///tmp/x", "127.0.0.1:7800", "tcp://127.0.0.1", "tcp://127.0.0.1:99999", "tcp://127.0.0.1:65535", "tcp://:"],
+)
+def test_what_is_no_endpoint_is_a_usage_error(listen: str) -> None:
+    with pytest.raises(UsageError, match="tcp://"):
+        Shell(ShellConfig("a", listen=listen))
+
+
+def free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def free_ports() -> int:
+    """The first of two consecutive ports that nobody is handed: they are below the ephemeral ones."""
+    return next(port for port in range(20_000, 30_000, 2) if free(port) and free(port + 1))
+
+
+def test_two_consecutive_ports_are_used_and_advertised() -> None:
+    port = free_ports()
+    with running(ShellConfig("a", listen=f"tcp://127.0.0.1:{port}", advertise="gate.example")) as shell:
+        ends = (f"tcp://gate.example:{port}", f"tcp://gate.example:{port + 1}")
+        assert shell.me == m.Peer("a", *ends, shell.me.instance)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "x" * 129, "é" * 65, "a\nb", "caf\udce9"])
+def test_what_is_no_name_of_a_host_is_a_usage_error(name: str) -> None:
+    with pytest.raises(UsageError, match="is no name of a host"):
+        ShellConfig(name)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
+def test_time_cannot_stand_still(scale: float) -> None:
+    with pytest.raises(UsageError, match="give a positive number"):
+        ShellConfig("a", time_scale=scale)
+
+
+def test_a_host_hangs_up_on_clients_that_are_gone() -> None:
+    source = Code("scenes", {"site": 0, "sites": 1, "seed": 1})
+    nodes = (Node("s", "source", (), source, "a"), Node("t", "sink", ("s",)))
+    with running(ShellConfig("a")) as host:
+        for _ in range(3):
+            with Client({"a": host.me.control}) as client:
+                assert len(list(client.run(Dataflow(nodes), {}, partitions=2))) == 2
+                ports = {client.shell.me.control, client.shell.me.bulk}
+            say_hello({"a": host.me.control})  # what came before is done
+            assert not ports & host._dealers.keys()
+        assert host._peers == {}
+
+
+# --- host processes ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def host_process(
+    name: str, *more: str, listen: str = "tcp://127.0.0.1:*"
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    command = [*host_command(name, listen, allow=ALLOW), *more]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        try:
+            assert process.stdout is not None
+            ready = msgspec.json.decode(process.stdout.readline())
+            assert ready["pid"] == process.pid
+            yield process, ready["control"]
+        finally:
+            process.kill()
+
+
+def test_signals_and_the_parents_end_end_a_host_promptly_and_cleanly(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        hosts = {
+            how: stack.enter_context(host_process(how, "--records", str(tmp_path / how)))
+            for how in ("sigterm", "sigint", "orphan")
+        }
+        addresses = {name: control for name, (_, control) in hosts.items()}
+        with Client(addresses) as client:
+            scenes = Code("scenes", {"site": 0, "sites": 1, "seed": 1})
+            nodes = (
+                Node("s", "source", (), scenes, "sigterm"),
+                Node("o", "operator", ("s",), Code("composite"), "sigint"),
+                Node("p", "operator", ("o",), Code("composite"), "orphan"),
+                Node("t", "sink", ("p",)),
+            )
+            run = client.run(Dataflow(nodes), {})
+            next(run)  # they are in the middle of a run
+            hosts["sigterm"][0].send_signal(signal.SIGTERM)
+            hosts["sigint"][0].send_signal(signal.SIGINT)
+            stdin = hosts["orphan"][0].stdin
+            assert stdin is not None
+            stdin.close()
+            for process, _ in hosts.values():
+                assert process.wait(5) == 0
+                assert process.stderr is not None
+                assert process.stderr.read() == b""
+    for name in hosts:
+        rows = [msgspec.json.decode(line) for line in (tmp_path / name).read_bytes().splitlines()]
+        assert rows, "the event log is written when the host ends"
+        assert all(row["host"] == name for row in rows)
+
+
+def test_a_client_outlives_the_restart_of_a_host() -> None:
+    scenes = Code("scenes", {"site": 0, "sites": 1, "seed": 1})
+    nodes = (
+        Node("s", "source", (), scenes, "h1"),
+        Node("o", "operator", ("s",), Code("composite")),
+        Node("t", "sink", ("o",)),
+    )
+    listen = f"tcp://127.0.0.1:{free_ports()}"
+    with ExitStack() as stack:
+        before, _ = stack.enter_context(host_process("h1", listen=listen))
+        client = stack.enter_context(Client({"h1": listen}))
+        assert [each.index for each in client.run(Dataflow(nodes), {"o": "h1"}, partitions=3)] == [0, 1, 2]
+        before.kill()
+        before.wait()
+        stack.enter_context(host_process("h1", listen=listen))
+        assert [each.index for each in client.run(Dataflow(nodes), {"o": "h1"}, partitions=3)] == [0, 1, 2]
+
+
+def finish(*options: str) -> tuple[int, str]:
+    """Exit status and error output of a host process that is expected to end by itself."""
+    done = subprocess.run(
+        [sys.executable, "-m", "thalweg.middleware.shell.daemon", *options],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+def test_a_host_process_says_in_one_line_why_it_does_not_start(tmp_path: Path) -> None:
+    key, other = tmp_path / "key", tmp_path / "nothing" / "log"
+    assert finish("--make-key", str(key)) == (0, "")
+    assert key.stat().st_mode & 0o777 == 0o600
+    with running(ShellConfig("a")) as shell:
+        mistakes = {
+            ("--listen", shell.me.control): f"{shell.me.control} is already in use; choose another port with --listen",
+            ("--listen", "tcp://0.0.0.0:7999"): "tcp://0.0.0.0:7999 is not loopback, and no key was given",
+            ("--records", str(other)): f"cannot write the records {other}: No such file or directory",
+            ("--keys", str(other)): f"cannot read the key file {other}: No such file or directory",
+        }
+        for options, says in mistakes.items():
+            listen = () if "--listen" in options else ("--listen", "tcp://127.0.0.1:*")
+            status, error = finish("--name", "b", *options, *listen)
+            assert status == 2
+            assert error.startswith(f"thalweg host: {says}"), error
+            assert error.count("\n") == 1
+    status, error = finish("--make-key", str(key))
+    assert (status, error) == (2, f"thalweg host: {key} exists; a key file is never overwritten\n")
+    assert finish()[0] == 2
+
+
+def test_a_cluster_that_cannot_be_is_refused() -> None:
+    with pytest.raises(UsageError, match="at least one host"):
+        LocalCluster(0)
+    with pytest.raises(UsageError, match="'h1' twice"):
+        LocalCluster(["h1", "h1"])
+
+
+def test_a_cluster_ends_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalCluster(2) as cluster:
+        assert list(say_hello(cluster.addresses)) == ["h1", "h2"]
+        pids = list(cluster.pids.values())
+        cluster.kill("h2")
+        assert cluster.poll() == {"h2": -signal.SIGKILL}
+    cluster.close()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

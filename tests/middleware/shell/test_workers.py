@@ -1,0 +1,188 @@
+"""User code in threads of its own: whatever it does is an event, and no thread ends by it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from thalweg.middleware.dataflow import Code, Node
+from thalweg.middleware.loading import merging_codes, reorderable_codes
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.shell.workers import Workers, digest_of
+from thalweg.operators import Operator
+
+WAIT_S = 10.0  # for an event that comes within milliseconds
+
+
+class Versioned(Operator):
+    """Says that its state is of this version, whatever that is."""
+
+    def __init__(self, version: Any) -> None:
+        self._version = version
+
+    @property
+    def state_version(self) -> Any:
+        return self._version
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        return inputs[0]
+
+    def snapshot(self) -> bytes:
+        return b"a state"
+
+    def restore(self, state: bytes) -> None:
+        assert state == b"a state"
+
+
+class Sees(Operator):
+    """The letters it has seen; their order and number mean nothing."""
+
+    reorderable = True
+
+    def __init__(self, how: str = "") -> None:
+        self.how, self.seen = how, b""
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        self.seen = self.merge([self.seen, *inputs])
+        return self.seen
+
+    def snapshot(self) -> bytes:
+        return self.seen
+
+    def restore(self, state: bytes) -> None:
+        self.seen = state
+
+    def merge(self, states: Sequence[bytes]) -> Any:
+        if self.how == "raises":
+            raise ValueError("two lines\nof text")
+        return "text" if self.how == "type" else bytes(sorted(set(b"".join(states))))
+
+
+class Forgets(Versioned):
+    """Says that it is reorderable, but not how its states merge."""
+
+    reorderable = True
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
+class Plain(Operator):
+    reorderable = True
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        return max(inputs)
+
+
+class Bench:
+    """One thread, and what it has answered."""
+
+    def __init__(self) -> None:
+        self.events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+        self.workers = Workers(self.events.put, (__name__,), threads=1)
+
+    def open(self, version: object) -> None:
+        """A node ``o`` of run ``r`` whose state is of this version."""
+        code = Code(f"{__name__}:Versioned", {"version": version})
+        self.workers.open_node(e.OpenNode("r", Node("o", "operator", ("s",), code)))
+        assert self.answer() == e.NodeOpened("r", "o")
+
+    def answer(self) -> e.Event:
+        return self.events.get(timeout=WAIT_S)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.workers.stop()
+    assert not any(thread.is_alive() for thread in bench.workers._threads)
+
+
+@pytest.mark.parametrize("version", ["2b", None, [1], "\udce9", 1e400], ids=repr)
+def test_a_state_version_that_is_no_number_is_an_answer_with_the_reason(bench: Bench, version: object) -> None:
+    bench.open(version)
+    for _ in range(2):  # the thread is there to make the second call
+        bench.workers.submit(e.TakeState("r", "o", 7))
+        taken = bench.answer()
+        assert isinstance(taken, e.StateTaken)
+        assert (taken.run, taken.node, taken.version, taken.state) == ("r", "o", 7, b"")
+        assert "Error in snapshot(): " in taken.error
+        assert "\n" not in taken.error
+        taken.error.encode()
+    bench.workers.submit(e.RestoreState("r", "o", 7, b"a state", digest_of(b"a state"), 1))
+    restored = bench.answer()
+    assert isinstance(restored, e.StateRestored)
+    assert "Error in restore(): " in restored.error
+
+
+def test_a_state_and_its_version_go_there_and_back(bench: Bench) -> None:
+    bench.open("2")
+    bench.workers.submit(e.TakeState("r", "o", 7))
+    assert bench.answer() == e.StateTaken("r", "o", 7, b"a state", digest_of(b"a state"), 2)
+    bench.workers.submit(e.RestoreState("r", "o", 7, b"a state", digest_of(b"a state"), 2))
+    assert bench.answer() == e.StateRestored("r", "o", 7)
+    bench.workers.submit(e.RestoreState("r", "o", 7, b"a state", digest_of(b"a state"), 3))
+    assert bench.answer() == e.StateRestored("r", "o", 7, "its state is of version 3; the code here reads 2")
+    bench.workers.submit(e.RestoreState("r", "o", 7, b"another", digest_of(b"a state"), 2))
+    assert bench.answer() == e.StateRestored("r", "o", 7, "the 7 bytes that came do not have the state's digest")
+
+
+@pytest.mark.parametrize(
+    ("name", "merging", "error"),
+    [
+        ("Plain", False, ""),
+        ("Plain", True, ""),
+        ("Sees", True, ""),
+        ("Sees", False, "{use!r} has state, which would be lost"),
+        ("Forgets", True, "{use!r} is not reorderable"),
+    ],
+)
+def test_what_may_appear_in_another_tree(bench: Bench, name: str, merging: bool, error: str) -> None:
+    code = Code(f"{__name__}:{name}")
+    bench.workers.open_node(e.OpenNode("r", Node("o", "operator", ("s",), code), fresh=True, merging=merging))
+    assert bench.answer() == e.NodeOpened("r", "o", error.format(use=code.use))
+    found = reorderable_codes([code], (__name__,))
+    assert found == ((code,) if name != "Forgets" else ())
+    assert merging_codes(found, (__name__,)) == ((code,) if name == "Sees" else ())
+
+
+def merge(*states: bytes, digest: str = "", version: int = 1) -> e.MergeStates:
+    taken = tuple(e.Inherited(state, digest or digest_of(state), version) for state in states)
+    return e.MergeStates("r", "o", 7, taken)
+
+
+@pytest.mark.parametrize(
+    ("how", "states", "error"),
+    [
+        ("", merge(b"ab", b"", b"bc"), ""),
+        ("", merge(b"ab", b"cd", digest=digest_of(b"ab")), "the 2 bytes that came do not have the state's digest"),
+        ("", merge(b"ab", version=2), "a state is of version 2; the code here reads 1"),
+        ("raises", merge(b"ab"), "ValueError in merge(): two lines of text"),
+        ("type", merge(b"ab"), "merge() returned str, not bytes"),
+    ],
+)
+def test_states_are_merged_and_restored_or_the_reason_is_the_answer(
+    bench: Bench, how: str, states: e.MergeStates, error: str
+) -> None:
+    node = Node("o", "operator", ("s",), Code(f"{__name__}:Sees", {"how": how}))
+    bench.workers.open_node(e.OpenNode("r", node, fresh=True, merging=True))
+    assert bench.answer() == e.NodeOpened("r", "o")
+    assert not bench.workers.is_quick(states)
+    bench.workers.submit(states)
+    assert bench.answer() == e.StateRestored("r", "o", 7, error)
+    bench.workers.submit(e.TakeState("r", "o", 7))
+    taken = bench.answer()
+    assert isinstance(taken, e.StateTaken)
+    assert taken.state == (b"" if error else b"abc")
+
+
+def test_a_call_of_a_node_that_is_gone_is_not_answered(bench: Bench) -> None:
+    bench.open(2)
+    bench.workers.close_node(e.CloseNode("r", "o"))
+    bench.workers.submit(e.TakeState("r", "o", 7))
+    assert bench.workers.call(e.TakeState("r", "o", 7)) is None
+    bench.open(2)  # whose answer is the next
