@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 import psutil
 
-from thalweg.emulation.supervisor_client import start_isolated
+from thalweg.emulation.supervisor.client import start_isolated
 from thalweg.emulation.uml.files import find_kernel, find_memory
 from thalweg.middleware.errors import CapabilityError, TestbedError
 

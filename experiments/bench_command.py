@@ -180,7 +180,7 @@ def move(
     Bound: 1.2 × state ÷ rate of the link + 4 round trips. Rows "first" are moves to hosts it has not been on before,
     which open the connections.
     """
-    from thalweg.emulation.rates import parse_rate
+    from thalweg.emulation.units import parse_rate
     from thalweg.experiments.bench.move import bench_move
 
     rate_bps = parse_rate(rate)

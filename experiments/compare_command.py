@@ -112,7 +112,7 @@ def compare(
 
 
 def _rate(text: str) -> float:
-    from thalweg.emulation.rates import parse_rate
+    from thalweg.emulation.units import parse_rate
 
     return parse_rate(text)
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 
-from thalweg.emulation.changed_rates import changed
 from thalweg.emulation.containers.limits import CPUS, MEMORY_BYTES
-from thalweg.emulation.replay import Change, ReplayHandle
+from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.scenarios.timeline import by_link, compile_timeline, constant
-from thalweg.emulation.shaped_testbed import ShapedTestbed
-from thalweg.emulation.shaping import RATE_FLOOR_BPS
-from thalweg.emulation.testbed import LinkShape
-from thalweg.emulation.traces import BandwidthTrace
+from thalweg.emulation.testbeds.replay import Change, ReplayHandle
+from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.emulation.testbeds.testbed import LinkShape
+from thalweg.emulation.traces.changed import changed
+from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.config import RunConfig
 from thalweg.experiments.scenario import Rates
 from thalweg.experiments.testbed_setup import read

@@ -11,12 +11,12 @@ from statistics import fmean
 
 import msgspec
 
-from thalweg.emulation.rates import format_rate
-from thalweg.emulation.trace_files import load_pool
-from thalweg.emulation.trace_generator import TraceModel, generate_pool
-from thalweg.emulation.trace_pool import assign_traces, scale_pool
-from thalweg.emulation.traces import BandwidthTrace
+from thalweg.emulation.traces.files import load_pool
+from thalweg.emulation.traces.generator import TraceModel, generate_pool
+from thalweg.emulation.traces.pool import assign_traces, scale_pool
+from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.uml.files import inside_uml
+from thalweg.emulation.units import format_rate
 from thalweg.experiments.config import RunConfig, is_scenario_file
 from thalweg.experiments.described_network import Network, TracedNetwork, described
 from thalweg.experiments.scenario import Rates

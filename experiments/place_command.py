@@ -226,7 +226,7 @@ def _view(spec: PlacementFile) -> NetworkView:
 
 
 def _rate_bps(rate: str | float, where: str) -> float:
-    from thalweg.emulation.rates import parse_rate
+    from thalweg.emulation.units import parse_rate
 
     try:
         value = parse_rate(rate) if isinstance(rate, str) else float(rate)

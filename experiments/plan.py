@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.emulation.changed_rates import bits_until
-from thalweg.emulation.replay import Change
+from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS
 from thalweg.emulation.scenarios.file import Event, Scenario
 from thalweg.emulation.scenarios.timeline import compile_timeline, rates_over_time
-from thalweg.emulation.shaped_testbed import MAX_RATE_BPS
-from thalweg.emulation.shaping import RATE_FLOOR_BPS
+from thalweg.emulation.testbeds.replay import Change
+from thalweg.emulation.testbeds.shaped import MAX_RATE_BPS
+from thalweg.emulation.traces.changed import bits_until
 from thalweg.experiments.network import carried_bps
 from thalweg.middleware.network.view import Link
 

@@ -11,10 +11,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from thalweg.emulation.rates import format_rate
+from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.scenarios.quantities import format_time, seconds
-from thalweg.emulation.shaping import RATE_FLOOR_BPS
+from thalweg.emulation.units import format_rate
 from thalweg.experiments.plan import LinkPlan, Plan, make_plan
 from thalweg.middleware.errors import UsageError
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from thalweg.emulation.rates import parse_rate
+from thalweg.emulation.units import parse_rate
 from thalweg.experiments.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, COLLAPSE_S, RunConfig, is_scenario_file
 from thalweg.experiments.described_network import adopt_file
 from thalweg.experiments.testbed_setup import NoDelayOption

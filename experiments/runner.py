@@ -21,12 +21,12 @@ from typing import IO, Any
 
 import msgspec
 
-from thalweg.emulation.replay import ReplayHandle
-from thalweg.emulation.shaped_testbed import ShapedTestbed
-from thalweg.emulation.shaping import BURST_FLOOR_BYTES, PACKET_BYTES
-from thalweg.emulation.testbed import Testbed, TestbedProcess, open_testbed
+from thalweg.emulation.kernel.htb import BURST_FLOOR_BYTES, PACKET_BYTES
+from thalweg.emulation.proofs.windows import worst_sampled
+from thalweg.emulation.testbeds.replay import ReplayHandle
+from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.emulation.testbeds.testbed import Testbed, TestbedProcess, open_testbed
 from thalweg.emulation.uml.files import inside_uml
-from thalweg.emulation.windows import worst_sampled
 from thalweg.experiments.config import RunConfig, is_scenario_file
 from thalweg.experiments.described_network import Network
 from thalweg.experiments.network import Replayed, Truth, add_truth, build_network

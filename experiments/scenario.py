@@ -17,11 +17,11 @@ from typing import ClassVar, Protocol
 
 import msgspec
 
-from thalweg.emulation.changed_rates import changed
-from thalweg.emulation.effects import NEUTRAL, Effect
-from thalweg.emulation.rates import format_rate
-from thalweg.emulation.shaping import RATE_FLOOR_BPS
-from thalweg.emulation.traces import BandwidthTrace
+from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS
+from thalweg.emulation.links.effects import NEUTRAL, Effect
+from thalweg.emulation.traces.changed import changed
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.units import format_rate
 from thalweg.experiments.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, COLLAPSE_FLOOR, COLLAPSE_S
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link

@@ -8,8 +8,8 @@ import termios
 import tty
 from collections.abc import Sequence
 
-from thalweg.emulation.containers.testbed import DockerTestbed
-from thalweg.emulation.testbed import Testbed
+from thalweg.emulation.testbeds.docker import DockerTestbed
+from thalweg.emulation.testbeds.testbed import Testbed
 
 
 def run_on_terminal(testbed: Testbed, host: str, words: Sequence[str]) -> int:

@@ -11,10 +11,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from thalweg.emulation import detached
 from thalweg.emulation.containers.image import DEFAULT_BASE
-from thalweg.emulation.netns import SUBNET
-from thalweg.emulation.testbed import LinkShape
+from thalweg.emulation.testbeds import detached
+from thalweg.emulation.testbeds.netns import SUBNET
+from thalweg.emulation.testbeds.testbed import LinkShape
 from thalweg.experiments.plan_command import plan
 from thalweg.experiments.testbed_links_command import IdOption, JsonOption, say, status, verify
 from thalweg.experiments.testbed_setup import (

@@ -13,12 +13,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from thalweg.emulation import detached
-from thalweg.emulation.netns import SUBNET
-from thalweg.emulation.rates import format_rate
-from thalweg.emulation.shaped_testbed import ShapedTestbed
-from thalweg.emulation.testbed import RATE_FROM_BPS, STALLED, LinkProof, LinkSample, LinkShape, failures
+from thalweg.emulation.testbeds import detached
+from thalweg.emulation.testbeds.netns import SUBNET
+from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.emulation.testbeds.testbed import RATE_FROM_BPS, STALLED, LinkProof, LinkSample, LinkShape, failures
 from thalweg.emulation.uml import kernel as uml
+from thalweg.emulation.units import format_rate
 from thalweg.experiments.testbed_setup import ContainerLimits, ImageOption, NoDelayOption, described, make_testbed, read
 from thalweg.experiments.uml_option import KernelOption, runs_elsewhere
 from thalweg.middleware.errors import TestbedError, ThalwegError, UsageError

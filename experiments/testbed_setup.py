@@ -11,10 +11,10 @@ import msgspec
 import typer
 
 from thalweg.emulation.containers.limits import CPUS, MEMORY_BYTES
-from thalweg.emulation.rates import parse_rate
 from thalweg.emulation.scenarios.file import HostSpec, Scenario, read_scenario
-from thalweg.emulation.shaped_testbed import ShapedTestbed
-from thalweg.emulation.testbed import LinkShape, open_testbed
+from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.emulation.testbeds.testbed import LinkShape, open_testbed
+from thalweg.emulation.units import parse_rate
 from thalweg.middleware.errors import UsageError
 
 DETACHABLE = ("netns", "docker")
@@ -92,8 +92,8 @@ def traced(
     seed: int,
 ) -> Setup:
     """A trace of ``folder`` on every link, replayed at once; ``shape`` says the rest."""
-    from thalweg.emulation.trace_files import load_pool
-    from thalweg.emulation.trace_pool import assign_traces, scale_pool
+    from thalweg.emulation.traces.files import load_pool
+    from thalweg.emulation.traces.pool import assign_traces, scale_pool
 
     pool = load_pool(folder)
     traces = assign_traces(pool if link_mean is None else scale_pool(pool, parse_rate(link_mean)), names, seed)

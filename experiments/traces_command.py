@@ -18,10 +18,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from thalweg.emulation.rates import format_rate, parse_rate
 from thalweg.emulation.scenarios.data_sets import Grid, Kind, grid_kind, read_grid
 from thalweg.emulation.scenarios.quantities import format_time
-from thalweg.emulation.trace_files import (
+from thalweg.emulation.traces.files import (
     MAHIMAHI_STEP_S,
     load_pool,
     read_csv,
@@ -29,8 +28,9 @@ from thalweg.emulation.trace_files import (
     sniff_format,
     write_csv,
 )
-from thalweg.emulation.trace_generator import LinkClass, TraceModel, generate_pool
-from thalweg.emulation.traces import BandwidthTrace, TraceSummary
+from thalweg.emulation.traces.generator import LinkClass, TraceModel, generate_pool
+from thalweg.emulation.traces.trace import BandwidthTrace, TraceSummary
+from thalweg.emulation.units import format_rate, parse_rate
 from thalweg.middleware.errors import UsageError
 
 ENVIRONMENT_VARIABLE = "THALWEG_TRACES"

@@ -11,8 +11,8 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from thalweg.emulation.virtual_links import LinkRate
-from thalweg.emulation.virtual_world import WorldConfig
+from thalweg.emulation.virtual.links import LinkRate
+from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.middleware.core.monitoring.monitor import MonitorConfig
 from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.network.view import Link

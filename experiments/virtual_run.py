@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from thalweg.emulation.virtual_links import LinkRate
-from thalweg.emulation.virtual_world import CodeBook, Made, NodeCode, World, WorldConfig
+from thalweg.emulation.virtual.links import LinkRate
+from thalweg.emulation.virtual.world import CodeBook, Made, NodeCode, World, WorldConfig
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.dataflow import Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError

@@ -16,7 +16,7 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
-from thalweg.emulation.virtual_world import World
+from thalweg.emulation.virtual.world import World
 from thalweg.experiments.config import RunConfig
 from thalweg.experiments.network import build_links
 from thalweg.experiments.placed_trees import ended_as, operators_at

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
-from thalweg.emulation import processes
-from thalweg.emulation.processes import KEPT
+from thalweg.emulation.supervisor import processes
+from thalweg.emulation.supervisor.processes import KEPT
 from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError
 
 LABEL = "io.thalweg"

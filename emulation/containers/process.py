@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from thalweg.emulation.containers.engine import explained, failures, sdk
-from thalweg.emulation.supervisor_client import Redirect, TestbedProcess, stream_descriptors
+from thalweg.emulation.supervisor.client import Redirect, TestbedProcess, stream_descriptors
 from thalweg.middleware.errors import TestbedError
 
 CHUNK = 1 << 16

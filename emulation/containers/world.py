@@ -12,8 +12,8 @@ import socket
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from thalweg.emulation import netns_netlink as netlink
-from thalweg.emulation.netns_world import HostSpace, Port, World, enter, offloads_off
+from thalweg.emulation.kernel import netlink as netlink
+from thalweg.emulation.kernel.world import HostSpace, Port, World, enter, offloads_off
 
 INTERFACE = "eth0"  # of a container with one network
 

@@ -19,9 +19,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.emulation.trace_files import load_pool
-from thalweg.emulation.trace_generator import TraceModel, generate_pool
-from thalweg.emulation.traces import BandwidthTrace
+from thalweg.emulation.traces.files import load_pool
+from thalweg.emulation.traces.generator import TraceModel, generate_pool
+from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError
 
 ENVIRONMENT_VARIABLE = "THALWEG_TRACES"

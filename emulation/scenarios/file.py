@@ -12,14 +12,14 @@ from collections.abc import Mapping
 
 import msgspec
 
+from thalweg.emulation.kernel.htb import Shape
 from thalweg.emulation.scenarios.events import Event, read_events
 from thalweg.emulation.scenarios.hosts import LIMITS, HostSpec, read_hosts
 from thalweg.emulation.scenarios.links import LinkReader
 from thalweg.emulation.scenarios.quantities import seconds
 from thalweg.emulation.scenarios.toml_table import Reader, above_zero, read_toml, text, whole
-from thalweg.emulation.shaping import Shape
-from thalweg.emulation.testbed import LinkShape
-from thalweg.emulation.traces import BandwidthTrace
+from thalweg.emulation.testbeds.testbed import LinkShape
+from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 

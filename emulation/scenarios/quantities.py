@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any
 
-from thalweg.emulation.rates import parse_rate
+from thalweg.emulation.units import parse_rate
 from thalweg.middleware.errors import UsageError
 
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d{1,3}))?"

@@ -15,14 +15,14 @@ from typing import Protocol, runtime_checkable
 import msgspec
 import numpy as np
 
-from thalweg.emulation.changed_rates import ChangedRates, changed
-from thalweg.emulation.effects import NEUTRAL, REPLACED, Effect
-from thalweg.emulation.replay import Change, ReplayHandle, check_changes
+from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS, Shape
+from thalweg.emulation.links.effects import NEUTRAL, REPLACED, Effect
 from thalweg.emulation.scenarios.events import MAX_CHANGES
 from thalweg.emulation.scenarios.file import Scenario
-from thalweg.emulation.shaping import RATE_FLOOR_BPS, Shape
-from thalweg.emulation.testbed import Testbed
-from thalweg.emulation.traces import BandwidthTrace
+from thalweg.emulation.testbeds.replay import Change, ReplayHandle, check_changes
+from thalweg.emulation.testbeds.testbed import Testbed
+from thalweg.emulation.traces.changed import ChangedRates, changed
+from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 

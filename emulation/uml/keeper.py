@@ -26,9 +26,9 @@ from typing import Any
 
 import msgspec
 
-from thalweg.emulation.detached import TestbedState, run_folder
-from thalweg.emulation.processes import start_ticks
-from thalweg.emulation.supervisor import Connection
+from thalweg.emulation.supervisor.processes import start_ticks
+from thalweg.emulation.supervisor.server import Connection
+from thalweg.emulation.testbeds.detached import TestbedState, run_folder
 from thalweg.emulation.uml.kernel import MALLOC_VARIABLES, PRIVATE_VARIABLES, Kernel
 from thalweg.emulation.uml.process import InsideProcess
 from thalweg.emulation.uml.wire import PRIVATE, Kind, relayed, unrelayed

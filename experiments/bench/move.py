@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 import zmq
 
-from thalweg.emulation.testbed import LinkShape, Testbed, open_testbed
+from thalweg.emulation.testbeds.testbed import LinkShape, Testbed, open_testbed
 from thalweg.experiments.bench.ballast import Ballast
 from thalweg.experiments.bench.link import RawLink
 from thalweg.experiments.bench.rounds import Plan, Progress, play, silent

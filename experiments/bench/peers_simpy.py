@@ -17,8 +17,8 @@ from bisect import insort
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from thalweg.emulation.virtual_links import BULK, CONTROL, LinkRate
-from thalweg.emulation.virtual_world import CodeBook
+from thalweg.emulation.virtual.links import BULK, CONTROL, LinkRate
+from thalweg.emulation.virtual.world import CodeBook
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.network.view import Link
 

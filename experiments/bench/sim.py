@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from thalweg.emulation.virtual_links import LinkRate
+from thalweg.emulation.virtual.links import LinkRate
 from thalweg.experiments.bench import peers_simpy
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.experiments.sweeps import simulation

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from thalweg.emulation.shaped_testbed import ShapedTestbed
-from thalweg.emulation.testbed import LinkShape, Testbed, open_testbed
-from thalweg.emulation.traces import BandwidthTrace
+from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.emulation.testbeds.testbed import LinkShape, Testbed, open_testbed
+from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.errors import CapabilityError, UsageError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from thalweg.emulation.rates import format_rate
+from thalweg.emulation.units import format_rate
 from thalweg.experiments.analysis import PROOF_FLOOR_BPS, RunSummary, failures, natural
 from thalweg.experiments.moves import Move, read_moves, read_rows
 from thalweg.experiments.plots import plot_run

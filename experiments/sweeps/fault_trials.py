@@ -26,10 +26,19 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from thalweg.emulation.faults import Crash, FaultPlan, FaultyWorld, OfMessage, Outage, Partition, Weather, draw_plan
-from thalweg.emulation.traces import BandwidthTrace
-from thalweg.emulation.virtual_links import LinkRate
-from thalweg.emulation.virtual_world import Made, NodeCode, WorldConfig
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.faults import (
+    Crash,
+    FaultPlan,
+    FaultyWorld,
+    OfMessage,
+    Outage,
+    Partition,
+    Weather,
+    draw_plan,
+)
+from thalweg.emulation.virtual.links import LinkRate
+from thalweg.emulation.virtual.world import Made, NodeCode, WorldConfig
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.core.monitoring.monitor import MonitorConfig
 from thalweg.middleware.core.run import CoreConfig

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
-from thalweg.emulation.faults import Fault, FaultPlan, OfMessage, Weather
+from thalweg.emulation.virtual.faults import Fault, FaultPlan, OfMessage, Weather
 from thalweg.experiments.sweeps.fault_trials import TrialResult, drawn_plan, run_trial
 from thalweg.middleware.errors import RunError, UsageError
 

@@ -26,10 +26,10 @@ from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 
-from thalweg.emulation.trace_files import pool_files, read_trace
-from thalweg.emulation.trace_generator import TraceModel, generate_pool
-from thalweg.emulation.trace_pool import Window, check_hosts, scale_pool_to_fetch, two_draws
-from thalweg.emulation.traces import BandwidthTrace
+from thalweg.emulation.traces.files import pool_files, read_trace
+from thalweg.emulation.traces.generator import TraceModel, generate_pool
+from thalweg.emulation.traces.pool import Window, check_hosts, scale_pool_to_fetch, two_draws
+from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning.problem.hints import PAPER_STARTUP_S

@@ -14,8 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from thalweg.emulation.virtual_links import LinkRate
-from thalweg.emulation.virtual_world import WorldConfig
+from thalweg.emulation.virtual.links import LinkRate
+from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.config import RunConfig
 from thalweg.experiments.strategies import cost_model, make_strategies
 from thalweg.experiments.sweeps.pools import open_pool

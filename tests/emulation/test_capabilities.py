@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from thalweg.emulation import capabilities, supervisor_client
+from thalweg.emulation import capabilities
+from thalweg.emulation.supervisor import client as supervisor_client
 from thalweg.middleware.errors import CapabilityError
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from thalweg.emulation.traces import BandwidthTrace
-from thalweg.emulation.virtual_links import BULK, CONTROL
-from thalweg.emulation.virtual_world import Made, NodeCode
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.links import BULK, CONTROL
+from thalweg.emulation.virtual.world import Made, NodeCode
 from thalweg.experiments.bench import peers_simpy
 from thalweg.experiments.bench.sim import PLACEMENTS, SIMPY_KEYS, STAYING, bench_sim, run_memory
 from thalweg.experiments.cli import invoke

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from thalweg.emulation.traces import BandwidthTrace
+from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments import cli, compare
 from thalweg.experiments.compare import Execute
 from thalweg.experiments.comparisons import beyond, load_comparison

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thalweg.emulation.shaping import RATE_FLOOR_BPS
-from thalweg.emulation.traces import BandwidthTrace
+from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS
+from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, COLLAPSE_FLOOR, COLLAPSE_S
 from thalweg.experiments.network import Replayed, Truth, add_truth
 from thalweg.experiments.scenario import Collapse, check_collapse, choose_host, collapse_floor_bps

@@ -17,8 +17,8 @@ import pytest
 from typer import Exit, Typer
 from typer.testing import CliRunner
 
-from thalweg.emulation import detached
-from thalweg.emulation.testbed import LinkProof
+from thalweg.emulation.testbeds import detached
+from thalweg.emulation.testbeds.testbed import LinkProof
 from thalweg.experiments import testbed_links_command
 from thalweg.experiments.doctor_command import doctor
 from thalweg.experiments.testbed_command import app, host_names

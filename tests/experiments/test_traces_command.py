@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from thalweg.emulation.trace_files import HEADER, load_pool, read_csv
-from thalweg.emulation.trace_generator import TraceModel, generate_pool
+from thalweg.emulation.traces.files import HEADER, load_pool, read_csv
+from thalweg.emulation.traces.generator import TraceModel, generate_pool
 from thalweg.experiments.traces_command import app
 from thalweg.middleware.errors import TraceError, UsageError
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from thalweg.emulation.traces import BandwidthTrace
-from thalweg.emulation.virtual_links import LinkRate
-from thalweg.emulation.virtual_world import WorldConfig
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.links import LinkRate
+from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.virtual_run import Work, plan_ahead, real_code, run_ahead, sized_code
 from thalweg.middleware.core.monitoring.monitor import MonitorConfig
 from thalweg.middleware.core.run import CoreConfig

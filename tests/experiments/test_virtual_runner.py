@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thalweg.emulation.traces import BandwidthTrace
+from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.cli import invoke
 from thalweg.experiments.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, RunConfig
 from thalweg.experiments.runner import Outcome

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from thalweg.emulation.scenarios.data_sets import TraceSet, find_set, known_sets, place, read_grid, read_traces
-from thalweg.emulation.traces import BandwidthTrace
+from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
-from thalweg.emulation.testbed import LinkShape
-from thalweg.emulation.trace_files import load_pool
-from thalweg.emulation.trace_pool import assign_traces, scale_pool
+from thalweg.emulation.testbeds.testbed import LinkShape
+from thalweg.emulation.traces.files import load_pool
+from thalweg.emulation.traces.pool import assign_traces, scale_pool
 from thalweg.middleware.errors import UsageError
 
 HOSTS = 'hosts = ["client", "h1", "h2"]\n'

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from thalweg.emulation.faults import (
+from thalweg.emulation.virtual.faults import (
     Crash,
     Drop,
     Duplicate,

@@ -1,0 +1,427 @@
+"""The supervisor's side of a testbed of network namespaces: hosts, their interfaces, their links' shapes.
+
+One namespace a host, held by an open file descriptor (nothing is bound under /run, so nothing can be left
+there); a veth pair from each into a bridge in the supervisor's own namespace. ARP and the bridge's table are filled in
+statically, so that no packet travels that no program sent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from typing import NamedTuple
+
+from thalweg.emulation.kernel import htb as shaping
+from thalweg.emulation.kernel import netlink as netlink
+from thalweg.emulation.kernel.htb import Shape
+
+CLONE_NEWNET = 0x4000_0000
+HOST_INTERFACE, HOST_INDEX = "eth0", 2
+BRIDGE, BRIDGE_INDEX, FIRST_PORT = "links", 2, 10
+MTU = 1500
+MAX_HOSTS = 1023  # ports of one Linux bridge (BR_PORT_BITS)
+
+# linux/ethtool.h, linux/sockios.h
+_SIOCETHTOOL = 0x8946
+_OFFLOADS = {"tso": 0x1F, "gso": 0x24, "gro": 0x2C}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(status: int, what: str) -> None:
+    if status != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def enter(namespace_fd: int) -> None:
+    """Move this thread into a network namespace."""
+    _check(_libc.setns(namespace_fd, CLONE_NEWNET), "setns")
+
+
+class Port(NamedTuple):
+    """The other end of a host's cable: all that the host receives leaves through this interface.
+
+    ``netlink``: a socket of the namespace that the interface (an index) is in.
+    """
+
+    interface: int
+    netlink: netlink.NetlinkSocket
+
+
+class HostSpace(NamedTuple):
+    """One host: its namespace, the interface with its links, and a netlink socket that stays there.
+
+    ``number`` counts hosts from 1; ``interface`` is that interface's index; ``port`` is None where the other end of its
+    cable is out of reach, so that what it receives in all cannot be limited.
+    """
+
+    name: str
+    number: int
+    ip: str
+    mac: bytes
+    namespace_fd: int
+    netlink: netlink.NetlinkSocket
+    interface: int = HOST_INDEX
+    port: Port | None = None
+
+
+class LinkState:
+    """What a directed link is set to, and the bits that it would have carried so far at the rates asked.
+
+    ``base``: its own shape, the last it was given but by a replay. ``had_netem``: it needed netem once, and keeps it,
+    so that a change to no delay loses nothing.
+    """
+
+    __slots__ = ("_asked_bits", "_since_s", "base", "had_netem", "minor", "shape", "source", "target")
+
+    def __init__(self, source: HostSpace, target: HostSpace, shape: Shape, now_s: float) -> None:
+        self.source, self.target, self.minor = source, target, target.number
+        self.base = self.shape = shape
+        self.had_netem = shape.needs_netem
+        self._asked_bits, self._since_s = 0.0, now_s
+
+    def set(self, shape: Shape, began_s: float, now_s: float) -> None:
+        """The link has been changed at some moment between the two; what is asked counts as the more of both."""
+        at_s = began_s if self._rate_bps(shape) > self._rate_bps(self.shape) else now_s
+        self._asked_bits = self.asked_bits(at_s)
+        self._since_s, self.shape = at_s, shape
+        self.had_netem = self.had_netem or shape.needs_netem
+
+    def leaf(self, shape: Shape) -> shaping.Leaf:
+        """The kind of queue that the link has, or would have if it were changed to ``shape``."""
+        if shape.cut:
+            return "cut"
+        return "netem" if shape.needs_netem or self.had_netem else "fifo"
+
+    def asked_bits(self, now_s: float) -> float:
+        return self._asked_bits + self._rate_bps(self.shape) * (now_s - self._since_s)
+
+    @staticmethod
+    def _rate_bps(shape: Shape) -> float:
+        return 0.0 if shape.cut else shape.rate_bps
+
+
+class World:
+    """Hosts and links. Every method leaves the thread in the supervisor's own namespace."""
+
+    def __init__(self, layer: int) -> None:
+        """``layer``: what rates count, 2 or 3. Hosts are added by whoever makes them (the subclasses)."""
+        self.layer = layer
+        self.links: dict[tuple[str, str], LinkState] = {}
+        self.hosts: dict[str, HostSpace] = {}
+        self.limits: dict[str, float] = {}
+        """Rates of whole interfaces, of the hosts that have one: of all that a host sends, and of all it receives."""
+        self.gone: set[str] = set()
+        """Hosts that have ended by themselves, as containers may."""
+        self._rooted: set[str] = set()
+        self._unsure: set[tuple[str, str]] = set()  # the kernel refused something of their batch
+        self._ported: set[str] = set()
+        self._netem: tuple[bool, bool] | None = None
+        self._own_fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        self._own = netlink.NetlinkSocket()
+
+    @contextmanager
+    def inside(self, name: str) -> Iterator[None]:
+        """Sockets opened and processes started here belong to host ``name``."""
+        enter(self.hosts[name].namespace_fd)
+        try:
+            yield
+        finally:
+            enter(self._own_fd)
+
+    def netem_works(self) -> bool:
+        """Whether the kernel has netem; tried once, in a namespace that nothing uses."""
+        return self._try_netem()[0]
+
+    def duplicates_anywhere(self) -> bool:
+        """Whether a link may duplicate whatever the host's other links have (see ``crowded``)."""
+        return self._try_netem()[1]
+
+    def _try_netem(self) -> tuple[bool, bool]:
+        """Whether the kernel has netem, and whether it may duplicate beside other netems of an interface."""
+        if self._netem is None:
+            _check(_libc.unshare(CLONE_NEWNET), "unshare")
+            try:
+                with closing(netlink.NetlinkSocket()) as there:
+                    works = _accepted(there, [shaping.netem_alone(1)])
+                    mixes = works and _accepted(there, shaping.two_netems(1))
+            finally:
+                enter(self._own_fd)
+            self._netem = works, mixes
+        return self._netem
+
+    def crowded(self, shapes: Iterable[tuple[str, str, Shape]]) -> list[tuple[str, str]]:
+        """Links that this kernel would not let duplicate with ``shapes`` set, because netem stands beside them.
+
+        Kernels since 2025 (also 6.1.176) let a netem duplicate only when it is the interface's only one.
+        """
+        asked = list(shapes)
+        named = {(source, target) for source, target, _ in asked}
+        doubling = {(source, target) for source, target, shape in asked if shape.duplicate}
+        doubling |= {link for link, state in self.links.items() if state.shape.duplicate and link not in named}
+        if not doubling or self.duplicates_anywhere():
+            return []
+        having = {link: None for link, state in self.links.items() if state.had_netem}
+        having |= {(source, target): None for source, target, shape in asked if shape.needs_netem}
+        by_source = Counter(source for source, _ in having)
+        return [link for link in having if link in doubling and by_source[link[0]] > 1]
+
+    def shape(self, shapes: Iterable[tuple[str, str, Shape]], *, replayed: bool = False) -> int:
+        """Set up the links not yet shaped, change the others in place; the number of those changed or set up.
+
+        One batch a host. The rates are floored (``shaping.RATE_FLOOR_BPS``). ``replayed``: by a replay, so that the
+        links' own shapes stay what they were. Where the kernel refuses something, the other hosts' links are set all
+        the same, the first refusal is raised then, and that host's links are stated whole when they are next shaped.
+        """
+        by_source: dict[str, list[bytes]] = {}
+        asked: dict[str, list[tuple[tuple[str, str], Shape]]] = {}
+        for source, target, given in shapes:
+            shape = given._replace(rate_bps=shaping.floored(given.rate_bps))
+            by_source.setdefault(source, []).extend(self._messages(source, target, shape))
+            asked.setdefault(source, []).append(((source, target), shape))
+        refusal: OSError | None = None
+        done = 0
+        for source, batch in by_source.items():
+            began_s = time.monotonic()
+            try:
+                self._root(source)
+                self._request(source, batch)
+            except OSError as error:
+                refusal = refusal or error
+                self._unsure.update(link for link, _ in asked[source])
+                continue
+            now_s = time.monotonic()
+            self._unsure.difference_update(link for link, _ in asked[source])
+            for link, shape in asked[source]:
+                if link in self.links:
+                    self.links[link].set(shape, began_s, now_s)
+                else:
+                    self.links[link] = LinkState(self.hosts[link[0]], self.hosts[link[1]], shape, now_s)
+                if not replayed:
+                    self.links[link].base = shape
+            done += len(asked[source])
+        if refusal is not None:
+            raise refusal
+        return done
+
+    def _request(self, source: str, batch: list[bytes]) -> None:
+        """Have a host's kernel side do it. A host without its interface has ended: it is asked nothing any more."""
+        if source in self.gone:
+            return
+        try:
+            self.hosts[source].netlink.request(batch)
+        except netlink.NetlinkError as error:
+            if error.errno != errno.ENODEV:
+                raise
+            self.gone.add(source)
+
+    def _root(self, source: str) -> None:
+        """Give an interface what it needs before its first link."""
+        if source in self._rooted:
+            return
+        index = self.hosts[source].interface
+        with _there_already():
+            self._request(source, [shaping.root(index, self.layer)])
+        self._request(source, [_restated(shaping.interface_class(index, self.limits.get(source), create=True))])
+        self._rooted.add(source)
+
+    def _class(self, source: str, target: str, shape: Shape, *, create: bool = False) -> bytes:
+        limit_bps, assured_bps = self.limits.get(source), shape.rate_bps
+        if limit_bps is not None:  # an equal part for each: together they may be assured what there is
+            assured_bps = min(assured_bps, limit_bps / max(1, len(self.hosts) - 1))
+        host, minor = self.hosts[source], self.hosts[target].number
+        return shaping.htb_class(
+            host.interface, minor, shape.rate_bps, create=create, burst=shape.burst, assured_bps=assured_bps
+        )
+
+    def _messages(self, source: str, target: str, shape: Shape) -> Iterator[bytes]:
+        state, to = self.links.get((source, target)), self.hosts[target]
+        index = self.hosts[source].interface
+        if state is None or (source, target) in self._unsure:
+            kind = None if state is None else state.leaf(shape)
+            yield _restated(self._class(source, target, shape, create=True))
+            yield shaping.leaf(index, to.number, shape, kind, create=True)
+            # a second filter like the first changes nothing
+            yield shaping.to_class(index, to.number, socket.inet_aton(to.ip))
+            return
+        old = state.shape
+        if (shape.rate_bps, shape.burst) != (old.rate_bps, old.burst):
+            yield self._class(source, target, shape)
+        kind, was = state.leaf(shape), state.leaf(old)
+        if kind != was:
+            yield shaping.leaf(index, to.number, shape, kind, create=True)
+        elif _settings(shape, kind) != _settings(old, kind):
+            yield shaping.leaf(index, to.number, shape, kind)
+
+    def limit_interfaces(self, limits_bps: Mapping[str, float | None]) -> None:
+        """Limit, in place, all that these hosts send together and all that they receive together; None lifts it.
+
+        Links of a limited host still have their own rates. Those that compete for what it sends get equal parts; what
+        it receives waits in one queue, in which each link has the share of packets that it brings. Raises ValueError
+        for a host whose port is out of reach.
+        """
+        for name, asked_bps in limits_bps.items():
+            host = self.hosts[name]
+            if host.port is None:
+                raise ValueError(f"what {name} receives cannot be limited")
+            rate_bps = None if asked_bps is None else shaping.floored(asked_bps)
+            if rate_bps is None:
+                self.limits.pop(name, None)
+            else:
+                self.limits[name] = rate_bps
+            self._root(name)
+            batch = [shaping.interface_class(host.interface, rate_bps)]
+            batch += [self._class(*link, state.shape) for link, state in self.links.items() if link[0] == name]
+            host.netlink.request(batch)
+            create = name not in self._ported
+            messages = list(shaping.port(host.port.interface, self.layer, rate_bps, create=create))
+            if create:
+                with _there_already():
+                    host.port.netlink.request(messages[:1])
+                messages = [_restated(one) for one in messages[1:]]
+            host.port.netlink.request(messages)
+            self._ported.add(name)
+
+    def counters(self, source: str) -> dict[str, shaping.ClassCounters]:
+        """For every shaped link out of ``source`` its counters, by target."""
+        names = {host.number: host.name for host in self.hosts.values()}
+        answers = self.hosts[source].netlink.dump(
+            netlink.RTM_GETTCLASS, shaping.class_dump(self.hosts[source].interface)
+        )
+        found = (shaping.class_counters(answer) for answer in answers)
+        return {names[one.minor]: one for one in found if one is not None and one.minor in names}
+
+
+class NamespaceWorld(World):
+    """Hosts are namespaces made here, cables between them go to one bridge in the supervisor's own namespace."""
+
+    def __init__(self, hosts: Mapping[str, str], prefix_length: int, layer: int) -> None:
+        """``hosts``: name to IPv4 address. Raises OSError (NetlinkError) when the kernel refuses something."""
+        super().__init__(layer)
+        self._own.request([netlink.link_up(1), netlink.bridge(BRIDGE, BRIDGE_INDEX, MTU)])
+        try:
+            for number, (name, ip) in enumerate(hosts.items(), 1):
+                self.hosts[name] = self._new_host(name, number, ip)
+        finally:
+            enter(self._own_fd)
+        self._own.request(self._cables())
+        for host in self.hosts.values():
+            host.netlink.request(self._furnish(host, prefix_length))
+            with self.inside(host.name):
+                offloads_off(HOST_INTERFACE)
+
+    def _new_host(self, name: str, number: int, ip: str) -> HostSpace:
+        _check(_libc.unshare(CLONE_NEWNET), "unshare")
+        _ipv6_off()
+        namespace_fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        mac = b"\x02\x00" + socket.inet_aton(ip)
+        port = Port(FIRST_PORT + number, self._own)
+        return HostSpace(name, number, ip, mac, namespace_fd, netlink.NetlinkSocket(), port=port)
+
+    def _cables(self) -> Iterator[bytes]:
+        for host in self.hosts.values():
+            port = FIRST_PORT + host.number
+            yield netlink.veth_pair(
+                f"to{host.number}",
+                port,
+                HOST_INTERFACE,
+                HOST_INDEX,
+                host.mac,
+                MTU,
+                master=BRIDGE_INDEX,
+                namespace_fd=host.namespace_fd,
+            )
+            yield netlink.bridge_entry(port, host.mac)
+
+    def _furnish(self, host: HostSpace, prefix_length: int) -> Iterator[bytes]:
+        yield netlink.link_up(1)
+        yield netlink.link_up(HOST_INDEX)
+        yield netlink.address(HOST_INDEX, socket.inet_aton(host.ip), prefix_length)
+        for other in self.hosts.values():
+            if other is not host:
+                yield netlink.neighbour(HOST_INDEX, socket.inet_aton(other.ip), other.mac)
+
+
+def _settings(shape: Shape, kind: shaping.Leaf) -> tuple[object, ...]:
+    """What a queue of this kind is set to; a change elsewhere in the shape leaves it alone."""
+    if kind == "netem":
+        return (*shape[1:8], shaping.netem_packets(shape))
+    return (shaping.queue_bytes(shape.rate_bps),) if kind == "fifo" else ()
+
+
+@contextmanager
+def _there_already() -> Iterator[None]:
+    """What is to be created may have been, by an attempt that failed later."""
+    try:
+        yield
+    except netlink.NetlinkError as error:
+        if error.errno != errno.EEXIST:
+            raise
+
+
+def _restated(message: bytes) -> bytes:
+    """The same message, which does not mind that what it creates is there already."""
+    changed = bytearray(message)
+    (flags,) = struct.unpack_from("=H", message, 6)  # of struct nlmsghdr
+    struct.pack_into("=H", changed, 6, flags & ~netlink.NLM_F_EXCL | netlink.NLM_F_REPLACE)
+    return bytes(changed)
+
+
+def _accepted(control: netlink.NetlinkSocket, messages: Iterable[bytes]) -> bool:
+    try:
+        control.request(messages)
+    except netlink.NetlinkError:
+        return False
+    return True
+
+
+def _ipv6_off() -> None:
+    """No router solicitations and listener reports on the links; a kernel without IPv6 sends none anyway."""
+    with suppress(OSError), open("/proc/sys/net/ipv6/conf/default/disable_ipv6", "w") as setting:
+        setting.write("1")
+
+
+def offloads_off(interface: str) -> None:
+    """Segmentation offloads off, so that the shaper sees packets as a wire would; ioctl(SIOCETHTOOL)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for command in _OFFLOADS.values():
+            value = ctypes.create_string_buffer(struct.pack("=II", command, 0))
+            request = struct.pack("16sP16x", interface.encode(), ctypes.addressof(value))
+            fcntl.ioctl(control, _SIOCETHTOOL, request)
+
+
+def probe_kernel() -> dict[str, str]:
+    """What this namespace's kernel can do: for each feature an empty text, or why not. Leaves its devices behind.
+
+    To be called once, in a namespace of its own.
+    """
+    control = netlink.NetlinkSocket()
+    verdict: dict[str, str] = {}
+
+    def attempt(name: str, messages: Sequence[bytes]) -> None:
+        try:
+            control.request(messages)
+            verdict[name] = ""
+        except OSError as error:
+            verdict[name] = error.strerror or str(error)
+
+    mac = b"\x02\x00\x0a\x00\x00\x01"
+    attempt("bridge", [netlink.bridge(BRIDGE, BRIDGE_INDEX, MTU)])
+    attempt("veth", [netlink.veth_pair("probe0", 20, "probe1", 21, mac, MTU)])
+    for name, index, layer in (("htb", 20, 2), ("stab", 21, 3)):
+        both = (shaping.interface_class(index, None, create=True), shaping.htb_class(index, 1, 1e6, create=True))
+        attempt(name, [shaping.root(index, layer), *both])
+    attempt("bfifo", [shaping.leaf(20, 1, Shape(1e6), create=True)])
+    attempt("u32", [shaping.to_class(20, 1, bytes((10, 0, 0, 1)))])
+    attempt("netem", [shaping.leaf(20, 1, Shape(1e6, 0.01), create=True)])
+    control.close()
+    return verdict

@@ -1,0 +1,67 @@
+"""What an event makes of a link: the rate that its trace or its own shape gives, changed, and other figures replaced.
+
+Standard library only, because the supervisor imports it; no input or output.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from thalweg.emulation.kernel.htb import Shape
+
+
+class Effect(NamedTuple):
+    """All that befalls a link from some moment on, until the next effect: effects replace each other.
+
+    The link has ``rate_bps`` (None: what its trace or shape gives), and of that ``factor``, though by the factor not
+    less than ``floor_bps``: one that is slower anyhow stays. ``cut``: nothing passes. The rest replaces the figure of
+    the link's shape, unless None. Bits per second, seconds, shares; emulated or of the wall, as the holder says.
+    """
+
+    factor: float = 1.0
+    floor_bps: float = 0.0
+    rate_bps: float | None = None
+    cut: bool = False
+    delay_s: float | None = None
+    jitter_s: float | None = None
+    loss: float | None = None
+    distribution: str | None = None
+    duplicate: float | None = None
+    reorder: float | None = None
+    corrupt: float | None = None
+    burst_bytes: int | None = None
+
+    def rate(self, rate_bps: float) -> float:
+        """What becomes of the rate ``rate_bps``; a cut does not count here."""
+        given = rate_bps if self.rate_bps is None else self.rate_bps
+        return max(given * self.factor, min(given, self.floor_bps))
+
+    def shape(self, base: Shape, rate_bps: float) -> Shape:
+        """The link's shape, which is ``base`` at ``rate_bps`` without the effect."""
+        if self == NEUTRAL:
+            return base._replace(rate_bps=rate_bps)
+        replaced = {name: value for name in REPLACED if (value := getattr(self, name)) is not None}
+        return base._replace(rate_bps=self.rate(rate_bps), cut=base.cut or self.cut, **replaced)
+
+    @property
+    def needs_netem(self) -> bool:
+        return self.shape(Shape(1.0), 1.0).needs_netem
+
+    def rates_only(self) -> Effect:
+        """The same without what takes netem."""
+        return Effect(self.factor, self.floor_bps, self.rate_bps, self.cut, burst_bytes=self.burst_bytes)
+
+    def dilated(self, time_scale: float) -> Effect:
+        """The same on links whose time runs ``time_scale`` times as fast: rates times it, delays divided by it."""
+        if self == NEUTRAL:
+            return self
+        return self._replace(
+            floor_bps=self.floor_bps * time_scale,
+            rate_bps=None if self.rate_bps is None else self.rate_bps * time_scale,
+            delay_s=None if self.delay_s is None else self.delay_s / time_scale,
+            jitter_s=None if self.jitter_s is None else self.jitter_s / time_scale,
+        )
+
+
+REPLACED = ("delay_s", "jitter_s", "loss", "distribution", "duplicate", "reorder", "corrupt", "burst_bytes")
+NEUTRAL = Effect()

@@ -1,0 +1,275 @@
+"""What a link does to packets on their way: delay, jitter, loss and duplicates, measured against what was asked.
+
+Every link to be measured gets a train of small, numbered datagrams that carry when they were sent, slow enough for the
+link to be idle in between; the kernel's receive time stamps say when they came. All trains run at once, since they
+share nothing but the machine. Standard library only, because the supervisor imports it.
+
+A median needs no assumption about what else delays a packet now and then; its 99 % interval is that of the order
+statistics. Losses are held against the exact 99 % interval of the binomial distribution; so one right link in a
+hundred looks wrong, and a link that looks wrong is measured again with more datagrams (``measure``).
+
+Source: socket(7), SO_TIMESTAMPNS; Conover, Practical Nonparametric Statistics (1999), 3.1 and 3.2.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import select
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from typing import NamedTuple
+
+from thalweg.emulation.kernel import netem
+from thalweg.emulation.kernel.htb import Shape
+from thalweg.emulation.kernel.world import World
+
+Link = tuple[str, str]
+
+SO_TIMESTAMPNS = 35  # asm-generic/socket.h
+SO_RCVBUFFORCE = 33
+RECEIVE_BYTES = 1 << 22
+TRAIN_PORT = 47_809  # any: the namespaces are ours
+HEADERS_BYTES = {3: 28, 2: 42}  # IPv4 and UDP, and Ethernet
+PASSAGE_S = 1.5  # a train's length
+LINK_PER_S = 250.0  # datagrams
+TOGETHER_PER_S, SLOW_PER_S = 4000.0, 2000.0  # of all links, on a usual and on a slow kernel
+LEAST_DATAGRAMS = 20
+SHARE = 0.4  # of a link's rate, and of an interface's
+SETTLE_S = 0.25  # after the last delay: queues empty, late packets come
+CONFIDENCE = 0.99
+DELAY_EARLY_S = 1e-4  # clocks are read before the packet leaves and after it comes; less than the delay is an error
+DELAY_LATE_S, DELAY_LATE_SHARE = 0.002, 0.1  # whichever is more
+
+_DATAGRAM = struct.Struct("=IIq")  # which train, which datagram, when in nanoseconds
+
+
+class Interrupted(Exception):
+    """Nobody waits for the measurement any more."""
+
+
+class Passage(NamedTuple):
+    """What happened to a train of ``sent`` datagrams.
+
+    ``delay_s`` and ``jitter_s`` are estimates of the parameters asked, whatever the distribution; ``jitter_s`` is None
+    where none was asked. ``delay_low_s`` and ``delay_high_s`` bound the delay with 99 % confidence. A link that has the
+    loss asked loses ``lost_low`` to ``lost_high`` of the datagrams in 99 % of trains.
+    """
+
+    asked_delay_s: float
+    delay_s: float
+    delay_low_s: float
+    delay_high_s: float
+    asked_jitter_s: float
+    jitter_s: float | None
+    asked_loss: float
+    sent: int
+    lost: int
+    lost_low: int
+    lost_high: int
+    duplicates: int
+
+    @property
+    def delay_ok(self) -> bool:
+        return delay_holds(self.asked_delay_s, self.delay_low_s, self.delay_high_s)
+
+    @property
+    def loss_ok(self) -> bool:
+        return self.lost_low <= self.lost <= self.lost_high
+
+
+def delay_holds(asked_s: float, low_s: float, high_s: float) -> bool:
+    """Whether a delay between the two bounds may be the one asked, or up to 2 ms or 10 % more."""
+    return high_s >= asked_s - DELAY_EARLY_S and low_s <= asked_s + max(DELAY_LATE_S, DELAY_LATE_SHARE * asked_s)
+
+
+def binomial_interval(
+    trials: int, low: float, high: float | None = None, confidence: float = CONFIDENCE
+) -> tuple[int, int]:
+    """The least and the greatest number of successes not to be surprised by, each tail at most half of what remains.
+
+    ``low``, ``high``: the probability of a success, or what it lies between.
+    """
+    tail = (1 - confidence) / 2
+    return _lower(trials, low, tail), trials - _lower(trials, 1 - (low if high is None else high), tail)
+
+
+def _lower(trials: int, probability: float, tail: float) -> int:
+    """The greatest k such that fewer than k successes have a probability of at most ``tail``."""
+    if probability <= 0:
+        return 0
+    if probability >= 1:
+        return trials
+    success, failure, total = math.log(probability), math.log1p(-probability), 0.0
+    for k in range(trials + 1):
+        choices = math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1)
+        total += math.exp(choices + k * success + (trials - k) * failure)
+        if total > tail:
+            return k
+    return trials
+
+
+def latest_s(shape: Shape) -> float:
+    """After how much delay a packet has come at the latest, unless it is lost or queues."""
+    return shape.delay_s + netem.quantile(shape.distribution, 1.0) * shape.jitter_s if shape.jitter_s else shape.delay_s
+
+
+def median_delay_s(shape: Shape) -> float:
+    """The median that netem's table and reordering give; it is not ``delay_s`` where the distribution is lopsided."""
+    if shape.reorder >= 0.5:  # sent at once
+        return 0.0
+    if not shape.jitter_s:
+        return shape.delay_s
+    share = (0.5 - shape.reorder) / (1 - shape.reorder)
+    return max(0.0, shape.delay_s + netem.quantile(shape.distribution, share) * shape.jitter_s)
+
+
+def passage(shape: Shape, sent: int, delays_s: Mapping[int, float], arrived: int) -> Passage:
+    """Judge a train: the delay of each datagram's first arrival, by number, and how many arrived, copies included."""
+    ordered = sorted(delays_s.values())
+    away = median_delay_s(shape) - shape.delay_s
+    low = high = median = jitter_s = math.inf
+    if ordered:
+        median = ordered[len(ordered) // 2] - away
+        first, last = binomial_interval(len(ordered), 0.5)
+        low, high = ordered[max(0, first - 1)] - away, ordered[min(len(ordered) - 1, last)] - away
+        quarter = len(ordered) // 4
+        jitter_s = ordered[3 * quarter] - ordered[quarter]
+        wide = netem.quantile(shape.distribution, 0.75) - netem.quantile(shape.distribution, 0.25)
+        jitter_s /= wide
+    lost_share = shape.loss * (1 - shape.duplicate)  # netem draws both at once: a copy makes up for a loss
+    with_corrupted = 1 - (1 - lost_share) * (1 - shape.corrupt)  # most corrupted ones fail a checksum
+    return Passage(
+        shape.delay_s,
+        median,
+        low,
+        high,
+        shape.jitter_s,
+        jitter_s if shape.jitter_s and not shape.reorder else None,
+        shape.loss,
+        sent,
+        sent - len(delays_s),
+        *binomial_interval(sent, lost_share, with_corrupted),
+        arrived - len(delays_s),
+    )
+
+
+def open_receiver(world: World, host: str, port: int, stack: ExitStack) -> socket.socket:
+    """A socket on a host for datagrams with time stamps, its buffer as large as it may be."""
+    with world.inside(host):
+        receiver = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    receiver.bind((world.hosts[host].ip, port))
+    receiver.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)  # the kernel cuts it to what it allows
+    with suppress(PermissionError):
+        receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BYTES)
+    return receiver
+
+
+def receive(receiver: socket.socket, buffer: bytearray) -> int | None:
+    """Read the next datagram's head; when the kernel got it, in nanoseconds, or None when there is no datagram."""
+    while True:
+        try:
+            _, ancillary, _, _ = receiver.recvmsg_into([buffer], 64, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        if ancillary:  # one that came before stamps were switched on has none
+            seconds, nanoseconds = struct.unpack("@ll", ancillary[0][2])
+            return int(seconds * 1_000_000_000 + nanoseconds)
+
+
+class _Train:
+    """The datagrams of one link."""
+
+    def __init__(self, shape: Shape, target: tuple[str, int], sender: socket.socket, interval_s: float, count: int):
+        self.shape, self.target, self.sender, self.interval_s, self.count = shape, target, sender, interval_s, count
+        self.sent = self.arrived = 0
+        self.delays_s: dict[int, float] = {}
+
+    def send(self, number: int) -> None:
+        with suppress(BlockingIOError):  # then it is this one's turn again
+            self.sender.sendto(_DATAGRAM.pack(number, self.sent, time.time_ns()), self.target)
+            self.sent += 1
+
+    def arrive(self, number: int, delay_ns: int) -> None:
+        if number < self.sent and delay_ns >= 0:  # a corrupted one may say anything
+            self.arrived += 1
+            self.delays_s.setdefault(number, delay_ns / 1e9)
+
+
+def measure(
+    world: World, links: Iterable[Link], interrupted: Callable[[], bool], *, slow: bool = False
+) -> dict[Link, Passage]:
+    """Send trains over the links; those that do not hold get another, denser one, which counts.
+
+    ``slow``: on a kernel that loses packets of its own when there are many at once.
+    """
+    together_per_s = SLOW_PER_S if slow else TOGETHER_PER_S
+    found = _trains(world, list(links), LINK_PER_S, together_per_s, interrupted)
+    wrong = [link for link, one in found.items() if not (one.delay_ok and one.loss_ok)]
+    if wrong:
+        found |= _trains(world, wrong, 2 * LINK_PER_S, together_per_s, interrupted)
+    return found
+
+
+def _trains(
+    world: World, links: list[Link], link_per_s: float, together_per_s: float, interrupted: Callable[[], bool]
+) -> dict[Link, Passage]:
+    shapes = {link: world.links[link].shape for link in links}
+    leaving, coming = Counter(source for source, _ in links), Counter(target for _, target in links)
+    bits = 8 * (_DATAGRAM.size + HEADERS_BYTES[world.layer])
+    with ExitStack() as stack:
+        receivers = [open_receiver(world, host, TRAIN_PORT, stack) for host in coming]
+        senders = {}
+        for host in leaving:
+            with world.inside(host):
+                senders[host] = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            senders[host].setblocking(False)
+        trains = []
+        for source, target in links:
+            shares = (world.limits.get(host, math.inf) / n[host] for host, n in ((source, leaving), (target, coming)))
+            rate_bps = min(shapes[source, target].rate_bps, *shares)
+            interval_s = max(1 / link_per_s, len(links) / together_per_s, bits / (SHARE * rate_bps))
+            count = max(LEAST_DATAGRAMS, int(PASSAGE_S / interval_s))
+            to = (world.hosts[target].ip, TRAIN_PORT)
+            trains.append(_Train(shapes[source, target], to, senders[source], interval_s, count))
+        _run(trains, receivers, interrupted)
+    return {
+        link: passage(train.shape, train.sent, train.delays_s, train.arrived)
+        for link, train in zip(links, trains, strict=True)
+    }
+
+
+def _run(trains: list[_Train], receivers: list[socket.socket], interrupted: Callable[[], bool]) -> None:
+    buffer = bytearray(_DATAGRAM.size)
+    start_s = time.monotonic()
+    due = [(start_s + train.interval_s * i / len(trains), i) for i, train in enumerate(trains)]
+    heapq.heapify(due)
+    settle_s = max(latest_s(train.shape) for train in trains) + SETTLE_S
+    stop_s = math.inf
+    while (now_s := time.monotonic()) < stop_s:
+        if interrupted():
+            raise Interrupted
+        while due and due[0][0] <= now_s:
+            at_s, i = due[0]
+            train = trains[i]
+            train.send(i)
+            if train.sent < train.count:
+                heapq.heapreplace(due, (at_s + train.interval_s, i))
+            else:
+                heapq.heappop(due)
+        for receiver in receivers:
+            while (stamp_ns := receive(receiver, buffer)) is not None:
+                i, number, sent_ns = _DATAGRAM.unpack(buffer)
+                if i < len(trains):
+                    trains[i].arrive(number, stamp_ns - sent_ns)
+        if not due and stop_s == math.inf:
+            stop_s = now_s + settle_s
+        if not due and all(len(train.delays_s) == train.sent for train in trains):
+            break
+        wait_s = due[0][0] - time.monotonic() if due else 0.005
+        select.select(receivers if not due else [], [], [], min(max(wait_s, 0.0), 0.005))

@@ -1,0 +1,377 @@
+"""The launcher's side of a supervisor: starting it, calling it, and the processes it runs for us."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, UsageError
+
+ERRORS: dict[str, type[ThalwegError]] = {
+    "usage": UsageError,
+    "capability": CapabilityError,
+    "testbed": TestbedError,
+}
+MAX_DESCRIPTORS = 8
+START_S = 20.0
+CALL_S = 60.0
+
+Redirect = int | IO[Any] | None
+"""A descriptor, an open file, ``subprocess.DEVNULL``, ``PIPE`` or ``STDOUT`` (stderr only); None inherits."""
+
+
+class TestbedProcess:
+    """A process on a host. Thread-safe; ``returncode`` is negative for a signal, as in ``subprocess``.
+
+    ``pid`` is the process's number as this process sees it, None when the system cannot translate it. ``stdin``,
+    ``stdout`` and ``stderr`` are binary files where ``PIPE`` was asked.
+    """
+
+    __test__ = False
+
+    def __init__(self, client: SupervisorClient, host: str, argv: Sequence[str], inner_pid: int, pid: int | None):
+        self._prepare(host, argv)
+        self._pid, self._client, self._inner_pid = pid, client, inner_pid
+
+    def _prepare(self, host: str, argv: Sequence[str]) -> None:
+        self.host, self.args = host, tuple(argv)
+        self.stdin: IO[bytes] | None = None
+        self.stdout: IO[bytes] | None = None
+        self.stderr: IO[bytes] | None = None
+        self._ended = threading.Event()
+        self._status: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<TestbedProcess {self.args[0]!r} on {self.host}, pid {self.pid}, status {self._status}>"
+
+    @property
+    def pid(self) -> int | None:
+        return self._pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._status
+
+    def poll(self) -> int | None:
+        """The exit status, None while it runs."""
+        return self._status
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; raises ``TimeoutError`` after ``timeout`` seconds."""
+        if not self._ended.wait(timeout):
+            raise TimeoutError(f"{self.args[0]!r} on {self.host!r} still runs after {timeout:g} s")
+        assert self._status is not None
+        return self._status
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal; nothing happens when the process has ended."""
+        if self._status is None:
+            with suppress(TestbedError):  # the testbed is gone, and the process with it
+                self._client.call("signal", pid=self._inner_pid, signal=int(number))
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close our ends of its pipes."""
+        for file in (self.stdin, self.stdout, self.stderr):
+            if file is not None:
+                with suppress(OSError):
+                    file.close()
+
+    def _end(self, status: int) -> None:
+        self._status = status
+        self._ended.set()
+
+
+class SupervisorClient:
+    """A connection to a supervisor. Calls are thread-safe; a thread reads answers and notices."""
+
+    def __init__(self, sock: socket.socket, lost: Callable[[], str] = lambda: "") -> None:
+        """``lost``: asked for the reason when the supervisor ends unexpectedly."""
+        self._socket, self._lost = sock, lost
+        self._lock, self._send_lock = threading.Condition(), threading.Lock()
+        self._number = 0
+        self._answers: dict[int, tuple[dict[str, Any], tuple[int, ...]]] = {}
+        self._processes: dict[int, TestbedProcess] = {}
+        self._early: dict[int, int] = {}
+        self._hello = self._closed = False
+        self._reader = threading.Thread(target=self._read, name="testbed", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        pending, descriptors = b"", list[int]()
+        while True:
+            try:
+                data, more, _, _ = socket.recv_fds(self._socket, 1 << 16, MAX_DESCRIPTORS)
+            except OSError:
+                data, more = b"", []
+            descriptors += more
+            *lines, pending = (pending + data).split(b"\n")
+            with self._lock:
+                for line in lines:
+                    answer = json.loads(line)
+                    count = answer.get("fds", 0)
+                    claimed, descriptors = tuple(descriptors[:count]), descriptors[count:]
+                    self._take(answer, claimed)
+                if not data:
+                    self._closed = True
+                    for process in self._processes.values():
+                        process._end(-signal.SIGKILL)
+                self._lock.notify_all()
+            if not data:
+                return
+
+    def _take(self, answer: dict[str, Any], descriptors: tuple[int, ...]) -> None:
+        if "exit" in answer:
+            pid, status = answer["exit"]["pid"], answer["exit"]["status"]
+            process = self._processes.pop(pid, None)
+            if process is None:
+                self._early[pid] = status
+            else:
+                process._end(status)
+        elif "hello" in answer:
+            self._hello = True
+        else:
+            self._answers[answer["id"]] = (answer, descriptors)
+
+    def greeted(self, timeout_s: float = START_S) -> bool:
+        """Whether the supervisor has come up; False as soon as it is known that it will not."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._hello or self._closed, timeout_s)
+            return self._hello
+
+    def call(self, op: str, descriptors: Sequence[int] = (), timeout_s: float = CALL_S, **given: Any) -> dict[str, Any]:
+        """One request; its result. Raises the error the supervisor names, TestbedError when it is gone."""
+        with self._lock:
+            self._number += 1
+            number = self._number
+        line = json.dumps({"id": number, "op": op, "fds": len(descriptors), **given}).encode() + b"\n"
+        with self._send_lock, suppress(OSError):  # if it is gone, the reader finds out
+            sent = socket.send_fds(self._socket, [line], list(descriptors)) if descriptors else 0
+            self._socket.sendall(line[sent:])
+        with self._lock:
+            self._lock.wait_for(lambda: number in self._answers or self._closed, timeout_s)
+            if number not in self._answers:
+                why = self._lost() if self._closed else f"it has not answered within {timeout_s:g} s"
+                state = "has ended" if self._closed else "hangs"
+                raise TestbedError(f"the testbed's supervisor {state} ({op}){': ' + why if why else ''}")
+            answer, received = self._answers.pop(number)
+        if "error" in answer:
+            raise ERRORS[answer["kind"]](answer["error"])
+        result: dict[str, Any] = answer["result"]
+        if received:
+            result["descriptors"] = received
+        return result
+
+    def call_for_bytes(self, op: str, **given: Any) -> bytes:
+        """A request whose result is bulk data, handed over in an unnamed file."""
+        with tempfile.TemporaryFile() as file:
+            self.call(op, (file.fileno(),), **given)
+            file.seek(0)
+            return file.read()
+
+    def spawn(
+        self,
+        host: str,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None,
+        cwd: str | os.PathLike[str] | None,
+        redirects: tuple[Redirect, Redirect, Redirect],
+    ) -> TestbedProcess:
+        """Start a process on ``host``; raises UsageError when it cannot be executed."""
+        if not argv:
+            raise UsageError(f"no command to run on host {host!r}")
+        words = [os.fspath(word) for word in argv]
+        variables = dict(os.environ if env is None else env)
+        folder = os.fspath(cwd or Path.cwd())
+        theirs, ours, to_close = stream_descriptors(redirects)
+        try:
+            result = self.call("spawn", theirs, host=host, argv=words, env=variables, cwd=folder)
+        except BaseException:
+            for descriptor in ours.values():
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in to_close:
+                os.close(descriptor)
+        pid = _translated(result["descriptors"][0]) if "descriptors" in result else result["pid"]
+        process = TestbedProcess(self, host, words, result["pid"], pid)
+        for which, descriptor in ours.items():
+            setattr(process, ("stdin", "stdout", "stderr")[which], os.fdopen(descriptor, "rb" if which else "wb"))
+        with self._lock:
+            early = self._early.pop(result["pid"], None)
+            if early is not None or self._closed:
+                process._end(-signal.SIGKILL if early is None else early)
+            else:
+                self._processes[result["pid"]] = process
+        return process
+
+    def close(self) -> None:
+        """Hang up: an attached supervisor ends, and all its processes with it."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._reader.join()
+        self._socket.close()
+
+
+def stream_descriptors(redirects: tuple[Redirect, Redirect, Redirect]) -> tuple[list[int], dict[int, int], list[int]]:
+    """What the child gets, our ends of pipes by position, and what is to be closed after the spawn."""
+    theirs, ours, to_close = list[int](), dict[int, int](), list[int]()
+    for which, wanted in enumerate(redirects):
+        if wanted is None:
+            theirs.append(which)
+        elif wanted == subprocess.DEVNULL:
+            theirs.append(os.open(os.devnull, os.O_RDWR))
+            to_close.append(theirs[-1])
+        elif wanted == subprocess.PIPE:
+            read, write = os.pipe()
+            theirs.append(write if which else read)
+            ours[which] = read if which else write
+            to_close.append(theirs[-1])
+        elif wanted == subprocess.STDOUT:
+            theirs.append(theirs[1])
+        else:
+            theirs.append(wanted if isinstance(wanted, int) else wanted.fileno())
+    return theirs, ours, to_close
+
+
+def _translated(handle: int) -> int | None:
+    """The process's number in our namespace, from a descriptor of it (pidfd_open(2), proc_pid_fdinfo(5))."""
+    try:
+        with suppress(OSError):
+            for line in Path(f"/proc/self/fdinfo/{handle}").read_text().splitlines():
+                if line.startswith("Pid:"):
+                    return int(line.split()[1]) if int(line.split()[1]) > 0 else None
+        return None
+    finally:
+        os.close(handle)
+
+
+# --- starting ---------------------------------------------------------------------------------------
+
+
+class Held(Protocol):
+    """A connection to a supervisor, and how it is isolated; ``close`` ends it if it is ours to end."""
+
+    client: SupervisorClient
+    mode: str
+
+    def close(self) -> None: ...
+
+
+class StartedSupervisor:
+    """A supervisor that we started. ``mode`` says how it was isolated: ``root``, ``user`` (namespace) or ``plain``."""
+
+    def __init__(self, process: subprocess.Popen[bytes], client: SupervisorClient, log: IO[bytes], mode: str) -> None:
+        self.process, self.client, self.mode = process, client, mode
+        self._log = log
+
+    def close(self) -> None:
+        """End it and wait until it, and everything in it, is gone. Idempotent."""
+        self.client.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._log.close()
+
+    def leave(self) -> None:
+        """Forget it without ending it (it has been detached)."""
+        self.client.close()
+        threading.Thread(target=self.process.wait, name="detached", daemon=True).start()  # no zombie if we live longer
+        self._log.close()
+
+
+NAMESPACES = ("--net", "--pid", "--fork", "--kill-child")
+USER = ("--user", "--map-root-user")
+PROC = ("--mount-proc",)
+
+
+def start_plain(run_id: str, listener: socket.socket | None = None) -> StartedSupervisor:
+    """A supervisor without namespaces: it only starts, watches and ends processes."""
+    started, why = _attempt((), run_id, listener, "plain")
+    if started is None:
+        raise TestbedError(f"the testbed's supervisor did not start: {why}")
+    return started
+
+
+def start_isolated(run_id: str, listener: socket.socket | None = None, *, as_user: bool = False) -> StartedSupervisor:
+    """A supervisor in network and process namespaces of its own, in a user namespace unless root.
+
+    ``as_user``: in a user namespace in any case. Raises CapabilityError naming what is missing.
+    """
+    if sys.platform != "linux":
+        raise CapabilityError(
+            f"network namespaces need Linux, this is {sys.platform}; use --testbed loopback or docker"
+        )
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        raise CapabilityError("'unshare' is missing; install util-linux, or use --testbed loopback")
+    users = [True] if as_user or os.geteuid() != 0 else [False, True]
+    reasons = []
+    for user in users:
+        for proc in (True, False):  # some containers forbid mounting /proc
+            options = (*NAMESPACES, *(PROC if proc else ()), *(USER if user else ()))
+            mode = f"{'user' if user else 'root'}{'' if proc else ', without /proc'}"
+            started, why = _attempt((unshare, *options), run_id, listener, mode)
+            if started is not None:
+                return started
+            reasons.append(why)
+    raise CapabilityError(
+        f"no permission for network namespaces ({reasons[0]}); run as root, or allow unprivileged user namespaces"
+        " (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns=0), or use --testbed loopback"
+    )
+
+
+def _attempt(
+    prefix: tuple[str, ...], run_id: str, listener: socket.socket | None, mode: str
+) -> tuple[StartedSupervisor | None, str]:
+    ours, theirs = socket.socketpair()
+    log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the supervisor)
+    argv = [*prefix, sys.executable, "-m", "thalweg.emulation.supervisor.server", f"--control={theirs.fileno()}"]
+    pass_fds = [theirs.fileno()]
+    if listener is not None:
+        argv.append(f"--listen={listener.fileno()}")
+        pass_fds.append(listener.fileno())
+    argv.append(f"--run={run_id}")
+    # a session of its own: an interrupt from the terminal is for the launcher, which then ends us in order
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=pass_fds, start_new_session=True
+    )
+    theirs.close()
+
+    def lost() -> str:
+        log.seek(0)
+        lines = log.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    client = SupervisorClient(ours, lost)
+    greeted = False
+    try:
+        greeted = client.greeted()
+    finally:
+        if not greeted:  # or interrupted
+            client.close()
+            process.kill()
+            process.wait()
+    if greeted:
+        return StartedSupervisor(process, client, log, mode), ""
+    why = lost() or "it did not answer"
+    log.close()
+    return None, why

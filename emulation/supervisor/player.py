@@ -1,0 +1,301 @@
+"""The supervisor's timed work: replaying schedules of rates and changes of shapes, and sampling what the links carry.
+
+Standard library only. Times are ``time.monotonic()``, one clock for all processes of a machine.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from thalweg.emulation.kernel.htb import Shape
+from thalweg.emulation.kernel.world import World
+from thalweg.emulation.links.effects import NEUTRAL, Effect
+
+AHEAD_S = 0.002
+"""What is due this soon is applied now: one wake-up for changes that lie closer than a timer can tell apart."""
+
+
+READING_S = 0.02  # of an interval: a reading that takes longer may be off by as much
+
+
+class Schedule:
+    """One link's rates over one period, in wall time: ``rates_bps[k]`` from ``times_s[k]`` on; then over again.
+
+    A period of 0 means a constant.
+    """
+
+    __slots__ = ("link", "period_s", "rates_bps", "times_s")
+
+    def __init__(self, link: tuple[str, str], times_s: array[float], rates_bps: array[float], period_s: float) -> None:
+        self.link, self.times_s, self.rates_bps, self.period_s = link, times_s, rates_bps, period_s
+
+    def due_s(self, step: int) -> float:
+        """When step number ``step`` (counted over all laps) is due, seconds after the start."""
+        laps, k = divmod(step, len(self.times_s))
+        return laps * self.period_s + self.times_s[k]
+
+    def rate_bps(self, step: int) -> float:
+        return self.rates_bps[step % len(self.rates_bps)]
+
+
+def read_schedules(descriptor: int, heads: list[dict[str, Any]]) -> list[Schedule]:
+    """Schedules from a file of float64: for each head its times, then its rates. Closes the descriptor."""
+    with open(descriptor, "rb") as file:
+        file.seek(0, os.SEEK_SET)
+        schedules = []
+        for head in heads:
+            times, rates = array("d"), array("d")
+            times.fromfile(file, head["steps"])
+            rates.fromfile(file, head["steps"])
+            schedules.append(Schedule((head["source"], head["target"]), times, rates, head["period_s"]))
+    return schedules
+
+
+def read_changes(descriptor: int, effects: Sequence[Effect]) -> list[tuple[float, int, Effect]]:
+    """Changes from a file of float64: when (seconds after a start), the schedule's and the effect's number.
+
+    Closes the descriptor.
+    """
+    with open(descriptor, "rb") as file:
+        file.seek(0, os.SEEK_SET)
+        rows = array("d", file.read())
+    return [(rows[i], int(rows[i + 1]), effects[int(rows[i + 2])]) for i in range(0, len(rows), 3)]
+
+
+class Lags:
+    """How late things were, in a histogram of fixed size: what it tells is exact for the largest, else to 2.5 %.
+
+    Up to 1 µs counts as nothing.
+    """
+
+    LEAST_S, RATIO, BINS = 1e-6, 1.05, 600  # up to 5e6 s, two months
+
+    def __init__(self) -> None:
+        self._counts = array("Q", bytes(8 * self.BINS))
+        self._total, self.max_s = 0, 0.0
+
+    def add(self, lag_s: float) -> None:
+        number = 0
+        if lag_s > self.LEAST_S:
+            number = min(1 + int(math.log(lag_s / self.LEAST_S, self.RATIO)), self.BINS - 1)
+        self._counts[number] += 1
+        self._total += 1
+        self.max_s = max(self.max_s, lag_s)
+
+    def at(self, share: float) -> float:
+        """Seconds that this share of the lags (0 to 1) stays below; 0 of none."""
+        rank, passed = min(int(self._total * share), self._total - 1), 0
+        for number, count in enumerate(self._counts):
+            passed += count
+            if passed > rank:
+                return min(self.max_s, self.LEAST_S * self.RATIO ** (number - 0.5)) if number else 0.0
+        return 0.0
+
+
+STEP, CHANGE = 0, 1
+LONGEST_S = 3600.0  # of a wait: what select takes ends at 24 days
+
+
+class Player:
+    """Applies schedules and changes to a world, one batch a host and wake-up. Restartable.
+
+    A link's shape is its own, as others have given it, at the rate of its schedule's last step, under the effect of
+    its last change. Raises KeyError for a schedule whose link is not shaped.
+    """
+
+    def __init__(self, world: World, schedules: list[Schedule]) -> None:
+        self._world, self._schedules = world, schedules
+        self._changes: list[list[tuple[float, Effect]]] = [[] for _ in schedules]  # seconds after the start
+        self._queue: list[tuple[float, int, int, int]] = []  # (due, schedule, STEP or CHANGE, its number)
+        self._step = [0] * len(schedules)
+        self._effect = [NEUTRAL] * len(schedules)
+        self._befalls: set[tuple[int, Effect]] = set()  # what ever befalls a schedule's link
+        for one in schedules:
+            world.links[one.link]
+        self._highest_bps = [max(one.rates_bps) for one in schedules]
+        self._lags = Lags()
+        self._t0_s = 0.0
+        self.steps = 0
+
+    @property
+    def running(self) -> bool:
+        return bool(self._queue)
+
+    @property
+    def delays(self) -> bool:
+        """Whether a change gives a link a delay."""
+        return any(effect.delay_s for _, effect in self._befalls)
+
+    def shapes(self, changes: Iterable[tuple[float, int, Effect]] = ()) -> list[tuple[str, str, Shape]]:
+        """All that the links may come to be, at their schedules' highest rates, with these changes added."""
+        added = {(which, id(effect)): (which, effect) for _, which, effect in changes}  # few of them differ
+        found = []
+        for which, effect in self._befalls | set(added.values()) | {(i, NEUTRAL) for i in range(len(self._schedules))}:
+            link = self._schedules[which].link
+            found.append((*link, effect.shape(self._world.links[link].base, self._highest_bps[which])))
+        return found
+
+    def change(self, changes: Iterable[tuple[float, int, Effect]]) -> None:
+        """From so many seconds after every later start on, a schedule's link has an effect, until its next change.
+
+        Of two changes of a link at one time the one given later holds. Raises ValueError, and changes nothing, for a
+        schedule that there is not.
+        """
+        added = list(changes)
+        if wrong := [which for _, which, _ in added if not 0 <= which < len(self._schedules)]:
+            raise ValueError(f"there is no schedule {wrong[0]}")
+        for from_s, which, effect in added:
+            self._changes[which].append((from_s, effect))
+        self._befalls |= set({(which, id(effect)): (which, effect) for _, which, effect in added}.values())
+        for which in {which for _, which, _ in added}:
+            self._changes[which].sort(key=lambda change: change[0])
+
+    def start(self) -> float:
+        """Set every link to what it has at 0 and begin; returns the start on the shared clock."""
+        self._queue = []
+        self._lags, self.steps = Lags(), 0
+        self._step = [0] * len(self._schedules)
+        passed = [bisect_right(one, 0.0, key=lambda change: change[0]) for one in self._changes]
+        self._effect = [one[n - 1][1] if n else NEUTRAL for one, n in zip(self._changes, passed, strict=True)]
+        self._apply(range(len(self._schedules)))
+        self._t0_s = t0_s = time.monotonic()
+        moving = (i for i, s in enumerate(self._schedules) if s.period_s > 0 and len(s.times_s) > 1)
+        self._queue = [(t0_s + self._schedules[i].due_s(1), i, STEP, 1) for i in moving]
+        ahead = ((i, n) for i, n in enumerate(passed) if n < len(self._changes[i]))
+        self._queue += [(t0_s + self._changes[i][n][0], i, CHANGE, n) for i, n in ahead]
+        heapq.heapify(self._queue)
+        return t0_s
+
+    def stop(self) -> None:
+        """Leave every link as it is now."""
+        self._queue = []
+
+    def lift(self) -> None:
+        """Stop, and undo what changes have made of the links: each has its own shape at its schedule's rate."""
+        self.stop()
+        links = self._world.links
+        affected = [
+            i
+            for i, one in enumerate(self._schedules)
+            if self._effect[i] != NEUTRAL and links[one.link].shape != links[one.link].base
+        ]
+        self._effect = [NEUTRAL] * len(self._schedules)
+        self._apply(affected)
+
+    def next_due_s(self) -> float | None:
+        return self._queue[0][0] if self._queue else None
+
+    def advance(self) -> None:
+        """Apply everything due by now; a link that is several steps behind jumps to its latest."""
+        horizon = time.monotonic() + AHEAD_S
+        due_s: dict[int, float] = {}  # by schedule: when the last that befalls it now was due
+        while self._queue and self._queue[0][0] <= horizon:
+            due, which, kind, number = self._queue[0]
+            due_s[which] = due
+            if kind == STEP:
+                self._step[which] = number
+                after = self._t0_s + self._schedules[which].due_s(number + 1)
+            else:
+                changes = self._changes[which]
+                self._effect[which] = changes[number][1]
+                if number + 1 == len(changes):
+                    heapq.heappop(self._queue)
+                    continue
+                after = self._t0_s + changes[number + 1][0]
+            heapq.heapreplace(self._queue, (after, which, kind, number + 1))
+        if not due_s:
+            return
+        self._apply(due_s)
+        now = time.monotonic()
+        for due in due_s.values():
+            self._lags.add(now - due)
+        self.steps += len(due_s)
+
+    def _apply(self, chosen: Iterable[int]) -> None:
+        links, found = self._world.links, []
+        for which in chosen:
+            schedule = self._schedules[which]
+            base, rate_bps = links[schedule.link].base, schedule.rate_bps(self._step[which])
+            found.append((*schedule.link, self._effect[which].shape(base, rate_bps)))
+        self._world.shape(found, replayed=True)
+
+    def statistics(self) -> dict[str, float]:
+        return {
+            "t0_s": self._t0_s,
+            "steps": self.steps,
+            "lag_p50_s": self._lags.at(0.5),
+            "lag_p99_s": self._lags.at(0.99),
+            "lag_max_s": self._lags.max_s,
+        }
+
+
+class Sampler:
+    """Reads every link's counters periodically and keeps a row for each link that was not idle."""
+
+    COLUMNS = 6  # end, source's number, target's number, asked, delivered, backlogged
+
+    def __init__(self, world: World, interval_s: float) -> None:
+        self._world, self.interval_s = world, interval_s
+        self._sources = sorted({source for source, _ in world.links})
+        self._last: dict[tuple[str, str], tuple[float, int, int, float]] = {}
+        self._rows = array("d")
+        self.next_s = time.monotonic()
+        self.refusal = ""
+        """Why it has stopped by itself."""
+
+    def sample(self) -> None:
+        """Take one sample of all links; rows cover the time since the sample before.
+
+        A reading that was held up, so that nobody knows when the counters were read, is left out: the next row covers
+        its time.
+        """
+        for source in self._sources:
+            began_s = time.monotonic()
+            counters = self._world.counters(source)
+            now_s = time.monotonic()
+            if now_s - began_s > READING_S * self.interval_s and any(
+                (source, target) in self._last for target in counters
+            ):
+                continue
+            now_s = (began_s + now_s) / 2
+            for target, counted in counters.items():
+                link = self._world.links.get((source, target))
+                if link is None:  # a class of a link whose setting up the kernel refused halfway
+                    continue
+                asked_bits = link.asked_bits(now_s)
+                before = self._last.get((source, target))
+                self._last[source, target] = (now_s, counted.sent_bytes, counted.backlog_bytes, asked_bits)
+                if before is None or now_s <= before[0]:
+                    continue
+                seconds, sent = now_s - before[0], counted.sent_bytes - before[1]
+                if not sent and not counted.backlog_bytes:
+                    continue
+                self._rows.extend(
+                    (
+                        now_s,
+                        link.source.number,
+                        link.target.number,
+                        (asked_bits - before[3]) / seconds,
+                        sent * 8 / seconds,
+                        float(before[2] > 0 and counted.backlog_bytes > 0),
+                    )
+                )
+        self.next_s = max(self.next_s + self.interval_s, time.monotonic())
+
+    def take(self) -> bytes:
+        """The rows since the last call, as float64, COLUMNS to a row."""
+        rows, self._rows = self._rows, array("d")
+        return rows.tobytes()
+
+
+def due_in_s(*moments: float | None) -> float | None:
+    """Seconds until the first of the moments, at most ``LONGEST_S``; None when there is none."""
+    known = [moment for moment in moments if moment is not None and moment < math.inf]
+    return min(max(0.0, min(known) - time.monotonic()), LONGEST_S) if known else None

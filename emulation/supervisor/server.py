@@ -1,0 +1,484 @@
+"""The supervisor: the one process that holds a testbed. Run as ``python -m thalweg.emulation.supervisor.server``.
+
+Started in namespaces of its own (process numbers, network, mounts), it is process 1 of all that it starts: whatever
+ends it, the kernel ends everything in it with it. It speaks JSON lines over Unix sockets:
+
+    launcher → supervisor   {"id": 7, "op": "spawn", …}          descriptors travel beside the line, "fds" counts them
+    supervisor → launcher   {"id": 7, "result": {…}}  or  {"id": 7, "error": "…", "kind": "usage"}
+    supervisor → launcher   {"exit": {"pid": 12, "status": -15}}, to the connection that spawned it
+
+States:   attached --detach--> detached;  attached --connection closed--> ended;  either --down, SIGTERM--> ended
+A connection that closes takes the processes it spawned with it (SIGHUP). One thread; standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from contextlib import nullcontext, suppress
+from typing import Any
+
+from thalweg.emulation.kernel.htb import Shape
+from thalweg.emulation.kernel.netlink import NetlinkError
+from thalweg.emulation.kernel.world import NamespaceWorld, World, probe_kernel
+from thalweg.emulation.links.effects import Effect
+from thalweg.emulation.links.limits import objection
+from thalweg.emulation.proofs import proof
+from thalweg.emulation.supervisor.player import Player, Sampler, due_in_s, read_changes, read_schedules
+from thalweg.emulation.supervisor.processes import KEPT
+
+MAX_DESCRIPTORS = 8
+PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
+Answer = dict[str, Any]
+
+
+class Refused(Exception):
+    """A request that cannot be met; ``kind`` names the launcher's exception (usage, capability, testbed)."""
+
+    def __init__(self, text: str, kind: str = "testbed") -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Connection:
+    """One launcher: its socket, the bytes of an unfinished line, descriptors not yet claimed."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self._pending = b""
+        self.descriptors: deque[int] = deque()
+
+    def read(self) -> list[bytes] | None:
+        """Whole lines received; None when the other side has closed."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, MAX_DESCRIPTORS)
+        except OSError:
+            return None
+        self.descriptors.extend(descriptors)
+        if not data:
+            return None
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        return lines
+
+    def send(self, answer: Answer, descriptors: tuple[int, ...] = ()) -> None:
+        line = json.dumps(answer).encode() + b"\n"
+        with suppress(ConnectionError):  # gone: the selector will say so
+            sent = socket.send_fds(self.socket, [line], descriptors) if descriptors else 0
+            self.socket.sendall(line[sent:])
+
+    def hung_up(self) -> bool:
+        """Whether the other side has closed, found out without reading."""
+        poller = select.poll()
+        poller.register(self.socket, select.POLLRDHUP)
+        return bool(poller.poll(0))
+
+    def forget_descriptors(self) -> None:
+        while self.descriptors:
+            os.close(self.descriptors.popleft())
+
+    def close(self) -> None:
+        self.forget_descriptors()
+        self.socket.close()
+
+
+class Supervisor:
+    """The state of a testbed and its event loop."""
+
+    def __init__(self, control: socket.socket, listener: socket.socket | None, run_id: str = "") -> None:
+        self._run_id, self._owns_containers = run_id, False
+        self._selector = selectors.DefaultSelector()
+        self._listener = listener
+        self._owner: Connection | None = Connection(control)
+        self._connections = {self._owner}
+        self._children: dict[int, tuple[subprocess.Popen[bytes], str, Connection]] = {}
+        self._world: World | None = None
+        self._player: Player | None = None
+        self._refusal = ""  # why the replay has stopped by itself
+        self._samplers: dict[Connection, Sampler] = {}  # a connection's own, so that none disturbs another's
+        self._ending = False
+        self._selector.register(control, selectors.EVENT_READ, self._owner)
+        if listener is not None:
+            self._selector.register(listener, selectors.EVENT_READ)
+        wake, wake_write = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(wake_write, False)
+        self._selector.register(wake, selectors.EVENT_READ)
+        self._wake = wake
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._end)
+        for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(ignored, signal.SIG_IGN)
+
+    def _end(self, *_: object) -> None:
+        self._ending = True
+
+    def serve(self) -> None:
+        """Work until told to end."""
+        while not self._ending:
+            change_s = self._player.next_due_s() if self._player is not None else None
+            samples_s = (sampler.next_s for sampler in self._samplers.values())
+            for key, _ in self._selector.select(due_in_s(change_s, *samples_s)):
+                if isinstance(key.data, Connection):
+                    self._hear(key.data)
+                elif key.fd == self._wake:
+                    with suppress(BlockingIOError):
+                        os.read(self._wake, 512)
+                elif self._listener is not None:
+                    with suppress(OSError):  # it has given up meanwhile, or we have too many files open
+                        self._admit(Connection(self._listener.accept()[0]))
+            self._reap()
+            if self._player is not None:
+                self._advance(self._player)
+            for sampler in self._samplers.values():
+                if sampler.next_s <= time.monotonic():
+                    self._sample(sampler)
+
+    def _advance(self, player: Player) -> None:
+        """Whatever goes wrong with a change ends the replay, not the testbed; whoever asks is told."""
+        try:
+            player.advance()
+        except Exception as error:
+            player.stop()
+            what = "the kernel refused a change of a link" if isinstance(error, NetlinkError) else "it failed"
+            self._refusal = f"the replay has stopped: {what} ({_said(error)})"
+
+    @staticmethod
+    def _sample(sampler: Sampler) -> None:
+        """Whatever goes wrong with a sample ends the sampling, not the testbed; whoever asks is told."""
+        try:
+            sampler.sample()
+        except Exception as error:
+            sampler.next_s, sampler.refusal = float("inf"), f"the sampling of links has stopped ({_said(error)})"
+
+    def _admit(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+
+    def _hear(self, connection: Connection) -> None:
+        lines = connection.read()
+        if lines is None:
+            self._drop(connection)
+            return
+        for line in lines:
+            self._answer(connection, line)
+
+    def _drop(self, connection: Connection) -> None:
+        self._selector.unregister(connection.socket)
+        self._connections.discard(connection)
+        self._samplers.pop(connection, None)
+        connection.close()
+        if connection is self._owner:
+            self._ending = True
+        for child, _, parent in self._children.values():
+            if parent is connection:
+                with suppress(OSError):
+                    self._signal(child, signal.SIGHUP)
+
+    def _answer(self, connection: Connection, line: bytes) -> None:
+        given: list[int] = []
+        send: tuple[int, ...] = ()
+        number = op = None
+        try:
+            try:
+                request = json.loads(line)
+                number, op, count = request.pop("id"), request.pop("op"), request.pop("fds", 0)
+                for _ in range(count):
+                    given.append(connection.descriptors.popleft())
+            except Exception:
+                connection.forget_descriptors()  # nobody knows which are whose
+                raise
+            method = getattr(self, f"do_{op}", None)
+            if method is None:
+                raise Refused(f"the testbed's supervisor does not know {op!r}; it is of another version")
+            result = method(connection, tuple(given), **request) or {}
+            send = result.pop("send_fds", ())
+            connection.send({"id": number, "result": result, "fds": len(send)}, send)
+        except Refused as error:
+            connection.send({"id": number, "error": str(error), "kind": error.kind})
+        except OSError as error:
+            connection.send({"id": number, "error": error.strerror or str(error), "kind": "testbed"})
+        except Exception as error:  # a malformed request must not end the testbed
+            text = f"bad request {op!r}: {_said(error)}"
+            connection.send({"id": number, "error": text, "kind": "testbed"})
+        finally:
+            for descriptor in (*given, *send):
+                with suppress(OSError):  # closed by whoever used it up
+                    os.close(descriptor)
+
+    # --- requests -------------------------------------------------------------------------------------
+
+    def do_build(
+        self, _: Connection, __: tuple[int, ...], *, hosts: dict[str, str], prefix_length: int, layer: int
+    ) -> Answer:
+        self._world = NamespaceWorld(hosts, prefix_length, layer)
+        return {}
+
+    def do_attach(self, _: Connection, __: tuple[int, ...], *, hosts: list[dict[str, Any]], layer: int) -> Answer:
+        from thalweg.emulation.containers.world import Container, ContainerWorld  # not every testbed has containers
+
+        self._world = ContainerWorld([Container(**one) for one in hosts], layer)
+        return {}
+
+    def do_own_containers(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        self._owns_containers = True
+        return {}
+
+    def do_probe(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        return probe_kernel()
+
+    def do_detach(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        self._owner = None
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_NAME, KEPT.encode(), 0, 0, 0)
+        return {}
+
+    def do_status(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        player, links = self._player, self._world.links if self._world is not None else {}
+        return {
+            "processes": [{"pid": pid, "host": host} for pid, (_, host, _) in self._children.items()],
+            "shapes": [[*link, *state.shape] for link, state in links.items()],
+            "limits": self._world.limits if self._world is not None else {},
+            "replaying": bool(player and player.running),
+            "cpu_s": time.process_time(),
+            "refusal": "; ".join(filter(None, (self._refusal, *(one.refusal for one in self._samplers.values())))),
+            "replay_delays": player is not None and player.delays,
+            **({"replay": player.statistics()} if player is not None else {}),
+        }
+
+    def do_down(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        self._ending = True
+        return {}
+
+    def do_shape(self, _: Connection, __: tuple[int, ...], *, links: list[list[Any]]) -> Answer:
+        world = self._need_world()
+        shapes = [(source, target, Shape(*rest)) for source, target, *rest in links]
+        if any(shape.needs_netem for _, _, shape in shapes) and not world.netem_works():
+            raise Refused(
+                "this kernel has no netem, so links cannot have delay, jitter or loss: ask for rates only (--no-delay),"
+                " use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem (see thalweg doctor)",
+                "capability",
+            )
+        self._refuse_crowded(shapes)
+        started = time.monotonic()
+        try:
+            changed = world.shape(shapes)
+        except NetlinkError as error:
+            raise Refused(f"the kernel refused a link's shape: {error.strerror}", "testbed") from None
+        return {"changed": changed, "seconds": time.monotonic() - started}
+
+    def _refuse_crowded(self, shapes: list[tuple[str, str, Shape]]) -> None:
+        if crowded := self._need_world().crowded(shapes):
+            raise Refused(
+                f"link {' → '.join(crowded[0])}: this kernel duplicates packets only on a host's one link with netem;"
+                " leave out duplicate, or delay, jitter and loss on the host's other links",
+                "capability",
+            )
+
+    def do_limit_interfaces(self, _: Connection, __: tuple[int, ...], *, limits: dict[str, float | None]) -> Answer:
+        try:
+            self._need_world().limit_interfaces(limits)
+        except NetlinkError as error:
+            raise Refused(f"the kernel refused an interface's rate: {error.strerror}", "testbed") from None
+        except ValueError as error:
+            raise Refused(f"{error}; leave out its interface's rate", "capability") from None
+        return {}
+
+    def do_replay(self, _: Connection, descriptors: tuple[int, ...], *, heads: list[dict[str, Any]]) -> Answer:
+        player = Player(self._need_world(), read_schedules(os.dup(descriptors[0]), heads))
+        if self._player is not None:
+            self._player.lift()
+        self._player, self._refusal = player, ""
+        return {}
+
+    def do_replay_change(self, _: Connection, descriptors: tuple[int, ...], *, effects: list[list[Any]]) -> Answer:
+        player, found = self._need_player(), [Effect(*one) for one in effects]
+        if any(effect.needs_netem for effect in found) and not self._need_world().netem_works():
+            raise Refused(
+                "this kernel has no netem, so events cannot give links delay, jitter or loss: leave rates and outages"
+                " (--no-delay), use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem",
+                "capability",
+            )
+        changes = read_changes(os.dup(descriptors[0]), found)
+        shapes = player.shapes(changes)
+        for source, target, shape in shapes:
+            if wrong := objection(shape):
+                raise Refused(f"link {source} → {target}, as an event changes it: {wrong}", "usage")
+        self._refuse_crowded(shapes)
+        player.change(changes)
+        return {}
+
+    def do_replay_start(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        self._refusal = ""
+        return {"t0_s": self._need_player().start()}
+
+    def do_replay_stop(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        self._need_player().stop()
+        return {}
+
+    def do_replay_statistics(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        if self._refusal:
+            raise Refused(self._refusal)
+        return dict(self._need_player().statistics())
+
+    def do_sample_start(self, connection: Connection, _: tuple[int, ...], *, interval_s: float) -> Answer:
+        if not interval_s > 0:
+            raise Refused(f"links cannot be sampled every {interval_s:g} s; it must be above 0", "usage")
+        self._samplers[connection] = Sampler(self._need_world(), interval_s)
+        return {}
+
+    def do_sample_stop(self, connection: Connection, _: tuple[int, ...]) -> Answer:
+        sampler = self._samplers.get(connection)
+        if sampler is not None and not sampler.refusal:
+            self._sample(sampler)
+            sampler.next_s = float("inf")
+        return {}
+
+    def do_samples(self, connection: Connection, descriptors: tuple[int, ...]) -> Answer:
+        sampler = self._samplers.get(connection)
+        rows = sampler.take() if sampler is not None else b""
+        if sampler is not None and sampler.refusal and not rows:
+            raise Refused(sampler.refusal)
+        with open(os.dup(descriptors[0]), "wb") as file:
+            file.write(rows)
+        return {}
+
+    def do_prove(
+        self, connection: Connection, _: tuple[int, ...], *, links: list[list[str]], seconds: float | None
+    ) -> Answer:
+        if self._player is not None and self._player.running:
+            raise Refused("links cannot be proven while a replay changes them; stop the replay first", "usage")
+        chosen = [(source, target) for source, target in links]
+        try:
+            found = proof.measure(self._need_world(), chosen, seconds, lambda: self._ending or connection.hung_up())
+        except proof.Interrupted:
+            raise Refused("interrupted") from None
+        return {"proofs": found}
+
+    def do_spawn(
+        self,
+        connection: Connection,
+        descriptors: tuple[int, ...],
+        *,
+        host: str,
+        argv: list[str],
+        env: dict[str, str],
+        cwd: str,
+    ) -> Answer:
+        inside = self._world.inside(host) if self._world is not None else nullcontext()
+        stdin, stdout, stderr = descriptors
+        try:
+            with inside:
+                child = subprocess.Popen(
+                    argv, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd, start_new_session=True
+                )
+        except OSError as error:
+            raise Refused(f"cannot run {argv[0]!r} on {host!r}: {error.strerror}", "usage") from None
+        self._children[child.pid] = (child, host, connection)
+        # the descriptor lets the launcher translate the number into its own process namespace
+        handle = (os.pidfd_open(child.pid),) if sys.platform == "linux" and self._world is not None else ()
+        return {"pid": child.pid, "send_fds": handle}
+
+    def do_signal(self, _: Connection, __: tuple[int, ...], *, pid: int, signal: int) -> Answer:
+        if pid in self._children:
+            self._signal(self._children[pid][0], signal)
+        return {}
+
+    def _need_world(self) -> World:
+        if self._world is None:
+            raise Refused("this testbed has no links; use the netns testbed for shaping", "usage")
+        return self._world
+
+    def _need_player(self) -> Player:
+        if self._player is None:
+            raise Refused("no replay is loaded; call replay() first", "usage")
+        return self._player
+
+    # --- processes ------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _signal(child: subprocess.Popen[bytes], number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, number)
+
+    def _reap(self) -> None:
+        """Report children that ended; bury adopted orphans."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            known = self._children.pop(ended.si_pid, None)
+            if known is None:
+                os.waitpid(ended.si_pid, 0)
+                continue
+            child, _, connection = known
+            notice = {"pid": child.pid, "status": child.wait()}
+            if connection in self._connections:
+                connection.send({"exit": notice})
+
+    def end(self) -> None:
+        """Kill what still runs. As process 1 of a namespace this is the kernel's work, done when we end."""
+        if self._owns_containers:
+            from thalweg.emulation.containers import engine as docker_engine
+            from thalweg.middleware.errors import ThalwegError
+
+            with suppress(ThalwegError):  # an engine that is gone has them no longer running; `down` removes the rest
+                docker_engine.remove(self._run_id)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if os.getpid() == 1:
+            return
+        for child, _, _ in self._children.values():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+        import psutil  # only here: a child may have left its session
+
+        while left := psutil.Process().children(recursive=True):
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left, timeout=1)
+
+
+def _said(error: Exception) -> str:
+    """An error in a few words, on one line."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__} {error}"
+    return " ".join(text.split())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="thalweg-supervisor")
+    parser.add_argument("--control", type=int, required=True, help="descriptor of the launcher's connection")
+    parser.add_argument("--listen", type=int, help="descriptor of a listening socket")
+    parser.add_argument("--run", default="", help="label: the testbed's id")
+    options = parser.parse_args(arguments)
+    if sys.platform == "linux":  # orphans come to us, so that we can end them
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    control = socket.socket(fileno=options.control)
+    control.set_inheritable(False)
+    listener = None
+    if options.listen is not None:
+        listener = socket.socket(fileno=options.listen)
+        listener.set_inheritable(False)
+    supervisor = Supervisor(control, listener, options.run)
+    Connection(control).send({"hello": {"pid": os.getpid()}})
+    try:
+        supervisor.serve()
+    finally:
+        supervisor.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,356 @@
+"""The docker testbed, launcher's side: hosts are containers of our image on an internal network of their own.
+
+A supervisor on this machine shapes the links from outside (``containers.world``). It is started first and holds on to
+this process: when this process ends, whatever ended it, the supervisor removes containers and network.
+"""
+
+from __future__ import annotations
+
+import io
+import ipaddress
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil
+
+from thalweg.emulation.containers import engine
+from thalweg.emulation.containers.image import check_code, default_image
+from thalweg.emulation.containers.limits import CPUS, MEMORY_BYTES
+from thalweg.emulation.containers.process import ContainerProcess
+from thalweg.emulation.supervisor.client import Redirect, StartedSupervisor, TestbedProcess, start_plain
+from thalweg.emulation.testbeds.netns import SUBNET, host_addresses
+from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
+
+PORT = 7800
+PROCESSES = 512  # in a container at most
+MAX_HOSTS = 1000  # ports of one Linux bridge, less the engine's own
+SUBNETS_TRIED = 100
+TOGETHER = 4  # containers made at once; more do not start sooner on a few cores
+OUTBOX = "/home/thalweg/out"
+PYTHON = "/opt/thalweg/bin/python"
+IDLE = ("sleep", "infinity")
+ATTACH_S, OUTBOX_S = 120.0, 60.0
+SETTLE_S = 2
+
+
+class DockerTestbed(ShapedTestbed):
+    """Hosts are containers; needs an engine on this machine, and root for the shaping."""
+
+    backend: ClassVar[str] = "docker"
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        run_id: str | None = None,
+        *,
+        subnet: str | None = None,
+        layer: int = 3,
+        image: str | None = None,
+        cpus: float | Mapping[str, float] = CPUS,
+        memory_bytes: int | Mapping[str, int] = MEMORY_BYTES,
+        mounts: Sequence[Path] = (),
+        serve: bool = False,
+        same_code: bool = False,
+    ) -> None:
+        """``subnet``: the wish; another one is taken where that is in use. ``cpus``, ``memory_bytes``: each host's
+        limits, or by host. ``mounts``: folders that hosts can read at their own path. ``serve``: every container runs
+        ``thalweg host``, instead of nothing until ``run`` is called. ``same_code``: refuse an image of another state
+        of Thalweg.
+        """
+        super().__init__(hosts, run_id, layer)
+        if len(hosts) > MAX_HOSTS:
+            raise UsageError(f"{len(hosts)} hosts asked, but a testbed of containers has at most {MAX_HOSTS}")
+        self._cpus = dict(cpus) if isinstance(cpus, Mapping) else dict.fromkeys(hosts, cpus)
+        self._memory_bytes = (
+            dict(memory_bytes) if isinstance(memory_bytes, Mapping) else dict.fromkeys(hosts, memory_bytes)
+        )
+        for name in hosts:
+            if not 0.01 <= self._cpus[name] <= 1024:
+                raise UsageError(f"host {name!r} may use {self._cpus[name]:g} processors; give it 0.01 or more")
+            if self._memory_bytes[name] < 6 << 20:
+                raise UsageError(f"host {name!r} has {self._memory_bytes[name]} bytes of memory; give it 6 MiB or more")
+        self.subnet = subnet or SUBNET
+        host_addresses([*hosts, "gateway"], self.subnet)
+        self.image = image or default_image()
+        self._mounts, self._serve, self._same_code = tuple(mounts), serve, same_code
+        self._marks: dict[str, str] = {}
+        self._containers: dict[str, Any] = {}
+        self._outboxes: list[Path] = []
+
+    # --- up and down ----------------------------------------------------------------------------------
+
+    def start(self, listener: socket.socket | None = None) -> StartedSupervisor:
+        docker, client = engine.sdk()
+        try:
+            client.images.get(self.image)
+        except docker.errors.ImageNotFound:
+            raise CapabilityError(
+                f"the engine has no image {self.image}; make it with: thalweg testbed build, or name one with --image"
+            ) from None
+        if self._same_code:
+            check_code(client, self.image)
+        started = start_plain(self.run_id, listener)
+        try:
+            started.client.call("own_containers")
+            self._marks = engine.labels(self.run_id, started.process.pid)
+            network = self._make_network(docker, client)
+            with ThreadPoolExecutor(TOGETHER) as pool:
+                makers = [pool.submit(self._make_container, client, network, name) for name in self._names]
+                try:
+                    self._containers = dict(zip(self._names, (maker.result() for maker in makers), strict=True))
+                except BaseException:
+                    pool.shutdown(cancel_futures=True)
+                    raise
+            started.client.call("attach", timeout_s=ATTACH_S, hosts=self._described(), layer=self.layer)
+        except BaseException as error:
+            try:
+                with suppress(TestbedError):  # the supervisor tries too, and then `down`; the first error counts
+                    engine.remove(self.run_id)
+            finally:
+                started.close()
+            if isinstance(error, engine.failures()):
+                raise engine.explained(error, f"making the containers of testbed {self.run_id}") from None
+            raise
+        return started
+
+    def _make_network(self, docker: Any, client: Any) -> str:
+        """An internal network with a subnet that nothing here uses; the wished one if it is free. Its name."""
+        taken = _subnets_in_use(client)
+        wish = ipaddress.IPv4Network(self.subnet)
+        tried, last = 0, ""
+        for subnet in _alternatives(wish):
+            if any(subnet.overlaps(other) for other in taken):
+                continue
+            tried += 1
+            pool = docker.types.IPAMPool(subnet=str(subnet), gateway=str(subnet.broadcast_address - 1))
+            name = f"thalweg-{self.run_id}"
+            try:
+                client.api.create_network(
+                    name,
+                    driver="bridge",
+                    internal=True,
+                    ipam=docker.types.IPAMConfig(pool_configs=[pool]),
+                    labels=self._marks,
+                )
+            except docker.errors.APIError as error:
+                last = str(error.explanation)
+                if "overlap" in last and tried < SUBNETS_TRIED:  # taken by what does not show here
+                    continue
+                raise
+            self.subnet = str(subnet)
+            self._addresses = host_addresses(self._names, self.subnet)
+            return name
+        raise TestbedError(
+            f"no subnet of the size of {wish} is free ({last or 'all are in use'}); give one with --subnet"
+        )
+
+    def _make_container(self, client: Any, network: str, name: str) -> Any:
+        api, ip = client.api, self._addresses[name]
+        command = [*IDLE]
+        if self._serve:
+            command = ["thalweg", "host", "--name", name, "--listen", f"tcp://{ip}:{PORT}", "--insecure"]
+        limits = api.create_host_config(
+            network_mode=network,
+            nano_cpus=int(self._cpus[name] * 1e9),
+            mem_limit=self._memory_bytes[name],
+            memswap_limit=self._memory_bytes[name],
+            pids_limit=PROCESSES,
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            init=True,
+            extra_hosts={_plain(other): address for other, address in self._addresses.items()},
+            binds={str(path): {"bind": str(path), "mode": "ro"} for path in self._mounts},
+            log_config={"Type": "json-file", "Config": {"max-size": "4m"}},
+        )
+        made = api.create_container(
+            self.image,
+            command,
+            name=f"thalweg-{self.run_id}-{self._names.index(name)}-{_plain(name)}",
+            hostname=_plain(name),
+            labels={**self._marks, engine.HOST: name},
+            host_config=limits,
+            networking_config=api.create_networking_config({network: api.create_endpoint_config(ipv4_address=ip)}),
+            healthcheck=None if self._serve else {"test": ["NONE"]},
+        )
+        api.start(made["Id"])
+        return client.containers.get(made["Id"])
+
+    def _described(self) -> list[dict[str, Any]]:
+        """What the supervisor must know of every container. Raises TestbedError for one that has ended already."""
+        rows = []
+        for name, container in self._containers.items():
+            if not container.attrs["State"]["Running"]:
+                raise TestbedError(f"the container of host {name!r} ended at once: {engine.ended(container)}")
+            (endpoint,) = container.attrs["NetworkSettings"]["Networks"].values()
+            pid = engine.own_container_pid(container)
+            rows.append({"name": name, "ip": endpoint["IPAddress"], "mac": endpoint["MacAddress"], "pid": pid})
+        return rows
+
+    def find(self) -> None:
+        """Learn of the containers of a testbed that is up already, and where its hosts are."""
+        self._containers = engine.containers_of(self.run_id)
+        self._addresses = host_addresses(self._names, self.subnet)
+
+    def down(self, grace_s: float = 0.0) -> None:
+        attached = isinstance(self._supervisor, StartedSupervisor)
+        try:
+            if attached and grace_s == 0:
+                engine.remove(self.run_id)  # here, and not in the supervisor, which is waited for only so long
+        finally:
+            super().down(grace_s)
+            if attached:
+                engine.remove(self.run_id)
+
+    # --- processes and files --------------------------------------------------------------------------
+
+    @property
+    def python(self) -> str:
+        return PYTHON
+
+    def run(
+        self,
+        host: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        stdin: Redirect = None,
+        stdout: Redirect = None,
+        stderr: Redirect = None,
+    ) -> TestbedProcess:
+        """As ``Testbed.run``. Of ``env`` the process gets what differs from our own; ``cwd`` is the container's."""
+        given = {key: value for key, value in (env or {}).items() if os.environ.get(key) != value}
+        process = self.execute(host, argv, given, cwd, (stdin, stdout, stderr))
+        self._processes.append(process)
+        return process
+
+    def execute(
+        self,
+        host: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str | os.PathLike[str] | None,
+        redirects: tuple[Redirect, Redirect, Redirect],
+        *,
+        terminal: bool = False,
+    ) -> ContainerProcess:
+        """Start a process; ``terminal`` gives it one. TestbedError when the host's container has ended."""
+        if not argv:
+            raise UsageError(f"no command to run on host {host!r}")
+        container = self._containers.get(self._known(host))
+        if container is None:
+            raise TestbedError(f"host {host!r} has no container any more; take the testbed down: thalweg testbed down")
+        if why := engine.ended(container):
+            raise TestbedError(f"host {host!r} has ended ({why}); take the testbed down: thalweg testbed down")
+        words = [os.fspath(word) for word in argv]
+        folder = None if cwd is None else os.fspath(cwd)
+        return ContainerProcess(container, host, words, env, folder, redirects, terminal=terminal)
+
+    def fate(self, host: str) -> str:
+        container = self._containers.get(host)
+        if container is None:
+            return "its container has been removed"
+        if any(one.host == host and one.poll() == -signal.SIGKILL for one in self._processes):
+            engine.wait_ended(container, SETTLE_S)  # its processes are gone a moment before it is
+        why = engine.ended(container)
+        return f"its container has ended ({why})" if why else ""
+
+    def outbox(self, folder: Path) -> Path:
+        self._outboxes.append(folder)
+        there = Path(OUTBOX, folder.name)
+        null = (subprocess.DEVNULL, subprocess.DEVNULL, subprocess.DEVNULL)
+        made = [self.execute(host, ["mkdir", "-p", str(there)], {}, None, null) for host in self._names]
+        for process in made:
+            if process.wait(OUTBOX_S) != 0:
+                raise TestbedError(f"host {process.host!r} has no room for {there}; see its image's user and disk")
+        return there
+
+    def collect(self) -> None:
+        docker, _ = engine.sdk()
+        for container in self._containers.values():
+            for folder in self._outboxes:
+                try:
+                    pieces, _ = container.get_archive(f"{OUTBOX}/{folder.name}")
+                except docker.errors.NotFound:  # it wrote nothing, or it has been removed
+                    continue
+                except engine.failures() as error:
+                    raise engine.explained(error, "fetching the records") from None
+                with tarfile.open(fileobj=io.BufferedReader(_Pieces(pieces)), mode="r|") as archive:
+                    _extract(archive, folder.parent)
+
+
+class _Pieces(io.RawIOBase):
+    """A stream of pieces as a file to read."""
+
+    def __init__(self, pieces: Any) -> None:
+        self._pieces, self._left = iter(pieces), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._left:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._left = piece
+        size = min(len(buffer), len(self._left))
+        buffer[:size], self._left = self._left[:size], self._left[size:]
+        return size
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    """Plain files and folders into ``folder``, as this process's own; nothing may leave it."""
+    for member in archive:
+        where = (folder / member.name).resolve()
+        if not where.is_relative_to(folder.resolve()):
+            raise TestbedError(f"a container left a file that would leave the run folder: {member.name}")
+        if member.isdir():
+            where.mkdir(parents=True, exist_ok=True)
+        elif member.isfile() and (content := archive.extractfile(member)) is not None:
+            where.parent.mkdir(parents=True, exist_ok=True)
+            where.write_bytes(content.read())
+
+
+def _plain(name: str) -> str:
+    """A host's name as a hostname (RFC 1123)."""
+    return re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:60] or "host"
+
+
+def _subnets_in_use(client: Any) -> list[ipaddress.IPv4Network]:
+    """Those of the engine's networks and of this machine's own interfaces."""
+    found = []
+    for network in client.api.networks():
+        for pool in (network.get("IPAM") or {}).get("Config") or []:
+            if pool.get("Subnet") and ":" not in pool["Subnet"]:
+                found.append(ipaddress.IPv4Network(pool["Subnet"], strict=False))
+    for addresses in psutil.net_if_addrs().values() if sys.platform == "linux" else ():
+        for one in addresses:
+            if one.family == socket.AF_INET and one.netmask:
+                found.append(ipaddress.IPv4Network(f"{one.address}/{one.netmask}", strict=False))
+    return found
+
+
+def _alternatives(wish: ipaddress.IPv4Network) -> Any:
+    """The wished subnet, then others of its size in the private range 10.0.0.0/8 (RFC 1918), from the wish on."""
+    yield wish
+    private = ipaddress.IPv4Network("10.0.0.0/8")
+    step = wish.num_addresses
+    if not wish.subnet_of(private):
+        wish = next(private.subnets(new_prefix=max(wish.prefixlen, 16)))
+    count = private.num_addresses // step
+    first = (int(wish.network_address) - int(private.network_address)) // step
+    for offset in range(1, min(count, 10_000)):
+        number = int(private.network_address) + (first + offset) % count * step
+        yield ipaddress.IPv4Network((number, wish.prefixlen))

@@ -1,0 +1,60 @@
+"""The netns testbed, launcher's side: hosts are network namespaces, links are shaped by tc."""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import socket
+from collections.abc import Sequence
+from typing import ClassVar
+
+from thalweg.emulation.kernel.world import MAX_HOSTS
+from thalweg.emulation.supervisor.client import StartedSupervisor, start_isolated
+from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.middleware.errors import UsageError
+
+SUBNET = "10.77.0.0/16"  # seen only inside the testbed's own namespaces
+
+
+def host_addresses(names: Sequence[str], subnet: str) -> dict[str, str]:
+    """An address of ``subnet`` for every name; UsageError when there are not enough."""
+    try:
+        network = ipaddress.IPv4Network(subnet)
+    except ValueError as error:
+        raise UsageError(f"bad subnet {subnet!r}: {error}") from None
+    room = min(max(network.num_addresses - 2, 0), MAX_HOSTS)
+    if len(names) > room:
+        holder, remedy = f"subnet {subnet}", "ask for fewer, or a wider subnet"
+        if room == MAX_HOSTS:
+            holder, remedy = "testbed", "ask for fewer"
+        raise UsageError(f"{len(names)} hosts asked, but the {holder} has {room} addresses; {remedy}")
+    return dict(zip(names, map(str, itertools.islice(network.hosts(), len(names))), strict=True))
+
+
+class NetnsTestbed(ShapedTestbed):
+    """Hosts are network namespaces on one machine, inside a user namespace when not root."""
+
+    backend: ClassVar[str] = "netns"
+
+    def __init__(
+        self, hosts: Sequence[str], run_id: str | None = None, *, subnet: str = SUBNET, layer: int = 3
+    ) -> None:
+        """``layer``: what a rate counts, 3 for IP bytes, 2 for Ethernet frames without preamble and checksum."""
+        super().__init__(hosts, run_id, layer)
+        self.subnet = subnet
+        self._addresses = host_addresses(self._names, subnet)
+
+    @property
+    def mode(self) -> str:
+        """How it is isolated, for the record: ``root`` or ``user`` (namespace)."""
+        return self._supervisor.mode if self._supervisor is not None else "down"
+
+    def start(self, listener: socket.socket | None = None) -> StartedSupervisor:
+        started = start_isolated(self.run_id, listener)
+        prefix_length = ipaddress.IPv4Network(self.subnet).prefixlen
+        try:
+            started.client.call("build", hosts=self._addresses, prefix_length=prefix_length, layer=self.layer)
+        except BaseException:
+            started.close()
+            raise
+        return started

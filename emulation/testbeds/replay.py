@@ -1,0 +1,254 @@
+"""Bandwidth traces become schedules of rate changes for the supervisor, in wall time, and events change them.
+
+A schedule covers one period and then starts over, as the trace does, so that a replay lasts as long as it is let.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import pairwise
+from typing import IO, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS, Shape
+from thalweg.emulation.links.effects import Effect
+from thalweg.emulation.links.limits import objection
+from thalweg.emulation.supervisor.client import SupervisorClient
+from thalweg.emulation.traces.trace import SINGLE_ROW_DURATION_S, BandwidthTrace
+from thalweg.middleware.errors import TestbedError, UsageError
+from thalweg.middleware.network.view import Link
+
+GAP_S = 0.1
+"""Changes closer than this (wall) become one, at the mean rate of the time they cover: a class passes bursts of 10 ms,
+and a transfer of a partition takes longer than this on most links."""
+SHARE = 0.01  # changes smaller than this are left out: a fifth of what the link proof tolerates
+
+
+class Replayable(Protocol):
+    """What a replay needs of a trace; ``BandwidthTrace`` has it. Emulated seconds, bits per second."""
+
+    @property
+    def duration_s(self) -> float: ...
+
+    def steps(self, start_s: float, stop_s: float) -> Iterable[tuple[float, float]]: ...
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):  # there may be half a million
+    """``at_s`` after a replay's start the link comes under ``effect``, and stays so until its next change.
+
+    Emulated seconds and bit/s.
+    """
+
+    at_s: float
+    link: Link
+    effect: Effect
+
+
+class LinkSchedule(msgspec.Struct, frozen=True):
+    """A link's rates over one period in wall time; ``times_s`` starts with 0. Period 0: a constant."""
+
+    times_s: npt.NDArray[np.float64]
+    rates_bps: npt.NDArray[np.float64]
+    period_s: float
+
+
+def schedule(trace: Replayable, time_scale: float = 1.0, gap_s: float = GAP_S, share: float = SHARE) -> LinkSchedule:
+    """The changes of one period of ``trace``, times divided and rates multiplied by ``time_scale``.
+
+    Rates below ``RATE_FLOOR_BPS`` are raised to it; changes closer than ``gap_s`` (wall seconds) are averaged,
+    those below ``share`` of the rate left out.
+    """
+    if not 0 < time_scale < float("inf"):
+        raise UsageError(f"the time scale is {time_scale:g}; it must be above 0")
+    period_s = trace.duration_s / time_scale
+    steps = [(time_s / time_scale, rate_bps * time_scale) for time_s, rate_bps in trace.steps(0.0, trace.duration_s)]
+    spaced = all(later - earlier >= gap_s for (earlier, _), (later, _) in pairwise(steps))
+    merged = steps if spaced else list(_spaced(steps, period_s, gap_s))
+    kept = [merged[0]]
+    for time_s, rate_bps in merged[1:]:
+        rate_bps = max(rate_bps, RATE_FLOOR_BPS)
+        if abs(rate_bps - kept[-1][1]) >= share * kept[-1][1]:
+            kept.append((time_s, rate_bps))
+    times, rates = np.array([t for t, _ in kept]), np.array([max(r, RATE_FLOOR_BPS) for _, r in kept])
+    return LinkSchedule(times, rates, period_s if len(kept) > 1 else 0.0)
+
+
+def _spaced(steps: Iterable[tuple[float, float]], period_s: float, gap_s: float) -> Iterator[tuple[float, float]]:
+    """Steps at least ``gap_s`` apart that carry the same bits as those given."""
+    given = [*steps, (period_s, 0.0)]
+    at, k = 0.0, 0
+    while at < period_s:
+        while given[k + 1][0] <= at:
+            k += 1
+        if given[k + 1][0] - at >= gap_s or given[k + 1][0] >= period_s:
+            yield at, given[k][1]
+            at = given[k + 1][0]
+            continue
+        stop, bits = min(at + gap_s, period_s), 0.0
+        start = at
+        while start < stop:
+            until = min(given[k + 1][0], stop)
+            bits += given[k][1] * (until - start)
+            start = until
+            if given[k + 1][0] <= start and start < stop:
+                k += 1
+        yield at, bits / (stop - at)
+        at = stop
+
+
+class ReplayStatistics(msgspec.Struct, frozen=True):
+    """How a replay kept time: when it started (``time.monotonic()``), steps applied, their lag in wall seconds."""
+
+    t0_s: float
+    steps: int
+    lag_p50_s: float
+    lag_p99_s: float
+    lag_max_s: float
+
+
+class ReplayHandle:
+    """A replay loaded into a testbed. ``start`` may be called again: every link goes back to its trace's start."""
+
+    def __init__(
+        self,
+        client: SupervisorClient,
+        schedules: Mapping[Link, LinkSchedule],
+        time_scale: float,
+        sample_interval_s: float | None,
+    ) -> None:
+        self._client, self._time_scale, self._sample_interval_s = client, time_scale, sample_interval_s
+        self._schedules = dict(schedules)
+        self._delays = False
+        heads = [
+            {"source": a, "target": b, "steps": len(one.times_s), "period_s": one.period_s}
+            for (a, b), one in schedules.items()
+        ]
+        with tempfile.TemporaryFile() as file:
+            _write(file, schedules.values())
+            client.call("replay", (file.fileno(),), heads=heads)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        return tuple(self._schedules)
+
+    def emulated(self) -> dict[Link, BandwidthTrace]:
+        """What every link is really set to, as a trace in emulated seconds and bit/s, before any ``change``.
+
+        It differs from the trace that was given where changes were averaged, left out, or below the floor.
+        """
+        return {
+            link: BandwidthTrace(
+                f"{link[0]} → {link[1]}",
+                one.times_s * self._time_scale,
+                one.rates_bps / self._time_scale,
+                one.period_s * self._time_scale if one.period_s > 0 else SINGLE_ROW_DURATION_S,
+            )
+            for link, one in self._schedules.items()
+        }
+
+    @property
+    def delays(self) -> bool:
+        """Whether a change gives a link a delay."""
+        return self._delays
+
+    def change(self, changes: Iterable[Change]) -> None:
+        """What befalls the links after every later ``start``; added to what has been asked before.
+
+        Raises UsageError for a link that is not replayed and for what no link can be set to, CapabilityError for a
+        delay, jitter or loss on a kernel without netem; nothing is added then.
+        """
+        numbers = {link: i for i, link in enumerate(self._schedules)}
+        effects: dict[Effect, float] = {}
+        seen: dict[int, float] = {}  # by identity: few effects, many changes
+        rows, given = array("d"), list(changes)
+        for one in given:
+            if one.link not in numbers:
+                raise UsageError(f"link {one.link[0]} → {one.link[1]} is not replayed; it cannot be changed")
+            if id(one.effect) not in seen:
+                _check(one.effect)
+                seen[id(one.effect)] = effects.setdefault(one.effect, len(effects))
+            if not 0 <= one.at_s < math.inf:
+                raise UsageError(f"links are to be changed from {one.at_s:g} s on; it must be at least 0")
+            rows.extend((one.at_s / self._time_scale, numbers[one.link], seen[id(one.effect)]))
+        with tempfile.TemporaryFile() as file:
+            file.write(rows.tobytes())
+            file.flush()
+            told = [list(effect.dilated(self._time_scale)) for effect in effects]
+            self._client.call("replay_change", (file.fileno(),), effects=told)
+        self._delays = self._delays or any(effect.delay_s for effect in effects)
+
+    def scale(self, links: Iterable[Link], factor: float, from_s: float, floor_bps: float = 0.0) -> None:
+        """From ``from_s`` seconds after every later ``start`` on, ``links`` have ``factor`` times their rates.
+
+        A rate does not fall below ``floor_bps`` by it; one that is lower anyhow stays. Seconds and bit/s are emulated.
+        It holds until the next change of a link, however often its trace starts over. Raises as ``change`` does.
+        """
+        effect = Effect(factor=factor, floor_bps=floor_bps)
+        self.change(Change(from_s, link, effect) for link in links)
+
+    def start(self) -> float:
+        """Begin now; returns the start as ``time.monotonic()``, which all processes of this machine share."""
+        t0_s = float(self._client.call("replay_start")["t0_s"])
+        if self._sample_interval_s is not None:
+            self._client.call("sample_start", interval_s=self._sample_interval_s)
+        return t0_s
+
+    def stop(self) -> None:
+        """Leave every link at the rate it has; ends the sampling that ``start`` began. Idempotent."""
+        with suppress(TestbedError):  # a testbed that is gone replays nothing
+            self._client.call("replay_stop")
+            if self._sample_interval_s is not None:
+                self._client.call("sample_stop")
+
+    def statistics(self) -> ReplayStatistics:
+        return msgspec.convert(self._client.call("replay_statistics"), ReplayStatistics)
+
+
+def check_changes(
+    changes: Iterable[Change], shapes: Mapping[Link, Shape], traces: Mapping[Link, Replayable], time_scale: float
+) -> None:
+    """Raise UsageError for a change that makes of a link what none can be set to; a replay's links are as in ``apply``.
+
+    ``shapes``: the links' own, in wall time. ``traces``: of the links that follow one, emulated.
+    """
+    highest: dict[int, float] = {}  # by identity: links may share a trace
+    dilated: dict[int, Effect] = {}
+    for link, effect in {(one.link, id(one.effect)): (one.link, one.effect) for one in changes}.values():
+        if id(effect) not in dilated:
+            _check(effect)
+            dilated[id(effect)] = effect.dilated(time_scale)
+        rate_bps, trace = shapes[link].rate_bps, traces.get(link)
+        if trace is not None:
+            if id(trace) not in highest:
+                highest[id(trace)] = float(schedule(trace, time_scale).rates_bps.max())
+            rate_bps = highest[id(trace)]
+        if wrong := objection(dilated[id(effect)].shape(shapes[link], rate_bps)):
+            raise UsageError(f"link {link[0]} → {link[1]}, as an event changes it: {wrong}")
+
+
+def _check(effect: Effect) -> None:
+    """Raise UsageError for figures that no link can have."""
+    if not 0 < effect.factor < math.inf:
+        raise UsageError(f"the factor of a link's rate is {effect.factor:g}; it must be above 0")
+    for name in ("floor_bps", "rate_bps", "delay_s", "jitter_s", "burst_bytes"):
+        value = getattr(effect, name)
+        if value is not None and not 0 <= value < math.inf:
+            raise UsageError(f"a changed link's {name} is {value:g}; it must be at least 0")
+    for name in ("loss", "duplicate", "reorder", "corrupt"):
+        value = getattr(effect, name)
+        if value is not None and not 0 <= value < 1:
+            raise UsageError(f"a changed link's {name} is {value:g}; it is a share, at least 0 and below 1")
+
+
+def _write(file: IO[bytes], schedules: Iterable[LinkSchedule]) -> None:
+    for one in schedules:
+        file.write(one.times_s.astype(np.float64).tobytes())
+        file.write(one.rates_bps.astype(np.float64).tobytes())
+    file.flush()

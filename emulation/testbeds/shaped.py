@@ -1,0 +1,205 @@
+"""What testbeds with shaped links have in common, launcher's side: shapes, replays, proofs and samples of links.
+
+The supervisor does the work; here requests are checked and answers become values.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from abc import abstractmethod
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from thalweg.emulation.kernel.htb import Shape
+from thalweg.emulation.links.limits import MAX_RATE_BPS, objection
+from thalweg.emulation.proofs.delay import Passage
+from thalweg.emulation.supervisor.client import StartedSupervisor
+from thalweg.emulation.supervisor.player import Sampler
+from thalweg.emulation.testbeds.replay import LinkSchedule, Replayable, ReplayHandle, schedule
+from thalweg.emulation.testbeds.testbed import LinkProof, LinkSample, LinkShape, SupervisedTestbed
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import Link
+
+__all__ = ["MAX_RATE_BPS", "ShapedTestbed"]
+
+
+class ShapedTestbed(SupervisedTestbed):
+    """A testbed whose supervisor has a world of links; subclasses say what hosts are."""
+
+    subnet: str
+
+    def __init__(self, hosts: Sequence[str], run_id: str | None = None, layer: int = 3) -> None:
+        """``layer``: what a rate counts, 3 for IP bytes, 2 for Ethernet frames without preamble and checksum."""
+        super().__init__(hosts, run_id)
+        if layer not in (2, 3):
+            raise UsageError(f"layer is {layer}; rates count layer 2 or 3")
+        self.layer = layer
+        self._addresses: dict[str, str] = {}
+        self._shapes: dict[Link, LinkShape] = {}
+        self._limits: dict[str, float] = {}
+        self._replay: ReplayHandle | None = None
+        self._replay_delays = False  # what the supervisor has said of a replay that others have loaded
+
+    @property
+    def hosts(self) -> Mapping[str, str]:
+        return MappingProxyType(self._addresses)
+
+    @abstractmethod
+    def start(self, listener: socket.socket | None = None) -> StartedSupervisor:
+        """A supervisor with the hosts made; one given a ``listener`` can be detached and found again."""
+
+    def _start(self) -> StartedSupervisor:
+        return self.start()
+
+    @property
+    def delay_emulated(self) -> bool:
+        """Whether links have delays, or are to have them by a replay's changes."""
+        to_come = self._replay_delays or (self._replay is not None and self._replay.delays)
+        return to_come or any(shape.delay_s > 0 for shape in self._shapes.values())
+
+    @property
+    def interface_rates(self) -> Mapping[str, float]:
+        """The rates, in bit/s, of the interfaces that ``limit_interfaces`` has limited."""
+        return MappingProxyType(self._limits)
+
+    def shape(self, links: Mapping[Link, LinkShape]) -> None:
+        client = self._client
+        for link, shape in links.items():
+            self._check(link, shape)
+        rows = [[*link, *msgspec.structs.astuple(shape)] for link, shape in links.items()]
+        client.call("shape", links=rows)
+        self._shapes.update(links)
+
+    @property
+    def shapes(self) -> Mapping[Link, LinkShape]:
+        """What every shaped link is asked to be."""
+        return MappingProxyType(self._shapes)
+
+    def status(self) -> dict[str, Any]:
+        """What the supervisor says of the testbed; ``shapes`` is up to date after it.
+
+        ``processes`` that it runs, whether it is ``replaying``, and if so how late changes came (``replay``); ``cpu_s``
+        is the processor time that the supervisor has taken.
+        """
+        answer = self._client.call("status")
+        self._shapes = {(source, target): LinkShape(*rest) for source, target, *rest in answer.pop("shapes")}
+        self._limits = answer["limits"]
+        self._replay_delays = answer.pop("replay_delays", False)
+        return answer
+
+    def limit_interfaces(self, limits_bps: Mapping[str, float | None]) -> None:
+        """Limit all that a host sends together, and all that it receives together, to a rate; None lifts it.
+
+        In place: nothing is lost by it. Links keep their own rates; those that compete for what a host sends get equal
+        parts of it, what it receives waits in one queue. Raises UsageError for an unknown host or a rate out of range,
+        and CapabilityError where the testbed cannot do it.
+        """
+        for host, rate_bps in limits_bps.items():
+            self._known(host)
+            if rate_bps is not None and not 0 <= rate_bps <= MAX_RATE_BPS:
+                raise UsageError(
+                    f"interface of {host}: {rate_bps / 1e6:g} Mbit/s of wall time is outside what can be emulated (0 to"
+                    f" {MAX_RATE_BPS / 1e6:g}); lower it, or the time scale"
+                )
+        self._client.call("limit_interfaces", limits=dict(limits_bps))
+        known = {**self._limits, **limits_bps}
+        self._limits = {host: rate_bps for host, rate_bps in known.items() if rate_bps is not None}
+
+    def _check(self, link: Link, shape: LinkShape) -> None:
+        source, target = (self._known(host) for host in link)
+        where = f"link {source} → {target}"
+        if source == target:
+            raise UsageError(f"{where}: a host has no link to itself")
+        if wrong := objection(Shape(*msgspec.structs.astuple(shape))):
+            raise UsageError(f"{where}: {wrong}")
+
+    def replay(
+        self, traces: Mapping[Link, Replayable], time_scale: float = 1.0, *, sample_interval_s: float | None = 1.0
+    ) -> ReplayHandle:
+        known: dict[int, LinkSchedule] = {}  # links may share a trace
+        schedules: dict[Link, LinkSchedule] = {}
+        for link, trace in traces.items():
+            if id(trace) not in known:
+                known[id(trace)] = schedule(trace, time_scale)
+            schedules[link] = known[id(trace)]
+            self._check(link, LinkShape(float(known[id(trace)].rates_bps.max())))
+        missing = traces.keys() - self._shapes.keys()
+        if missing:
+            self.shape({link: LinkShape(float(schedules[link].rates_bps[0])) for link in traces if link in missing})
+        self._replay = ReplayHandle(self._client, schedules, time_scale, sample_interval_s)
+        self._replay_delays = False
+        return self._replay
+
+    def stop_replay(self) -> None:
+        """Leave every link as a replay has it now, also one that another process began."""
+        self._client.call("replay_stop")
+        self.status()
+
+    def restart_replay(self) -> None:
+        """Let the replay that was stopped begin anew."""
+        self._client.call("replay_start")
+
+    def prove(self, links: Iterable[Link] | None = None, seconds: float | None = None) -> list[LinkProof]:
+        chosen = list(self._shapes) if links is None else list(links)
+        for source, target in chosen:
+            if (source, target) not in self._shapes:
+                raise UsageError(f"link {source} → {target} is not shaped; there is nothing to prove")
+        if not chosen:
+            return []
+        rows = self._client.call("prove", timeout_s=600, links=[list(link) for link in chosen], seconds=seconds)
+        return [_proof(*row) for row in rows["proofs"]]
+
+    def start_sampling(self, interval_s: float = 1.0) -> None:
+        self._client.call("sample_start", interval_s=interval_s)
+
+    def stop_sampling(self) -> None:
+        """Take a last sample, and no more."""
+        self._client.call("sample_stop")
+
+    def samples(self) -> list[LinkSample]:
+        rows = array("d", self._client.call_for_bytes("samples"))
+        names = ("", *self._names)
+        width = Sampler.COLUMNS
+        return [
+            LinkSample(
+                rows[i], names[int(rows[i + 1])], names[int(rows[i + 2])], rows[i + 3], rows[i + 4], rows[i + 5] > 0
+            )
+            for i in range(0, len(rows), width)
+        ]
+
+
+def _proof(
+    src: str,
+    dst: str,
+    asked: float,
+    delivered: float,
+    seconds: float,
+    size: int,
+    passage: list[Any] | None,
+    stalled: float,
+) -> LinkProof:
+    error = delivered / asked - 1 if asked else math.inf if delivered else 0.0
+    rate = LinkProof(src, dst, asked, delivered, error, seconds, size, "udp", stalled=stalled)
+    if passage is None:
+        return rate
+    one = Passage(*passage)
+    return msgspec.structs.replace(
+        rate,
+        asked_delay_s=one.asked_delay_s,
+        delivered_delay_s=one.delay_s,
+        delay_low_s=one.delay_low_s,
+        delay_high_s=one.delay_high_s,
+        asked_jitter_s=one.asked_jitter_s,
+        delivered_jitter_s=one.jitter_s,
+        asked_loss=one.asked_loss,
+        sent=one.sent,
+        lost=one.lost,
+        lost_low=one.lost_low,
+        lost_high=one.lost_high,
+        duplicates=one.duplicates,
+    )

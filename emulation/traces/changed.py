@@ -1,0 +1,131 @@
+"""A link's rate over time where events change it: a trace in pieces, each under the effect that holds then."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from itertools import pairwise
+
+import numpy as np
+
+from thalweg.emulation.links.effects import NEUTRAL, Effect
+from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray
+from thalweg.middleware.errors import TraceError, UsageError
+
+
+class ChangedRates:
+    """From ``starts_s[k]`` on the rate is that of ``pieces[k]``, all read by one clock; emulated seconds and bit/s.
+
+    ``starts_s`` begins with 0; before 0 the first piece holds, as a trace repeats there.
+    """
+
+    def __init__(self, starts_s: Iterable[float], pieces: Iterable[BandwidthTrace]) -> None:
+        self.starts_s, self.pieces = tuple(starts_s), tuple(pieces)
+        bits = [0.0]  # carried from 0 until each start
+        for (start_s, stop_s), piece in zip(pairwise(self.starts_s), self.pieces, strict=False):
+            bits.append(bits[-1] + piece.bits_between(start_s, stop_s))
+        self._bits = bits
+
+    def _piece(self, t_s: float) -> int:
+        return max(0, bisect_right(self.starts_s, t_s) - 1)
+
+    def rate_at(self, t_s: float) -> float:
+        """Rate in bit/s at ``t_s``."""
+        return self.pieces[self._piece(t_s)].rate_at(t_s)
+
+    def bits_between(self, start_s: float, stop_s: float) -> float:
+        """Bits the link can carry between two times, ``start_s <= stop_s``."""
+        first, last = self._piece(start_s), self._piece(stop_s)
+        if first == last:
+            return self.pieces[first].bits_between(start_s, stop_s)
+        between = self._bits[last] - self._bits[first + 1]
+        head = self.pieces[first].bits_between(start_s, self.starts_s[first + 1])
+        return head + between + self.pieces[last].bits_between(self.starts_s[last], stop_s)
+
+    def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
+        """Seconds that ``size_bytes`` take when they have the link to themselves from ``start_s`` on.
+
+        Raises TraceError when the last piece is zero everywhere and they have not passed before it, UsageError for a
+        negative size.
+        """
+        if not 0.0 <= size_bytes < math.inf:
+            raise UsageError(f"cannot transfer {size_bytes} bytes; the size must be finite and not negative")
+        left = size_bytes * 8.0
+        if left == 0.0:
+            return 0.0
+        first, last = self._piece(start_s), len(self.pieces) - 1
+        if first < last:
+            head = self.pieces[first].bits_between(start_s, self.starts_s[first + 1])
+            if left > head:
+                target = self._bits[first + 1] + left - head
+                k = max(bisect_left(self._bits, target) - 1, first + 1)
+                return self._rest(k, target - self._bits[k], self.starts_s[k], start_s)
+        return self._rest(first, left, start_s, start_s)
+
+    def _rest(self, k: int, bits: float, at_s: float, start_s: float) -> float:
+        if self.pieces[k].mean_bps <= 0.0:
+            raise TraceError(f"link {self.pieces[k].name} is cut for good: nothing ever arrives; let the event end")
+        return at_s + self.pieces[k].transfer_time_s(bits / 8, at_s) - start_s
+
+
+def changed(
+    trace: BandwidthTrace, effects: Iterable[tuple[float, Effect]], floor_bps: float = 0.0
+) -> BandwidthTrace | ChangedRates:
+    """What becomes of ``trace`` under effects, each from its time (sorted, at least 0) until the next one.
+
+    ``floor_bps``: the least that a testbed sets; only a cut is below it.
+    """
+    made: dict[Effect, BandwidthTrace] = {}
+
+    def under(effect: Effect) -> BandwidthTrace:
+        if effect not in made:
+            made[effect] = _under(trace, effect, floor_bps)
+        return made[effect]
+
+    starts_s, pieces = [0.0], [under(NEUTRAL)]
+    for at_s, effect in effects:
+        if at_s <= starts_s[-1]:
+            pieces[-1] = under(effect)
+        else:
+            starts_s.append(at_s)
+            pieces.append(under(effect))
+    return pieces[0] if len(pieces) == 1 else ChangedRates(starts_s, pieces)
+
+
+def _under(trace: BandwidthTrace, effect: Effect, floor_bps: float) -> BandwidthTrace:
+    """A whole trace under one effect."""
+    if effect.cut:
+        rates = np.zeros(1)
+    elif effect.rate_bps is not None:
+        rates = np.array([effect.rate(0.0)])
+    elif effect == NEUTRAL and not (trace.rates_bps < floor_bps).any():
+        return trace
+    else:
+        rates = np.maximum(trace.rates_bps * effect.factor, np.minimum(trace.rates_bps, effect.floor_bps))
+    if not effect.cut:
+        rates = np.maximum(rates, floor_bps)
+    if len(rates) == 1:
+        return BandwidthTrace(trace.name, np.zeros(1), rates)
+    return BandwidthTrace(trace.name, trace.times_s, rates, trace.duration_s)
+
+
+def bits_until(rates: BandwidthTrace | ChangedRates, times_s: FloatArray) -> FloatArray:
+    """Bits that a link can carry from 0 until each of many times (at least 0): for pictures of many links."""
+    if isinstance(rates, BandwidthTrace):
+        edges = np.append(rates.times_s, rates.duration_s)
+        carried = np.append(0.0, np.cumsum(rates.rates_bps * np.diff(edges)))
+        laps, position = np.divmod(times_s, rates.duration_s)
+        return np.asarray(laps * carried[-1] + np.interp(position, edges, carried))
+    starts = np.array(rates.starts_s)
+    which = np.searchsorted(starts, times_s, side="right") - 1
+    before, since = np.zeros(len(starts)), np.zeros(len(times_s))  # carried before each start; and since the last one
+    numbers = {id(piece): piece for piece in rates.pieces}
+    held = np.array([id(piece) for piece in rates.pieces])
+    for number, piece in numbers.items():
+        at_start, at_time = bits_until(piece, starts), bits_until(piece, times_s)
+        mine = np.flatnonzero(held[:-1] == number)
+        before[mine + 1] = at_start[mine + 1] - at_start[mine]
+        now = held[which] == number
+        since[now] = at_time[now] - at_start[which[now]]
+    return np.asarray(np.cumsum(before)[which] + since)

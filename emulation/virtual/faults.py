@@ -1,0 +1,507 @@
+"""Faults in the virtual WAN, all of them from a plan: what becomes of messages, links and hosts.
+
+Rules:
+
+- A plan is a seed and a list of faults. A fault of a message names it: the *n*-th of its kind from one host to another,
+  so that the name means much the same when other faults are left out. ``Weather`` stands for very many of these: it
+  decides for every message from the plan's seed, and what it did is in ``FaultyWorld.done``, message by message, so
+  that the same run can be had from an explicit list, or from less.
+- A message that is lost is lost on its way, after it has taken its time. The sender of a lost partition, state or
+  probe is told so ``STUCK_S`` later, as a shell does that has had no answer for long; nobody is told of any other.
+- A copy, and what is late, reaches a host that was restarted meanwhile.
+- A cut link loses what is on its way over it. A crashed host loses its core, its code, its timers, and what is on its
+  way to it or waits to be sent; restarted, it is a host of the same name that knows of no run.
+- A slow host takes longer to compute, and is late to see messages and timers.
+- After every event: no node is on two hosts, and nothing is held that the rules of a node do not allow. What a core's
+  own ``validate`` checks is checked with ``WorldConfig.validate``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from random import Random
+from typing import Annotated
+
+import msgspec
+
+from thalweg.emulation.virtual.links import CONTROL, LinkRate, Transfer
+from thalweg.emulation.virtual.world import CodeBook, VirtualHost, World, WorldConfig
+from thalweg.middleware.core.host import HostCore
+from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import Adaptation
+from thalweg.middleware.shell.transfers import CHUNK_BYTES
+
+STUCK_S = 5.0  # until the sender of a lost bulk message hears of it
+HANDLING_S = 0.002  # what a host takes to open code, take or restore a state, or hand something to the application
+LOST_IN_A_ROW = 3  # messages of one link that the weather takes at most; a link that loses more is a cut one
+MANY_EVENTS = 200_000  # of one trial; a run of this kind has some thousands
+EARLY = -2.0, -0.3  # powers of ten: 0.01 to 0.5 s; hosts take their part in a run within 0.1 to 0.3 s
+
+At = Annotated[float, msgspec.Meta(ge=0)]
+Span = Annotated[float, msgspec.Meta(gt=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Number = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag=str.lower):
+    """Base of all faults; the tag is the class name. Seconds are those of the virtual clock."""
+
+
+class Drop(_Fault, frozen=True):
+    """The ``number``-th ``message`` (``Demand``, ``Partition``, …) from ``source`` to ``target`` is lost."""
+
+    source: str
+    target: str
+    message: str
+    number: Number
+
+
+class Duplicate(_Fault, frozen=True):
+    """That message comes again, ``after_s`` later."""
+
+    source: str
+    target: str
+    message: str
+    number: Number
+    after_s: Span
+
+
+class Delay(_Fault, frozen=True):
+    """That message comes ``for_s`` late: those sent after it come before it."""
+
+    source: str
+    target: str
+    message: str
+    number: Number
+    for_s: Span
+
+
+class Unconfirmed(_Fault, frozen=True):
+    """That message, a bulk one, arrives, but its sender is told that the transfer failed."""
+
+    source: str
+    target: str
+    message: str
+    number: Number
+
+
+class Outage(_Fault, frozen=True):
+    """The link from ``source`` to ``target`` loses everything, in this one direction; without ``for_s`` for good."""
+
+    source: str
+    target: str
+    at_s: At
+    for_s: Span | None = None
+
+    @property
+    def until_s(self) -> float:
+        return math.inf if self.for_s is None else self.at_s + self.for_s
+
+
+class Partition(_Fault, frozen=True):
+    """``hosts`` are cut off from all others, in both directions."""
+
+    hosts: tuple[str, ...]
+    at_s: At
+    for_s: Span
+
+
+class Crash(_Fault, frozen=True):
+    """``host`` loses everything, and is back ``restart_after_s`` later, or never."""
+
+    host: str
+    at_s: At
+    restart_after_s: Span | None = None
+
+
+class Slow(_Fault, frozen=True):
+    """``host`` takes ``factor`` times as long to compute and to take up a message; of several the largest counts."""
+
+    host: str
+    factor: Annotated[float, msgspec.Meta(ge=1)]
+    at_s: At
+    for_s: Span
+
+
+class Weather(_Fault, frozen=True):
+    """Of all messages so many are lost, come twice, come late, or are not confirmed; ``delay_s`` is the mean delay."""
+
+    drop: Share = 0.0
+    duplicate: Share = 0.0
+    delay: Share = 0.0
+    unconfirmed: Share = 0.0
+    delay_s: Span = 0.5
+
+
+Kind = tuple[str, str, str]  # of messages: source, target, what they are
+OfMessage = Drop | Duplicate | Delay | Unconfirmed
+Fault = OfMessage | Outage | Partition | Crash | Slow | Weather
+
+
+class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to go wrong in the trial that ``seed`` draws."""
+
+    seed: Annotated[int, msgspec.Meta(ge=0)]
+    faults: tuple[Fault, ...] = ()
+
+    def hosts(self) -> set[str]:
+        """All that its faults name."""
+        named: set[str] = set()
+        for fault in self.faults:
+            if isinstance(fault, Partition):
+                named.update(fault.hosts)
+            elif isinstance(fault, Crash | Slow):
+                named.add(fault.host)
+            elif not isinstance(fault, Weather):
+                named |= {fault.source, fault.target}
+        return named
+
+    @property
+    def over_s(self) -> float:
+        """When the last fault that has a time is over; of one that never ends, when it begins."""
+        ends = [0.0]
+        for fault in self.faults:
+            if isinstance(fault, Outage | Partition | Slow):
+                ends.append(fault.at_s + (fault.for_s or 0.0))
+            elif isinstance(fault, Crash):
+                ends.append(fault.at_s + (fault.restart_after_s or 0.0))
+        return max(ends)
+
+
+def draw_plan(seed: int, hosts: Sequence[str], duration_s: float) -> FaultPlan:
+    """A plan for a run on ``hosts`` (the client is last) of about ``duration_s``, from a light shower to the worst."""
+    dice = Random(f"{seed} faults")
+    names = list(hosts)
+
+    def when() -> float:
+        return round(dice.uniform(0.0, duration_s), 2)
+
+    def cut_s() -> float:
+        """Mostly short enough for nobody to be given up, sometimes long enough."""
+        return round(dice.uniform(50.0, 90.0) if dice.random() < 0.12 else dice.expovariate(0.5) + 0.1, 2)
+
+    faults: list[Fault] = []
+    level = dice.choice([0.0, 0.05, 0.15, 0.3, 0.4])
+    if level:
+        drop, duplicate, delay, unconfirmed = (round(level * dice.random(), 3) for _ in range(4))
+        faults.append(Weather(drop, duplicate, delay, unconfirmed, round(10 ** dice.uniform(-2, 0.7), 3)))
+    for _ in range(dice.choice([0, 0, 1, 2, 4])):
+        source, target = dice.sample(names, 2)
+        faults.append(Outage(source, target, when(), cut_s()))
+    for _ in range(dice.choice([0, 0, 1, 2])):
+        several = tuple(sorted(dice.sample(names, dice.randint(1, len(names) - 1))))
+        faults.append(Partition(several, when(), cut_s()))
+    if dice.random() < 0.3:
+        for host in dice.sample(names, dice.choice([1, 1, 2])):
+            if host != names[-1] or dice.random() < 0.5:
+                back_s: float | None
+                if host != names[-1] and dice.random() < 0.25:  # as it takes its part in the run, and back soon
+                    at_s, back_s = round(10 ** dice.uniform(*EARLY), 3), round(dice.uniform(0.02, 1.0), 3)
+                else:
+                    at_s, back_s = when(), None if dice.random() < 0.4 else round(10 ** dice.uniform(-1, 1.5), 2)
+                faults.append(Crash(host, at_s, back_s))
+                if back_s is not None and host != names[-1] and dice.random() < 0.3:  # a copy for what it was before
+                    after_s = round(at_s + back_s + dice.uniform(0.0, 0.5), 3)
+                    faults.append(Duplicate(names[-1], host, "Install", 1, after_s))
+    for _ in range(dice.choice([0, 0, 1, 2])):
+        factor = round(10 ** dice.uniform(0.3, 1.7), 1)
+        faults.append(Slow(dice.choice(names), factor, when(), round(dice.uniform(1.0, duration_s), 2)))
+    dice = Random(f"{seed} for good")  # of its own, so that all else is as it would be without
+    if dice.random() < 0.06:
+        source, target = dice.sample(names, 2)
+        faults.append(Outage(source, target, when()))
+    return FaultPlan(seed, tuple(faults))
+
+
+class FaultyWorld(World):
+    """A world in which things go wrong by ``plan``. ``done`` is what has become of single messages.
+
+    ``patience_s``: a run that delivers nothing for so long, after the last of the plan's times, has ``stalled``.
+    ``crashed_s``, ``back_s``: when a host crashed first, and was last restarted, if it is up. ``fallen``: the nodes
+    that were on a host when it crashed, for those that had a part in a run. ``begun``: the hosts that began to hand
+    over a node at a version of its location. ``failed_s``, ``at_failure``: when the run ended early, and where the
+    client, and the newest word that any host had, put each node then.
+    Raises UsageError for a plan that names an unknown host, AssertionError for what must never be.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        links: Mapping[Link, LinkRate],
+        code: CodeBook,
+        plan: FaultPlan,
+        config: WorldConfig,
+        *,
+        patience_s: float,
+        on_record: Callable[[str, float, e.Record], None] | None = None,
+        digest: bool = False,
+    ) -> None:
+        super().__init__(hosts, links, code, config, on_record=on_record, digest=digest)
+        if unknown := plan.hosts() - set(self.names):
+            raise UsageError(f"the plan names host {min(unknown)!r}; the hosts are {', '.join(self.names)}")
+        self.plan = plan
+        self.down: set[str] = set()
+        self.done: list[OfMessage] = []
+        self.fallen: dict[str, set[str]] = {}
+        self.crashed_s: dict[str, float] = {}
+        self.back_s: dict[str, float] = {}
+        self.begun: dict[tuple[str, int], set[VirtualHost]] = {}
+        self.failed_s: float | None = None
+        self.at_failure: dict[str, tuple[str, str]] = {}
+        self.stalled = False
+        self.patience_s = patience_s
+        self.progress_s = plan.over_s
+        self._weather = [fault for fault in plan.faults if isinstance(fault, Weather)]
+        self._dice: dict[Kind, Random] = {}
+        self._in_a_row: defaultdict[Link, int] = defaultdict(int)
+        self._counts: defaultdict[Kind, int] = defaultdict(int)
+        self._of_message: defaultdict[tuple[Kind, int], list[OfMessage]] = defaultdict(list)
+        self._cuts: defaultdict[Link, list[tuple[float, float]]] = defaultdict(list)
+        # of every message under way: the hosts it was between when it was sent, and what is to become of it
+        self._under_way: dict[int, tuple[VirtualHost, VirtualHost, Collection[OfMessage]]] = {}
+        self._crashed_s: dict[int, float] = {}  # by the identity of what a host was before
+        self._graves: list[VirtualHost] = []  # keeps these identities from being used again
+        self._slow: defaultdict[str, list[float]] = defaultdict(list)
+        self._nodes: dict[str, set[str]] = {name: set() for name in self.names}
+        for fault in plan.faults:
+            self._prepare(fault)
+
+    def _prepare(self, fault: Fault) -> None:
+        match fault:
+            case Drop() | Duplicate() | Delay() | Unconfirmed():
+                self._of_message[(fault.source, fault.target, fault.message), fault.number].append(fault)
+            case Outage(source, target, at_s):
+                self._cuts[source, target].append((at_s, fault.until_s))
+            case Partition(hosts, at_s, for_s):
+                others = [name for name in self.names if name not in hosts]
+                for one, other in itertools.product(hosts, others):
+                    self._cuts[one, other].append((at_s, at_s + for_s))
+                    self._cuts[other, one].append((at_s, at_s + for_s))
+            case Crash():
+                self._schedule(fault.at_s, self._crash, fault)
+            case Slow(host, factor, at_s, for_s):
+                self._schedule(at_s, self._slow_down, (host, factor, True))
+                self._schedule(at_s + for_s, self._slow_down, (host, factor, False))
+
+    # --- time -----------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        dataflow: Dataflow,
+        placement: Mapping[str, str],
+        partitions: int,
+        adaptation: Adaptation | None = None,
+        label: str = "",
+        free: tuple[Code, ...] = (),
+        known: Mapping[Link, LinkEstimate] | None = None,
+        merging: tuple[Code, ...] = (),
+    ) -> None:
+        """Run a dataflow until nothing is left to happen anywhere, or it has stalled."""
+        super().run(dataflow, placement, partitions, adaptation, label, free, known, merging)
+        self.progress_s = max(self.progress_s, self.now)
+        self._until(lambda: False)
+
+    def _until(self, over: Callable[[], bool]) -> None:
+        super()._until(lambda: over() or self._beyond())
+
+    def _beyond(self) -> bool:
+        self.stalled = self.stalled or self.now > self.progress_s + self.patience_s or self.events > MANY_EVENTS
+        return self.stalled
+
+    def _handle(self, host: VirtualHost, event: e.Event) -> None:
+        if self.hosts[host.name] is not host or host.name in self.down:
+            return  # it was meant for what the host was before it crashed
+        super()._handle(host, event)
+        self._check(host)
+
+    def _soon(self, host: VirtualHost, event: e.Event) -> None:
+        self._schedule(self.now + HANDLING_S * host.factor, self._tell, (host, event))
+
+    def _fire(self, timer: tuple[VirtualHost, str, float]) -> None:
+        late_s = self._late_s(timer[0].name)
+        if late_s:
+            self._schedule(self.now + late_s, super()._fire, timer)
+        else:
+            super()._fire(timer)
+
+    def _late_s(self, name: str) -> float:
+        """How much later than others a host sees what there is to see."""
+        return HANDLING_S * max(self._slow[name], default=0.0)
+
+    def _rare(self, host: VirtualHost, command: e.Command) -> None:
+        if isinstance(command, e.Fail) and self.failed is None:
+            self.failed_s = self.now
+            runs = [each.core.runs[command.run] for each in self.hosts.values() if command.run in each.core.runs]
+            for name, here in host.core.runs[command.run].locations.items():
+                known = [run.locations[name] for run in runs if name in run.locations]  # of two trees, or one
+                newest = max(known, key=lambda entry: entry.version)
+                self.at_failure[name] = here.host, newest.host
+        super()._rare(host, command)
+
+    def _delivered(self, host: VirtualHost, command: e.Deliver) -> None:
+        self.progress_s = max(self.progress_s, self.now)
+        super()._delivered(host, command)
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def _send(self, host: VirtualHost, send: e.Send) -> None:
+        source, target = host.name, send.to
+        assert source != target, f"host {source} sends itself {send.message}"
+        kind = source, target, type(send.message).__name__
+        number = self._counts[kind] = self._counts[kind] + 1
+        fates = [*self._of_message.get((kind, number), ()), *self._drawn(kind, number, send.bulk)]
+        self.done += fates
+        self._under_way[self._sent + 1] = host, self.hosts[target], fates
+        super()._send(host, send)
+
+    def _drawn(self, kind: Kind, number: int, bulk: bool) -> Collection[OfMessage]:
+        """What the weather does to a message: always the same to the same message."""
+        if not self._weather:
+            return ()
+        link = kind[:2]
+        dice = self._dice.get(kind)
+        if dice is None:
+            dice = self._dice[kind] = Random(f"{self.plan.seed} weather {' '.join(kind)}")
+        fates: list[OfMessage] = []
+        for weather in self._weather:
+            drop, duplicate, delay, unconfirmed = dice.random(), dice.random(), dice.random(), dice.random()
+            after_s, late_s = (max(0.001, round(dice.expovariate(1 / weather.delay_s), 3)) for _ in range(2))
+            if drop < weather.drop and self._in_a_row[link] < LOST_IN_A_ROW:
+                fates.append(Drop(*kind, number))
+                continue
+            if duplicate < weather.duplicate:
+                fates.append(Duplicate(*kind, number, after_s))
+            if delay < weather.delay:
+                fates.append(Delay(*kind, number, late_s))
+            if bulk and unconfirmed < weather.unconfirmed:
+                fates.append(Unconfirmed(*kind, number))
+        lost = any(isinstance(fate, Drop) for fate in fates)
+        self._in_a_row[link] = self._in_a_row[link] + 1 if lost else 0
+        return fates
+
+    def _cut(self, link: Link, since_s: float) -> bool:
+        return any(since_s < until_s and from_s <= self.now for from_s, until_s in self._cuts.get(link, ()))
+
+    def _arrived(self, transfer: Transfer) -> None:
+        """A message is through, as far as the link is concerned."""
+        source, target, fates = self._under_way.pop(transfer.number)
+        send: e.Send = transfer.item
+        if self._crashed_s.get(id(source), self.now) < transfer.began_s:
+            return  # it never left its host
+        gone = self.hosts[target.name] is not target or target.name in self.down
+        if gone or self._cut((source.name, target.name), transfer.began_s):
+            self._fail(source, transfer)
+            return
+        late_s, again_s, confirmed = self._late_s(target.name), [0.0], True
+        for fate in fates:
+            match fate:
+                case Drop():
+                    self._fail(source, transfer)
+                    return
+                case Delay():
+                    late_s += fate.for_s
+                case Duplicate():
+                    again_s.append(fate.after_s)
+                case Unconfirmed():
+                    confirmed = False
+        received = e.MessageReceived(transfer.source, send.message, send.payload, send.size_bytes)
+        if transfer.rank != CONTROL and send.size_bytes > CHUNK_BYTES and not target.core.wants(send.message):  # type: ignore[arg-type]
+            if isinstance(send.message, m.State):  # whoever sent it is told why not
+                self._at(late_s, target, msgspec.structs.replace(received, payload=None))
+            self._at(late_s, source, e.TransferFailed(transfer.target, send.message))
+            return
+        for after_s in again_s:  # a copy outlives the host that it was meant for, if that is there again
+            self._schedule(self.now + late_s + after_s, self._tell_whoever_is, (target.name, received))
+        if transfer.rank != CONTROL and confirmed:
+            measured = self._measured(transfer)
+            late = msgspec.structs.replace(measured, duration_s=measured.duration_s + late_s)
+            self._at(late_s, source, late)
+        else:
+            self._fail(source, transfer)
+
+    def _tell_whoever_is(self, told: tuple[str, e.Event]) -> None:
+        name, event = told
+        self._handle(self.hosts[name], event)
+
+    def _at(self, after_s: float, host: VirtualHost, event: e.Event) -> None:
+        if after_s:
+            self._schedule(self.now + after_s, self._tell, (host, event))
+        else:
+            self._handle(host, event)
+
+    def _fail(self, source: VirtualHost, transfer: Transfer) -> None:
+        """The sender of a bulk message hears that it got stuck; nobody hears of another."""
+        if transfer.rank != CONTROL:
+            failed = e.TransferFailed(transfer.target, transfer.item.message)
+            self._schedule(self.now + STUCK_S, self._tell, (source, failed))
+
+    # --- hosts ----------------------------------------------------------------------------------------
+
+    def _crash(self, fault: Crash) -> None:
+        name = fault.host
+        if name in self.down:
+            return
+        old = self.hosts[name]
+        self._crashed_s[id(old)] = self.now
+        self._graves.append(old)
+        started = str(int(old.core.me.instance) + 1)
+        core = HostCore(msgspec.structs.replace(old.core.me, instance=started), self.config.core)
+        core.recording = old.core.recording
+        self.hosts[name] = VirtualHost(name, core, self.config.compute_factor.get(name, 1.0))
+        self.crashed_s.setdefault(name, self.now)
+        self.back_s.pop(name, None)
+        if old.core.runs:
+            self.fallen[name] = self.fallen.get(name, set()) | self._nodes[name]
+        self._nodes[name] = set()
+        self.down.add(name)
+        self._set_factor(name)
+        if fault.restart_after_s is not None:
+            self._schedule(self.now + fault.restart_after_s, self._restart, name)
+
+    def _restart(self, name: str) -> None:
+        self.down.discard(name)
+        self.back_s[name] = self.now
+
+    def _slow_down(self, told: tuple[str, float, bool]) -> None:
+        name, factor, begins = told
+        if begins:
+            self._slow[name].append(factor)
+        else:
+            self._slow[name].remove(factor)
+        self._set_factor(name)
+
+    def _set_factor(self, name: str) -> None:
+        base = self.config.compute_factor.get(name, 1.0)
+        self.hosts[name].factor = base * max(self._slow[name], default=1.0)
+
+    # --- what must never be ---------------------------------------------------------------------------
+
+    def _check(self, host: VirtualHost) -> None:
+        """No node is on two hosts, and a node holds one output, retains one, and has one set of inputs."""
+        core = host.core
+        nodes: set[str] = set()
+        for run in core.runs.values():
+            nodes.update(run.nodes)
+            for name, leaving in run.leaving.items():
+                self.begun.setdefault((name, leaving.version), set()).add(host)
+            for name, node in run.nodes.items():
+                version = run.locations[name].version
+                if version > 1:  # each is of a hand-over, this one perhaps begun and over with one event
+                    self.begun.setdefault((name, version - 1), {host})
+                held = node.output
+                if held is not None and node.retained is not None:
+                    assert held.index == node.retained.index + 1, f"host {host.name}: {node!r} holds {held.index}"
+                for output in node.inputs.values():
+                    assert output.index == node.index, f"host {host.name}: {node!r} has input {output.index}"
+        if nodes != self._nodes[host.name]:
+            self._nodes[host.name] = nodes
+            for name in self.names:
+                twice = nodes & self._nodes[name] if name != host.name else ()
+                assert not twice, f"{min(twice)} is on hosts {host.name} and {name}"

@@ -1,0 +1,423 @@
+"""The virtual shell: the pure cores of many hosts, a simulated clock, and links that follow traces.
+
+What a host decides is decided by the same ``HostCore`` that the ZeroMQ shell runs; here are only a queue of events,
+what links, disks and processors take, and an application at the client that takes partitions as they come.
+
+Rules:
+
+- One queue, ordered by time and then by the order in which things were put there; nothing else decides what comes
+  first, so the same world gives the same events, byte for byte.
+- A source reads from its host's disk and an operator computes on its host's processor, one after the other on each.
+- A message to another host goes over the link model (see ``virtual_links``); its sender hears that it has arrived, and
+  how long it took, at once.
+- Code of nodes comes from a ``CodeBook``: sizes only, or real values.
+
+Source of the resources: Ranganathan et al. (1998), section 4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+
+from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, PROBE, LinkRate, Transfer
+from thalweg.middleware.core.host import HostCore
+from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
+from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
+from thalweg.middleware.errors import RunError
+from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves
+
+RUN = "run"
+MAX_EVENTS = 200_000_000  # hours of computing: whoever gets there has an endless loop
+
+
+class Made(msgspec.Struct, frozen=True, gc=False):
+    """What a node's code made, and the seconds its disk or processor takes for it. ``end``: its stream is over."""
+
+    value: Any
+    size_bytes: int
+    seconds: float
+    end: bool = False
+
+
+class NodeCode(Protocol):
+    """The code of one node on one host. ``make`` raises whatever the code raises."""
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made: ...
+
+    def snapshot(self) -> tuple[bytes, int]: ...
+
+    def restore(self, state: bytes, state_version: int) -> None: ...
+
+
+@runtime_checkable
+class MergingCode(NodeCode, Protocol):
+    """Such code of a reorderable operator with state, which it says with an attribute ``merging`` that is true."""
+
+    def merge(self, states: Sequence[bytes]) -> bytes: ...
+
+
+CodeBook = Callable[[Node], NodeCode]
+
+
+class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the world works: the model of the hosts' interfaces, the start-up cost of a message, and the cores' limits.
+
+    ``take_up_s``: how long a message lies at its host before the host takes it up; others pass meanwhile.
+    ``compute_factor``: how many times as long a host's processor takes as others'. ``validate``: check the
+    invariants of a core after each of its events.
+    """
+
+    interface: str = "single"
+    startup_s: float = 0.05
+    take_up_s: float = 0.0
+    compute_factor: dict[str, float] = {}
+    core: CoreConfig = CoreConfig()
+    validate: bool = False
+
+
+class VirtualHost:
+    """One host: its core, its devices, its timers and the code of its nodes."""
+
+    __slots__ = ("code", "core", "cpu_free_s", "disk_free_s", "factor", "name", "timers")
+
+    def __init__(self, name: str, core: HostCore, factor: float) -> None:
+        self.name, self.core, self.factor = name, core, factor
+        self.cpu_free_s = self.disk_free_s = 0.0
+        self.timers: dict[str, float] = {}
+        self.code: dict[str, NodeCode] = {}
+
+
+class World:
+    """Hosts ``hosts``, the last of them the client, on links that follow ``links``.
+
+    ``on_record`` gets every record of a core (host, seconds, record); without it cores keep none. ``digest``: keep one
+    of all events. ``answer``: the planner of a run whose operators the client moves.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        links: Mapping[Link, LinkRate],
+        code: CodeBook,
+        config: WorldConfig | None = None,
+        *,
+        on_record: Callable[[str, float, e.Record], None] | None = None,
+        digest: bool = False,
+    ) -> None:
+        self.config = config or WorldConfig()
+        self.names = tuple(hosts)
+        self.client = self.names[-1]
+        self.now = 0.0
+        self.events = 0
+        self.peers = tuple(m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2", "1") for name in hosts)
+        self.hosts = {
+            peer.name: VirtualHost(
+                peer.name, HostCore(peer, self.config.core), self.config.compute_factor.get(peer.name, 1.0)
+            )
+            for peer in self.peers
+        }
+        for host in self.hosts.values():
+            host.core.recording = on_record is not None
+        arrived = self._lies if self.config.take_up_s else self._arrived
+        self.links = MODELS[self.config.interface](links, self.config.startup_s, self._schedule, arrived)
+        self.answer: Callable[[e.Plan], e.Planned] | None = None
+        self.on_delivered: Callable[[e.Deliver, float], None] | None = None
+        self.failed: str | None = None
+        self.planner_failed: str | None = None  # while data flowed, which went on
+        self.placement: Placement = {}
+        self.dataflow: Dataflow | None = None
+        self.relocations = 0
+        self.reshapings = 0
+        self.plans = 0
+        self.planning_s = 0.0  # of this machine's processor
+        self._code = code
+        self._on_record = on_record
+        self._queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self._number = 0
+        self._sent = 0
+        self._over = False
+        self._reports: dict[Link, LinkEstimate] = {}
+        self._digest = hashlib.sha256() if digest else None
+        self._encode = msgspec.msgpack.Encoder(enc_hook=_as_bytes, order="deterministic").encode
+
+    # --- time -------------------------------------------------------------------------------------------
+
+    def _schedule(self, at_s: float, call: Callable[[Any], None], what: Any) -> None:
+        self._number += 1
+        heapq.heappush(self._queue, (at_s, self._number, call, what))
+
+    def _until(self, over: Callable[[], bool]) -> None:
+        """Let time pass until ``over``, or until nothing is left to happen."""
+        queue = self._queue
+        pop = heapq.heappop
+        while queue and not over():
+            self.now, _, call, what = pop(queue)
+            call(what)
+            if self.events > MAX_EVENTS:
+                raise RunError(f"the simulation did not end within {MAX_EVENTS} events")
+
+    def _tell(self, told: tuple[VirtualHost, e.Event]) -> None:
+        self._handle(*told)
+
+    def _handle(self, host: VirtualHost, event: e.Event) -> None:
+        """One event of one core, and what it commands."""
+        self.events += 1
+        if self._digest is not None:
+            self._digest.update(self._encode((self.now, host.name, type(event).__name__, event)))
+        core = host.core
+        for command in core.handle(event, self.now):
+            kind = type(command)
+            if kind is e.Send:
+                self._send(host, command)  # type: ignore[arg-type]
+            elif kind is e.RunOperator:
+                self._run_operator(host, command)  # type: ignore[arg-type]
+            elif kind is e.SetTimer:
+                host.timers[command.key] = command.at_s  # type: ignore[union-attr]
+                self._schedule(command.at_s, self._fire, (host, command.key, command.at_s))  # type: ignore[union-attr]
+            elif kind is e.Record:
+                if self._on_record is not None:
+                    self._on_record(host.name, self.now, command)  # type: ignore[arg-type]
+            else:
+                self._rare(host, command)
+        if self.config.validate:
+            core.validate()
+
+    def _fire(self, timer: tuple[VirtualHost, str, float]) -> None:
+        host, key, at_s = timer
+        if host.timers.get(key) == at_s:
+            del host.timers[key]
+            self._handle(host, e.TimerFired(key))
+
+    # --- commands ---------------------------------------------------------------------------------------
+
+    def _send(self, host: VirtualHost, send: e.Send) -> None:
+        self._sent += 1
+        if send.bulk:
+            size, rank = send.size_bytes, PROBE if type(send.message) is m.Probe else BULK
+        else:
+            size, rank = len(m.encode(send.message)), CONTROL  # type: ignore[arg-type]
+        self.links.send(Transfer(self._sent, host.name, send.to, size, rank, send), self.now)
+
+    def _lies(self, transfer: Transfer) -> None:
+        self._schedule(self.now + self.config.take_up_s, self._arrived, transfer)
+
+    def _arrived(self, transfer: Transfer) -> None:
+        send: e.Send = transfer.item
+        target, source = self.hosts[transfer.target], self.hosts[transfer.source]
+        self._handle(target, e.MessageReceived(transfer.source, send.message, send.payload, send.size_bytes))
+        if transfer.rank != CONTROL:
+            self._handle(source, self._measured(transfer))
+
+    def _measured(self, transfer: Transfer) -> e.TransferMeasured:
+        """What the sender hears of a transfer: the time its bytes took, as what begins it is known beforehand."""
+        send: e.Send = transfer.item
+        busy_s = max(0.0, transfer.took_s - self.config.startup_s)
+        return e.TransferMeasured(transfer.target, send.message, send.size_bytes, busy_s)
+
+    def _run_operator(self, host: VirtualHost, command: e.RunOperator) -> None:
+        code = host.code.get(command.node)
+        if code is None:
+            return
+        try:
+            made = code.make(command.index, command.inputs)
+        except Exception as error:  # user code: whatever it raises ends the run with its name
+            reason = _reason(error, f" at partition {command.index}")
+            self._soon(host, e.OperatorFailed(command.run, command.node, reason))
+            return
+        if command.inputs:
+            seconds = made.seconds * host.factor
+            done_s = host.cpu_free_s = max(self.now, host.cpu_free_s) + seconds
+        else:
+            seconds = made.seconds
+            done_s = host.disk_free_s = max(self.now, host.disk_free_s) + seconds
+        finished = e.OperatorFinished(
+            command.run, command.node, command.index, made.value, made.size_bytes, made.end, seconds
+        )
+        self._schedule(done_s, self._tell, (host, finished))
+
+    def _soon(self, host: VirtualHost, event: e.Event) -> None:
+        self._schedule(self.now, self._tell, (host, event))
+
+    def _rare(self, host: VirtualHost, command: e.Command) -> None:
+        match command:
+            case e.OpenRun(install, nodes):
+                coded = [install.dataflow.by_name[name] for name in nodes]
+                host.code = {node.name: self._code(node) for node in coded if node.code is not None}
+            case e.OpenNode(run, node):
+                self._soon(host, e.NodeOpened(run, node.name, self._open(host, command)))
+            case e.CloseNode(run, name):
+                host.code.pop(name, None)
+            case e.CloseRun():
+                host.code.clear()
+            case e.TakeState():
+                self._take_state(host, command)
+            case e.RestoreState():
+                self._restore_state(host, command)
+            case e.MergeStates():
+                self._merge_states(host, command)
+            case e.Ready(run):
+                self._soon(host, e.NextRequested(run))
+            case e.Deliver(run):
+                self._delivered(host, command)
+            case e.Fail(run, reason):
+                self.failed = self.failed or reason
+                self._soon(host, e.RunAbandoned(run))
+            case e.Forgotten():
+                self._over = True
+            case e.Placed(_, name, where):
+                self.relocations += self.placement[name] != where  # what stays gets a new version as well
+                self.placement[name] = where
+            case e.TreeChanged(_, dataflow, placement):
+                self.dataflow, self.placement = dataflow, placement
+                self.reshapings += 1
+            case e.Plan():
+                assert self.answer is not None
+                self.plans += 1
+                begun_s = time.thread_time()
+                answer = self.answer(command)
+                self.planning_s += time.thread_time() - begun_s
+                self.planner_failed = self.planner_failed or answer.failed or None
+                self._soon(host, answer)
+            case e.Report(source, target, estimate):
+                self._reports[source, target] = estimate
+
+    def _open(self, host: VirtualHost, command: e.OpenNode) -> str:
+        """Construct the code of an operator that may come, or begin here; why it cannot be, empty when it can."""
+        node = command.node
+        try:
+            code = host.code[node.name] = self._code(node)
+        except Exception as error:
+            return _reason(error)
+        assert node.code is not None
+        if command.fresh and not getattr(code, "reorderable", False):
+            return f"{node.code.use!r} is not reorderable"
+        if command.fresh and getattr(code, "merging", False) and not command.merging:
+            return f"{node.code.use!r} has state, which would be lost"
+        return ""
+
+    def _take_state(self, host: VirtualHost, command: e.TakeState) -> None:
+        code, (run, name, version) = host.code.get(command.node), (command.run, command.node, command.version)
+        if code is None:
+            return
+        try:
+            state, state_version = code.snapshot()
+        except Exception as error:
+            self._soon(host, e.StateTaken(run, name, version, error=_reason(error, " in snapshot()")))
+        else:
+            digest = hashlib.sha256(state).hexdigest()
+            self._soon(host, e.StateTaken(run, name, version, state, digest, state_version))
+
+    def _restore_state(self, host: VirtualHost, command: e.RestoreState) -> None:
+        code, state, error = host.code.get(command.node), bytes(command.state), ""
+        if code is None:
+            return
+        if hashlib.sha256(state).hexdigest() != command.digest:
+            error = "the state does not have its digest"
+        else:
+            try:
+                code.restore(state, command.state_version)
+            except Exception as raised:
+                error = _reason(raised, " in restore()")
+        self._soon(host, e.StateRestored(command.run, command.node, command.version, error))
+
+    def _merge_states(self, host: VirtualHost, command: e.MergeStates) -> None:
+        code, error = host.code.get(command.node), ""
+        if code is None:
+            return
+        states = [bytes(each.state) for each in command.states]
+        digests = [hashlib.sha256(state).hexdigest() for state in states]
+        if digests != [each.digest for each in command.states]:
+            error = "a state does not have its digest"
+        else:
+            try:
+                assert isinstance(code, MergingCode), "it was opened as such"
+                code.restore(code.merge(states), command.states[0].state_version)
+            except Exception as raised:
+                error = _reason(raised, " in merge()")
+        self._soon(host, e.StateRestored(command.run, command.node, command.version, error))
+
+    def _delivered(self, host: VirtualHost, command: e.Deliver) -> None:
+        if not command.end and self.on_delivered is not None:
+            self.on_delivered(command, self.now)
+        self._soon(host, e.RunAbandoned(command.run) if command.end else e.NextRequested(command.run))
+
+    # --- what the application does ------------------------------------------------------------------------
+
+    def probe(self, wanted: Iterable[Link], patience_s: float) -> dict[Link, LinkEstimate]:
+        """Measure these links, before a run; those that took longer than ``patience_s`` are left out."""
+        client = self.hosts[self.client]
+        peers = {peer.name: peer for peer in self.peers}
+        by_source: dict[str, list[m.Peer]] = {}
+        links = set(wanted)
+        self._reports.clear()
+        for source, target in sorted(links):
+            if not (target in by_source and peers[source] in by_source[target]):  # the echo measures it
+                by_source.setdefault(source, []).append(peers[target])
+        for source, targets in by_source.items():
+            self._soon(client, e.ProbesRequested(BEFORE_RUNS, peers[source], tuple(targets), peers[self.client]))
+        until_s = self.now + patience_s
+        self._schedule(until_s, lambda _: None, None)  # so that nothing that comes later is waited for
+        self._until(lambda: links <= self._reports.keys() or self.now >= until_s)
+        return dict(self._reports)
+
+    def run(
+        self,
+        dataflow: Dataflow,
+        placement: Mapping[str, str],
+        partitions: int,
+        adaptation: Adaptation | None = None,
+        label: str = "",
+        free: tuple[Code, ...] = (),
+        known: Mapping[Link, LinkEstimate] | None = None,
+        merging: tuple[Code, ...] = (),
+    ) -> None:
+        """Run a dataflow until every host has forgotten it. ``failed`` says why it ended early, if it did.
+
+        ``free``: the codes that are reorderable, for an adaptation that asks, and ``merging`` those with state among
+        them. ``known``: what was measured of links before.
+        """
+        self.placement = dict(placement)
+        install = m.Install(
+            run=RUN,
+            dataflow=dataflow,
+            locations=tuple(m.Location(node, host, 1) for node, host in placement.items()),
+            peers=self.peers,
+            client=self.client,
+            partitions=partitions,
+            label=label,
+            epoch_s=0.0,
+            moves=adaptation if isinstance(adaptation, LocalMoves) else None,
+            news=isinstance(adaptation, GlobalMoves | LocalMoves),
+        )
+        self._over = False
+        request = e.RunRequested(install, adaptation, free, tuple((known or {}).items()), merging)
+        self._soon(self.hosts[self.client], request)
+        self._until(lambda: self._over)
+
+    @property
+    def log_digest(self) -> str:
+        """Over every event that any core was told of, in order, with its time and host."""
+        assert self._digest is not None
+        return f"sha256:{self._digest.hexdigest()}"
+
+
+def _as_bytes(value: Any) -> Any:
+    """Values as they go into the digest of events."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).data).digest()
+    return repr(value)
+
+
+def _reason(error: BaseException, where: str = "") -> str:
+    return f"{type(error).__name__}{where}: {' '.join(str(error).split())}"

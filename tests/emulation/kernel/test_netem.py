@@ -1,0 +1,105 @@
+"""The netem discipline's messages, decoded by pyroute2, and its tables beside iproute2's."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroute2.netlink.rtnl.tcmsg import tcmsg
+
+from thalweg.emulation.kernel import htb as shaping
+from thalweg.emulation.kernel import netem
+from thalweg.emulation.kernel.htb import Shape
+from thalweg.emulation.kernel.netlink import attributes
+
+SHARES = st.floats(0, 0.999)
+TABLES = [*Path("/usr/lib").glob("**/tc/*.dist")] if Path("/usr/lib").is_dir() else []
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    return Shape(
+        draw(st.floats(shaping.RATE_FLOOR_BPS, 2e9)),
+        draw(st.floats(0, 60)),
+        draw(st.floats(0, 2)),
+        draw(SHARES),
+        draw(st.sampled_from(netem.DISTRIBUTIONS)),
+        draw(SHARES),
+        draw(SHARES),
+        draw(SHARES),
+    )
+
+
+def decoded(shape: Shape, *, create: bool = False) -> Any:
+    found = tcmsg(shaping.leaf(2, 3, shape, "netem", create=create))
+    found.decode()
+    return found
+
+
+@given(shapes(), st.booleans())
+def test_every_message_states_the_whole_discipline(shape: Shape, create: bool) -> None:
+    found = decoded(shape, create=create)
+    assert found.get_attr("TCA_KIND") == "netem"
+    options = found.get_attr("TCA_OPTIONS")
+    assert options["limit"] == shaping.netem_packets(shape)
+    assert options["delay"] == min(round(round(shape.delay_s * 1e9) / 64), 0xFFFF_FFFF)
+    for field, share in (("loss", shape.loss), ("duplicate", shape.duplicate)):
+        assert options[field] == round(share * 0xFFFF_FFFF)
+    assert options["gap"] == (1 if shape.reorder else 0)
+    assert options.get_attr("TCA_NETEM_REORDER")["prob_reorder"] == round(shape.reorder * 0xFFFF_FFFF)
+    assert options.get_attr("TCA_NETEM_CORRUPT")["prob_corrupt"] == round(shape.corrupt * 0xFFFF_FFFF)
+    assert not any(options.get_attr("TCA_NETEM_CORR").values())
+    raw = attributes(_options(shaping.leaf(2, 3, shape, "netem", create=create)))
+    assert struct.unpack("=q", raw[netem.TCA_NETEM_LATENCY64])[0] == round(shape.delay_s * 1e9)
+    assert struct.unpack("=q", raw[netem.TCA_NETEM_JITTER64])[0] == round(shape.jitter_s * 1e9)
+    if round(shape.jitter_s * 1e9):  # a table that was given once can only be replaced, by a straight one for uniform
+        assert struct.unpack("=4096h", raw[netem.TCA_NETEM_DELAY_DIST]) == netem.table(shape.distribution)
+    else:
+        assert netem.TCA_NETEM_DELAY_DIST not in raw
+
+
+def _options(message: bytes) -> bytes:
+    """What follows the fixed part of TCA_OPTIONS."""
+    return attributes(message[36:])[shaping.TCA_OPTIONS][24:]
+
+
+@pytest.mark.parametrize("name", netem.DISTRIBUTIONS)
+def test_tables_rise_and_spread_around_the_delay(name: str) -> None:
+    table = netem.table(name)
+    assert len(table) == 4096
+    assert all(a <= b for a, b in pairwise(table))
+    assert abs(fmean(table)) < 0.04 * 8192  # Pareto's tail is cut
+    assert table[0] >= -32768
+    assert table[-1] <= 32767
+    assert netem.quantile(name, 0.0) * 8192 == table[0]
+    assert netem.quantile(name, 1.0) * 8192 == table[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [
+        ("normal", (-32768, -28307, -26871), (27159, 28858)),
+        ("pareto", (-5461, -5460, -5460), (32767, 32767)),
+        ("paretonormal", (-12305, -11171, -10812), (31365, 31789)),
+    ],
+)
+def test_tables_are_iproute2s(name: str, first: tuple[int, ...], last: tuple[int, ...]) -> None:
+    table = netem.table(name)
+    assert table[:3] == first
+    assert table[-2:] == last
+    for file in TABLES:
+        if file.stem == name:
+            text = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+            theirs = [int(word) for line in text for word in line.split()]
+            assert max(abs(a - b) for a, b in zip(table, theirs, strict=True)) <= 1
+
+
+def test_an_unknown_distribution_is_named() -> None:
+    with pytest.raises(ValueError, match="no distribution 'gamma'; there are uniform, normal"):
+        netem.table("gamma")

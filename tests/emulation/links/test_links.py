@@ -1,0 +1,420 @@
+"""Real links and what they do to packets: cuts, interfaces, windows while rates change; netem where there is one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Iterator
+from contextlib import suppress
+from random import Random
+from statistics import fmean
+
+import msgspec
+import pytest
+
+from thalweg.emulation.kernel import htb as shaping
+from thalweg.emulation.proofs.windows import RateChange, worst_window
+from thalweg.emulation.testbeds.netns import NetnsTestbed
+from thalweg.emulation.testbeds.testbed import LinkProof, LinkShape, TestbedProcess, failures
+from thalweg.middleware.errors import CapabilityError, UsageError
+
+pytestmark = [pytest.mark.netns, pytest.mark.timed]
+PYTHON = sys.executable
+NAMES = ["a", "b", "c"]
+LINKS = list(itertools.permutations(NAMES, 2))
+
+# Writes for every IP packet from a host when it came (Unix time, by the kernel) and its bytes, once stdin is closed.
+CAPTURE = """
+import array, select, socket, struct, sys
+got = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+got.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 23)
+got.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
+got.bind(("eth0", 0x0800))
+sources = [socket.inet_aton(ip) for ip in sys.argv[1:]]
+print("up", flush=True)
+found, head = array.array("d"), bytearray(64)
+while sys.stdin not in (ready := select.select([got, sys.stdin], [], [])[0]):
+    try:
+        while True:
+            size, ancillary, _, _ = got.recvmsg_into([head], 64, socket.MSG_DONTWAIT | socket.MSG_TRUNC)
+            if head[26:30] in sources:
+                seconds, nanoseconds = struct.unpack("@ll", ancillary[0][2])
+                found.extend((sources.index(head[26:30]), seconds + nanoseconds / 1e9, size - 14))
+    except BlockingIOError:
+        pass
+sys.stdout.buffer.write(found.tobytes())
+"""
+SEND_UDP = """
+import socket, sys
+out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+out.connect((sys.argv[1], 9))
+print("up", flush=True)
+while True:
+    try:
+        out.send(bytes(1400))
+    except ConnectionRefusedError:  # nobody listens there
+        pass
+"""
+RECEIVE_TCP = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 5000))
+print("up", flush=True)
+connection, _ = server.accept()
+while connection.recv(1 << 18):
+    pass
+"""
+SEND_TCP = """
+import socket, sys
+out = socket.create_connection((sys.argv[1], 5000))
+print("up", flush=True)
+while True:
+    out.sendall(bytes(1 << 16))
+"""
+
+
+@pytest.fixture
+def bed() -> Iterator[NetnsTestbed]:
+    with NetnsTestbed(NAMES) as bed:
+        yield bed
+
+
+class Capture:
+    """What a host receives from others, packet by packet."""
+
+    def __init__(self, bed: NetnsTestbed, host: str, *sources: str) -> None:
+        ips = [bed.hosts[source] for source in sources]
+        self.process = bed.run(host, [PYTHON, "-c", CAPTURE, *ips], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.process.stdout
+        assert self.process.stdout.readline() == b"up\n"
+
+    def packets(self) -> list[tuple[int, float, float]]:
+        """Number of the source, time, IP bytes."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.close()
+        rows = array("d", self.process.stdout.read())
+        self.process.close()
+        return [(int(rows[i]), rows[i + 1], rows[i + 2]) for i in range(0, len(rows), 3)]
+
+
+def saturate(bed: NetnsTestbed, protocol: str, source: str, target: str) -> TestbedProcess:
+    if protocol == "tcp":
+        server = bed.run(target, [PYTHON, "-c", RECEIVE_TCP, bed.hosts[target]], stdout=subprocess.PIPE)
+        assert server.stdout
+        assert server.stdout.readline() == b"up\n"
+    script = SEND_TCP if protocol == "tcp" else SEND_UDP
+    sender = bed.run(source, [PYTHON, "-c", script, bed.hosts[target]], stdout=subprocess.PIPE)
+    assert sender.stdout
+    assert sender.stdout.readline() == b"up\n"
+    return sender
+
+
+def pause(seconds: float) -> None:
+    """The length of a phase of a measurement; nothing is waited for."""
+    time.sleep(seconds)
+
+
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+def test_no_window_is_above_what_was_asked_while_rates_jump(bed: NetnsTestbed, protocol: str) -> None:
+    random, link = Random(1), ("a", "b")
+    rates = [3e6, 50e6, 3e6, 20e6, 8e6, 50e6, 5e6]
+    before_s = time.time() - 1  # a window before the first packet
+    bed.shape({link: LinkShape(rates[0]), ("b", "a"): LinkShape(50e6)})
+    changes = [RateChange(before_s, before_s, rates[0])]
+    capture = Capture(bed, "b", "a")
+    sender = saturate(bed, protocol, *link)
+    for rate_bps in rates[1:]:
+        pause(random.uniform(0.3, 0.5))
+        asked_s = time.time()
+        bed.shape({link: LinkShape(rate_bps)})
+        changes.append(RateChange(asked_s, time.time(), rate_bps))
+    pause(0.4)
+    sender.kill()
+    packets = capture.packets()
+    worst = worst_window(
+        [at_s for _, at_s, _ in packets],
+        [size for _, _, size in packets],
+        changes,
+        granularity_bytes=1500 + shaping.burst_bytes(3e6),
+    )
+    assert worst.ratio <= 1.1, worst
+    assert worst.ratio > 0.9, worst  # else it was not the link that held the sender back
+    fast = [size for _, at_s, size in packets if changes[1].done_s <= at_s < changes[2].asked_s]
+    assert sum(fast) * 8 > 0.7 * 50e6 * (changes[2].asked_s - changes[1].done_s)
+
+
+def test_nothing_passes_a_cut_and_all_comes_back_in_place(bed: NetnsTestbed) -> None:
+    link = ("a", "b")
+    bed.shape({link: LinkShape(4e6)})
+    capture = Capture(bed, "b", "a")
+    sender = saturate(bed, "udp", *link)
+    pause(0.4)
+    asked_s = time.time()
+    bed.shape({link: LinkShape(4e6, cut=True)})
+    cut_s = time.time()
+    pause(0.3)
+    bed.shape({link: LinkShape(8e6, cut=True)})  # not back by a change of its rate
+    pause(0.2)
+    restored_s = time.time()
+    bed.shape({link: LinkShape(8e6)})
+    back_s = time.time()
+    pause(0.4)
+    end_s = time.time()
+    sender.kill()
+    packets = capture.packets()
+    assert [at_s for _, at_s, _ in packets if cut_s < at_s < restored_s] == []
+    for low_s, high_s, rate_bps in ((asked_s - 0.3, asked_s, 4e6), (back_s + 0.1, end_s, 8e6)):
+        bits = 8 * sum(size for _, at_s, size in packets if low_s < at_s < high_s)
+        assert bits == pytest.approx(rate_bps * (high_s - low_s), rel=0.1)
+
+
+def test_the_proof_of_a_cut_link_is_that_nothing_comes(bed: NetnsTestbed) -> None:
+    bed.shape({("a", "b"): LinkShape(4e6, cut=True), ("b", "a"): LinkShape(4e6)})
+    cut, other = sorted(bed.prove(), key=lambda one: one.src)
+    assert (cut.asked_bps, cut.delivered_bps, cut.error) == (0.0, 0.0, 0.0)
+    assert abs(other.error) < 0.05
+    assert failures([cut, other]) == []
+
+
+def rates_between(packets: list[tuple[int, float, float]], low_s: float, high_s: float, sources: int) -> list[float]:
+    sums = [0.0] * sources
+    for source, at_s, size in packets:
+        if low_s <= at_s < high_s:
+            sums[source] += size * 8 / (high_s - low_s)
+    return sums
+
+
+def limited_in_turn(
+    bed: NetnsTestbed, host: str, limits_bps: list[float | None], seconds: float
+) -> list[tuple[float, float]]:
+    """When what was in force from when to when: what is now, then the limits."""
+    found, since_s = [], time.time()
+    for limit_bps in limits_bps:
+        pause(seconds)
+        found.append((since_s, time.time()))
+        bed.limit_interfaces({host: limit_bps})
+        since_s = time.time()
+    pause(seconds)
+    return [*found, (since_s, time.time())]
+
+
+def test_what_a_host_sends_to_all_is_limited_and_shared(bed: NetnsTestbed) -> None:
+    bed.shape({("a", "b"): LinkShape(6e6), ("a", "c"): LinkShape(6e6)})
+    captures = [Capture(bed, target, "a") for target in ("b", "c")]
+    senders = [saturate(bed, "udp", "a", target) for target in ("b", "c")]
+    phases = limited_in_turn(bed, "a", [5e6, 8e6, None], 1.0)
+    for sender in senders:
+        sender.kill()
+    packets = [capture.packets() for capture in captures]
+    expected = (6e6, 2.5e6, 4e6, 6e6)
+    for (low_s, high_s), each_bps in zip(phases, expected, strict=True):
+        for one in packets:
+            (rate_bps,) = rates_between(one, low_s + 0.15, high_s, 1)
+            assert rate_bps == pytest.approx(each_bps, rel=0.06)
+    assert dict(bed.interface_rates) == {}
+
+
+def test_what_a_host_receives_from_all_is_limited(bed: NetnsTestbed) -> None:
+    bed.shape({("a", "c"): LinkShape(6e6), ("b", "c"): LinkShape(6e6)})
+    bed.limit_interfaces({"c": 8e6})
+    capture = Capture(bed, "c", "a", "b")
+    senders = [saturate(bed, "udp", source, "c") for source in ("a", "b")]
+    phases = limited_in_turn(bed, "c", [4e6, None], 1.2)
+    for sender in senders:
+        sender.kill()
+    packets = capture.packets()
+    for (low_s, high_s), all_bps in zip(phases, (8e6, 4e6, 12e6), strict=True):
+        assert sum(rates_between(packets, low_s + 0.25, high_s, 2)) == pytest.approx(all_bps, rel=0.06)
+
+
+def test_a_limited_interfaces_links_are_proven_at_its_rate(bed: NetnsTestbed) -> None:
+    bed.limit_interfaces({"a": 2e6, "c": 1e6})  # before there is a link
+    bed.shape(dict.fromkeys(LINKS, LinkShape(5e6)))
+    proofs = {(one.src, one.dst): one for one in bed.prove()}
+    asked = {("a", "b"): 2e6, ("b", "a"): 2e6, ("a", "c"): 1e6, ("c", "a"): 1e6, ("b", "c"): 1e6, ("c", "b"): 1e6}
+    assert {link: one.asked_bps for link, one in proofs.items()} == asked
+    assert failures(proofs.values()) == []
+    with pytest.raises(UsageError, match=r"interface of a: .* outside what can be emulated"):
+        bed.limit_interfaces({"a": 1e12})
+    with pytest.raises(UsageError, match="unknown host 'x'"):
+        bed.limit_interfaces({"x": 1e6})
+
+
+def test_a_burst_passes_at_once_after_idling(bed: NetnsTestbed) -> None:
+    bed.shape({("a", "b"): LinkShape(1e6, burst_bytes=30_000)})
+    capture = Capture(bed, "b", "a")
+    sender = saturate(bed, "udp", "a", "b")
+    pause(0.6)
+    sender.kill()
+    packets = capture.packets()
+    first_s = packets[0][1]
+    at_once = sum(size for _, at_s, size in packets if at_s < first_s + 0.05)
+    assert 30_000 <= at_once <= 30_000 + 0.05 * 1e6 / 8 + 2 * 1500
+    assert 8 * sum(size for _, at_s, size in packets if 0.2 < at_s - first_s < 0.5) == pytest.approx(3e5, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        (LinkShape(1e6, distribution="gamma"), "no distribution 'gamma'; there are uniform"),
+        (LinkShape(1e6, delay_s=1, jitter_s=3), "jitter_s is 3"),
+        (LinkShape(1e6, corrupt=1.5), "corrupt is 1.5; it is a share"),
+        (LinkShape(1e6, duplicate=float("nan")), "duplicate is nan"),
+        (LinkShape(1e6, reorder=0.1), "give it a delay_s"),
+        (LinkShape(1e6, burst_bytes=100), "burst_bytes is 100"),
+    ],
+)
+def test_ways_to_ask_for_the_impossible(shape: LinkShape, says: str) -> None:
+    with NetnsTestbed(["a", "b"]) as bed, pytest.raises(UsageError, match=f"link a → b: .*{says}"):
+        bed.shape({("a", "b"): shape})
+
+
+# --- with netem ------------------------------------------------------------------------------------------
+
+
+def proven(bed: NetnsTestbed, link: tuple[str, str], shape: LinkShape) -> LinkProof:
+    bed.shape({link: shape})
+    (proof,) = bed.prove([link])
+    return proof
+
+
+@pytest.mark.netem
+def test_delays_jitters_and_losses_are_proven(bed: NetnsTestbed) -> None:
+    kinds = itertools.cycle(["uniform", "normal", "pareto", "paretonormal"])
+    shapes = {
+        link: LinkShape(1e6 + 0.2e6 * i, 0.01 * (i + 1), 0.004 * (i % 2), 0.01 * (i % 3), distribution=next(kinds))
+        for i, link in enumerate(LINKS)
+    }
+    bed.shape(shapes)
+    assert bed.delay_emulated
+    proofs = bed.prove()
+    assert failures(proofs) == []
+    for one in proofs:
+        shape = shapes[one.src, one.dst]
+        assert (one.asked_delay_s, one.asked_jitter_s, one.asked_loss) == (shape.delay_s, shape.jitter_s, shape.loss)
+        assert one.sent >= 100
+        assert (one.delivered_jitter_s is not None) == (shape.jitter_s > 0)
+
+
+@pytest.mark.netem
+def test_what_is_asked_no_more_is_gone(bed: NetnsTestbed) -> None:
+    """The kernel keeps what a change leaves out; so a change leaves nothing out."""
+    link, base = ("a", "b"), LinkShape(2e6, 0.02)
+    everything = LinkShape(2e6, 0.05, 0.02, 0.3, "pareto", reorder=0.3, corrupt=0.2)
+    assert proven(bed, link, everything).lost > 0
+    again = proven(bed, link, base)
+    assert failures([again]) == []
+    assert (again.lost, again.duplicates) == (0, 0)
+    assert again.delivered_delay_s == pytest.approx(0.02, abs=0.002)
+    uniform = proven(bed, link, LinkShape(2e6, 0.05, 0.02))  # no longer Pareto, whose median lies 6 ms lower
+    assert failures([uniform]) == []
+    assert uniform.delivered_jitter_s == pytest.approx(0.02, rel=0.25)
+    none = proven(bed, link, LinkShape(2e6))  # keeps its netem, with no delay
+    assert failures([none]) == []
+    assert none.delivered_delay_s is None
+
+
+@pytest.mark.netem
+def test_a_change_to_no_delay_loses_nothing(bed: NetnsTestbed) -> None:
+    link = ("a", "b")
+    bed.shape({link: LinkShape(20e6, 0.3)})
+    capture = Capture(bed, "b", "a")
+    script = "import socket, sys\nout = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+    script += "for _ in range(20): out.sendto(bytes(100), (sys.argv[1], 9))"
+    assert bed.run("a", [PYTHON, "-c", script, bed.hosts["b"]]).wait(30) == 0
+    bed.shape({link: LinkShape(20e6)})
+    assert bed.run("a", [PYTHON, "-c", script, bed.hosts["b"]]).wait(30) == 0
+    pause(0.4)
+    times = [at_s for _, at_s, _ in capture.packets()]
+    assert len(times) == 40
+    assert min(times) < max(times) - 0.01
+
+
+@pytest.mark.netem
+def test_a_cut_loses_what_is_under_way(bed: NetnsTestbed) -> None:
+    link = ("a", "b")
+    bed.shape({link: LinkShape(4e6, 0.2)})
+    capture = Capture(bed, "b", "a")
+    sender = saturate(bed, "udp", *link)
+    pause(0.5)
+    bed.shape({link: LinkShape(4e6, 0.2, cut=True)})
+    cut_s = time.time()
+    pause(0.4)
+    restored_s = time.time()
+    bed.shape({link: LinkShape(4e6, 0.2)})
+    pause(0.5)
+    sender.kill()
+    times = [at_s for _, at_s, _ in capture.packets()]
+    assert any(at_s < cut_s for at_s in times)
+    assert [at_s for at_s in times if cut_s < at_s < restored_s + 0.2] == []
+    assert any(at_s >= restored_s + 0.2 for at_s in times)
+
+
+@pytest.mark.netem
+def test_copies_and_reordering(bed: NetnsTestbed) -> None:
+    link = ("a", "b")
+    doubled = proven(bed, link, LinkShape(2e6, 0.01, duplicate=0.2))
+    assert failures([doubled]) == []
+    assert 0.1 * doubled.sent < doubled.duplicates < 0.3 * doubled.sent
+    with_netem = {link: LinkShape(2e6, 0.01, duplicate=0.2), ("a", "c"): LinkShape(2e6, 0.01)}
+    with suppress(CapabilityError):  # by the kernel's version, in which case nothing changes
+        bed.shape(with_netem)
+        assert failures(bed.prove()) == []
+    early = proven(bed, link, LinkShape(2e6, 0.05, reorder=0.2))
+    assert failures([early]) == []
+    assert early.delivered_delay_s == pytest.approx(0.05, abs=0.003)
+    assert early.duplicates == 0
+
+
+@pytest.mark.netem
+def test_a_link_that_is_not_as_asked_is_found_out(bed: NetnsTestbed) -> None:
+    """The shape is changed behind the testbed's back, from inside the host."""
+    link = ("a", "b")
+    right = proven(bed, link, LinkShape(2e6, 0.03))
+    assert failures([right]) == []
+    change = ["tc", "qdisc", "change", "dev", "eth0", "parent", "1:2", "handle", "4002:", "netem"]
+    assert bed.run("a", [*change, "delay", "40ms", "loss", "5%", "limit", "256"]).wait(10) == 0
+    (wrong,) = bed.prove([link])
+    assert not wrong.delay_ok
+    assert not wrong.loss_ok
+    (line,) = failures([wrong])
+    assert line.startswith("link a → b delays by 40")
+    assert "of which the 0 asked would explain" in line
+
+
+@pytest.mark.netem
+def test_no_window_is_above_what_was_asked_with_a_delay_either(bed: NetnsTestbed) -> None:
+    link, delay_s = ("a", "b"), 0.03
+    rates = [2e6, 10e6, 4e6]
+    before_s = time.time() - 1
+    bed.shape({link: LinkShape(rates[0], delay_s)})
+    changes = [RateChange(before_s, before_s, rates[0])]
+    capture = Capture(bed, "b", "a")
+    sender = saturate(bed, "udp", *link)
+    for rate_bps in rates[1:]:
+        pause(0.5)
+        asked_s = time.time()
+        bed.shape({link: LinkShape(rate_bps, delay_s)})
+        changes.append(RateChange(asked_s, time.time(), rate_bps))
+    pause(0.5)
+    sender.kill()
+    packets = capture.packets()
+    sizes, times = [size for _, _, size in packets], [at_s for _, at_s, _ in packets]
+    worst = worst_window(times, sizes, changes, granularity_bytes=1500 + shaping.burst_bytes(2e6))
+    assert worst.ratio <= 1.1, worst
+    assert fmean(sizes) == 1428
+
+
+@pytest.mark.netem
+def test_rates_change_in_place_beside_delays(bed: NetnsTestbed) -> None:
+    shapes = dict.fromkeys(LINKS, LinkShape(2e6, 0.02, 0.002, 0.0, "normal"))
+    bed.shape(shapes)
+    bed.shape({link: msgspec.structs.replace(one, rate_bps=2.5e6) for link, one in shapes.items()})
+    proofs = bed.prove()
+    assert failures(proofs) == []
+    assert {one.asked_bps for one in proofs} == {2.5e6}
+    assert all(math.isfinite(one.delivered_delay_s or math.inf) for one in proofs)

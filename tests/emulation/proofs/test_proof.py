@@ -1,0 +1,130 @@
+"""The rounds in which links are proven, and how measurements are judged."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thalweg.emulation.kernel import netem
+from thalweg.emulation.kernel.htb import Shape
+from thalweg.emulation.proofs.delay import binomial_interval, delay_holds, passage
+from thalweg.emulation.proofs.proof import DATAGRAM_BYTES, datagram_bytes, link_rounds, tournament
+from thalweg.emulation.testbeds.testbed import LinkProof, failures
+
+
+@given(st.integers(2, 40))
+def test_in_a_tournament_everybody_meets_everybody_once(players: int) -> None:
+    names = [str(i) for i in range(players)]
+    rounds = tournament(names)
+    assert len(rounds) == players - 1 + players % 2
+    for pairs in rounds:
+        assert len({name for pair in pairs for name in pair}) == 2 * len(pairs)
+    met = [frozenset(pair) for pairs in rounds for pair in pairs]
+    assert sorted(map(sorted, met)) == sorted(sorted(pair) for pair in combinations(names, 2))
+
+
+HOSTS = st.integers(0, 8).map(lambda i: f"h{i}")
+LINKS = st.tuples(HOSTS, HOSTS).filter(lambda link: link[0] != link[1])
+
+
+@given(st.dictionaries(LINKS, st.floats(1e5, 3e8)), st.floats(1e6, 1e9))
+def test_groups_hold_every_link_once_and_share_no_end(rates: dict[tuple[str, str], float], together: float) -> None:
+    groups = link_rounds(rates, together)
+    assert sorted(link for group in groups for link in group) == sorted(rates)
+    for group in groups:
+        assert len({source for source, _ in group}) == len({target for _, target in group}) == len(group)
+        assert len(group) == 1 or sum(rates[link] for link in group) <= together
+
+
+@given(st.floats(64e3, 1e9), st.floats(0.1, 1))
+def test_slow_links_get_small_datagrams(rate_bps: float, seconds: float) -> None:
+    size = datagram_bytes(rate_bps, seconds)
+    assert DATAGRAM_BYTES[0] <= size <= DATAGRAM_BYTES[1]
+
+
+@given(st.integers(0, 300), st.floats(0, 1), st.floats(0, 1))
+def test_the_binomial_interval_is_exact(trials: int, one: float, other: float) -> None:
+    low, high = sorted((one, other))
+
+    def tail(probability: float, counts: range) -> float:
+        return sum(math.comb(trials, k) * probability**k * (1 - probability) ** (trials - k) for k in counts)
+
+    least, most = binomial_interval(trials, low, high)
+    assert 0 <= least <= trials
+    assert 0 <= most <= trials
+    near = 1e-9  # sums of this many terms
+    assert tail(low, range(least)) <= 0.005 + near
+    assert tail(low, range(least + 1)) > 0.005 - near
+    assert tail(high, range(most + 1, trials + 1)) <= 0.005 + near
+    assert tail(high, range(most, trials + 1)) > 0.005 - near
+
+
+@pytest.mark.parametrize("reorder", [0.0, 0.1])
+@pytest.mark.parametrize("distribution", netem.DISTRIBUTIONS)
+def test_delay_jitter_and_loss_are_found_again(distribution: str, reorder: float) -> None:
+    random = Random(1)
+    shape = Shape(1e6, 0.05, 0.004, 0.03, distribution, reorder=reorder)
+    table = netem.table(distribution)
+
+    def delay_s() -> float:
+        return 0.0 if random.random() < reorder else 0.05 + 0.004 * random.choice(table) / netem.TABLE_SCALE
+
+    sent = 4000
+    delays = {i: delay_s() for i in range(sent) if random.random() >= 0.03}
+    found = passage(shape, sent, delays, len(delays) + 7)
+    assert found.delay_low_s <= found.delay_s <= found.delay_high_s
+    assert found.delay_s == pytest.approx(0.05, abs=0.001)
+    assert found.delay_ok
+    assert (found.lost, found.duplicates) == (sent - len(delays), 7)
+    assert (found.jitter_s is None) == bool(reorder)
+    assert found.jitter_s is None or found.jitter_s == pytest.approx(0.004, rel=0.15)
+
+
+def test_a_lost_train_proves_nothing_right() -> None:
+    found = passage(Shape(1e6, 0.05, loss=0.1), 100, {}, 0)
+    assert not found.delay_ok
+    assert not found.loss_ok
+
+
+def test_corruption_and_copies_count_into_what_may_be_lost() -> None:
+    corrupted = passage(Shape(1e6, corrupt=0.1), 1000, {}, 0)
+    assert corrupted.lost_low == 0
+    assert corrupted.lost_high == binomial_interval(1000, 0.1)[1]
+    doubled = passage(Shape(1e6, loss=0.1, duplicate=0.5), 1000, {}, 0)
+    assert (doubled.lost_low, doubled.lost_high) == binomial_interval(1000, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "low_s", "high_s", "holds"),
+    [
+        (0.01, 0.0119, 0.0121, True),  # 2 ms more
+        (0.01, 0.0121, 0.0122, False),
+        (0.1, 0.1099, 0.1105, True),  # 10 % more
+        (0.1, 0.111, 0.112, False),
+        (0.1, 0.0985, 0.0995, False),  # less than asked
+        (0.1, 0.0985, 0.1005, True),  # not known so exactly
+    ],
+)
+def test_what_a_delay_may_be(asked_s: float, low_s: float, high_s: float, holds: bool) -> None:
+    assert delay_holds(asked_s, low_s, high_s) == holds
+
+
+def test_failures_say_what_is_off() -> None:
+    right = LinkProof("a", "b", 1e6, 1.04e6, 0.04, 0.3, 9000, "udp", 0.05, 0.051, 0.05, 0.052, sent=100, lost_high=3)
+    assert failures([right]) == []
+    slow = msgspec.structs.replace(right, delivered_bps=9e5, error=-0.1)
+    late = msgspec.structs.replace(right, delivered_delay_s=0.06, delay_low_s=0.059, delay_high_s=0.061)
+    lossy = msgspec.structs.replace(right, lost=7)
+    leaky = msgspec.structs.replace(right, asked_bps=0.0, delivered_bps=1e4, error=math.inf)
+    held_up = msgspec.structs.replace(right, stalled=0.5)
+    assert failures([right, slow]) == ["link a → b delivers 0.9 instead of 1 Mbit/s (-10.0%)"]
+    assert failures([late]) == ["link a → b delays by 60 instead of 50 ms"]
+    assert failures([lossy]) == ["link a → b loses 7 of 100 packets, 0 to 3 of which the 0 asked would explain"]
+    assert failures([held_up]) == ["link a → b is kept waiting by this machine for 50% of the time; make it less busy"]
+    assert failures([leaky]) == ["link a → b delivers 0.01 Mbit/s though it is cut"]

@@ -1,0 +1,336 @@
+"""Schedules made of traces: what they carry, how far apart their changes are, and how they are followed."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from array import array
+from collections.abc import Iterable
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS, Shape
+from thalweg.emulation.links.effects import NEUTRAL, Effect
+from thalweg.emulation.supervisor import player as supervisor_replay
+from thalweg.emulation.supervisor.player import Lags, Player, Schedule, read_schedules
+from thalweg.emulation.testbeds.replay import GAP_S, SHARE, Change, ReplayHandle, check_changes, schedule
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.middleware.errors import UsageError
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> BandwidthTrace:
+    gaps = draw(st.lists(st.floats(0.01, 20), min_size=1, max_size=40))
+    rates = draw(st.lists(st.floats(RATE_FLOOR_BPS, 1e8), min_size=len(gaps), max_size=len(gaps)))
+    edges = np.concatenate(([0.0], np.cumsum(gaps)))
+    return BandwidthTrace("t", edges[:-1], np.array(rates), float(edges[-1]))
+
+
+@given(traces(), st.sampled_from([1.0, 7.0, 120.0]))
+def test_a_schedule_carries_the_trace_and_never_hurries(trace: BandwidthTrace, time_scale: float) -> None:
+    found = schedule(trace, time_scale, share=0.0)
+    times = found.times_s.tolist()
+    assert times[0] == 0.0
+    period_s = trace.duration_s / time_scale
+    assert all(later - earlier >= GAP_S * (1 - 1e-9) for earlier, later in pairwise(times))
+    carried = float(np.dot(np.diff([*times, period_s]), found.rates_bps))
+    assert carried == pytest.approx(trace.mean_bps * trace.duration_s, rel=1e-6)
+
+
+@given(traces())
+def test_small_changes_are_left_out_and_rates_stay_close(trace: BandwidthTrace) -> None:
+    found = schedule(trace, gap_s=0.0)
+    rates = found.rates_bps.tolist()
+    assert all(abs(later - earlier) >= SHARE * earlier for earlier, later in pairwise(rates))
+    for time_s, rate_bps in trace.steps(0.0, trace.duration_s):
+        set_to = rates[int(np.searchsorted(found.times_s, time_s, side="right")) - 1]
+        assert set_to == pytest.approx(rate_bps, rel=SHARE * 1.02)
+
+
+def test_outages_become_the_floor_and_constants_have_no_period() -> None:
+    trace = BandwidthTrace("t", np.array([0.0, 1.0, 2.0]), np.array([1e6, 0.0, 2e6]), 3.0)
+    assert schedule(trace).rates_bps.tolist() == [1e6, RATE_FLOOR_BPS, 2e6]
+    assert schedule(trace).period_s == 3.0
+    assert schedule(BandwidthTrace("c", np.array([0.0]), np.array([5e6]))).period_s == 0.0
+
+
+@pytest.mark.parametrize("time_scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_scale_must_be_above_zero(time_scale: float) -> None:
+    with pytest.raises(UsageError, match="time scale"):
+        schedule(BandwidthTrace("c", np.array([0.0]), np.array([5e6])), time_scale)
+
+
+def test_schedules_survive_their_journey() -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(array("d", [0.0, 1.5, 1e6, 2e6, 0.0, 3e6]).tobytes())
+        file.flush()
+        heads = [
+            {"source": "a", "target": "b", "steps": 2, "period_s": 4.0},
+            {"source": "b", "target": "a", "steps": 1, "period_s": 0.0},
+        ]
+        one, other = read_schedules(os.dup(file.fileno()), heads)
+    assert (one.link, other.link) == (("a", "b"), ("b", "a"))
+    assert [(one.due_s(step), one.rate_bps(step)) for step in range(4)] == [(0, 1e6), (1.5, 2e6), (4, 1e6), (5.5, 2e6)]
+
+
+def test_a_player_catches_up_in_one_batch_and_counts_its_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(supervisor_replay.time, "monotonic", lambda: clock[0])
+    batches: list[list[tuple[str, str, float]]] = []
+
+    def shape(shapes, *, replayed: bool) -> int:  # type: ignore[no-untyped-def]
+        batches.append([(source, target, one.rate_bps) for source, target, one in shapes])
+        return len(batches[-1])
+
+    world = SimpleNamespace(
+        links=dict.fromkeys([("a", "b"), ("b", "a")], SimpleNamespace(base=Shape(1.0))), shape=shape
+    )
+    plans = [
+        Schedule(("a", "b"), array("d", [0, 1, 2]), array("d", [10, 11, 12]), 4.0),
+        Schedule(("b", "a"), array("d", [0, 1]), array("d", [20, 21]), 3.0),
+    ]
+    player = supervisor_replay.Player(world, plans)  # type: ignore[arg-type]
+    assert player.start() == 100.0
+    assert batches == [[("a", "b", 10), ("b", "a", 20)]]
+    assert player.next_due_s() == 101.0
+    clock[0] = 101.0
+    player.advance()
+    assert sorted(batches[-1]) == [("a", "b", 11), ("b", "a", 21)]
+    clock[0] = 104.5  # a→b was due at 102 and, in the next lap, 104; b→a at 103 and 104
+    player.advance()
+    assert sorted(batches[-1]) == [("a", "b", 10), ("b", "a", 21)]
+    found = {"t0_s": 100.0, "steps": 4, "lag_p50_s": 0.5, "lag_p99_s": 0.5, "lag_max_s": 0.5}
+    assert player.statistics() == pytest.approx(found, rel=0.03)
+    player.stop()
+    assert player.next_due_s() is None
+    clock[0] = 200.0
+    assert player.start() == 200.0
+    assert batches[-1] == [("a", "b", 10), ("b", "a", 20)]
+
+
+class World:
+    """Keeps the shapes it is given, and the order of the batches."""
+
+    def __init__(self, *links: tuple[str, str]) -> None:
+        self.links = {link: SimpleNamespace(shape=Shape(1.0, 0.02), base=Shape(1.0, 0.02)) for link in links}
+        self.batches: list[list[tuple[str, str]]] = []
+
+    def shape(self, shapes: Iterable[tuple[str, str, Shape]], *, replayed: bool = False) -> int:
+        found = list(shapes)
+        for source, target, shape in found:
+            self.links[source, target].shape = shape
+            if not replayed:
+                self.links[source, target].base = shape
+        self.batches.append([(source, target) for source, target, _ in found])
+        return len(found)
+
+    @property
+    def rates(self) -> list[float]:
+        return [state.shape.rate_bps for state in self.links.values()]
+
+
+LINKS = [("a", "b"), ("b", "a"), ("a", "c")]
+PLANS = [
+    Schedule(("a", "b"), array("d", [0, 2]), array("d", [10, 20]), 4.0),
+    Schedule(("b", "a"), array("d", [0]), array("d", [30]), 0.0),
+    Schedule(("a", "c"), array("d", [0]), array("d", [50]), 0.0),
+]
+
+
+def playing(monkeypatch: pytest.MonkeyPatch) -> tuple[Player, World, list[float]]:
+    clock = [100.0]
+    monkeypatch.setattr(supervisor_replay.time, "monotonic", lambda: clock[0])
+    world = World(*LINKS)
+    return Player(world, PLANS), world, clock  # type: ignore[arg-type]
+
+
+def test_scaled_links_keep_their_factor_through_steps_and_laps_until_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    player, world, clock = playing(monkeypatch)
+    with pytest.raises(ValueError, match="no schedule 3"):
+        player.change([(1.0, 0, Effect(0.5)), (1.0, 3, Effect(0.5))])
+    player.change([(3.0, 0, Effect(0.1)), (3.0, 1, Effect(0.1))])
+    player.change([(9.0, 0, NEUTRAL), (9.0, 1, NEUTRAL)])
+    for _ in range(2):  # every start begins unscaled
+        t0 = player.start()
+        seen = []
+        for at_s in (0.0, 2.0, 3.0, 4.0, 6.0, 8.0, 9.0, 10.0):
+            clock[0] = t0 + at_s
+            player.advance()
+            seen.append(world.rates)
+        assert seen == [
+            [10, 30, 50], [20, 30, 50], [2, 3, 50], [1, 3, 50], [2, 3, 50], [1, 3, 50], [10, 30, 50], [20, 30, 50],
+        ]  # fmt: skip
+        assert player.next_due_s() == t0 + 12.0
+    clock[0] += 100.0  # long behind: the latest step, and the last factor
+    player.start()
+    clock[0] += 6.5
+    player.advance()
+    assert world.rates == [2, 3, 50]
+
+
+def test_changes_take_any_figure_of_a_shape_and_give_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    player, world, clock = playing(monkeypatch)
+    slow = Effect(factor=0.5, rate_bps=8.0, delay_s=0.3, loss=0.1, distribution="normal")
+    player.change([(5.0, 0, NEUTRAL), (0.0, 0, slow), (1.0, 1, Effect(cut=True)), (1.0, 0, Effect(cut=True))])
+    t0 = player.start()
+    first = world.links["a", "b"]
+    assert first.shape == Shape(4.0, 0.3, 0.0, 0.1, "normal")  # what holds from 0 on is set before anything runs
+    clock[0] = t0 + 1.0
+    player.advance()
+    assert world.batches[-1] == LINKS[:2]  # one batch
+    assert [state.shape.cut for state in world.links.values()] == [True, True, False]
+    assert first.shape == Shape(10.0, 0.02, cut=True)  # an effect replaces the one before it
+    player.stop()
+    player.start()
+    assert [state.shape.cut for state in world.links.values()] == [False, False, False]
+    clock[0] = t0 + 6.5
+    player.advance()
+    assert first.shape == Shape(10.0, 0.02)
+    world.shape([("a", "b", Shape(1.0, 0.07))])  # by somebody else: this is what is changed from now on
+    player.start()
+    assert first.shape == slow.shape(Shape(1.0, 0.07), 10.0) == Shape(4.0, 0.3, 0.0, 0.1, "normal")
+    clock[0] += 5.0
+    player.advance()
+    assert first.shape.delay_s == 0.07
+
+
+def test_the_next_player_finds_links_as_they_are_without_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    player, world, clock = playing(monkeypatch)
+    everything = [(0.0, which, Effect(0.5, cut=True, delay_s=0.3)) for which in range(3)]
+    player.change(everything)
+    clock[0] = player.start() + 2.0
+    player.advance()
+    assert all(state.shape.cut and state.shape.delay_s == 0.3 for state in world.links.values())
+    world.shape([("a", "c", Shape(7.0, 0.3, cut=True))])  # asked for by somebody since: that stays
+    player.lift()
+    assert not player.running
+    assert [world.links[link].shape for link in LINKS] == [
+        Shape(20.0, 0.02), Shape(30.0, 0.02), Shape(7.0, 0.3, cut=True),
+    ]  # fmt: skip
+    with pytest.raises(KeyError):
+        Player(world, [Schedule(("a", "x"), array("d", [0]), array("d", [1]), 0.0)])  # type: ignore[arg-type]
+
+
+def test_what_links_may_come_to_be_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    player, _, _ = playing(monkeypatch)
+    assert not player.delays
+    player.change([(1.0, 0, Effect(2.0)), (2.0, 0, Effect(2.0)), (3.0, 1, Effect(delay_s=0.0))])
+    assert not player.delays
+    assert set(player.shapes([(1.0, 2, Effect(duplicate=0.1))])) == {
+        *(("a", "b", Shape(rate, 0.02)) for rate in (20.0, 40.0)),
+        *(("b", "a", Shape(30.0, delay)) for delay in (0.02, 0.0)),
+        *(("a", "c", Shape(50.0, 0.02, duplicate=share)) for share in (0.0, 0.1)),
+    }
+    player.change([(5.0, 0, Effect(delay_s=0.1))])
+    assert player.delays
+
+
+@given(st.lists(st.floats(0, 1e4), max_size=200))
+def test_lags_are_told_within_a_few_percent(lags_s: list[float]) -> None:
+    found = Lags()
+    for lag_s in lags_s:
+        found.add(lag_s)
+    ranked = sorted(lags_s) or [0.0]
+    assert found.max_s == ranked[-1]
+    for share in (0.5, 0.99):
+        true = ranked[min(len(ranked) - 1, int(len(ranked) * share))]
+        assert found.at(share) == pytest.approx(true, rel=0.03, abs=Lags.LEAST_S)
+
+
+def test_an_event_weeks_away_is_a_wait_that_select_takes() -> None:
+    assert supervisor_replay.due_in_s(1e15, None) == supervisor_replay.LONGEST_S
+    assert supervisor_replay.due_in_s(None, float("inf")) is None
+
+
+def test_of_changes_at_one_time_the_later_given_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    player, world, clock = playing(monkeypatch)
+    player.change([(2.5, 2, Effect(0.5)), (0.0, 1, Effect(0.5)), (0.0, 1, Effect(0.1))])
+    player.change([(2.5, 2, Effect(2.0))])
+    clock[0] = player.start() + 2.5
+    player.advance()
+    assert world.rates == [20, 3, 100]
+
+
+def test_a_scaled_rate_stops_at_its_floor_and_one_below_it_stays() -> None:
+    effect = Effect(0.1, 50.0)
+    assert [effect.rate(rate) for rate in (1000.0, 500.0, 200.0, 50.0, 20.0)] == [100.0, 50.0, 50.0, 50.0, 20.0]
+    assert NEUTRAL.rate(7.0) == 7.0
+
+
+class Calls:
+    """Stands in for a supervisor: keeps what it was told, and the changes as the supervisor reads them."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, dict[str, object]]] = []
+        self.changes: list[tuple[float, int, Effect]] = []
+
+    def call(self, op: str, descriptors: tuple[int, ...] = (), **given: Any) -> dict[str, object]:
+        self.made.append((op, given))
+        if op == "replay_change":
+            effects = [Effect(*row) for row in json.loads(json.dumps(given["effects"]))]
+            self.changes += supervisor_replay.read_changes(os.dup(descriptors[0]), effects)
+        return {}
+
+
+def test_changes_are_told_in_wall_time_and_checked() -> None:
+    calls = Calls()
+    known = {("a", "b"): schedule(BandwidthTrace("c", np.array([0.0]), np.array([5e6])))}
+    handle = ReplayHandle(calls, known, 120.0, None)  # type: ignore[arg-type]
+    handle.scale([("a", "b")], 0.1, 300.0, 1e4)
+    late = Effect(rate_bps=1e5, delay_s=0.6, jitter_s=0.06, loss=0.01, distribution="normal")
+    handle.change([Change(600.0, ("a", "b"), late), Change(720.0, ("a", "b"), Effect(cut=True))])
+    assert calls.changes == [
+        (2.5, 0, Effect(0.1, 1.2e6)),
+        (5.0, 0, Effect(rate_bps=1.2e7, delay_s=0.005, jitter_s=0.0005, loss=0.01, distribution="normal")),
+        (6.0, 0, Effect(cut=True)),
+    ]
+    for links, factor, from_s, says in [
+        ([("b", "a")], 0.1, 0.0, "b → a is not replayed"),
+        ([("a", "b")], 0.0, 0.0, "factor"),
+        ([("a", "b")], float("nan"), 0.0, "factor"),
+        ([("a", "b")], 0.5, -1.0, "at least 0"),
+    ]:
+        with pytest.raises(UsageError, match=says):
+            handle.scale(links, factor, from_s)
+    for effect, says in [(Effect(loss=1.0), "loss"), (Effect(delay_s=-1.0), "delay_s")]:
+        with pytest.raises(UsageError, match=says):
+            handle.change([Change(0.0, ("a", "b"), effect)])
+    assert len(calls.made) == 3
+    assert handle.delays
+
+
+def test_changes_that_no_link_can_take_name_it_and_half_a_million_are_checked() -> None:
+    shapes = {("a", "b"): Shape(1e6), ("b", "a"): Shape(1e6, 0.01)}
+    traces = {("b", "a"): BandwidthTrace("t", np.array([0.0, 5.0]), np.array([1e6, 9e6]), 10.0)}
+    reorder = Effect(reorder=0.1)
+    for link, effect, says in [
+        (("b", "a"), Effect(30.0), r"link b → a.*2700 Mbit/s of wall time"),
+        (("a", "b"), Effect(rate_bps=1e9), r"link a → b.*10000 Mbit/s"),
+        (("a", "b"), reorder, r"link a → b.*give it a delay_s"),
+        (("a", "b"), Effect(delay_s=601.0), "between 0 and 60 s"),
+        (("a", "b"), Effect(jitter_s=30.0), "jitter_s is 3; netem"),
+        (("a", "b"), Effect(burst_bytes=100), "a frame"),
+        (("a", "b"), Effect(distribution="gamma"), "no distribution 'gamma'"),
+    ]:
+        with pytest.raises(UsageError, match=says):
+            check_changes([Change(1.0, link, effect)], shapes, traces, 10.0)
+    fine = [Change(1.0, ("b", "a"), effect) for effect in (reorder, Effect(20.0), Effect(delay_s=600.0))]
+    check_changes(fine * 170_000, shapes, traces, 10.0)
+
+
+@given(traces(), st.sampled_from([1.0, 7.0, 120.0]))
+def test_what_is_emulated_is_told_in_emulated_time(trace: BandwidthTrace, time_scale: float) -> None:
+    found = schedule(trace, time_scale)
+    handle = ReplayHandle(Calls(), {("a", "b"): found}, time_scale, None)  # type: ignore[arg-type]
+    told = handle.emulated()["a", "b"]
+    for at_s, rate_bps in zip(found.times_s.tolist(), found.rates_bps.tolist(), strict=True):
+        assert told.rate_at((at_s + 1e-6) * time_scale) * time_scale == pytest.approx(rate_bps)
+    if len(found.times_s) > 1:
+        assert told.duration_s == pytest.approx(trace.duration_s)

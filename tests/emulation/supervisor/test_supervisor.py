@@ -1,0 +1,204 @@
+"""A supervisor by the wire: bad requests, what fails inside it, and several clients; it outlives all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+import threading
+from array import array
+from collections.abc import Iterator
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from thalweg.emulation.kernel.htb import ClassCounters, Shape
+from thalweg.emulation.kernel.netlink import NetlinkError
+from thalweg.emulation.links.effects import Effect
+from thalweg.emulation.supervisor import server as supervisors
+from thalweg.emulation.supervisor.client import SupervisorClient
+from thalweg.emulation.supervisor.server import Supervisor
+from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
+
+NAMES = ("a", "b", "c")
+
+
+class FakeWorld:
+    """Links that only remember; ``broken`` is raised by whatever the kernel would be asked."""
+
+    def __init__(self) -> None:
+        hosts = {name: SimpleNamespace(name=name, number=i) for i, name in enumerate(NAMES, 1)}
+        self.links: dict[tuple[str, str], Any] = {
+            (one, other): SimpleNamespace(
+                shape=Shape(1e6), base=Shape(1e6), source=hosts[one], target=hosts[other], asked_bits=lambda _: 0.0
+            )
+            for one, other in (("a", "b"), ("b", "a"), ("a", "c"))
+        }
+        self.limits: dict[str, float] = {}
+        self.broken: Exception | None = None
+        self.read = 0
+
+    def shape(self, shapes: list[tuple[str, str, Shape]], *, replayed: bool = False) -> int:
+        if self.broken is not None:
+            raise self.broken
+        for source, target, shape in shapes:
+            self.links[source, target].shape = shape
+        return len(shapes)
+
+    def counters(self, source: str) -> dict[str, ClassCounters]:
+        if self.broken is not None:
+            raise self.broken
+        self.read += 1
+        return {"b": ClassCounters(2, 1000 * self.read, 0), "x": ClassCounters(9, 1, 0)} if source == "a" else {}
+
+    def netem_works(self) -> bool:
+        return True
+
+    def crowded(self, shapes: list[tuple[str, str, Shape]]) -> list[tuple[str, str]]:
+        return [(source, target) for source, target, shape in shapes if shape.duplicate]
+
+
+class Bed:
+    """A supervisor's loop in a thread of this process, over a fake world."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("signal", "set_wakeup_fd"):  # belong to the main thread
+            monkeypatch.setattr(supervisors.signal, name, lambda *_, **__: None)
+        self.control, theirs = socket.socketpair()
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind("")  # a name without a file, given by the kernel
+        self.listener.listen()
+        self.world = FakeWorld()
+        self.supervisor = Supervisor(theirs, self.listener)
+        monkeypatch.setattr(self.supervisor, "_reap", lambda: None)  # this process has children of its own
+        self.supervisor._world = self.world  # type: ignore[assignment]
+        self.thread = threading.Thread(target=self.supervisor.serve)
+        self.thread.start()
+        self.client = SupervisorClient(self.control)
+
+    def connect(self) -> SupervisorClient:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(self.listener.getsockname())
+        return SupervisorClient(sock)
+
+    def load(self, *changes: tuple[float, int, int], effects: tuple[Effect, ...] = ()) -> None:
+        heads = [{"source": a, "target": b, "steps": 2, "period_s": 0.02} for a, b in (("a", "b"), ("a", "c"))]
+        with tempfile.TemporaryFile() as file:
+            file.write(array("d", [0, 0.01, 1e6, 2e6] * 2).tobytes())
+            file.flush()
+            self.client.call("replay", (file.fileno(),), heads=heads)
+        if changes:
+            self.change(*changes, effects=effects)
+
+    def change(self, *changes: tuple[float, int, int], effects: tuple[Effect, ...]) -> None:
+        with tempfile.TemporaryFile() as file:
+            file.write(array("d", [figure for row in changes for figure in row]).tobytes())
+            file.flush()
+            self.client.call("replay_change", (file.fileno(),), effects=[list(one) for one in effects])
+
+    def status(self) -> dict[str, Any]:
+        return self.client.call("status")
+
+
+@pytest.fixture
+def bed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+    bed = Bed(monkeypatch)
+    yield bed
+    bed.client.close()
+    bed.thread.join(10)
+    assert not bed.thread.is_alive()
+    bed.listener.close()
+    os.close(bed.supervisor._wake)
+
+
+BAD = [
+    b"no JSON", b"\xff\xfe", b"[1, 2]", b"null", b"{}", b'{"id": 1}', b'{"id": 1, "op": "status", "fds": 3}',
+    b'{"id": 1, "op": "status", "fds": "many"}', b'{"id": 1, "op": ["down"]}', b'{"id": 1, "op": "status", "x": 1}',
+    b'{"id": 1, "op": "replay", "heads": []}', b'{"id": 1, "op": "replay_start"}',
+    b'{"id": 1, "op": "sample_start", "interval_s": "often"}', b'{"id": 1, "op": "sample_start", "interval_s": -1}',
+    b'{"id": 1, "op": "shape", "links": [["a"]]}', b'{"id": 1, "op": "prove", "links": 5, "seconds": null}',
+]  # fmt: skip
+
+
+def test_bad_requests_are_answered_and_leave_no_descriptor(bed: Bed) -> None:
+    raw = socket.socketpair()
+    bed.supervisor._admit(supervisors.Connection(raw[1]))
+    bed.status()  # the loop has it from now on
+    answers = raw[0].makefile("rb")
+    before = len(os.listdir("/proc/self/fd"))
+    with tempfile.TemporaryFile() as file:
+        for line in BAD:
+            socket.send_fds(raw[0], [line + b"\n"], [file.fileno()] * 2)
+            answer = json.loads(answers.readline())
+            assert answer["error"], line
+            assert "\n" not in answer["error"]
+            socket.send_fds(raw[0], [b"x\n"], [])  # what was not claimed is closed by the next that is malformed
+            assert "bad request" in json.loads(answers.readline())["error"]
+    assert len(os.listdir("/proc/self/fd")) == before
+    for what, heads in [("EOFError", [("a", "b", 2)]), ("KeyError", [("a", "x", 0)])]:
+        rows = [{"source": a, "target": b, "steps": steps, "period_s": 1.0} for a, b, steps in heads]
+        with tempfile.TemporaryFile() as file, pytest.raises(TestbedError, match=what):
+            bed.client.call("replay", (file.fileno(),), heads=rows)
+    assert bed.status()["processes"] == []
+    answers.close()
+    raw[0].close()
+
+
+@pytest.mark.parametrize("error", [NetlinkError(22, "no such class", 0), RuntimeError("odd"), KeyError(("a", "x"))])
+def test_what_goes_wrong_in_a_replay_or_a_sample_ends_that_alone(bed: Bed, error: Exception) -> None:
+    bed.load()
+    bed.client.call("replay_start")
+    bed.client.call("sample_start", interval_s=0.005)
+    bed.world.broken = error
+    while "replay" not in (said := bed.status()["refusal"]) or "sampling" not in said:
+        assert bed.thread.is_alive()
+    assert not bed.status()["replaying"]
+    with pytest.raises(TestbedError, match="the replay has stopped"):
+        bed.client.call("replay_statistics")
+    with suppress(TestbedError):  # what there was until then, if there was
+        assert bed.client.call_for_bytes("samples")
+    with pytest.raises(TestbedError, match="the sampling of links has stopped"):
+        bed.client.call_for_bytes("samples")
+    bed.world.broken = None
+    bed.client.call("replay_start")
+    bed.client.call("sample_start", interval_s=0.005)
+    while not bed.client.call_for_bytes("samples"):
+        assert bed.status()["refusal"] == ""
+
+
+def test_each_client_samples_for_itself(bed: Bed) -> None:
+    other = bed.connect()
+    bed.client.call("sample_start", interval_s=0.005)
+    other.call("sample_start", interval_s=1000.0)
+    other.call("sample_stop")
+    for _ in range(3):
+        while not bed.client.call_for_bytes("samples"):
+            pass
+    bed.client.call("sample_stop")
+    assert len(other.call_for_bytes("samples")) == 8 * 6  # its two, whose difference is one row
+    other.close()
+    while len(bed.supervisor._samplers) > 1:
+        bed.status()
+
+
+def test_events_are_held_to_what_links_can_be_and_the_next_replay_begins_without(bed: Bed) -> None:
+    bed.load()
+    for effect, kind, says in [
+        (Effect(1001.0), UsageError, r"link a → c, as an event changes it: 2002 Mbit/s"),
+        (Effect(reorder=0.1), UsageError, "link a → c.*give it a delay_s"),
+        (Effect(distribution="gamma"), UsageError, "no distribution 'gamma'"),
+        (Effect(duplicate=0.1), CapabilityError, "link a → c: this kernel duplicates"),
+    ]:
+        with pytest.raises(kind, match=says):
+            bed.change((0.0, 1, 0), effects=(effect,))
+    assert not bed.status()["replay_delays"]
+    bed.change((0.0, 0, 0), (1e12, 0, 1), effects=(Effect(cut=True, delay_s=0.1), Effect()))
+    assert bed.status()["replay_delays"]
+    bed.client.call("replay_start")
+    assert bed.world.links["a", "b"].shape.cut
+    bed.load()
+    assert bed.world.links["a", "b"].shape[1:] == Shape(0.0)[1:]
+    assert not bed.status()["replay_delays"]

@@ -1,0 +1,91 @@
+"""Launchers killed with SIGKILL at random moments: afterwards ``down`` leaves nothing, and all that is not ours stays.
+
+THALWEG_KILLS=100 kills a hundred launchers of each kind instead of a few.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from thalweg.emulation.containers import engine
+from thalweg.emulation.testbeds.docker import DockerTestbed
+
+KILLS = int(os.environ.get("THALWEG_KILLS", "3"))
+CLI = [sys.executable, "-c", "from thalweg.experiments.cli import main; main()"]
+UP_S = {"netns": 1.2, "docker": 4.0}  # a launcher needs about so long; it is killed earlier, later or just then
+
+
+def interfaces() -> set[str]:
+    return set(psutil.net_if_addrs())
+
+
+def namespaces() -> set[str]:
+    folder = Path("/run/netns")
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def ours(folder: Path) -> list[psutil.Process]:
+    """Processes that work in this test's run folder, other than this one."""
+    found = []
+    for process in psutil.process_iter(["environ", "pid"]):
+        if (process.info["environ"] or {}).get("XDG_RUNTIME_DIR") == str(folder) and process.pid != os.getpid():
+            found.append(process)
+    return found
+
+
+def kill_launchers(backend: str, folder: Path, command: list[str], seed: int) -> None:
+    chance = random.Random(seed)
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder), "TMPDIR": str(temporary)}
+    before = interfaces(), namespaces()
+    for _ in range(KILLS):
+        launcher = subprocess.Popen(
+            [*CLI, *command], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            launcher.wait(chance.uniform(0.0, UP_S[backend]))
+        except subprocess.TimeoutExpired:
+            os.kill(launcher.pid, signal.SIGKILL)
+            launcher.wait()
+        done = subprocess.run([*CLI, "testbed", "down", "--json"], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert set(json.loads(done.stdout)) == {"removed"}
+    _, alive = psutil.wait_procs(ours(folder), timeout=15)
+    assert not alive, alive
+    state = folder / "thalweg"
+    assert not state.exists() or list(state.iterdir()) == []
+    assert (interfaces(), namespaces()) == before
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.netns
+def test_netns_launchers(tmp_path: Path) -> None:
+    kill_launchers("netns", tmp_path, ["testbed", "up", "--hosts", "9", "--rate", "10mbit"], 1)
+
+
+@pytest.mark.docker
+def test_docker_launchers(tmp_path: Path, docker_image: str) -> None:
+    _, client = engine.sdk()
+    other = client.containers.create(docker_image, ["true"])
+    network = client.networks.create("not-of-a-testbed")
+    living = DockerTestbed(["x"], image=docker_image)
+    try:
+        living.up()
+        seen = {one["Id"] for one in (*client.api.containers(all=True), *client.api.networks())}
+        command = ["testbed", "up", "--backend", "docker", "--image", docker_image, "--hosts", "4", "--rate", "10mbit"]
+        kill_launchers("docker", tmp_path, command, 2)
+        assert {one["Id"] for one in (*client.api.containers(all=True), *client.api.networks())} == seen
+    finally:
+        living.down()
+        other.remove(force=True)
+        network.remove()

@@ -1,0 +1,142 @@
+"""The testbed interface on the loopback backend: processes, their ends, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from thalweg.emulation.testbeds.testbed import LinkSample, LinkShape, Testbed, open_testbed, passive_proofs
+from thalweg.middleware.errors import TestbedError, UsageError
+
+PYTHON = sys.executable
+FOREVER = "import signal; print('up', flush=True); signal.pause()"
+
+
+def test_a_process_gets_its_arguments_environment_folder_and_streams(tmp_path: Path) -> None:
+    code = "import os, sys; print(os.getcwd(), os.environ['X'], sys.stdin.read()); os.write(2, b'e'); sys.exit(3)"
+    with open_testbed("loopback", ["client", "h1"]) as bed:
+        assert dict(bed.hosts) == {"client": "127.0.0.1", "h1": "127.0.0.1"}
+        pipe = subprocess.PIPE
+        process = bed.run(
+            "h1", [PYTHON, "-c", code], env={"X": "y"}, cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe
+        )
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        process.stdin.write(b"in")
+        process.stdin.close()
+        assert process.wait(10) == 3
+        assert process.stdout.read().decode().split() == [str(tmp_path), "y", "in"]
+        assert process.stderr.read() == b"e"
+
+
+def test_signals_end_a_process_and_its_end_is_told() -> None:
+    with open_testbed("loopback", ["h1"]) as bed:
+        process = bed.run("h1", [PYTHON, "-c", FOREVER], stdout=subprocess.PIPE)
+        assert process.stdout
+        assert process.stdout.readline() == b"up\n"
+        assert process.poll() is None
+        assert process.pid is not None
+        assert psutil.Process(process.pid).is_running()
+        with pytest.raises(TimeoutError, match="still runs"):
+            process.wait(0.01)
+        process.terminate()
+        assert process.wait(10) == process.returncode == -signal.SIGTERM
+        process.kill()  # too late: nothing happens
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_down_ends_processes_that_hid_in_a_session_of_their_own() -> None:
+    hide = (
+        f"import os, sys; os.fork() or (os.setsid(), os.execv({PYTHON!r}, [{PYTHON!r}, '-c', sys.argv[1]])); os.wait()"
+    )
+    bed = open_testbed("loopback", ["h1"])
+    bed.up()
+    bed.up()
+    process = bed.run("h1", [PYTHON, "-c", hide, FOREVER], stdout=subprocess.PIPE)
+    assert process.stdout
+    assert process.stdout.readline() == b"up\n"
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
+    assert len(family) == 2
+    bed.down()
+    bed.down()
+    assert not psutil.wait_procs(family, timeout=5)[1]
+    assert process.poll() == -signal.SIGKILL
+    with pytest.raises(TestbedError, match="taken down"):
+        bed.run("h1", ["true"])
+    with pytest.raises(TestbedError, match="open another"):
+        bed.up()
+
+
+def test_grace_lets_a_process_end_by_itself() -> None:
+    polite = "import signal, sys; signal.signal(15, lambda *_: sys.exit(5)); print(flush=True); signal.pause()"
+    bed = open_testbed("loopback", ["h1"])
+    bed.up()
+    process = bed.run("h1", [PYTHON, "-c", polite], stdout=subprocess.PIPE)
+    assert process.stdout
+    assert process.stdout.readline()
+    bed.down(grace_s=10)
+    assert process.returncode == 5
+
+
+def test_the_end_of_the_supervisor_is_the_end_of_its_processes() -> None:
+    with open_testbed("loopback", ["h1"]) as bed:
+        process = bed.run("h1", [PYTHON, "-c", FOREVER], stdout=subprocess.PIPE)
+        assert process.pid is not None
+        psutil.Process(process.pid).parent().kill()
+        assert process.wait(10) == -signal.SIGKILL
+        with pytest.raises(TestbedError, match="has ended"):
+            bed.run("h1", ["true"])
+        os.kill(process.pid, signal.SIGKILL)  # without a process namespace nobody else could
+
+
+@pytest.mark.parametrize(
+    ("backend", "hosts", "options", "says"),
+    [
+        ("mininet", ["a"], {}, "unknown testbed 'mininet'"),
+        ("loopback", ["a"], {"layer": 2}, "no option 'layer'"),
+        ("loopback", [], {}, "at least one host"),
+        ("loopback", ["a", "a"], {}, "given twice"),
+        ("netns", ["a", "b", "c"], {"subnet": "10.0.0.0/30"}, "3 hosts asked, but the subnet 10.0.0.0/30 has 2"),
+        ("netns", [str(i) for i in range(1024)], {}, "1024 hosts asked, but the testbed has 1023"),
+        ("netns", ["a"], {"subnet": "ten"}, "bad subnet"),
+        ("netns", ["a"], {"layer": 4}, "layer 2 or 3"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_built(backend, hosts, options, says) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(UsageError, match=says):
+        open_testbed(backend, hosts, **options)
+
+
+def test_loopback_has_no_links_and_says_so() -> None:
+    with open_testbed("loopback", ["a", "b"]) as bed:
+        with pytest.raises(UsageError, match="no links to shape"):
+            bed.shape({("a", "b"): LinkShape(1e6)})
+        with pytest.raises(UsageError, match="cannot replay"):
+            bed.replay({})
+        with pytest.raises(UsageError, match="unknown host 'c'"):
+            bed.run("c", ["true"])
+        with pytest.raises(UsageError, match="cannot run 'no-such-program'"):
+            bed.run("a", ["no-such-program"])
+        with pytest.raises(UsageError, match="no command"):
+            bed.run("a", [])
+        assert bed.prove() == []
+        assert bed.samples() == []
+        assert not bed.delay_emulated
+        assert isinstance(bed, Testbed)
+
+
+def test_passive_proofs_count_only_intervals_with_a_backlog() -> None:
+    rows = [(1.0, 8e6, 8e6, True), (2.0, 8e6, 7.8e6, True), (3.0, 8e6, 1e6, False), (5.0, 4e6, 4e6, True)]
+    (proof,) = passive_proofs(LinkSample(at, "a", "b", asked, got, busy) for at, asked, got, busy in rows)
+    assert proof.seconds == 3.0
+    assert proof.asked_bps == pytest.approx(16e6 / 3)
+    assert proof.delivered_bps == pytest.approx(15.8e6 / 3)
+    assert proof.error == pytest.approx(-0.0125)
+    assert proof.method == "counters"

@@ -1,0 +1,346 @@
+"""Faults in the virtual WAN: what a plan says happens, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.faults import (
+    LOST_IN_A_ROW,
+    STUCK_S,
+    Crash,
+    Delay,
+    Drop,
+    Duplicate,
+    Fault,
+    FaultPlan,
+    FaultyWorld,
+    Outage,
+    Partition,
+    Slow,
+    Unconfirmed,
+    Weather,
+    draw_plan,
+)
+from thalweg.emulation.virtual.world import Made, NodeCode, WorldConfig
+from thalweg.middleware.core.monitoring.silence import Suspicions
+from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import RandomMoves
+
+HOSTS = ("h1", "h2", "h3", "client")
+PLACEMENT = {"s": "h1", "o": "h2", "t": "client"}
+DATAFLOW = Dataflow(
+    (
+        Node("s", "source", (), Code("s"), "h1"),
+        Node("o", "operator", ("s",), Code("o")),
+        Node("t", "sink", ("o",), None, "client"),
+    )
+)
+MEGABIT = BandwidthTrace("1 Mbit/s", np.array([0.0]), np.array([1e6]))
+LIMITS = CoreConfig(ping_s=1.0, liveness_s=10.0, lease_s=20.0)
+COUNT, BYTES, COMPUTE_S = 12, 25_000, 0.1
+STORM = Weather(0.2, 0.3, 0.3, 0.3, 0.5)
+
+
+class Adding:
+    """Makes pairs of the index and how many it has made before."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        self.made += 1
+        return Made((index, self.made - 1, *inputs), BYTES, COMPUTE_S)
+
+    def snapshot(self) -> tuple[bytes, int]:
+        return str(self.made).encode().ljust(BYTES), 1
+
+    def restore(self, state: bytes, state_version: int) -> None:
+        self.made = int(state)
+
+
+class Seen(FaultyWorld):
+    """What was delivered and when, and which messages each host was told of."""
+
+    def __init__(self, *faults: Fault, seed: int = 0, placement: dict[str, str] | None = None) -> None:
+        def open_node(node: Node) -> NodeCode:
+            return Adding()
+
+        config = WorldConfig(interface="independent", startup_s=0.01, core=LIMITS, validate=True)
+        links = dict.fromkeys(itertools.permutations(HOSTS, 2), MEGABIT)
+        self.records: list[e.Record] = []
+        plan = FaultPlan(seed, faults)
+        super().__init__(
+            HOSTS,
+            links,
+            open_node,
+            plan,
+            config,
+            patience_s=100.0,
+            on_record=lambda host, now, record: self.records.append(record),
+            digest=True,
+        )
+        self.values: list[Any] = []
+        self.times_s: list[float] = []
+        self.told: list[tuple[float, str, e.Event]] = []
+        self.on_delivered = self._take
+        self.at_placement = placement or PLACEMENT
+
+    def _take(self, partition: e.Deliver, now: float) -> None:
+        self.values.append(partition.value)
+        self.times_s.append(now)
+
+    def _handle(self, host: Any, event: e.Event) -> None:
+        if self.hosts[host.name] is host and host.name not in self.down:
+            self.told.append((self.now, host.name, event))
+        super()._handle(host, event)
+
+    def go(self, moves: RandomMoves | None = None) -> Seen:
+        self.run(DATAFLOW, self.at_placement, COUNT, moves)
+        return self
+
+    def received(self, host: str, kind: type[m.Message]) -> list[Any]:
+        events = [event for _, name, event in self.told if name == host and isinstance(event, e.MessageReceived)]
+        return [event.message for event in events if isinstance(event.message, kind)]
+
+    def all_delivered(self) -> bool:
+        return self.failed is None and self.values == [(i, i, (i, i)) for i in range(COUNT)]
+
+
+@pytest.fixture(scope="module")
+def calm() -> Seen:
+    return Seen().go()
+
+
+# --- plans --------------------------------------------------------------------------------------------
+
+
+def test_a_seed_draws_one_plan_that_can_be_written_down() -> None:
+    kinds, for_good = set(), 0
+    for seed in range(200):
+        plan = draw_plan(seed, HOSTS, 30.0)
+        assert plan == draw_plan(seed, HOSTS, 30.0)
+        assert msgspec.json.decode(msgspec.json.encode(plan), type=FaultPlan) == plan
+        assert plan.hosts() <= set(HOSTS)
+        kinds |= {type(fault) for fault in plan.faults}
+        for fault in plan.faults:
+            if isinstance(fault, Outage) and fault.for_s is None:
+                for_good += 1
+            assert not isinstance(fault, Outage | Partition) or 0 < (fault.for_s or 1) < 100
+    assert 0 < for_good < 30
+    assert kinds == {Weather, Outage, Partition, Crash, Slow, Duplicate}
+
+
+def test_crashes_are_drawn_while_a_run_is_installed_and_after_which_a_late_copy_comes() -> None:
+    plans = [draw_plan(seed, HOSTS, 30.0).faults for seed in range(400)]
+    crashes = [fault for faults in plans for fault in faults if isinstance(fault, Crash)]
+    early = [
+        fault for fault in crashes if fault.at_s <= 0.51 and fault.restart_after_s and fault.restart_after_s <= 1.0
+    ]
+    assert len(crashes) / 8 < len(early) < len(crashes) / 2
+    copies = [fault for faults in plans for fault in faults if isinstance(fault, Duplicate)]
+    assert {(copy.source, copy.message, copy.number) for copy in copies} == {("client", "Install", 1)}
+    assert len(copies) > len(crashes) / 10
+
+
+def test_a_plan_for_other_hosts_is_refused() -> None:
+    with pytest.raises(UsageError, match=re.escape("names host 'h9'; the hosts are h1, h2, h3, client")):
+        Seen(Partition(("h1", "h9"), 0.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    "fault", ['{"type":"drop","source":"h1","target":"h2","message":"Ping","number":0}', '{"type":"rain"}']
+)
+def test_what_is_no_fault_is_no_plan(fault: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(f'{{"seed":1,"faults":[{fault}]}}', type=FaultPlan)
+
+
+# --- messages -----------------------------------------------------------------------------------------
+
+
+def test_without_faults_nothing_goes_wrong(calm: Seen) -> None:
+    assert calm.all_delivered()
+    assert calm.done == []
+    assert not calm.stalled
+    assert all(host.core.runs == {} for host in calm.hosts.values())
+
+
+def test_the_message_that_is_named_is_lost_and_no_other(calm: Seen) -> None:
+    drop = Drop("h1", "h2", "Partition", 3)
+    world = Seen(drop).go()
+    assert world.all_delivered()
+    assert world.done == [drop]
+    failed = [(at_s, event) for at_s, _, event in world.told if isinstance(event, e.TransferFailed)]
+    (at_s, event), sent_s = failed[0], calm.times_s[1]
+    assert isinstance(event.message, m.Partition)
+    assert (len(failed), event.message.index) == (1, 2)
+    assert sent_s < at_s - STUCK_S < sent_s + 1.0
+
+
+def test_a_message_may_come_twice_or_late_or_without_being_confirmed(calm: Seen) -> None:
+    third = "h1", "h2", "Partition", 3
+    twice, late, unsure = (
+        Seen(fault).go()
+        for fault in (
+            Duplicate(*third, 0.05),
+            Delay(*third, 3.0),
+            Unconfirmed(*third),
+        )
+    )
+    for world in (twice, late, unsure):
+        assert world.all_delivered()
+    assert [part.index for part in twice.received("h2", m.Partition)].count(2) == 2
+    assert late.times_s[1] == calm.times_s[1]
+    assert late.times_s[2] == pytest.approx(calm.times_s[2] + 3.0, abs=0.3)
+    assert [type(event) for *_, event in unsure.told].count(e.TransferFailed) == 1
+    assert unsure.times_s[2] == calm.times_s[2]
+
+
+def test_what_the_weather_did_can_be_done_again_message_by_message() -> None:
+    world = Seen(STORM, seed=3).go(RandomMoves(100, 3))
+    again = Seen(*world.done, seed=3).go(RandomMoves(100, 3))
+    assert world.all_delivered()
+    assert {type(fault) for fault in world.done} == {Drop, Duplicate, Delay, Unconfirmed}
+    assert again.log_digest == world.log_digest
+    assert Seen(STORM, seed=4).go(RandomMoves(100, 3)).log_digest != world.log_digest
+
+
+def test_the_weather_never_loses_more_than_a_few_messages_in_a_row() -> None:
+    world = Seen(Weather(drop=0.9), seed=1).go()
+    kind = "client", "h1", "Install"  # all that goes there before the host is given up
+    lost = {fault.number for fault in world.done if (fault.source, fault.target, fault.message) == kind}
+    spells = [len(list(spell)) for is_lost, spell in itertools.groupby(range(1, 7), lost.__contains__) if is_lost]
+    assert max(spells) == LOST_IN_A_ROW
+
+
+# --- links --------------------------------------------------------------------------------------------
+
+
+def test_an_outage_has_one_direction(calm: Seen) -> None:
+    from_s, for_s = calm.times_s[3], 4.0
+    world = Seen(Outage("h2", "client", from_s, for_s)).go()
+    assert world.all_delivered()
+    gap = [
+        at_s
+        for at_s, name, event in world.told
+        if isinstance(event, e.MessageReceived) and (event.sender, name) == ("h2", "client")
+    ]
+    assert not [at_s for at_s in gap if from_s <= at_s < from_s + for_s]
+    assert [
+        at_s
+        for at_s, name, event in world.told
+        if isinstance(event, e.MessageReceived) and event.sender == "client" and name == "h2"
+        if from_s <= at_s < from_s + for_s
+    ]
+
+
+def test_a_partition_cuts_off_all_others_in_both_directions(calm: Seen) -> None:
+    from_s, for_s = calm.times_s[3], 4.0
+    world = Seen(Partition(("h1", "h3"), from_s, for_s)).go()
+    assert world.all_delivered()
+    over = [
+        {name, event.sender}
+        for at_s, name, event in world.told
+        if isinstance(event, e.MessageReceived) and from_s <= at_s < from_s + for_s
+    ]
+    assert {"h2", "client"} in over
+    assert all(len(pair & {"h1", "h3"}) != 1 for pair in over)
+
+
+def test_a_host_that_is_cut_off_for_too_long_ends_the_run(calm: Seen) -> None:
+    world = Seen(Partition(("h2",), calm.times_s[3], 30.0)).go()
+    assert world.failed == "host 'h2', which holds o, has been silent for 10 s"
+    assert world.values == calm.values[: len(world.values)]
+    assert all(host.core.runs == {} for host in world.hosts.values())
+
+
+# --- hosts --------------------------------------------------------------------------------------------
+
+
+def test_a_crashed_host_has_lost_everything_and_says_so_when_it_is_back(calm: Seen) -> None:
+    at_s = calm.times_s[3] + 0.01
+    gone, back = Seen(Crash("h2", at_s)).go(), Seen(Crash("h2", at_s, 2.0)).go()
+    assert gone.failed == "host 'h2', which holds o, has been silent for 10 s"
+    assert back.failed == "host 'h2', which holds o, no longer knows the run; was it restarted?"
+    assert gone.fallen == back.fallen == {"h2": {"o"}}
+    assert gone.at_failure["o"] == back.at_failure["o"] == ("h2", "h2")
+    assert (gone.back_s, back.back_s) == ({}, {"h2": at_s + 2.0})
+    assert not [event for told_s, name, event in gone.told if name == "h2" and told_s > at_s]
+    assert not [event for told_s, name, event in back.told if name == "h2" and at_s < told_s < at_s + 2.0]
+    assert m.Pong("run", known=False) in back.received("client", m.Pong)
+
+
+def test_the_run_goes_on_without_a_host_that_holds_nothing(calm: Seen) -> None:
+    assert Seen(Crash("h3", calm.times_s[3])).go().all_delivered()
+    assert Seen(Crash("h3", calm.times_s[3], 0.5)).go().all_delivered()
+
+
+def test_what_a_host_had_still_to_send_is_lost_with_it(calm: Seen) -> None:
+    """Of two partitions that wait for one link, the first has left the host when it crashes."""
+    world = Seen(Crash("h1", 1.0))
+    source = world.hosts["h1"]
+    parts = [m.Partition("run", "s", "o", index) for index in (7, 8)]
+    for part in parts:
+        world._schedule(0.95, lambda part: world._send(source, e.Send("run", "h2", part, b"", BYTES, True)), part)
+    world.go()
+    late = [part.index for part in world.received("h2", m.Partition) if part.index > 6]
+    assert late == [7]
+
+
+def test_a_client_that_is_gone_is_forgotten_by_all(calm: Seen) -> None:
+    world = Seen(Crash("client", calm.times_s[3] + 0.01, 1.0)).go()
+    assert world.values == calm.values[:4]
+    assert world.failed is None
+    assert not world.stalled
+    assert all(host.core.runs == {} and not host.code for host in world.hosts.values())
+
+
+def test_a_slow_host_takes_its_time(calm: Seen) -> None:
+    world = Seen(Slow("h2", 10.0, calm.times_s[3], 5.0), Slow("h2", 2.0, calm.times_s[3], 5.0)).go()
+    assert world.all_delivered()
+    assert world.times_s[5] - world.times_s[4] > 10 * COMPUTE_S
+    assert world.times_s[-1] - world.times_s[-2] == pytest.approx(calm.times_s[-1] - calm.times_s[-2])
+
+
+# --- what must never be -------------------------------------------------------------------------------
+
+
+def test_a_node_on_two_hosts_is_found() -> None:
+    world = Seen()
+
+    def copy(_: object) -> None:
+        run = world.hosts["h3"].core.runs["run"]
+        run.nodes["o"] = world.hosts["h2"].core.runs["run"].nodes["o"]
+        run.locations["o"] = m.Location("o", "h3", 2)
+        world._tell((world.hosts["h3"], e.TimerFired("retry")))
+
+    world._schedule(1.0, copy, None)
+    with pytest.raises(AssertionError, match="o is on hosts h3 and h2"):
+        world.go()
+
+
+@pytest.mark.parametrize(("source", "target"), [("h1", "h2"), ("h2", "h1")])
+def test_a_way_that_is_cut_for_good_ends_the_run_with_both_names(source: str, target: str) -> None:
+    world = Seen(Outage(source, target, 0.5)).go()
+    assert not world.stalled
+    assert world.failed is not None
+    assert {source, target} == set(re.findall(r"host '(h\d)'", world.failed))
+    assert world.now < 0.5 + LIMITS.liveness_s + LIMITS.lease_s + 15.0
+
+
+def test_a_run_that_comes_to_no_end_has_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Suspicions, "on_waiting", lambda *_: None)
+    world = Seen(Outage("h2", "h1", 0.5)).go()
+    assert world.stalled
+    assert world.failed is None

@@ -1,0 +1,413 @@
+"""The virtual shell: what disks, processors, timers and messages take, code that fails, and one log for one world."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual import world as virtual_world
+from thalweg.emulation.virtual.links import LinkRate
+from thalweg.emulation.virtual.world import Made, NodeCode, World, WorldConfig
+from thalweg.middleware.core.monitoring.monitor import MonitorConfig
+from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.errors import RunError
+from thalweg.middleware.network.view import Link
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, RandomMoves
+
+HOSTS = ("h1", "h2", "client")
+ENDLESS = BandwidthTrace("as good as no link at all", np.array([0.0]), np.array([1e15]))
+SLOW = BandwidthTrace("1 kB/s", np.array([0.0]), np.array([8000.0]))
+CODE = Code("composite")
+SINGLE_PROBES = CoreConfig(monitor=MonitorConfig(probe_train=False))
+
+
+def links(trace: LinkRate = ENDLESS, **others: LinkRate) -> dict[Link, LinkRate]:
+    """Every pair has ``trace``, but ``h1_client`` and the like."""
+    return {(a, b): others.get(f"{a}_{b}", trace) for a, b in permutations(HOSTS, 2)}
+
+
+class Takes:
+    """Code that takes ``seconds`` for every partition of ``size_bytes``, and counts what it has made."""
+
+    def __init__(self, seconds: float = 0.0, size_bytes: int = 1000, length: float = math.inf) -> None:
+        self.seconds, self.size_bytes, self.length = seconds, size_bytes, length
+        self.made = 0
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        if index >= self.length:
+            return Made(None, 0, 0.0, True)
+        self.made += 1
+        return Made((index, *inputs), self.size_bytes, self.seconds)
+
+    def snapshot(self) -> tuple[bytes, int]:
+        return str(self.made).encode(), 1
+
+    def restore(self, state: bytes, state_version: int) -> None:
+        self.made = int(state)
+
+
+class Fails(Takes):
+    """Code of which one method raises, over two lines."""
+
+    def __init__(self, what: str, at: int = 0) -> None:
+        super().__init__()
+        self.what, self.at = what, at
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        if self.what == "make" and index == self.at:
+            raise ValueError("no such\n  pixel")
+        return super().make(index, inputs)
+
+    def snapshot(self) -> tuple[bytes, int]:
+        if self.what == "snapshot":
+            raise ValueError("no such\n  pixel")
+        return super().snapshot()
+
+    def restore(self, state: bytes, state_version: int) -> None:
+        if self.what == "restore":
+            raise ValueError("no such\n  pixel")
+        super().restore(state, state_version)
+
+
+PAIR = Dataflow(
+    (
+        Node("s1", "source", (), CODE, "h1"),
+        Node("s2", "source", (), CODE, "h1"),
+        Node("o", "operator", ("s1", "s2"), CODE),
+        Node("t", "sink", ("o",), None, "client"),
+    )
+)
+LINE = Dataflow((Node("s", "source", (), CODE, "h1"), Node("t", "sink", ("s",), None, "client")))
+CHAIN = Dataflow(
+    (
+        Node("s", "source", (), CODE, "h1"),
+        Node("o", "operator", ("s",), CODE),
+        Node("t", "sink", ("o",), None, "client"),
+    )
+)
+
+
+class Watched:
+    """A world whose deliveries, (index, value, seconds), and records are kept."""
+
+    def __init__(
+        self,
+        codes: Mapping[str, Callable[[], NodeCode]],
+        network: Mapping[Link, LinkRate] | None = None,
+        config: WorldConfig | None = None,
+        *,
+        records: bool = False,
+    ) -> None:
+        self.delivered: list[tuple[int, Any, float]] = []
+        self.records: list[tuple[str, float, e.Record]] = []
+        keep: Callable[..., None] = lambda *given: self.records.append(given)  # noqa: E731
+        config = config or WorldConfig("independent", startup_s=0.0, validate=True)
+        self.world = World(
+            HOSTS,
+            network or links(),
+            lambda node: codes[node.name](),
+            config,
+            on_record=keep if records else None,
+            digest=True,
+        )
+        self.world.on_delivered = lambda each, now: self.delivered.append((each.index, each.value, now))
+
+    def run(
+        self,
+        dataflow: Dataflow,
+        placement: dict[str, str],
+        partitions: int = 3,
+        adaptation: Adaptation | None = None,
+    ) -> list[float]:
+        """Run it; when each partition was delivered."""
+        self.world.run(dataflow, placement, partitions, adaptation)
+        for host in self.world.hosts.values():
+            assert host.core.runs == {}
+            assert host.code == {}
+        assert [index for index, _, _ in self.delivered] == list(range(len(self.delivered)))
+        return [now for _, _, now in self.delivered]
+
+    def details(self, kind: str) -> list[dict[str, Any]]:
+        return [record.fields["detail"] for _, _, record in self.records if record.kind == kind]
+
+
+def about(*seconds: float) -> Any:
+    """These times, as messages take next to nothing."""
+    return pytest.approx(seconds, abs=1e-6)
+
+
+# --- what things take ---------------------------------------------------------------------------------
+
+
+def test_sources_of_one_host_read_one_after_the_other_and_one_partition_ahead() -> None:
+    watched = Watched({"s1": lambda: Takes(2.0), "s2": lambda: Takes(2.0), "o": lambda: Takes(3.0)})
+    # s1 reads until 2 s, s2 until 4, and both their next ones until 8; o computes from 4 to 7, 8 to 11, 12 to 15
+    assert watched.run(PAIR, {"s1": "h1", "s2": "h1", "o": "h2", "t": "client"}) == about(7.0, 11.0, 15.0)
+    assert watched.delivered[2][1] == (2, (2,), (2,))
+
+
+def test_operators_of_one_host_share_its_processor_and_not_its_disk() -> None:
+    nodes = (
+        *(Node(f"s{i}", "source", (), CODE, host) for i, host in enumerate(["h1", "h2"])),
+        *(Node(f"o{i}", "operator", (f"s{i}",), CODE) for i in range(2)),
+        Node("o2", "operator", ("o0", "o1"), CODE),
+        Node("t", "sink", ("o2",), None, "client"),
+    )
+    placement = {"s0": "h1", "s1": "h2", "o0": "h1", "o1": "h1", "o2": "client", "t": "client"}
+    codes: dict[str, Callable[[], NodeCode]] = {f"s{i}": lambda: Takes(1.0) for i in range(2)}
+    codes |= {f"o{i}": lambda: Takes(3.0) for i in range(2)} | {"o2": lambda: Takes(0.5)}
+    # both have their input at 1 s; the one computes from 1 to 4, the other to 7; then 4 to 10 would be its next
+    assert Watched(codes).run(Dataflow(nodes), placement, 1) == about(7.5)
+    placement["o1"] = "h2"
+    assert Watched(codes).run(Dataflow(nodes), placement, 1) == about(4.5)
+
+
+def test_a_slow_host_computes_longer_and_reads_as_fast() -> None:
+    codes = {"s": lambda: Takes(1.0), "o": lambda: Takes(2.0)}
+    config = WorldConfig("independent", startup_s=0.0, compute_factor={"h1": 10.0, "h2": 3.0})
+    for host, seconds in (("h1", 21.0), ("h2", 7.0), ("client", 3.0)):
+        placement = {"s": "h1", "o": host, "t": "client"}
+        assert Watched(codes, config=config).run(CHAIN, placement, 1) == about(seconds)
+
+
+def test_a_message_takes_its_bytes_the_start_up_cost_and_the_time_until_it_is_taken_up() -> None:
+    placement = {"s": "h1", "t": "client"}
+    network = links(h1_client=SLOW)
+    codes = {"s": lambda: Takes(0.0, 4000)}
+    # installing, its answer and the demand take a start-up each, and so does the partition
+    (at_s,) = Watched(codes, network, WorldConfig("independent", startup_s=0.0)).run(LINE, placement, 1)
+    (started_s,) = Watched(codes, network, WorldConfig("independent", startup_s=0.5)).run(LINE, placement, 1)
+    (late_s,) = Watched(codes, network, WorldConfig("independent", startup_s=0.0, take_up_s=0.25)).run(
+        LINE, placement, 1
+    )
+    answer_s = len(m.encode(m.Installed("run", "h1"))) / 1000
+    assert at_s == pytest.approx(answer_s + 4.0)
+    assert started_s == pytest.approx(at_s + 4 * 0.5)
+    assert late_s == pytest.approx(at_s + 4 * 0.25)
+
+
+def test_a_message_that_lies_at_its_host_does_not_keep_the_line() -> None:
+    codes = {"s": lambda: Takes(0.0, 4000)}
+    config = WorldConfig("independent", startup_s=0.0, take_up_s=1000.0, core=CoreConfig().dilated(1e6))
+    watched = Watched(codes, links(h1_client=SLOW), config, records=True)
+    watched.run(LINE, {"s": "h1", "t": "client"}, 1)
+    assert [record.fields["duration_s"] for _, _, record in watched.records if record.kind == "transfer"] == [4.0]
+
+
+def test_the_sender_hears_at_once_what_a_transfer_took() -> None:
+    watched = Watched({"s": lambda: Takes(0.0, 20_000)}, links(h1_client=SLOW), records=True)
+    watched.run(LINE, {"s": "h1", "t": "client"}, 2)
+    transfers = [(host, now, record.fields) for host, now, record in watched.records if record.kind == "transfer"]
+    assert [(host, fields["duration_s"]) for host, _, fields in transfers] == [("h1", pytest.approx(20.0))] * 2
+    assert [now for _, now, _ in transfers] == [now for _, _, now in watched.delivered]
+    (first, _) = watched.details("estimate")
+    rate_bps = pytest.approx(8000.0)
+    assert (first["src"], first["dst"], first["rate_bps"], first["how"]) == ("h1", "client", rate_bps, "passive")
+
+
+def test_a_stream_ends_where_its_source_ends() -> None:
+    watched = Watched({"s": lambda: Takes(0.0, length=2)})
+    assert len(watched.run(LINE, {"s": "h1", "t": "client"}, 5)) == 2
+    assert watched.world.failed is None
+
+
+# --- probes -------------------------------------------------------------------------------------------
+
+
+def test_probes_before_a_run_measure_what_is_asked_for_and_the_way_back() -> None:
+    config = WorldConfig("single", startup_s=0.05, core=SINGLE_PROBES.dilated(1000.0))
+    watched = Watched({}, links(SLOW, h1_client=BandwidthTrace("2", np.array([0.0]), np.array([16_000.0]))), config)
+    found = watched.world.probe({("h1", "client"), ("client", "h1"), ("h2", "h1")}, 1e6)
+    took = {("h1", "client"): 8.192, ("client", "h1"): 16.384, ("h2", "h1"): 16.384}
+    rates = {link: m.PROBE_BYTES * 8 / seconds for link, seconds in took.items()}  # no start-up
+    assert {link: each.rate_bps for link, each in found.items()} == pytest.approx(rates, rel=1e-3)
+    assert sum(host.core.probe_bytes for host in watched.world.hosts.values()) == 4 * m.PROBE_BYTES  # h1 -> h2 follows
+
+
+def test_links_that_take_longer_than_the_patience_are_left_out() -> None:
+    dead = BandwidthTrace("hardly", np.array([0.0]), np.array([1.0]))
+    config = WorldConfig("independent", core=SINGLE_PROBES)
+    world = Watched({}, links(h1_h2=dead), config).world
+    found = world.probe({("h1", "h2"), ("h1", "client")}, 500.0)
+    assert ("h1", "client") in found
+    assert ("h1", "h2") not in found
+    assert world.now == 500.0
+
+
+# --- timers, and the order of events ------------------------------------------------------------------
+
+
+class Scripted:
+    """A core that answers its *n*-th event with the *n*-th list of commands."""
+
+    recording = False
+
+    def __init__(self, *answers: Sequence[e.Command]) -> None:
+        self.answers = list(map(list, answers))
+        self.heard: list[tuple[str, float]] = []
+        self.validated = 0
+
+    def handle(self, event: e.Event, now: float) -> list[e.Command]:
+        self.heard.append((event.key if isinstance(event, e.TimerFired) else type(event).__name__, now))
+        return self.answers.pop(0) if self.answers else []
+
+    def validate(self) -> None:
+        self.validated += 1
+
+
+def scripted(*answers: Sequence[e.Command], **config: Any) -> tuple[World, Scripted]:
+    world = World(HOSTS, links(), lambda node: Takes(), WorldConfig(**config))
+    core = Scripted(*answers)
+    world.hosts["h1"].core = core  # type: ignore[assignment]
+    world._soon(world.hosts["h1"], e.NextRequested("r"))
+    return world, core
+
+
+def test_a_timer_that_is_set_again_replaces_the_one_before() -> None:
+    world, core = scripted(
+        [e.SetTimer("later", 5.0), e.SetTimer("sooner", 5.0), e.SetTimer("first", 1.0)],
+        [e.SetTimer("later", 9.0), e.SetTimer("sooner", 2.0)],
+        [e.SetTimer("sooner", 5.0)],
+    )
+    world._until(lambda: False)
+    assert core.heard == [("NextRequested", 0.0), ("first", 1.0), ("sooner", 2.0), ("sooner", 5.0), ("later", 9.0)]
+    assert world.hosts["h1"].timers == {}
+
+
+def test_what_is_due_at_one_time_happens_in_the_order_it_was_asked_for() -> None:
+    names = ["z", "b", "q", "a"]
+    world, core = scripted([e.SetTimer(name, 1.0) for name in names])
+    world._until(lambda: False)
+    assert [name for name, _ in core.heard[1:]] == names
+
+
+def test_invariants_are_checked_after_every_event_where_that_is_wanted() -> None:
+    for wanted in (False, True):
+        world, core = scripted([e.SetTimer("a", 1.0)], validate=wanted)
+        world._until(lambda: False)
+        assert (core.validated, world.events) == (2 if wanted else 0, 2)
+
+
+def test_a_world_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual_world, "MAX_EVENTS", 50)
+    world, core = scripted(*[[e.SetTimer("again", float(number))] for number in range(1000)])
+    with pytest.raises(RunError, match="did not end within 50 events"):
+        world._until(lambda: False)
+    assert len(core.heard) == 51
+
+
+# --- code that fails ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("node", ["s", "o"])
+def test_code_that_raises_ends_the_run_with_one_line_and_leaves_nothing(node: str) -> None:
+    codes: dict[str, Callable[[], NodeCode]] = {"s": Takes, "o": Takes}
+    codes[node] = lambda: Fails("make", at=5)
+    watched = Watched(codes)
+    assert 0 < len(watched.run(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, 9)) <= 5
+    host = {"s": "h1", "o": "h2"}[node]
+    assert watched.world.failed == f"node {node!r} on host {host!r}: ValueError at partition 5: no such pixel"
+
+
+@pytest.mark.parametrize("what", ["snapshot", "restore"])
+def test_an_operator_whose_state_cannot_be_taken_along_stays(what: str) -> None:
+    watched = Watched({"s": Takes, "o": lambda: Fails(what)}, records=True)
+    assert len(watched.run(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, 12, RandomMoves(moves=2, seed=4))) == 12
+    assert watched.world.failed is None
+    settled = watched.details("relocated")
+    assert {each["outcome"] for each in settled} == {"stayed"}
+    assert f"ValueError in {what}(): no such pixel" in settled[0]["why"]
+    assert watched.world.relocations == 0
+    assert watched.world.placement["o"] == "h2"
+
+
+def test_an_operator_whose_code_is_not_to_be_had_elsewhere_stays() -> None:
+    def open_once() -> NodeCode:
+        opened.append("o")
+        if len(opened) > 1:
+            raise ValueError("no licence")
+        return Takes()
+
+    opened: list[str] = []
+    watched = Watched({"s": Takes, "o": open_once}, records=True)
+    assert len(watched.run(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, 12, RandomMoves(moves=2, seed=4))) == 12
+    proposals = [each["why"] for each in watched.details("proposal")] + [
+        each["why"] for each in watched.details("relocated")
+    ]
+    assert any("ValueError: no licence" in why for why in proposals)
+    assert watched.world.relocations == 0
+
+
+def test_operators_take_their_state_along() -> None:
+    class Counts(Takes):
+        def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+            made = super().make(index, inputs)
+            return Made(self.made, made.size_bytes, made.seconds)
+
+    watched = Watched({"s": Takes, "o": Counts})
+    watched.run(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, 30, RandomMoves(moves=10, seed=4))
+    assert [value for _, value, _ in watched.delivered] == list(range(1, 31))
+    assert watched.world.relocations == 10
+
+
+def test_plans_of_the_client_are_asked_of_the_world_and_counted() -> None:
+    asked: list[e.Plan] = []
+
+    def answer(plan: e.Plan) -> e.Planned:
+        asked.append(plan)
+        return e.Planned(plan.run, {**plan.placement, "o": "client"}, detail={"why": "for once"})
+
+    watched = Watched({"s": lambda: Takes(1.0), "o": Takes})
+    watched.world.answer = answer
+    watched.run(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, 30, GlobalMoves(period_s=10.0))
+    assert (watched.world.plans, watched.world.relocations, watched.world.placement["o"]) == (len(asked), 1, "client")
+    assert len(asked) in (2, 3)
+
+
+# --- one log ------------------------------------------------------------------------------------------
+
+
+class Pictures(Takes):
+    """Values that are arrays, of which ``odd`` has another pixel."""
+
+    def __init__(self, odd: int = -1) -> None:
+        super().__init__()
+        self.odd = odd
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        return Made(np.full((4, 4), 7 if index == self.odd else index, np.uint8), 16, 0.25)
+
+
+def log_of(source: Callable[[], NodeCode], seed: int = 4) -> str:
+    watched = Watched({"s": source, "o": Pictures}, links(SLOW))
+    watched.run(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, 8, RandomMoves(moves=4, seed=seed))
+    return watched.world.log_digest
+
+
+def test_the_same_world_has_the_same_log_and_any_other_has_another() -> None:
+    digest = log_of(Pictures)
+    assert digest.startswith("sha256:")
+    assert log_of(Pictures) == digest
+    assert log_of(lambda: Pictures(odd=5)) != digest  # one value
+    assert log_of(Pictures, seed=5) != digest  # other moves
+
+
+def test_the_log_is_the_same_whether_records_are_kept_or_not() -> None:
+    """Of cores that keep none, and checks none."""
+    logs = set()
+    for records, validate in ((False, False), (True, False), (False, True)):
+        config = WorldConfig("single", validate=validate)
+        watched = Watched({"s": Pictures, "o": Pictures}, links(SLOW), config, records=records)
+        watched.run(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, 4, RandomMoves(moves=2, seed=4))
+        logs.add(watched.world.log_digest)
+        assert bool(watched.records) == records
+    assert len(logs) == 1
