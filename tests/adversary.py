@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from thalweg.experiments.sweeps.fault_trials import Seen, seen, shown
+from thalweg.experiments.faults.trials import Seen, seen, shown
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.run import CoreConfig, RunState
 from thalweg.middleware.dataflow import Code, Dataflow, Node

@@ -79,7 +79,7 @@ def group_of(file: Path) -> str:
 def missing(need: str) -> str:
     """Why this machine cannot run a test that needs this; empty when it can."""
     if need == "spark":
-        from thalweg.experiments.spark import find_java
+        from thalweg.experiments.records.spark import find_java
 
         try:
             find_java()

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from thalweg.experiments.figures.definitions import Arm
+from thalweg.experiments.papers.ranganathan1998.definitions import Arm
 from thalweg.experiments.sweeps.results import row, schema
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
 

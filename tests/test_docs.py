@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from thalweg.experiments.cli import app
+from thalweg.experiments.cli.main import app
 from thalweg.middleware.diagrams import DIAGRAMS, draw, main, state_diagram
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.shell import daemon

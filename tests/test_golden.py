@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from thalweg.experiments.cli import invoke
-from thalweg.experiments.sweeps.fault_trials import drawn_plan, run_trial
+from thalweg.experiments.cli.main import invoke
+from thalweg.experiments.faults.trials import drawn_plan, run_trial
 
 RUNS = {
     "--placement global --period 60 --seed 3": "4012fdf8a4e210445394e4b32d869d27cc522052a0e48d0f85babcdfc8cf5055",

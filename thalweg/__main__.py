@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thalweg.experiments.cli import main
+from thalweg.experiments.cli.main import main
 
 if __name__ == "__main__":
     main()

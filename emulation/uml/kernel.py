@@ -269,7 +269,7 @@ def run_inside(argv: Sequence[str], *, stdin: int | None = None) -> int:
 
 def own_command_line() -> list[str]:
     """The ``thalweg`` command line that this process runs."""
-    return [sys.executable, "-m", "thalweg.experiments.cli", *sys.argv[1:]]
+    return [sys.executable, "-m", "thalweg", *sys.argv[1:]]
 
 
 def run_thalweg_inside() -> int:

@@ -30,10 +30,10 @@ import psutil
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.experiments.bench import peers_simpy
 from thalweg.experiments.bench.rounds import Progress, silent
+from thalweg.experiments.simulation.run import Work, plan_ahead, sized_code
 from thalweg.experiments.sweeps import simulation
 from thalweg.experiments.sweeps.pools import open_pool
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation, simulate
-from thalweg.experiments.virtual_run import Work, plan_ahead, sized_code
 from thalweg.middleware.client.cluster import host_environment
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.network.view import Link

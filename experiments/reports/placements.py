@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from thalweg.experiments.analysis import natural
-from thalweg.experiments.moves import Move
-from thalweg.experiments.plots import CLIENT_COLOUR, COLOURS, HOST_COLOURS, SHORT_S, readable_on, stays_of
-from thalweg.experiments.reports.html import esc
-from thalweg.experiments.tables import seconds, size
-from thalweg.experiments.trees import Change, Life, lives
+from thalweg.experiments.records.analysis import natural
+from thalweg.experiments.records.moves import Move
+from thalweg.experiments.records.trees import Change, Life, lives
+from thalweg.experiments.reports.page import esc
+from thalweg.experiments.views.plots import CLIENT_COLOUR, COLOURS, HOST_COLOURS, SHORT_S, readable_on, stays_of
+from thalweg.experiments.views.tables import seconds, size
 from thalweg.middleware.dataflow import TREES, Code
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.network.view import Link

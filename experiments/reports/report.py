@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from thalweg.experiments.analysis import RunSummary, aggregate, load_runs
-from thalweg.experiments.comparisons import (
+from thalweg.experiments.records.analysis import RunSummary, aggregate, load_runs
+from thalweg.experiments.records.comparisons import (
     COMPARISON,
     Comparison,
     beyond,
@@ -25,16 +25,16 @@ from thalweg.experiments.comparisons import (
     furthest,
     load_comparison,
 )
-from thalweg.experiments.records import EVENTS, RUN_TOML, RunInfo
-from thalweg.experiments.reports.html import NONE, Room, bullets, esc, from_rich, page, table
+from thalweg.experiments.records.records import EVENTS, RUN_TOML, RunInfo
+from thalweg.experiments.records.summary import summarize_run
+from thalweg.experiments.reports.page import NONE, Room, bullets, esc, from_rich, page, table
 from thalweg.experiments.reports.run import Told, read_run, run_section
-from thalweg.experiments.summary import summarize_run
 from thalweg.experiments.sweeps.results import SWEEP_TOML
-from thalweg.experiments.tables import aggregate_table, seconds
+from thalweg.experiments.views.tables import aggregate_table, seconds
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
-    from thalweg.experiments.figures.definitions import FigureData
+    from thalweg.experiments.papers.ranganathan1998.definitions import FigureData
 
 Tell = Callable[[str, int, int], None]  # (what is going on, done, of how many)
 

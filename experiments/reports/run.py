@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 
 from thalweg.emulation.units import format_rate
-from thalweg.experiments.analysis import PROOF_FLOOR_BPS, RunSummary, failures, natural
-from thalweg.experiments.moves import Move, read_moves, read_rows
-from thalweg.experiments.plots import plot_run
-from thalweg.experiments.records import EVENTS, IMAGES, PLOTS, RunInfo, half_written, to_toml
-from thalweg.experiments.reports.html import (
+from thalweg.experiments.records.analysis import PROOF_FLOOR_BPS, RunSummary, failures, natural
+from thalweg.experiments.records.moves import Move, read_moves, read_rows
+from thalweg.experiments.records.records import EVENTS, IMAGES, PLOTS, RunInfo, half_written, to_toml
+from thalweg.experiments.records.trees import Change, read_changes
+from thalweg.experiments.reports.page import (
     NONE,
     Cell,
     Room,
@@ -31,7 +31,8 @@ from thalweg.experiments.reports.html import (
     table,
 )
 from thalweg.experiments.reports.placements import HINT, Befell, Course, drawings, host_colours, still, strip
-from thalweg.experiments.tables import (
+from thalweg.experiments.views.plots import plot_run
+from thalweg.experiments.views.tables import (
     changes_table,
     estimates_lines,
     handovers_table,
@@ -41,7 +42,6 @@ from thalweg.experiments.tables import (
     run_table,
     trees_table,
 )
-from thalweg.experiments.trees import Change, read_changes
 from thalweg.middleware.errors import UsageError
 
 PICTURES = 6  # composites shown of a placement

@@ -9,11 +9,11 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from thalweg.experiments.figures.ablation import gap_cells
-from thalweg.experiments.figures.aggregation import FIGURES_JSON, aggregate, load_figures
-from thalweg.experiments.figures.definitions import ABLATION, FigureData, FigureResult, Verdict
-from thalweg.experiments.figures.tables import cells, comparison_cells, heading, ratio_cells
-from thalweg.experiments.reports.html import (
+from thalweg.experiments.papers.ranganathan1998.ablation import gap_cells
+from thalweg.experiments.papers.ranganathan1998.aggregation import FIGURES_JSON, aggregate, load_figures
+from thalweg.experiments.papers.ranganathan1998.definitions import ABLATION, FigureData, FigureResult, Verdict
+from thalweg.experiments.papers.ranganathan1998.tables import cells, comparison_cells, heading, ratio_cells
+from thalweg.experiments.reports.page import (
     Room,
     bullets,
     encoded_bytes,
@@ -44,7 +44,7 @@ def figures_of(folder: Path) -> FigureData:
         except UsageError:
             if not parts:  # to make them from
                 raise
-    from thalweg.experiments.spark import session
+    from thalweg.experiments.records.spark import session
 
     with session() as spark:
         return aggregate(spark, folder)
@@ -54,8 +54,8 @@ def pictures_of(data: FigureData) -> dict[tuple[str, str], bytes]:
     """A PNG for each figure and name of pools that has anything to show."""
     import matplotlib as mpl
 
-    from thalweg.experiments.figures.plots import draw
-    from thalweg.experiments.plots import STYLE
+    from thalweg.experiments.papers.ranganathan1998.plots import draw
+    from thalweg.experiments.views.plots import STYLE
 
     drawn = {}
     with mpl.rc_context(dict(mpl.rcParamsDefault) | STYLE):

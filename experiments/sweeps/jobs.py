@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from thalweg.experiments.spark import own_prefix
+from thalweg.experiments.records.spark import own_prefix
 from thalweg.experiments.sweeps.batches import Answer, Finished, simulate_all
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
 from thalweg.experiments.sweeps.task import cannot_import, simulate_encoded
@@ -47,7 +47,7 @@ def run_on_spark(
 
     Raises UsageError when executors cannot import what they need, RunError when Spark ends.
     """
-    from thalweg.experiments import spark
+    from thalweg.experiments.records import spark
 
     with spark.session(master) as session:
         context = session.sparkContext

@@ -16,12 +16,11 @@ import msgspec
 
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import WorldConfig
-from thalweg.experiments.config import RunConfig
-from thalweg.experiments.strategies import cost_model, make_strategies
-from thalweg.experiments.sweeps.pools import open_pool
-from thalweg.experiments.variants import VARIANTS, Variant
-from thalweg.experiments.virtual_network import Interface, Steady, carrying, world_config
-from thalweg.experiments.virtual_run import (
+from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.runs.strategies import cost_model, make_strategies
+from thalweg.experiments.runs.workload import CLIENT, build_dataflow, host_names
+from thalweg.experiments.simulation.links import Interface, Steady, carrying, world_config
+from thalweg.experiments.simulation.run import (
     Knows,
     Rates,
     Work,
@@ -33,7 +32,8 @@ from thalweg.experiments.virtual_run import (
     run_ahead,
     sized_code,
 )
-from thalweg.experiments.workload import CLIENT, build_dataflow, host_names
+from thalweg.experiments.sweeps.pools import open_pool
+from thalweg.experiments.sweeps.variants import VARIANTS, Variant
 from thalweg.middleware.client.replanning import ask_hints
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW

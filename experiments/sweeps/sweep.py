@@ -22,13 +22,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from thalweg.experiments.figures.definitions import ABLATION, Arm, Grid, minutes
-from thalweg.experiments.records import read_toml, to_toml
-from thalweg.experiments.strategies import MOVING
+from thalweg.experiments.papers.ranganathan1998.definitions import ABLATION, Arm, Grid, minutes
+from thalweg.experiments.records.records import read_toml, to_toml
+from thalweg.experiments.runs.strategies import MOVING
 from thalweg.experiments.sweeps.results import SWEEP_TOML, Results, read_results, row
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation, prepare
 from thalweg.experiments.sweeps.task import SIMULATE
-from thalweg.experiments.variants import VARIANTS
+from thalweg.experiments.sweeps.variants import VARIANTS
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.planning.registry import nearest
 
@@ -272,7 +272,7 @@ def run_sweep(
     before anything is simulated for a sweep that cannot be run or a folder of something else, RunError when results
     cannot be written or Spark ends; what has come back by then is kept.
     """
-    from thalweg.experiments.spark import check_master, find_java
+    from thalweg.experiments.records.spark import check_master, find_java
     from thalweg.experiments.sweeps.jobs import run_on_spark
 
     begun = time.monotonic()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from thalweg.experiments import records, spark
+from thalweg.experiments.records import records, spark
 from thalweg.middleware.errors import CapabilityError
 
 if TYPE_CHECKING:

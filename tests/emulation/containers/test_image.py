@@ -70,7 +70,7 @@ def test_what_the_engine_says_is_explained(said: str, kind: type[Exception], rem
 
 
 def test_without_an_engine_the_way_out_is_named(tmp_path: Path) -> None:
-    code = "from thalweg.experiments.cli import main; main()"
+    code = "from thalweg.experiments.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "testbed", "up", "--backend", "docker", "--hosts", "2"],
         env={"DOCKER_HOST": f"unix://{tmp_path}/none.sock", "XDG_RUNTIME_DIR": str(tmp_path)},

@@ -206,7 +206,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "from thalweg.experiments.cli import main; main()"
+    code = "from thalweg.experiments.cli.main import main; main()"
     return subprocess.run([sys.executable, "-c", code, "testbed", *arguments], capture_output=True, text=True)
 
 

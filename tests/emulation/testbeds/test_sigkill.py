@@ -20,7 +20,7 @@ from thalweg.emulation.containers import engine
 from thalweg.emulation.testbeds.docker import DockerTestbed
 
 KILLS = int(os.environ.get("THALWEG_KILLS", "3"))
-CLI = [sys.executable, "-c", "from thalweg.experiments.cli import main; main()"]
+CLI = [sys.executable, "-c", "from thalweg.experiments.cli.main import main; main()"]
 UP_S = {"netns": 1.2, "docker": 4.0}  # a launcher needs about so long; it is killed earlier, later or just then
 
 

@@ -18,7 +18,7 @@ from thalweg.emulation.testbeds.testbed import LinkShape
 from thalweg.emulation.uml import keeper as uml_keeper
 
 pytestmark = [pytest.mark.uml, pytest.mark.usefixtures("folder")]
-THALWEG = (sys.executable, "-m", "thalweg.experiments.cli")
+THALWEG = (sys.executable, "-m", "thalweg")
 
 
 @pytest.fixture

@@ -13,17 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.experiments import comparisons
-from thalweg.experiments.cli import invoke
-from thalweg.experiments.comparisons import COMPARISON, Comparison, Furthest
-from thalweg.experiments.figures.aggregation import save_figures
-from thalweg.experiments.figures.definitions import Arm, FigureData, FigureResult, Row, Verdict, pooled
-from thalweg.experiments.moves import Move
-from thalweg.experiments.plots import stays_of
-from thalweg.experiments.records import load_run
+from thalweg.experiments.cli.main import invoke
+from thalweg.experiments.papers.ranganathan1998.aggregation import save_figures
+from thalweg.experiments.papers.ranganathan1998.definitions import Arm, FigureData, FigureResult, Row, Verdict, pooled
+from thalweg.experiments.records import comparisons
+from thalweg.experiments.records.comparisons import COMPARISON, Comparison, Furthest
+from thalweg.experiments.records.moves import Move
+from thalweg.experiments.records.records import load_run
+from thalweg.experiments.records.summary import summarize_run
+from thalweg.experiments.records.trees import Change
 from thalweg.experiments.reports import run as report_run
 from thalweg.experiments.reports import sweep as report_sweep
-from thalweg.experiments.reports.html import Room, from_rich, page
+from thalweg.experiments.reports.page import Room, from_rich, page
 from thalweg.experiments.reports.placements import (
     FRAMES,
     Course,
@@ -39,9 +40,8 @@ from thalweg.experiments.reports.placements import (
     tree_edges,
 )
 from thalweg.experiments.reports.report import write_report
-from thalweg.experiments.summary import summarize_run
-from thalweg.experiments.tables import run_table
-from thalweg.experiments.trees import Change
+from thalweg.experiments.views.plots import stays_of
+from thalweg.experiments.views.tables import run_table
 from thalweg.middleware.errors import UsageError
 from thalweg.operators import write_image
 

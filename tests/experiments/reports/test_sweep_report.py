@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from thalweg.experiments import spark
-from thalweg.experiments.figures.aggregation import save_figures
-from thalweg.experiments.figures.definitions import FORMAT, FigureData, FigureResult, Verdict
+from thalweg.experiments.papers.ranganathan1998.aggregation import save_figures
+from thalweg.experiments.papers.ranganathan1998.definitions import FORMAT, FigureData, FigureResult, Verdict
+from thalweg.experiments.records import spark
 from thalweg.experiments.reports import sweep as report_sweep
-from thalweg.experiments.reports.html import Room
+from thalweg.experiments.reports.page import Room
 from thalweg.experiments.reports.sweep import figures_of, sweep_section
 
 

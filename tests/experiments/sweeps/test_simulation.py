@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from thalweg.experiments import virtual_run
+from thalweg.experiments.simulation import run as virtual_run
+from thalweg.experiments.simulation.run import exactly, foreseen, last_measured
 from thalweg.experiments.sweeps import simulation
 from thalweg.experiments.sweeps.pools import open_pool
 from thalweg.experiments.sweeps.simulation import PLANS_KEPT, Simulated, Simulation, simulate
-from thalweg.experiments.variants import VARIANTS
-from thalweg.experiments.virtual_run import exactly, foreseen, last_measured
+from thalweg.experiments.sweeps.variants import VARIANTS
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.history import Sample
 from thalweg.middleware.network.outlook import Outlook, Past

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from sweep_fakes import result
 
-from thalweg.experiments import spark
+from thalweg.experiments.records import spark
 from thalweg.experiments.sweeps import jobs as sweep_spark
 from thalweg.experiments.sweeps import results as sweep_results
 from thalweg.experiments.sweeps.batches import ATTEMPTS, Answer, simulate_all

@@ -1,0 +1,153 @@
+"""``thalweg analyze``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from thalweg.middleware.errors import UsageError
+
+if TYPE_CHECKING:
+    from thalweg.experiments.records.analysis import RunSummary
+    from thalweg.experiments.records.records import RunInfo
+
+
+def analyze(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Folders that `thalweg run` or `thalweg sweep` wrote, of one kind.", show_default=False),
+    ],
+    master: Annotated[
+        str, typer.Option(help="Spark master; a cluster's workers must see the folders under the same path.")
+    ] = "local[*]",
+    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw each run's pictures.")] = True,
+    moves: Annotated[bool, typer.Option("--moves", help="List every move: who, where, when, why.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line, no table.")] = False,
+) -> None:
+    """Summary tables and plots of run folders, or the paper's figures from sweep folders, on Spark.
+
+    Writes plots/*.png and summary.json (of a sweep, figures.json) into every folder. Exit status 1 when a run lost,
+    repeated or reordered images, or delivered others than its reference, and when a simulation of a sweep failed.
+
+    Example: thalweg analyze runs/a runs/b
+
+    Every move of a run: thalweg analyze runs/a --moves --no-plots
+
+    A sweep's figures, with a verdict for each of the paper's claims: thalweg analyze runs/fig6
+    """
+    from thalweg.experiments.records.analysis import failures, load_runs, to_json, with_moves
+    from thalweg.experiments.records.records import RUN_TOML
+    from thalweg.experiments.records.spark import check_master, find_java
+    from thalweg.experiments.reports.report import neither
+    from thalweg.experiments.sweeps.results import SWEEP_TOML
+
+    check_master(master)
+    sweeps = [folder for folder in folders if (folder / SWEEP_TOML).is_file()]
+    if sweeps:
+        if len(sweeps) < len(folders):
+            raise UsageError(f"{sweeps[0]} is a sweep and other folders are not; analyse them apart, or thalweg report")
+        find_java()
+        _sweeps(sweeps, master, plots=plots, as_json=as_json)
+        return
+    for folder in folders:
+        if not (folder / RUN_TOML).is_file():
+            raise UsageError(neither(folder))
+    runs = load_runs(folders)
+    find_java()
+    summaries, pictures = _work(runs, master, plots)
+    if as_json:
+        print(to_json([with_moves(summary) for summary in summaries] if moves else summaries).decode())
+    else:
+        _print(summaries, runs, pictures, all_moves=moves)
+    wrong = [line for summary in summaries for line in failures(summary)]
+    sys.stdout.flush()
+    for line in wrong:
+        print(f"thalweg: {line}", file=sys.stderr)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _sweeps(folders: list[Path], master: str, *, plots: bool, as_json: bool) -> None:
+    from thalweg.experiments.papers.ranganathan1998.aggregation import FIGURES_JSON, aggregate, print_figures
+    from thalweg.experiments.papers.ranganathan1998.plots import plot_figures
+    from thalweg.experiments.records.spark import session
+
+    with _spinner(f"analysing {len(folders)} sweep{'s' * (len(folders) > 1)}"), session(master) as spark:
+        found = {folder: aggregate(spark, folder) for folder in folders}
+    pictures = {folder: plot_figures(data, folder) for folder, data in found.items()} if plots else {}
+    if as_json:
+        told = [{"out": str(folder), "figures": data} for folder, data in found.items()]
+        print(msgspec.json.encode({"sweeps": told}).decode())
+    else:
+        for folder, data in found.items():
+            print_figures(data)
+            drawn = pictures.get(folder)
+            print(f"figures: {folder / FIGURES_JSON}" + (f"   plots: {drawn[0].parent}{os.sep}" if drawn else ""))
+    failed = sum(data.failed for data in found.values())
+    sys.stdout.flush()
+    if failed:
+        print(f"thalweg: {failed} simulation{'s' * (failed != 1)} failed", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _work(runs: Mapping[Path, RunInfo], master: str, plots: bool) -> tuple[list[RunSummary], dict[Path, list[Path]]]:
+    """Draw while Spark starts and computes; then write every summary."""
+    from thalweg.experiments.records.analysis import analyze_runs, write_summary
+    from thalweg.experiments.records.spark import session
+    from thalweg.experiments.views.plots import plot_run
+
+    stop = Event()
+    with ThreadPoolExecutor(1) as pool, _spinner(f"analysing {len(runs)} run{'s' * (len(runs) > 1)}"):
+        drawing = {folder: pool.submit(plot_run, folder, info, stop) for folder, info in runs.items() if plots}
+        try:
+            with session(master) as spark:
+                summaries = analyze_runs(spark, runs)
+            for folder, summary in zip(runs, summaries, strict=True):
+                write_summary(folder, summary)
+            return summaries, {folder: future.result() for folder, future in drawing.items()}
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _print(
+    summaries: list[RunSummary],
+    runs: Mapping[Path, RunInfo],
+    pictures: Mapping[Path, list[Path]],
+    *,
+    all_moves: bool,
+) -> None:
+    from thalweg.experiments.records.records import SUMMARY, half_written
+    from thalweg.experiments.views.tables import print_runs
+
+    print_runs(summaries, all_moves=all_moves)
+    for folder, info in runs.items():
+        for note in info.notes:
+            print(f"note: {folder}: {note}")
+        for log in half_written(folder):
+            print(f"note: {folder}: {log} ends in half a line, which was left out; its writer was killed")
+        drawn = pictures.get(folder)
+        print(f"summary: {folder / SUMMARY}" + (f"   plots: {drawn[0].parent}{os.sep}" if drawn else ""))
+
+
+@contextmanager
+def _spinner(what: str) -> Iterator[None]:
+    """A spinner on a terminal; nothing elsewhere."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield

@@ -1,0 +1,398 @@
+"""``thalweg place``: a placement problem from a file, solved by any planner under any cost model.
+
+The file's form is documented by ``docs/examples/placement.toml``, which is one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from thalweg.experiments.runs.own_code import find_own_code
+from thalweg.middleware.dataflow import TREES, Code, Dataflow, Node, Placement
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView
+from thalweg.middleware.planning import (
+    CostParameters,
+    DownloadAll,
+    ExpectedPeriod,
+    Hints,
+    Period,
+    PlanResult,
+    Thalweg,
+    bound_period_s,
+    get_cost_model,
+    get_planner,
+    propagate_hints,
+)
+from thalweg.middleware.planning.costs.period import Interface
+from thalweg.middleware.planning.planners.planner import ask_planner
+
+FILE_WIDTH = 140  # columns of a table that goes to a file or a pipe
+_CODE = Code("unused")  # the operators are only planned for, never run
+
+
+class OperatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an operator makes of its inputs: the size of its output, and how long it computes."""
+
+    output: Literal["max", "sum"] | float = "max"  # of the inputs' bytes, or that many bytes
+    compute_s: float = 0.0
+    compute_s_per_byte: float = 0.0  # of output, in addition
+    reorderable: bool = False  # associative and commutative to the byte: the tree's shape is free
+
+    def output_size_bytes(self, input_sizes: Sequence[float], /) -> float:
+        if isinstance(self.output, str):
+            return max(input_sizes) if self.output == "max" else sum(input_sizes)
+        return self.output
+
+    def compute_seconds(self, input_sizes: Sequence[float], /) -> float:
+        return self.compute_s + self.compute_s_per_byte * self.output_size_bytes(input_sizes)
+
+
+class _Answers:
+    """An OperatorSpec as planners ask operators."""
+
+    def __init__(self, spec: OperatorSpec) -> None:
+        self.spec = spec
+        self.reorderable = spec.reorderable
+
+    def output_size_bytes(self, input_sizes: Sequence[float], /) -> float:
+        return self.spec.output_size_bytes(input_sizes)
+
+    def compute_s(self, input_sizes: Sequence[float], /) -> float:
+        return self.spec.compute_seconds(input_sizes)
+
+
+class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A node of a tree that no builder makes. Without inputs it is a source: ``host`` and ``bytes`` are needed.
+
+    ``operator`` replaces the dataflow's for this node; ``host`` pins it.
+    """
+
+    name: str
+    inputs: tuple[str, ...] = ()
+    host: str | None = None
+    bytes: float | None = None
+    operator: OperatorSpec | None = None
+
+
+class DataflowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Either ``tree`` over ``sources`` (host to bytes of a partition, in the order of combination), or ``nodes``."""
+
+    tree: str | None = None
+    sources: dict[str, float] = {}
+    nodes: tuple[NodeSpec, ...] = ()
+    operator: OperatorSpec = OperatorSpec()
+
+
+class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The rate from host ``src`` to host ``dst``: tc's notation or bits per second; ``both``: and back."""
+
+    src: str
+    dst: str
+    rate: str | float
+    both: bool = False
+
+
+class PlacementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole file. ``hosts``' order breaks ties; the sink is at ``client``, the first host by default.
+
+    ``default_rate``: of the links not listed; ``placement``: where operators are now, for planners that start there.
+    """
+
+    hosts: tuple[str, ...]
+    dataflow: DataflowSpec
+    client: str | None = None
+    links: tuple[LinkSpec, ...] = ()
+    default_rate: str | float | None = None
+    costs: CostParameters = CostParameters()
+    placement: dict[str, str] = {}
+
+
+class PlacementProblem(msgspec.Struct, frozen=True):
+    """What planners take."""
+
+    dataflow: Dataflow
+    hosts: tuple[str, ...]
+    view: NetworkView
+    current: Placement | None
+    hints: Hints
+    costs: CostParameters
+
+
+def load_problem(path: Path) -> PlacementProblem:
+    """Read and check a placement file; UsageError naming the file and the key, host or node that is wrong."""
+    try:
+        spec = msgspec.toml.decode(path.read_bytes(), type=PlacementFile)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {_explain(str(error))}") from error
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+    try:
+        return _problem(spec)
+    except UsageError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def _explain(message: str) -> str:
+    """msgspec's message, with the nearest known key where a key is unknown."""
+    unknown = re.search(r"unknown field `([^`]*)`", message)
+    if unknown is None:
+        return message
+    structs = (PlacementFile, DataflowSpec, NodeSpec, OperatorSpec, LinkSpec, CostParameters)
+    known = [field for struct in structs for field in struct.__struct_encode_fields__]
+    return f"{message}{_nearest(unknown[1], known)}"
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(dict.fromkeys(known))}"
+
+
+def _problem(spec: PlacementFile) -> PlacementProblem:
+    if not spec.hosts:
+        raise UsageError("hosts is empty; name at least one")
+    client = spec.hosts[0] if spec.client is None else spec.client
+    if client not in spec.hosts:
+        raise UsageError(f"client {client!r} is not among the hosts{_nearest(client, spec.hosts)}")
+    dataflow, hints = _dataflow(spec.dataflow, client)
+    dataflow.validate(spec.hosts)
+    current: Placement | None = None
+    if spec.placement:
+        current = {node.name: node.pinned for node in dataflow.nodes if node.pinned} | spec.placement
+    return PlacementProblem(dataflow, spec.hosts, _view(spec), current, hints, spec.costs)
+
+
+def _dataflow(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
+    if (spec.tree is None) == (not spec.nodes):
+        raise UsageError("dataflow needs either tree and sources, or nodes")
+    if spec.tree is not None:
+        if spec.tree not in TREES:
+            raise UsageError(f"unknown tree {spec.tree!r}{_nearest(spec.tree, list(TREES))}")
+        dataflow = TREES[spec.tree](dict.fromkeys(spec.sources, _CODE), _CODE, client)
+        sizes = {f"source@{host}": size for host, size in spec.sources.items()}
+        return dataflow, propagate_hints(dataflow, sizes, lambda node: _Answers(spec.operator))
+    if spec.sources:
+        raise UsageError("dataflow.sources goes with tree; with nodes, a source is a node with host and bytes")
+    nodes = []
+    for node in spec.nodes:
+        if node.inputs and node.bytes is not None:
+            raise UsageError(f"node {node.name!r} has inputs and bytes; an operator's output follows from operator")
+        if not node.inputs and node.operator is not None:
+            raise UsageError(f"node {node.name!r} has operator but no inputs; give it inputs, or bytes for a source")
+        kind: Literal["source", "operator"] = "operator" if node.inputs else "source"
+        nodes.append(Node(node.name, kind, node.inputs, _CODE, node.host))
+    taken = {name for node in nodes for name in node.inputs}
+    roots = tuple(node.name for node in nodes if node.name not in taken)
+    if len(roots) != 1:
+        raise UsageError(f"the client takes the one node that is no other's input; here that is {list(roots)}")
+    if "sink" in {node.name for node in nodes}:
+        raise UsageError("the name 'sink' stands for the client; give the node another")
+    dataflow = Dataflow((*nodes, Node("sink", "sink", roots, None, client))).validate()
+    own = {node.name: node.operator or spec.operator for node in spec.nodes}
+    sizes = {node.name: node.bytes for node in spec.nodes if node.bytes is not None}
+    return dataflow, propagate_hints(dataflow, sizes, lambda node: _Answers(own[node.name]))
+
+
+def _view(spec: PlacementFile) -> NetworkView:
+    rates: dict[Link, float] = {}
+    for link in spec.links:
+        for host in (link.src, link.dst):
+            if host not in spec.hosts:
+                raise UsageError(f"a link names unknown host {host!r}{_nearest(host, spec.hosts)}")
+        if link.src == link.dst:
+            raise UsageError(f"a link leads from {link.src!r} to itself; that takes no time, leave it out")
+        for pair in [(link.src, link.dst), (link.dst, link.src)][: 1 + link.both]:
+            if pair in rates:
+                raise UsageError(f"the link {pair[0]} to {pair[1]} is given twice")
+            rates[pair] = _rate_bps(link.rate, f"the link {link.src} to {link.dst}")
+    if spec.default_rate is not None:
+        default = _rate_bps(spec.default_rate, "default_rate")
+        for pair in ((a, b) for a in spec.hosts for b in spec.hosts if a != b):
+            rates.setdefault(pair, default)
+    return NetworkView({pair: LinkEstimate(rate) for pair, rate in rates.items()})
+
+
+def _rate_bps(rate: str | float, where: str) -> float:
+    from thalweg.emulation.units import parse_rate
+
+    try:
+        value = parse_rate(rate) if isinstance(rate, str) else float(rate)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    if not (math.isfinite(value) and value >= 0):
+        raise UsageError(f"{where}: the rate is {rate}; it must be finite and at least 0")
+    return value
+
+
+def _options(pairs: Sequence[str] | None, flag: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for pair in pairs or ():
+        key, equals, value = pair.partition("=")
+        if not (key and equals):
+            raise UsageError(f"{flag} {pair!r} is not KEY=VALUE")
+        try:
+            options[key] = json.loads(value)
+        except json.JSONDecodeError:
+            options[key] = value
+    return options
+
+
+def place(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A placement problem in TOML.", show_default=False)],
+    planner: Annotated[
+        str,
+        typer.Option(
+            "--planner",
+            help="one-shot, download-all, exhaustive; thalweg: the tree's shape as well, where operators are"
+            " reorderable; global, local: what they do in one period, from the file's placement (global needs it); or"
+            " package.module:Class.",
+        ),
+    ] = "one-shot",
+    cost: Annotated[
+        str, typer.Option("--cost", help="critical-path, period, expected-period, or package.module:Class.")
+    ] = "critical-path",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="KEY=VALUE", help="Of the planner, as start=current, or k=2 of local."),
+    ] = None,
+    cost_option: Annotated[
+        list[str] | None, typer.Option("--cost-option", metavar="KEY=VALUE", help="As interface=duplex.")
+    ] = None,
+    bound: Annotated[
+        bool,
+        typer.Option("--bound", help="Also print the period that no tree and no mixture of trees can beat."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, no table.")] = False,
+) -> None:
+    """Solve a placement problem from a file: where does each operator go, and what does that cost?
+
+    Example: thalweg place docs/examples/placement.toml --cost period
+
+    The tree as well, beside what is possible at all: thalweg place docs/examples/placement.toml --cost period
+    --planner thalweg --bound
+
+    What local would do next: thalweg place docs/examples/placement.toml --planner local --option k=2
+    """
+    problem = load_problem(file)
+    find_own_code([planner, cost])
+    model = get_cost_model(cost, **_options(cost_option, "--cost-option"))
+    chosen = get_planner(planner, **_options(option, "--option"))
+    if isinstance(chosen, Thalweg):  # goes by periods, whatever others go by
+        model = chosen.goes_by(model)
+        cost = model.name
+    if planner == "global" and problem.current is None:
+        raise UsageError(f"{file} has no table [placement], which global starts from; add one, or use one-shot")
+    common = {"hints": problem.hints, "costs": problem.costs, "model": model}
+    known = (problem.dataflow, problem.hosts, problem.view, problem.current)
+    try:
+        result = ask_planner(chosen, *known, **common)  # type: ignore[arg-type]
+    except LinksNeeded as needed:
+        first = ", ".join(f"{a} to {b}" for a, b in sorted(needed.links)[:4])
+        more = f" and {len(needed.links) - 4} more" if len(needed.links) > 4 else ""
+        raise UsageError(
+            f"{file} gives no rate for {first}{more}, which {planner} needs; add links, or set default_rate"
+        ) from None
+    baseline_s = DownloadAll().plan(*known, **common).cost_s  # type: ignore[arg-type]
+    bound_s = _bound_s(file, problem, chosen, model) if bound else None
+    if as_json:
+        answer = {
+            "planner": planner,
+            "cost_model": cost,
+            "cost_s": result.cost_s,
+            "initial_cost_s": result.initial_cost_s,
+            "download_all_cost_s": baseline_s,
+            "placement": result.placement,
+            "critical": result.critical,
+            "steps": result.steps,
+            "evaluated": result.evaluated,
+            "links_used": sorted(result.links_used),
+        }
+        if result.hints is not None:
+            answer["inputs"] = {node.name: node.inputs for node in result.dataflow.nodes if node.inputs}
+        if bound_s is not None:
+            answer["bound_period_s"] = bound_s
+        print(msgspec.json.encode(answer).decode())  # nan and inf become null
+    else:
+        _print(result, problem, cost, baseline_s)
+        if bound_s is not None:
+            text = f"no tree and no mixture of trees has a period below {_seconds(bound_s)}"
+            _console().print(f"{text} ({_interface(chosen, model)} interfaces; transfers alone)", soft_wrap=True)
+
+
+def _interface(planner: object, model: object) -> Interface:
+    """Of the period that is bounded: the cost model's, or else the planner's."""
+    if isinstance(model, ExpectedPeriod):
+        return "independent"
+    if isinstance(model, Period):
+        return model.interface
+    return planner.interface if isinstance(planner, Thalweg) else "single"
+
+
+def _bound_s(file: Path, problem: PlacementProblem, planner: object, model: object) -> float:
+    try:
+        return bound_period_s(
+            problem.dataflow,
+            problem.hosts,
+            problem.view,
+            problem.current,
+            hints=problem.hints,
+            costs=problem.costs,
+            interface=_interface(planner, model),
+        )
+    except LinksNeeded as needed:
+        a, b = min(needed.links)
+        raise UsageError(
+            f"{file} gives no rate for {a} to {b}, which --bound needs; add links, or set default_rate"
+        ) from None
+
+
+def _seconds(value: float) -> str:
+    if math.isnan(value):
+        return "unknown (not all links are given)"
+    return "infinite (over a link of rate 0)" if math.isinf(value) else f"{value:.3f} s"
+
+
+def _console() -> Console:
+    """Standard output, wide enough for tables where it is no terminal."""
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=FILE_WIDTH)
+
+
+def _print(result: PlanResult, problem: PlacementProblem, cost: str, baseline_s: float) -> None:
+    out = _console()
+    hints = result.hints or problem.hints
+    table = Table("node", "host", "inputs", "bytes", "compute s", "critical")
+    for name in result.dataflow.upward:
+        node = result.dataflow.by_name[name]
+        size, compute_s = hints.output_bytes.get(name), hints.compute_s.get(name)
+        table.add_row(
+            name,
+            result.placement[name] + ("" if node.pinned is None else " (pinned)"),
+            " ".join(node.inputs),
+            "" if size is None else f"{size:.0f}",
+            "" if compute_s is None else f"{compute_s:.3f}",
+            "yes" if name in result.critical else "",
+        )
+    out.print(table)
+    out.print(f"{cost}: {_seconds(result.cost_s)}; download-all: {_seconds(baseline_s)}", end="", soft_wrap=True)
+    out.print(f"; {len(result.steps)} moves, {result.evaluated} placements looked at", soft_wrap=True)
+    if result.critical:
+        where = [f"{name} at {result.placement[name]}" for name in result.critical]
+        path = cost == "critical-path"
+        out.print(
+            ("critical path: " if path else "at the bottleneck: ") + (" > " if path else ", ").join(where),
+            soft_wrap=True,
+        )

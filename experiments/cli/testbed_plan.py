@@ -1,0 +1,229 @@
+"""``thalweg testbed plan``: what a scenario file will do, before anything is launched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS
+from thalweg.emulation.scenarios.file import Scenario, read_scenario
+from thalweg.emulation.scenarios.quantities import format_time, seconds
+from thalweg.emulation.units import format_rate
+from thalweg.experiments.networks.plan import LinkPlan, Plan, make_plan
+from thalweg.middleware.errors import UsageError
+
+LISTED = 90  # links; of more, a line for every host
+FILE_WIDTH = 140
+
+
+def plan(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The scenario file.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(metavar="PNG", help="Draw it into this picture.")] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="How far the time line goes, as in 10min.", show_default="all events"),
+    ] = None,
+    time_scale: Annotated[float | None, typer.Option(help="Instead of the file's.", show_default="the file's")] = None,
+    seed: Annotated[int | None, typer.Option(help="Instead of the file's.", show_default="the file's")] = None,
+    links: Annotated[
+        bool, typer.Option("--links", help=f"List every link, also when there are over {LISTED}.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+) -> None:
+    """Check a scenario file, and show its hosts, links and events, and what this machine must carry for it.
+
+    Nothing is launched, and it needs no root.
+
+    Example: thalweg testbed plan docs/examples/campus.toml --out campus.png
+    """
+    found = make_plan(read_scenario(file, time_scale=time_scale, seed=seed), _until_s(until))
+    if out is not None:
+        from thalweg.experiments.views.plan_figure import draw_plan
+
+        draw_plan(found, out)
+    if as_json:
+        print(msgspec.json.encode(as_object(found, file, out)).decode())
+    else:
+        _print(found, every_link=links)
+        if out is not None:
+            print(f"drawn: {out}")
+
+
+def _until_s(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        found = seconds(float(text))
+    except ValueError:
+        found = seconds(text)
+    if found <= 0:
+        raise UsageError(f"--until is {text}; the time line must be longer than 0 s")
+    return found
+
+
+def as_object(found: Plan, file: Path, out: Path | None) -> dict[str, Any]:
+    """The plan for machines; emulated seconds and bit/s, but ``wall``."""
+    scenario = found.scenario
+    return {
+        "scenario": scenario.name,
+        "file": str(file),
+        "time_scale": scenario.time_scale,
+        "seed": scenario.seed,
+        "layer": scenario.layer,
+        "duration_s": scenario.duration_s,
+        "needs_netem": scenario.needs_netem,
+        "hosts": list(scenario.hosts.values()),
+        "links": found.links,
+        "events": found.events,
+        "changes": len(found.changes),
+        "until_s": found.until_s,
+        "wall": found.wall,
+        "out": None if out is None else str(out),
+    }
+
+
+# --- for people ---------------------------------------------------------------------------------------
+
+
+def _print(found: Plan, *, every_link: bool) -> None:
+    console = Console(highlight=False, markup=False, soft_wrap=False)
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
+    scenario = found.scenario
+    counts = "IP packets" if scenario.layer == 3 else "Ethernet frames"
+    console.print(
+        f"{scenario.name}: {len(scenario.hosts)} hosts, {len(scenario.links)} links, seed {scenario.seed}; rates count"
+        f" {counts}\n",
+        soft_wrap=True,
+    )
+    console.print(_hosts_table(scenario))
+    if every_link or len(found.links) <= LISTED:
+        console.print(_links_table(found.links))
+        console.print("emulated; rate: the mean; delay: one way\n", soft_wrap=True)
+    else:
+        console.print(_by_host(found))
+        console.print(
+            "emulated; the means of a host's links, and the least and the most of any of them at any time; --links"
+            " lists them all\n",
+            soft_wrap=True,
+        )
+    if found.events:
+        console.print(_events_table(found))
+    for line in _machine(found):
+        console.print(line, soft_wrap=True)
+
+
+def _hosts_table(scenario: Scenario) -> Table:
+    table = _table("host", "site", "interface", "cpus", "memory")
+    for host in scenario.hosts.values():
+        interface = "" if host.interface_bps is None else format_rate(host.interface_bps)
+        memory = "" if host.memory_bytes is None else f"{host.memory_bytes / 2**20:.4g} MiB"
+        site = f"{host.site or ''}{' (drawn)' if host.drawn else ''}"
+        table.add_row(host.name, site, interface, "" if host.cpus is None else f"{host.cpus:g}", memory)
+    return _without_empty(table)
+
+
+def _links_table(links: list[LinkPlan]) -> Table:
+    table = _table("from", "to", "rate", "least", "most", "delay", "jitter", "loss", "more", "follows")
+    for one in links:
+        spread = (format_rate(one.min_bps), format_rate(one.max_bps)) if one.follows else ("", "")
+        jitter = "" if not one.jitter_s else f"{format_time(one.jitter_s)} {one.distribution}"
+        table.add_row(
+            one.src, one.dst, format_rate(one.mean_bps), *spread, format_time(one.delay_s) if one.delay_s else "",
+            jitter, _share(one.loss), _more(one), one.follows or "",
+        )  # fmt: skip
+    return _without_empty(table)
+
+
+def _more(one: LinkPlan) -> str:
+    shares = [f"{key} {_share(value)}" for key in ("duplicate", "reorder", "corrupt") if (value := getattr(one, key))]
+    return ", ".join([*shares, *([f"burst {one.burst_bytes} bytes"] if one.burst_bytes else [])])
+
+
+def _by_host(found: Plan) -> Table:
+    """A line for every host: what its links to the others have."""
+    table = _table("from", "to", "rate", "least", "most", "delay", "least", "most", "loss, most")
+    for name in found.scenario.hosts:
+        mine = [one for one in found.links if one.src == name]
+        if not mine:
+            continue
+        delays = [one.delay_s for one in mine]
+        texts = [format_time(value) for value in (sum(delays) / len(delays), min(delays), max(delays))]
+        table.add_row(
+            name, f"{len(mine)} hosts", format_rate(sum(one.mean_bps for one in mine) / len(mine)),
+            format_rate(min(one.min_bps for one in mine)), format_rate(max(one.max_bps for one in mine)),
+            *(texts if max(delays) else ("", "", "")), _share(max(one.loss for one in mine)),
+        )  # fmt: skip
+    return _without_empty(table)
+
+
+def _events_table(found: Plan) -> Table:
+    table = _table("at", "until", "event", "who", "what", "links", "times")
+    for one in found.events:
+        until = "for good" if one.until_s is None else format_time(one.until_s)
+        if one.until_s is None and one.kind in ("flap", "churn"):
+            until = f"{format_time(found.scenario.duration_s)} (duration)"
+        times = sum(map(len, one.spans.values()))
+        often = f"{times} until {format_time(found.until_s)}" if one.kind in ("flap", "churn") else ""
+        table.add_row(format_time(one.at_s), until, one.kind, one.who, one.what, str(one.links), often)
+    return _without_empty(table)
+
+
+def _machine(found: Plan) -> list[str]:
+    """What it takes, and what to change where that is too much."""
+    scenario, wall = found.scenario, found.wall
+    scale = scenario.time_scale
+    lines = []
+    if scale != 1:
+        lines.append(f"time scale {scale:g}: {format_time(found.until_s)} of network in"
+                     f" {format_time(found.until_s / scale)} on the wall, at {scale:g} times the rates")  # fmt: skip
+    text = f"all links full at once: {format_rate(wall.full_bps)} of real traffic; this machine carries about"
+    text += f" {format_rate(wall.carries_bps)}"
+    if wall.full_bps > wall.carries_bps:
+        most = scale * wall.carries_bps / wall.full_bps
+        text += f", so at most {wall.carries_bps / wall.full_bps:.0%} of them can be busy at a time; all of them from"
+        text += f" time_scale {most:.2g} down"
+    lines.append(text)
+    if wall.too_slow:
+        lines.append(
+            f"{wall.too_slow} links fall below {format_rate(RATE_FLOOR_BPS)} on the wall (to"
+            f" {format_rate(wall.least_bps)}), which is the least that a testbed sets, and what they get: raise"
+            " time_scale or link_mean"
+        )
+    if wall.too_fast:
+        lines.append(
+            f"{wall.too_fast} links rise to {format_rate(wall.most_bps)} on the wall, more than a testbed takes:"
+            " lower time_scale or link_mean"
+        )
+    if scenario.needs_netem:
+        lines.append(
+            "kernel: needs netem, for delay, jitter, loss and the like (thalweg doctor says whether it is there)"
+        )
+    else:
+        lines.append("kernel: needs no netem, there are rates and outages only")
+    return lines
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.3g} %" if value else ""
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    left = {"from", "to", "site", "event", "who", "what", "follows", "more"}
+    for name in (first, *others):
+        table.add_column(name, justify="left" if name in left or name == "host" else "right", overflow="fold")
+    return table
+
+
+def _without_empty(table: Table) -> Table:
+    """Columns in which no row says anything are left out."""
+    for column in [one for one in table.columns if not any(map(str, one._cells))]:
+        table.columns.remove(column)
+    return table

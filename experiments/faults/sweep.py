@@ -1,0 +1,325 @@
+"""Very many fault plans, here or on Spark; those that fail are made minimal and printed as commands.
+
+``run_faults`` is ``thalweg sweep --faults``, ``replay`` is ``thalweg sweep --replay-faults``. What a trial is, and what
+may become of it, is in ``fault_trials``.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import msgspec
+
+from thalweg.emulation.virtual.faults import Fault, FaultPlan, OfMessage, Weather
+from thalweg.experiments.faults.trials import TrialResult, drawn_plan, run_trial
+from thalweg.middleware.errors import RunError, UsageError
+
+T = TypeVar("T")
+Run = Callable[[FaultPlan], tuple[TrialResult, tuple[OfMessage, ...]]]
+Tell = Callable[[str, int, int], None]
+
+FOLDER = Path("runs") / "faults"
+FEW_TRIALS = 50  # are run here: Spark takes longer to start
+BATCH = 100  # trials of a Spark job; a hundred take some seconds
+MINIMIZED = 3  # of the plans that fail; the others are kept as they were drawn
+MAX_RUNS = 1000  # that making a plan minimal may take
+MAX_EVENTS = 500_000  # of all these: half a minute; a trial that stalls has thousands
+FEW = 5  # faults of a plan that is small enough to be read
+SHARES = (0.3, 0.5, 0.7, 0.9)  # of what is left, tried at random
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A plan that failed: what went wrong, the file of its (minimal) plan, and the command that replays it."""
+
+    seed: int
+    what: str
+    plan: str
+    faults: int
+    command: str
+
+
+class FaultsSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of ``faults`` plans. ``moves`` counts relocations, ``shapes`` changes of the tree, ``done`` what went
+    wrong, by kind.
+
+    ``unheard`` are those of ``ended`` whose host held nothing any more: the client had not heard of a move.
+    """
+
+    faults: int
+    first_seed: int
+    out: str
+    delivered: int
+    ended: int
+    unheard: int
+    abandoned: int
+    failed: int
+    partitions: int
+    lost: int
+    duplicate: int
+    out_of_order: int
+    relocations: int
+    moves: dict[str, int]
+    shapes: dict[str, int]
+    done: dict[str, int]
+    events: int
+    failures: tuple[Failure, ...]
+    wall_s: float
+
+
+# --- many plans ---------------------------------------------------------------------------------------
+
+
+def run_faults(
+    count: int,
+    *,
+    first_seed: int = 1,
+    out: Path | None = None,
+    master: str = "local[*]",
+    as_json: bool = False,
+) -> int:
+    """Run the plans of ``count`` seeds from ``first_seed`` on, print what became of them, and return the exit status.
+
+    Raises UsageError for a count below 1, RunError when Spark ends.
+    """
+    from thalweg.experiments.cli.run import progress
+
+    if count < 1 or first_seed < 0:
+        raise UsageError(f"{count} plans from seed {first_seed}; give at least 1, and a seed of at least 0")
+    with progress() as tell:
+        summary = sweep_faults(count, first_seed=first_seed, out=out or FOLDER, master=master, tell=tell)
+    if as_json:
+        print(msgspec.json.encode(summary).decode())
+    else:
+        _print(summary)
+    sys.stdout.flush()
+    for failure in summary.failures:
+        print(f"thalweg: seed {failure.seed} {failure.what}; {failure.command}", file=sys.stderr)
+    return 1 if summary.failed else 0
+
+
+def sweep_faults(
+    count: int,
+    *,
+    first_seed: int,
+    out: Path,
+    master: str,
+    tell: Tell,
+    run: Run = run_trial,
+) -> FaultsSummary:
+    """Run the plans, count what became of them, and write those that failed into ``out``."""
+    begun = time.perf_counter()
+    seeds = range(first_seed, first_seed + count)
+    results: list[TrialResult] = []
+    tell("fault plans", 0, count)
+    for batch in _here(seeds, run) if count <= FEW_TRIALS or run is not run_trial else _on_spark(seeds, master):
+        results += batch
+        tell("fault plans", len(results), count)
+    failed = [result for result in results if result.outcome == "failed"]
+    failures = []
+    for number, result in enumerate(failed):
+        tell("making failed plans minimal", number, len(failed))
+        plan = drawn_plan(result.seed)
+        failures.append(_keep(result, minimize(plan, run) if number < MINIMIZED else plan, out))
+    outcomes = Counter(result.outcome for result in results)
+    moves, shapes, done = Counter[str](), Counter[str](), Counter[str]()
+    for result in results:
+        moves.update(result.moves)
+        shapes.update(result.shapes)
+        done.update(result.faults)
+    return FaultsSummary(
+        faults=count,
+        first_seed=first_seed,
+        out=str(out),
+        delivered=outcomes["delivered"],
+        ended=outcomes["ended"],
+        unheard=sum(result.kind == "unheard" for result in results),
+        abandoned=outcomes["abandoned"],
+        failed=outcomes["failed"],
+        partitions=sum(result.delivered for result in results),
+        lost=sum(result.lost for result in results),
+        duplicate=sum(result.duplicate for result in results),
+        out_of_order=sum(result.out_of_order for result in results),
+        relocations=sum(moves.values()),
+        moves=dict(sorted(moves.items())),
+        shapes=dict(sorted(shapes.items())),
+        done=dict(sorted(done.items())),
+        events=sum(result.events for result in results),
+        failures=tuple(failures),
+        wall_s=round(time.perf_counter() - begun, 3),
+    )
+
+
+def _here(seeds: Sequence[int], run: Run) -> Iterator[list[TrialResult]]:
+    for seed in seeds:
+        yield [run(drawn_plan(seed))[0]]
+
+
+def _on_spark(seeds: Sequence[int], master: str) -> Iterator[list[TrialResult]]:
+    """A job for each batch; what comes back is small."""
+    from thalweg.experiments.records import spark
+    from thalweg.experiments.sweeps.jobs import check_imports, equipped, last_error
+
+    interrupted = signal.getsignal(signal.SIGINT)
+    with spark.session(master) as session:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, interrupted)  # PySpark has put its own there
+        context = session.sparkContext
+        with equipped(context, master, (), None):
+            cores = max(1, context.defaultParallelism)
+            check_imports(context, ["thalweg.experiments.faults.sweep:run_seed"], cores)
+            for at in range(0, len(seeds), BATCH):
+                batch = seeds[at : at + BATCH]
+                try:
+                    answers = context.parallelize(batch, min(4 * cores, len(batch))).map(run_seed).collect()
+                except Exception as error:
+                    raise RunError(
+                        f"Spark could not run the plans from seed {batch[0]}: {last_error(str(error))}"
+                    ) from error
+                yield [msgspec.json.decode(answer, type=TrialResult) for answer in answers]
+
+
+def run_seed(seed: int) -> bytes:
+    """What became of a seed's plan (JSON of a TrialResult)."""
+    return msgspec.json.encode(run_trial(drawn_plan(seed))[0])
+
+
+def _keep(result: TrialResult, plan: FaultPlan, folder: Path) -> Failure:
+    path = folder / f"plan-{result.seed}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror}; take another folder with --out") from error
+    command = f"thalweg sweep --replay-faults {shlex.quote(str(path))}"
+    return Failure(result.seed, f"{result.kind}: {result.what}", str(path), len(plan.faults), command)
+
+
+def _print(summary: FaultsSummary) -> None:
+    moved = {kind: count for kind, count in summary.moves.items() if kind.startswith("moved")}
+    print(
+        f"{summary.faults} fault plans from seed {summary.first_seed} in {summary.wall_s:.1f} s:"
+        f" {summary.delivered} delivered all, {summary.ended} ended naming a host that had gone"
+        f" ({summary.unheard} of them unheard),"
+        f" {summary.abandoned} lost their client, {summary.failed} failed"
+    )
+    print(
+        f"{summary.partitions} partitions delivered: {summary.lost} lost, {summary.duplicate} duplicate,"
+        f" {summary.out_of_order} out of order"
+    )
+    print(
+        f"{summary.relocations} relocations: {_listed(moved)},"
+        f" {_listed({kind: count for kind, count in summary.moves.items() if kind not in moved})}"
+    )
+    print(f"other trees: {_listed(summary.shapes)}")
+    print(f"what went wrong: {_listed(summary.done)}")
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+
+
+# --- one plan -----------------------------------------------------------------------------------------
+
+
+def replay(what: str, *, as_json: bool = False) -> int:
+    """Run one plan again, a seed's or that of a file, print what became of it, and return the exit status.
+
+    Raises UsageError for a file that is no plan.
+    """
+    plan = drawn_plan(int(what)) if what.isdecimal() else load_plan(Path(what))
+    result, _ = run_trial(plan, digest=True)
+    if as_json:
+        print(msgspec.json.encode(result).decode())
+    else:
+        why = f"; {result.kind}: {result.what}" if result.kind else f"; {result.what}" if result.what else ""
+        print(
+            f"seed {plan.seed}, {len(plan.faults)} faults: {result.outcome},"
+            f" {result.delivered} of {result.expected} partitions{why}"
+        )
+        print(f"{_listed(result.moves)}; {result.events} events, {result.digest}")
+    return 1 if result.outcome == "failed" else 0
+
+
+def load_plan(path: Path) -> FaultPlan:
+    """The plan in a file. Raises UsageError when it cannot be read or is none."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=FaultPlan)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}; give a seed or the file of a plan") from None
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{path} is no fault plan: {error}") from None
+
+
+# --- a minimal plan -----------------------------------------------------------------------------------
+
+
+def minimize(plan: FaultPlan, run: Run = run_trial) -> FaultPlan:
+    """The fewest faults found that make the trial fail in the same way.
+
+    What the weather did is taken message by message. Delta debugging (Zeller, Hildebrandt, 2002) leaves a plan without
+    any single fault to spare; but a fault more or less changes all that comes after it, so smaller plans may be far
+    from it: random parts of what is left are tried as well. ``MAX_RUNS`` runs at most,
+    of about ``MAX_EVENTS`` in all.
+    """
+    first, done = run(plan)
+    if first.outcome != "failed":
+        return plan
+    explicit: list[Fault] = [fault for fault in plan.faults if not isinstance(fault, Weather)]
+    explicit += [fault for fault in done if fault not in explicit]
+    runs = events = 0
+
+    def fails(faults: Sequence[Fault]) -> bool:
+        nonlocal runs, events
+        runs += 1
+        if events >= MAX_EVENTS:
+            return False
+        result, _ = run(FaultPlan(plan.seed, tuple(faults)))
+        events += result.events
+        return (result.outcome, result.kind) == ("failed", first.kind)
+
+    if not fails(explicit):  # two weathers on one message
+        return plan
+    dice = Random(f"{plan.seed} minimal")
+    left = shrink(explicit, fails, MAX_RUNS)
+    while runs < MAX_RUNS and len(left) > 1:
+        share = dice.choice(SHARES)
+        part = [fault for fault in left if dice.random() < share]
+        if 0 < len(part) < len(left) and fails(part):
+            left = shrink(part, fails, MAX_RUNS - runs)
+        elif len(left) <= FEW:
+            break
+    return FaultPlan(plan.seed, tuple(left))
+
+
+def shrink(items: Sequence[T], fails: Callable[[Sequence[T]], bool], max_runs: int) -> list[T]:
+    """Some of ``items``, which fail together, that do so still: in their order, and none of them to spare."""
+    left, parts, runs = list(items), 2, 1
+    if fails([]):
+        return []
+    while len(left) > 1 and runs < max_runs:
+        size = math.ceil(len(left) / parts)
+        pieces = [left[at : at + size] for at in range(0, len(left), size)]
+        rests = [[one for other in pieces if other is not piece for one in other] for piece in pieces]
+        for number, fewer in enumerate((*pieces, *rests) if len(pieces) > 2 else pieces):
+            runs += 1
+            if fails(fewer):
+                parts = 2 if number < len(pieces) else max(parts - 1, 2)
+                left = fewer
+                break
+            if runs >= max_runs:
+                return left
+        else:
+            if parts >= len(left):
+                break
+            parts = min(2 * parts, len(left))
+    return left

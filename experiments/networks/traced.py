@@ -1,0 +1,159 @@
+"""The emulated network of a run: which trace is on which link, whether this machine can carry it, and what was true."""
+
+from __future__ import annotations
+
+import math
+import os
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+
+from thalweg.emulation.traces.files import load_pool
+from thalweg.emulation.traces.generator import TraceModel, generate_pool
+from thalweg.emulation.traces.pool import assign_traces, scale_pool
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.uml.files import inside_uml
+from thalweg.emulation.units import format_rate
+from thalweg.experiments.networks.collapse import Rates
+from thalweg.experiments.networks.described import Network, TracedNetwork, described
+from thalweg.experiments.runs.config import RunConfig, is_scenario_file
+from thalweg.experiments.runs.workload import build_dataflow
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import Link
+
+GENERATED_TRACES = 64
+GENERATED_S = 6 * 3600.0
+# What a core can shape, send, receive and combine at once with room to spare; above it the emulator, not the link, is
+# measured. Nine hosts of this runtime moved 128 KB partitions at several times this rate on loopback.
+CARRY_BPS_PER_CORE = 400e6
+# The same inside a User-Mode Linux kernel, which has one processor: five hosts kept the pace of their links up to
+# 56 Mbit/s of them, and fell 17 % behind at 84 (docs/kernels.md).
+UML_CARRY_BPS = 50e6
+EASY = 0.5  # of what the machine carries, a time scale that nobody asked for takes at most
+MOST_TIME_SCALE = 60
+
+
+def build_links(config: RunConfig, hosts: Sequence[str], edges: int) -> dict[Link, BandwidthTrace]:
+    """A trace for every directed pair of ``hosts``, in emulated bit/s.
+
+    ``edges``: how many links the dataflow can keep busy at once. Raises TraceError, and UsageError for rates that
+    this machine cannot carry.
+    """
+    pool = _pool(config)
+    check_carried(_mean_bps(pool), edges, config.time_scale)
+    return assign_traces(pool, hosts, config.seed)
+
+
+def build_network(config: RunConfig, hosts: Sequence[str], edges: int) -> Network:
+    """The network of a run on a testbed: of its scenario file, or of traces that are drawn; errors as above."""
+    if is_scenario_file(config.scenario):
+        network = described(config)
+        check_carried(network.mean_bps, edges, config.time_scale)
+        return network
+    return TracedNetwork(build_links(config, hosts, edges), config.time_scale)
+
+
+def check_carried(mean_bps: float, edges: int, time_scale: float) -> None:
+    """Raise UsageError when this machine cannot carry ``edges`` busy links of a mean (emulated) rate."""
+    busy_bps, limit_bps = mean_bps * edges, carried_bps()
+    if busy_bps * time_scale <= limit_bps:
+        return
+    where = "a User-Mode Linux kernel" if inside_uml() else "this machine"
+    most = limit_bps / busy_bps
+    raise UsageError(
+        f"{edges} busy links of {format_rate(mean_bps)} at --time-scale"
+        f" {time_scale:g} are {format_rate(busy_bps * time_scale)} of real traffic; {where} carries"
+        f" about {format_rate(limit_bps)}: lower --link-mean, or --time-scale to at most"
+        f" {math.floor(most) if most >= 1 else f'{most:.2g}'}"
+    )
+
+
+def carried_bps() -> float:
+    """How much real traffic this machine, or the kernel that this process runs in, shapes and combines at once."""
+    return UML_CARRY_BPS if inside_uml() else CARRY_BPS_PER_CORE * (os.cpu_count() or 1)
+
+
+def easy_time_scale(config: RunConfig) -> float:
+    """The largest whole time scale up to 60 at which the links take half of what can be carried; 1 at least."""
+    busy_bps = _mean_bps(_pool(config)) * (len(build_dataflow(config).nodes) - 1)
+    return float(min(MOST_TIME_SCALE, max(1, math.floor(EASY * carried_bps() / busy_bps))))
+
+
+def _pool(config: RunConfig) -> list[BandwidthTrace]:
+    """The traces that links are drawn from."""
+    if config.traces is not None:
+        pool = load_pool(Path(config.traces))
+    else:
+        pool = generate_pool(TraceModel(), GENERATED_TRACES, config.seed, GENERATED_S)
+    return pool if config.link_mean_bps is None else scale_pool(pool, config.link_mean_bps)
+
+
+def _mean_bps(pool: Sequence[BandwidthTrace]) -> float:
+    return fmean(trace.mean_bps for trace in pool)
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """One replay: when it began and ended (Unix time), and the links' rates, in emulated seconds since it began."""
+
+    began_s: float
+    ended_s: float
+    rates: Mapping[Link, Rates]
+
+
+class Truth:
+    """What the links' rates were, in emulated bit/s, by the clock on the wall."""
+
+    def __init__(self, time_scale: float) -> None:
+        self._time_scale = time_scale
+        self._replays: list[Replayed] = []
+
+    def add(self, replay: Replayed) -> None:
+        """Take another replay, later than those before."""
+        self._replays.append(replay)
+
+    def mean_bps(self, link: Link, wall_s: float, duration_s: float) -> float | None:
+        """The mean rate of a link over the ``duration_s`` emulated seconds before ``wall_s`` (Unix time).
+
+        Without a duration it is the rate at that moment; None where no replay ran or the link has no trace. Where
+        the replay stopped before ``wall_s``, only the part until then counts.
+        """
+        found = bisect_right(self._replays, wall_s, key=lambda one: one.began_s) - 1
+        if found < 0:
+            return None
+        replay = self._replays[found]
+        rates = replay.rates.get(link)
+        if rates is None or wall_s - duration_s / self._time_scale > replay.ended_s:
+            return None
+        start_s = max(0.0, (wall_s - replay.began_s) * self._time_scale - duration_s)
+        stop_s = (min(wall_s, replay.ended_s) - replay.began_s) * self._time_scale
+        return rates.bits_between(start_s, stop_s) / (stop_s - start_s) if stop_s > start_s else rates.rate_at(stop_s)
+
+
+def add_truth(path: Path, truth: Truth) -> None:
+    """Set the emulator's ``truth_bps`` beside every ``estimate`` in one host's log (JSON Lines), line by line.
+
+    Other lines, a half-written one among them, stay as they are.
+    """
+    part = path.with_suffix(".part")
+    with path.open("rb") as source, part.open("wb") as target:
+        for line in source:
+            target.write(_with_truth(line, truth) if b'"estimate"' in line else line)
+    part.replace(path)
+
+
+def _with_truth(line: bytes, truth: Truth) -> bytes:
+    try:
+        row = msgspec.json.decode(line)
+        if row["kind"] != "estimate":
+            return line
+        detail = row["detail"]
+        rate_bps = truth.mean_bps((detail["src"], detail["dst"]), row["wall"], row.get("duration_s") or 0.0)
+    except (msgspec.DecodeError, KeyError, TypeError):  # whoever reads the log says what is wrong with it
+        return line
+    if rate_bps is None:
+        return line
+    detail["truth_bps"] = rate_bps
+    return msgspec.json.encode(row) + b"\n"

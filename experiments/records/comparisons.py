@@ -1,0 +1,125 @@
+"""What a comparison of simulation and emulation came to: ``comparison.json``, and whether it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from thalweg.middleware.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+COMPARISON = "comparison.json"
+CLOSE = 0.1  # how far simulation may be from emulation, unless told otherwise
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One placement and seed. Mean inter-arrival times in emulated seconds, and the first over the second.
+
+    ``emulated_each_s``: of every emulated run; ``emulated_s`` is their median, and ``spread`` the slowest by the
+    quickest of them, less 1 (None of one run). ``same_start``: whether operators began at the same hosts in all runs.
+    ``simulated_moves``, ``emulated_moves``: how many operators moved, of the latter in every run.
+    """
+
+    placement: str
+    seed: int
+    simulated_s: float | None = None
+    emulated_s: float | None = None
+    ratio: float | None = None
+    emulated_each_s: list[float | None] = []
+    spread: float | None = None
+    same_start: bool | None = None
+    simulated_moves: int | None = None
+    emulated_moves: list[int] = []
+
+    @property
+    def off(self) -> float | None:
+        """How far simulation is from emulation, of 1."""
+        return None if self.ratio is None else abs(self.ratio - 1)
+
+    def is_close(self, limit: float) -> bool:
+        """Whether both sides are there, and no further apart than that."""
+        return self.off is not None and self.off <= limit
+
+
+class Furthest(msgspec.Struct, frozen=True):
+    """The row that is furthest off: by ``off``, of 1."""
+
+    placement: str
+    seed: int
+    off: float
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``comparison.json`` holds.
+
+    ``failures``: where runs lost, repeated or changed images; ``config``: of all the runs, but for testbed and seed.
+    """
+
+    rows: list[Row]
+    worst: Furthest | None = None
+    limit: float = CLOSE
+    repeats: int = 1
+    notes: list[str] = []
+    failures: list[str] = []
+    config: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+
+
+def load_comparison(path: Path) -> Comparison:
+    """Read ``comparison.json``; UsageError when it is damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Comparison)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(f"{path} is damaged ({error}); make the comparison again") from None
+
+
+def furthest(rows: Sequence[Row]) -> Furthest | None:
+    """The row that is furthest off; None when nothing can be compared."""
+    found = [Furthest(row.placement, row.seed, row.off) for row in rows if row.off is not None]
+    return max(found, key=lambda one: one.off, default=None)
+
+
+def beyond(made: Comparison) -> list[str]:
+    """Why the comparison does not hold, a line each; none when it does."""
+    lines = list(made.failures)
+    for row in made.rows:
+        where = f"{row.placement}, seed {row.seed}"
+        if row.ratio is None:
+            lines.append(f"{where}: nothing to compare, a side delivered less than two images")
+        elif not row.is_close(made.limit):
+            lines.append(f"{where}: simulated is {row.ratio:.3f} of emulated, beyond {made.limit:.0%}")
+    return lines
+
+
+def comparison_table(made: Comparison) -> Table:
+    """One row a placement and seed."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from thalweg.experiments.views.tables import NONE, seconds
+
+    title = "mean time between images, emulated seconds"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("placement", "seed", "simulated", "emulated", "ratio", "spread", "start", "moves"):
+        table.add_column(name, justify="left" if name in ("placement", "start") else "right")
+    for row in made.rows:
+        moved = NONE if row.simulated_moves is None else row.simulated_moves
+        table.add_row(
+            Text(row.placement),
+            str(row.seed),
+            seconds(row.simulated_s),
+            seconds(row.emulated_s),
+            NONE
+            if row.ratio is None
+            else Text(f"{row.ratio:.3f}", "green" if row.is_close(made.limit) else "bold red"),
+            NONE if row.spread is None else f"{row.spread:.1%}",
+            NONE if row.same_start is None else "same" if row.same_start else "differs",
+            f"{moved} / {', '.join(map(str, row.emulated_moves)) or NONE}",
+        )
+    return table

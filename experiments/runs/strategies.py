@@ -1,0 +1,171 @@
+"""Which options of ``thalweg run`` go with which placement, the strategies they make, and which of them start alike."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+import msgspec
+
+from thalweg.experiments.runs.config import RunConfig
+from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import NetworkView
+from thalweg.middleware.planning import (
+    CostModel,
+    CostParameters,
+    Hints,
+    OneShot,
+    PlanResult,
+    ProbedPlan,
+    Thalweg,
+    get_cost_model,
+)
+from thalweg.middleware.planning.registry import Strategy, get_strategy
+from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalCost, LocalMoves, RandomMoves, RandomReshapes
+
+MOVING: Mapping[
+    str, type[GlobalMoves] | type[LocalMoves] | type[RandomMoves] | type[RandomReshapes] | type[Thalweg]
+] = {
+    "global": GlobalMoves,
+    "local": LocalMoves,
+    "random-moves": RandomMoves,
+    "random-reshapes": RandomReshapes,
+    "thalweg": Thalweg,
+}
+OURS = ("thalweg-once", "thalweg")
+FLAGS = {
+    "period_s": "--period",
+    "k": "--k",
+    "gate": "--gate",
+    "hysteresis": "--hysteresis",
+    "moves": "--moves",
+    "reshapes": "--reshapes",
+}
+
+
+def strategy_options(config: RunConfig) -> dict[str, dict[str, Any]]:
+    """For every placement of the run the options its strategy is made with.
+
+    A seed and what local judges hosts by are the run's own. Raises UsageError for an option that goes with no
+    placement of the run.
+    """
+    given = {name: value for name in FLAGS if (value := getattr(config, name)) is not None}
+    ours = {**given, "seed": config.seed, "startup_s": config.startup_s}
+    if config.cost in get_args(LocalCost):  # of others, which only a planner knows, local has the paper's instead
+        ours["cost"] = config.cost
+    options: dict[str, dict[str, Any]] = {}
+    for label in config.placements:
+        taken = MOVING[label].__struct_fields__ if label in MOVING else ()
+        options[label] = {name: value for name, value in ours.items() if name in taken}
+        if label in OURS:
+            options[label].pop("seed", None)  # all of them search alike, so that they start alike
+            # links of a testbed do not hinder each other, unless the run says so
+            options[label]["interface"] = config.interface or "independent"
+    for name in given:
+        if not any(name in one for one in options.values()):
+            takers = [f"--placement {label}" for label, kind in MOVING.items() if name in kind.__struct_fields__]
+            raise UsageError(f"{FLAGS[name]} goes with {' or '.join(takers)}, which this run has not")
+    return options
+
+
+def make_strategies(config: RunConfig) -> dict[str, Strategy]:
+    """The strategy of every placement of the run; raises UsageError for what is unknown or out of range."""
+    get_cost_model(config.cost)
+    return {label: make_strategy(label, options) for label, options in strategy_options(config).items()}
+
+
+def make_strategy(label: str, options: Mapping[str, Any]) -> Strategy:
+    """The strategy of that name; random moves begin with operators spread over the hosts, which takes no knowledge."""
+    strategy = get_strategy(label, **options)
+    if isinstance(strategy.adaptation, RandomMoves | RandomReshapes):
+        return msgspec.structs.replace(strategy, initial=Spread())
+    return strategy
+
+
+def changes_shapes(config: RunConfig) -> bool:
+    """Whether a placement of the run may give the tree another shape: its planner has an attribute ``reshapes``, or
+    the tree changes at random."""
+    return reshapes_at_random(config) or any(
+        getattr(strategy.initial, "reshapes", False) for strategy in make_strategies(config).values()
+    )
+
+
+def reshapes_at_random(config: RunConfig) -> bool:
+    return any(isinstance(strategy.adaptation, RandomReshapes) for strategy in make_strategies(config).values())
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """A planner that deals the operators out to the hosts in turn. It looks at no link; its cost is nan."""
+
+    def plan(
+        self,
+        dataflow: Dataflow,
+        hosts: Sequence[str],
+        view: NetworkView,
+        current: Placement | None,
+        *,
+        hints: Hints,
+        costs: CostParameters,
+        model: CostModel,
+    ) -> PlanResult:
+        free = [node.name for node in dataflow.nodes if node.kind == "operator" and node.pinned is None]
+        placement = check_placement(dataflow, dict(zip(free, itertools.cycle(hosts), strict=False)), hosts)
+        return PlanResult(placement, dataflow, math.nan, math.nan, (), 1, frozenset())
+
+
+def cost_model(cost: str, interface: str) -> CostModel:
+    """The cost model of that name for hosts with such interfaces; see :func:`cost_options`."""
+    return get_cost_model(cost, **cost_options(cost, interface))
+
+
+def cost_options(cost: str, interface: str) -> dict[str, Any]:
+    """What bounds the rate: a host's one interface, or each of its links, over which a node demands while it sends."""
+    return {"interface": "independent", "node_cycles": False} if (cost, interface) == ("period", "independent") else {}
+
+
+def moving(strategies: Mapping[str, Strategy]) -> dict[str, Any]:
+    """How operators move under each placement, defaults and all; placements that stay are left out."""
+    return {
+        label: msgspec.to_builtins(strategy.adaptation)
+        for label, strategy in strategies.items()
+        if strategy.adaptation is not None
+    }
+
+
+def placed_detail(label: str, plan: ProbedPlan, *, shared: bool, truth: bool) -> dict[str, Any]:
+    """A plan and what it rests on, for the records; a ``shared`` one was made, and its links probed, before.
+
+    ``truth``: planners were told the links as they are.
+    """
+    result = plan.result
+    detail = {
+        "planner": label,
+        "shared": shared,
+        "placement": result.placement,
+        "predicted_s": result.cost_s,
+        "initial_s": result.initial_cost_s,
+        "critical": list(result.critical),
+        "probed": 0 if shared or truth else len(plan.asked),
+        "rounds": plan.rounds,
+        "evaluated": result.evaluated,
+    }
+    if result.hints is not None:  # the tree is another than the run's
+        detail["inputs"] = {node.name: list(node.inputs) for node in result.dataflow.nodes if node.inputs}
+    detail["links"] = {
+        f"{a}>{b}": [each.rate_bps, each.count, each.spread_bps] for (a, b), each in sorted(plan.view.estimates.items())
+    }
+    return {key: value for key, value in detail.items() if not (isinstance(value, float) and value - value != 0)}
+
+
+def begins_with_one_shot(strategy: Strategy) -> bool:
+    """Whether it begins with what one-shot plans; all such placements of a run share the first such plan."""
+    return strategy.initial == OneShot()
+
+
+def same_start(strategies: Mapping[str, Strategy]) -> list[str]:
+    """The placements that share one plan; none when there are fewer than two."""
+    labels = [label for label, strategy in strategies.items() if begins_with_one_shot(strategy)]
+    return labels if len(labels) > 1 else []

@@ -1,0 +1,126 @@
+"""The image-composition workload: a tree of sources and operators for a run's configuration."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.runs.strategies import changes_shapes, reshapes_at_random
+from thalweg.middleware.dataflow import TREES, Code, Dataflow
+from thalweg.middleware.errors import OperatorError, UsageError
+from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code, reorderable_codes
+from thalweg.operators import ImageFolderSource, digest, reference_run
+
+CLIENT = "client"
+MIXED = "mixed"
+STATEFUL = ("running", "join", "best-of-last")  # what MIXED puts on the tree's operators, in turn, producers first
+
+
+def host_names(servers: int) -> list[str]:
+    """The image servers ``h1`` …; the client is not among them."""
+    return [f"h{i + 1}" for i in range(servers)]
+
+
+def build_dataflow(config: RunConfig) -> Dataflow:
+    """The tree of ``config``: one source a server, and operators; raises UsageError for an unknown tree or operator."""
+    servers = host_names(config.servers)
+    builder = TREES.get(config.tree)
+    if builder is None:
+        raise UsageError(f"unknown tree {config.tree!r}; known are {', '.join(TREES)}")
+    pixel_bytes = (2 if config.dtype == "uint16" else 1) * config.bands
+    params: dict[str, Any] = {"rule": config.rule, "bytes_per_pixel": pixel_bytes}
+    if config.operator == "composite" and config.rule in ("max", "min") and changes_shapes(config):
+        params["fit"] = "nested"  # for all placements of the run: they are to give the same bytes
+    if config.pixel_s is not None:
+        params["seconds_per_pixel"] = config.pixel_s
+    if config.folder is not None:
+        sources = _folder_sources(Path(config.folder), servers, skip_corrupt=config.skip_corrupt)
+    else:
+        sources = {
+            host: Code(
+                "scenes",
+                {
+                    "site": site,
+                    "sites": config.servers,
+                    "seed": config.seed,
+                    "length": config.images,
+                    "mean_bytes": float(config.image_bytes),
+                    "relative_deviation": config.image_deviation,
+                    "dtype": config.dtype,
+                    "bands": config.bands,
+                },
+            )
+            for site, host in enumerate(servers)
+        }
+    names = STATEFUL if config.operator == MIXED else (config.operator,)
+    codes = [Code(name, params) for name in names]
+    for code in codes:
+        _check_operator(code, config)
+    if reshapes_at_random(config) and not reorderable_codes(codes, (*DEFAULT_ALLOW, *config.allow)):
+        why = f"of --operator {config.operator} with --rule {config.rule} no order is free"
+        raise UsageError(f"random-reshapes changes the order of combination, and {why}; use composite with max or min")
+    dataflow = builder(sources, codes[0], CLIENT)
+    turn = itertools.cycle(codes)
+    nodes = (msgspec.structs.replace(n, code=next(turn)) if n.kind == "operator" else n for n in dataflow.nodes)
+    return Dataflow(tuple(nodes)).validate()
+
+
+def _check_operator(code: Code, config: RunConfig) -> None:
+    """Raise UsageError for an operator that cannot be made here, or is none."""
+    try:
+        made = load_code(code, (*DEFAULT_ALLOW, *config.allow))
+    except OperatorError as error:
+        raise UsageError(str(error)) from None
+    if not isinstance(made, OperatorCode):
+        raise UsageError(f"--operator {code.use} is a source; an operator combines, such as composite")
+
+
+def _folder_sources(folder: Path, servers: list[str], *, skip_corrupt: bool) -> dict[str, Code]:
+    """One subfolder a server, in the order of their names; every image is opened once, so that a bad one is found."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder; it must hold one subfolder of images for every server")
+    subfolders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if len(subfolders) < len(servers):
+        raise UsageError(
+            f"{folder} has {len(subfolders)} subfolders; {len(servers)} servers need one each (or use --servers)"
+        )
+    codes: dict[str, Code] = {}
+    for host, path in zip(servers, subfolders, strict=False):
+        params = {"folder": str(path.resolve()), "skip_corrupt": skip_corrupt}
+        codes[host] = Code("image_folder", params)
+    return codes
+
+
+def images_available(config: RunConfig) -> int:
+    """How many images every site can deliver, at most those asked for; reads the user's images once.
+
+    Raises UsageError that names a corrupt image.
+    """
+    if config.folder is None:
+        return config.images
+    dataflow = build_dataflow(config)
+    counts = []
+    for name in dataflow.sources:
+        code = dataflow.by_name[name].code
+        assert code is not None
+        try:
+            source = ImageFolderSource(**code.params)
+            count = 0
+            while count < config.images and source.produce(count) is not None:
+                count += 1
+        except OperatorError as error:
+            raise UsageError(str(error)) from None
+        counts.append(count)
+    if min(counts) == 0:
+        raise UsageError(f"{config.folder}: a site has no image that can be read")
+    return min(counts)
+
+
+def reference_digests(dataflow: Dataflow, images: int, allow: Collection[str] = ()) -> Iterator[str]:
+    """The digests of the composites that a single process makes."""
+    return (digest(value) for value in reference_run(dataflow, images, (*DEFAULT_ALLOW, *allow)))

@@ -1,0 +1,267 @@
+"""``thalweg run --testbed sim``: the placements of a run in virtual time, and the records they leave.
+
+The same workload, links, planners and cores as on a testbed of processes, and the same run folder. What is recorded
+depends on the configuration alone: times on the wall are those of the virtual clock, which starts at 0.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+
+from thalweg.emulation.virtual.world import World
+from thalweg.experiments.networks.collapse import Collapse, choose_host, collapse_floor_bps
+from thalweg.experiments.networks.traced import build_links
+from thalweg.experiments.records.placed_trees import ended_as, operators_at
+from thalweg.experiments.records.records import RunInfo, save_run, write_events
+from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.runs.launcher import (
+    FREE_BYTES_PER_S,
+    Outcome,
+    Tell,
+    configuration,
+    empty_folder,
+    prepare_folder,
+    reference_digest,
+    versions,
+)
+from thalweg.experiments.runs.strategies import begins_with_one_shot, cost_model, make_strategies, placed_detail
+from thalweg.experiments.runs.workload import CLIENT, build_dataflow, host_names, images_available
+from thalweg.experiments.simulation.links import carrying, world_config
+from thalweg.experiments.simulation.run import (
+    Rates,
+    Work,
+    bound_s,
+    exactly,
+    plan_ahead,
+    real_code,
+    run_ahead,
+    sized_code,
+)
+from thalweg.middleware.client.replanning import ask_hints
+from thalweg.middleware.errors import RunError
+from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.network.view import Link
+from thalweg.middleware.planning import CostParameters, OneShot, ProbedPlan
+from thalweg.middleware.planning.registry import Strategy
+from thalweg.middleware.protocol import events as e
+from thalweg.operators import digest, write_image
+
+
+def execute_as_on_testbeds(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
+    """The same as :func:`execute_virtually`, but that with ``view`` truth planners know it only before the run."""
+    return execute_virtually(config, folder, tell, truth_lasts=False)
+
+
+def execute_virtually(config: RunConfig, folder: Path, tell: Tell, *, truth_lasts: bool = True) -> Outcome:
+    """Run every placement of ``config`` in turn and leave ``run.toml`` and ``events.parquet`` in ``folder``.
+
+    ``truth_lasts``: with ``view`` truth planners know the links as they are also while data flows. Raises UsageError
+    and its kin before anything is simulated, RunError when a run cannot go on.
+    """
+    config.check()
+    session = _Session(config, folder, tell, truth_lasts=truth_lasts)
+    made = prepare_folder(folder)
+    try:
+        try:
+            session.run()
+        finally:
+            session.save()
+    except BaseException:
+        if not session.delivered:  # nothing had begun, so there is nothing to keep
+            empty_folder(folder, remove=made)
+        raise
+    assert session.info is not None
+    return Outcome(session.info, folder, session.placed, session.ended, session.trees, session.delivered)
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Session:
+    """One call of ``execute_virtually``."""
+
+    def __init__(self, config: RunConfig, folder: Path, tell: Tell, *, truth_lasts: bool) -> None:
+        self.told_truth = truth_lasts and config.view == "truth"  # while data flows
+        self.strategies = make_strategies(config)
+        tell("reading the images", 0, 0)
+        config = msgspec.structs.replace(config, images=images_available(config))
+        self.config, self.folder, self.tell = config, folder, tell
+        hosts = (*host_names(config.servers), CLIENT)
+        dataflow = build_dataflow(config)
+        allow = (*DEFAULT_ALLOW, *config.allow)
+        self.interface = interface = config.interface or "independent"
+        disk = config.disk_bytes_per_s or FREE_BYTES_PER_S
+        costs = CostParameters(startup_s=config.startup_s, disk_bytes_per_s=disk)
+        hints = ask_hints(dataflow, allow)
+        self.work = Work(dataflow, hosts, hints, costs, cost_model(config.cost, interface), allow)
+        self.traces = build_links(config, hosts, 0)
+        self.links: Mapping[Link, Rates] = self.traces
+        self.world = world_config(
+            interface,
+            config.startup_s,
+            time_scale=config.time_scale,
+            forecaster=config.forecaster,
+            validate=config.validate,
+        )
+        # What an operator says it computes is a real machine's time; a dilated clock makes it longer.
+        factor = config.time_scale if config.pixel_s is None else 1.0
+        self.code = (real_code if config.bytes else sized_code)(allow, disk, factor)
+        for node in dataflow.nodes:
+            if node.code is not None:
+                self.code(node)  # what cannot be simulated is refused before anything is
+        self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self.info: RunInfo | None = None
+        self.reference: str | None = None
+        self.scenario: Collapse | None = None
+        self.notes = [
+            f"virtual time, {interface} links" + ("" if config.bytes else ", sizes only: nothing is composed")
+        ]
+        self.log: IO[bytes] | None = None  # rows are written as they come: a run may have any number of images
+        self.digests: list[str] = []
+        self.placed: dict[str, dict[str, str]] = {}
+        self.ended: dict[str, dict[str, str]] = {}
+        self.trees: dict[str, str] = {}
+        self.delivered: dict[str, int] = {}
+        self.wall_s: dict[str, float] = {}
+        self._shared: ProbedPlan | None = None
+
+    def run(self) -> None:
+        config = self.config
+        if config.bytes:
+            self.reference = reference_digest(self.work.dataflow, config, self.tell)
+        if config.scenario is not None:
+            operators = operators_at(self.work.dataflow, self._one_shot().result.placement)
+            host = choose_host(operators, self.work.hosts, CLIENT)
+            self.scenario = Collapse(host, collapse_floor_bps(self.traces))
+            self.links = self.scenario.rates(self.traces)
+            self.notes.append(str(self.scenario))
+        for label, strategy in self.strategies.items():
+            begun = time.perf_counter()
+            self._placement(label, strategy)
+            self.wall_s[label] = time.perf_counter() - begun
+
+    def _one_shot(self) -> ProbedPlan:
+        """The plan that all placements which begin with one-shot share."""
+        if self._shared is None:
+            self._shared = self._plan(OneShot())
+        return self._shared
+
+    def _plan(self, planner: Any) -> ProbedPlan:
+        links = carrying(self.traces, self.world.interface)
+        return plan_ahead(self.work, planner, links, self.world, truth=self.config.view == "truth")
+
+    def _placement(self, label: str, strategy: Strategy) -> None:
+        config = self.config
+        self.tell(f"{label}: planning", 0, 0)
+        shared = begins_with_one_shot(strategy) and self._shared is not None
+        plan = self._one_shot() if begins_with_one_shot(strategy) else self._plan(strategy.initial)
+        detail = placed_detail(label, plan, shared=shared, truth=config.view == "truth")
+        self._row(label, CLIENT, 0.0, "placed", {"detail": detail})
+        self.placed[label] = operators_at(plan.result.dataflow, plan.result.placement)
+        self.delivered[label] = 0
+        every = max(1, -(-config.images // config.pictures)) if config.pictures and config.bytes else 0
+        folder = self.folder / "images" / label.replace("/", "_").replace(":", "_")
+
+        def on_delivered(partition: e.Deliver, now: float) -> None:
+            fields: dict[str, Any] = {"index": partition.index, "size_bytes": partition.size_bytes}
+            if config.bytes:
+                fields["detail"] = {"digest": digest(partition.value)}
+            self._row(label, CLIENT, now, "delivered", fields)
+            self.delivered[label] += 1
+            if every and partition.index % every == 0:
+                folder.mkdir(parents=True, exist_ok=True)
+                write_image(np.asarray(partition.value), folder / f"{partition.index:03}.png")
+            self.tell(label, self.delivered[label], config.images)
+
+        world = run_ahead(
+            self.work,
+            strategy,
+            plan,
+            config.images,
+            carrying(self.links, self.world.interface),
+            self.code,
+            self.world,
+            on_delivered=on_delivered,
+            on_record=self._recorder(label),
+            digest=True,
+            label=label,
+            knows=exactly(carrying(self.links, self.world.interface)) if self.told_truth else None,
+        )
+        self.digests.append(world.log_digest)
+        log: dict[str, Any] = {"digest": world.log_digest}
+        if (bound := bound_s(self.work, self.links, world.now, self.interface)) is not None:
+            log["bound_period_s"] = bound
+        self._row(label, CLIENT, world.now, "log", {"value": world.events, "detail": log})
+        if world.planner_failed is not None:
+            self.notes.append(f"{label} went on as it was placed: {world.planner_failed}")
+        if self.scenario is not None:
+            self._record_scenario(label, world)
+        if strategy.adaptation is not None:
+            ended = ended_as(plan.result.dataflow, world.dataflow or plan.result.dataflow, world.placement)
+            self.ended[label] = ended["placement"]
+            if "tree" in ended:
+                self.trees[label] = ended["tree"]
+        if world.failed is not None:
+            raise RunError(world.failed)
+
+    def _recorder(self, label: str) -> Callable[[str, float, e.Record], None]:
+        def on_record(host: str, now: float, record: e.Record) -> None:
+            fields = record.fields
+            if record.kind == "estimate":
+                detail = fields["detail"]
+                rates, since = self.links[detail["src"], detail["dst"]], max(0.0, now - fields["duration_s"])
+                detail["truth_bps"] = rates.bits_between(since, now) / (now - since) if now > since else 0.0
+            self._row(label, host, now, record.kind, fields)
+
+        return on_record
+
+    def _record_scenario(self, label: str, world: World) -> None:
+        one = self.scenario
+        assert one is not None
+        if one.at_s > world.now:
+            self.notes.append(f"{label} had ended before the collapse; ask for more --images")
+            return
+        detail = {"scenario": one.name, **msgspec.to_builtins(one)}
+        self._row(label, one.host, one.at_s, "scenario", {"value": one.factor, "detail": detail})
+
+    def _row(self, label: str, host: str, at_s: float, kind: str, fields: Mapping[str, Any]) -> None:
+        if self.log is None:
+            self.log = (self.folder / "world.jsonl").open("wb")
+        row = {"t": at_s, "wall": at_s, "host": host, "placement": label, "kind": kind, **fields}
+        self.log.write(_encode(row) + b"\n")
+
+    def save(self) -> None:
+        """Write run.toml and the event log from whatever has been recorded."""
+        config = self.config
+        if self.log is None:
+            return
+        self.log.close()
+        # The same configuration, planners and traces are the same run, whenever it is made.
+        told = msgspec.json.encode((config, self.digests))
+        run_id = f"sim-{config.seed}-{hashlib.sha256(told).hexdigest()[:12]}"
+        self.info = RunInfo(
+            run=run_id,
+            testbed="sim",
+            seed=config.seed,
+            images=config.images,
+            placements=list(config.placements),
+            reference_digest=self.reference,
+            started=self.started,
+            hosts=list(self.work.hosts),
+            notes=self.notes,
+            config=configuration(config, self.strategies, self.scenario),
+            versions=versions(),
+            wall_s=self.wall_s,
+        )
+        log = Path(self.log.name)
+        write_events(self.folder, run_id, [log])
+        save_run(self.folder, self.info)
+        log.unlink()

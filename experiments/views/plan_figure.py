@@ -1,0 +1,227 @@
+"""The picture of a scenario: rates and delays between hosts, and what becomes of the rates over time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.experiments.networks.plan import EventPlan, Plan, matrix, sampled_rates
+from thalweg.experiments.views.plots import COLOURS, INK, STYLE, new_figure, one_two_five, shortened
+from thalweg.middleware.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+STEPS = 240  # of a time line: about three pixels each
+NAMED = 10  # hosts; with more, a matrix has no figures in its cells
+LANES = 14  # lines of events; hosts of a churn share one where each of their own would be more
+SWING = 8.0  # times or parts of its usual rate that a host's colour tells apart
+LETTER = 0.0075  # of a bar's text, as a share of the time line's width
+KINDS = {"change": COLOURS[4], "outage": COLOURS[1], "flap": COLOURS[3], "partition": COLOURS[0], "churn": COLOURS[2]}
+UNITS = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
+
+Matrix = npt.NDArray[np.float64]
+
+
+def draw_plan(plan: Plan, path: Path) -> None:
+    """Write the picture of a plan; raises UsageError when it cannot be written."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(dict(mpl.rcParamsDefault) | STYLE):
+        figure = plan_figure(plan)
+        try:
+            figure.savefig(path)
+        except (OSError, ValueError) as error:  # ValueError: an ending that is no format of pictures
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise UsageError(f"cannot write {path}: {why}; choose another --out, ending in .png") from None
+
+
+def plan_figure(plan: Plan) -> Figure:
+    """Matrices of rate and delay; below them rates, events and hosts over time, where anything changes."""
+    changing = bool(plan.scenario.traces or plan.events)
+    hosts = len(plan.scenario.hosts)
+    lanes = _lanes(plan) if changing else []
+    heights = [2.0, *([0.5 + 0.27 * len(lanes)] if lanes else []), max(1.6, 0.6 + 0.135 * hosts)] if changing else []
+    side = min(5.2, max(3.6, 0.18 * hosts))
+    below = [sum(heights) + 0.5 * len(heights)] if changing else []
+    figure = new_figure(11.0, side + sum(below) + 0.4)
+    parts = figure.subfigures(1 + len(below), 1, squeeze=False, height_ratios=[side, *below])[:, 0]
+    _matrices(plan, parts[0])
+    if changing:
+        changed, usual = sampled_rates(plan, STEPS)
+        unit_s, unit = _time_unit(plan.until_s)
+        grid = parts[1].subplots(len(heights), 2, squeeze=False, height_ratios=heights, width_ratios=(1, 0.018))
+        _rates(grid[0, 0], changed, plan.until_s / unit_s)
+        if lanes:
+            _events(grid[1, 0], lanes, unit_s, plan.until_s)
+        for aside in grid[:-1, 1]:
+            aside.axis("off")
+        _over_hosts(grid[-1, 0], grid[-1, 1], plan, changed, usual, plan.until_s / unit_s)
+        for one in grid[:, 0]:
+            one.set_xlim(0, plan.until_s / unit_s)
+        grid[-1, 0].set_xlabel(f"emulated time ({unit})")
+    title = f"{plan.scenario.name}: {hosts} hosts"
+    if plan.scenario.time_scale != 1:
+        title += f", time scale {plan.scenario.time_scale:g}"
+    figure.suptitle(title, fontsize=13, fontweight="bold")
+    return figure
+
+
+def _time_unit(span_s: float) -> tuple[float, str]:
+    return (3600.0, "h") if span_s > 4 * 3600 else (60.0, "min") if span_s > 300 else (1.0, "s")
+
+
+# --- matrices -----------------------------------------------------------------------------------------
+
+
+def _matrices(plan: Plan, part: SubFigure) -> None:
+    rates = matrix(plan, {(one.src, one.dst): one.mean_bps for one in plan.links})
+    delays = matrix(plan, {(one.src, one.dst): one.delay_s * 1e3 for one in plan.links})
+    factor, unit = next((one for one in UNITS if np.nanmedian(rates) >= one[0]), UNITS[-1])
+    delayed = bool(np.nanmax(delays, initial=0.0) > 0)
+    left, right = part.subplots(1, 2)
+    names = list(plan.scenario.hosts)
+    _heat(left, part, rates / factor, names, f"Mean rate ({unit})", "viridis", logarithmic=True)
+    if delayed:
+        _heat(right, part, delays, names, "One-way delay (ms)", "YlOrRd", logarithmic=False)
+    else:
+        right.axis("off")
+        right.text(0.5, 0.5, "no link has a delay", ha="center", va="center", color="#777777")
+
+
+def _heat(
+    axes: Axes, part: SubFigure, values: Matrix, names: Sequence[str], title: str, colours: str, *, logarithmic: bool
+) -> None:
+    from matplotlib.colors import LogNorm, Normalize
+
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    if logarithmic and low > 0 and high / low > 10:
+        norm: Normalize = LogNorm(low, high)
+    else:
+        norm = Normalize(0.0, high if high > low else 2 * high or 1.0)
+    image = axes.imshow(np.ma.masked_invalid(values), cmap=colours, norm=norm)
+    axes.set_title(title)
+    axes.grid(False)
+    size = 9 if len(names) <= 12 else max(5.0, 8.6 - 0.06 * len(names))
+    labels = [_short(name, 12) for name in names]
+    axes.set_xticks(range(len(names)), labels, rotation=45 if len(names) <= NAMED else 90, fontsize=size,
+                    ha="right" if len(names) <= NAMED else "center", rotation_mode="anchor" if len(names) <= NAMED
+                    else "default")  # fmt: skip
+    axes.set_yticks(range(len(names)), labels, fontsize=size)
+    axes.tick_params(length=0)
+    axes.set(xlabel="to", ylabel="from")
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    bar = part.colorbar(image, ax=axes, shrink=0.85, pad=0.02)
+    if isinstance(norm, LogNorm):
+        bar.ax.yaxis.set_major_locator(one_two_five())
+        bar.ax.yaxis.set_major_formatter(lambda value, _: shortened(value))
+        bar.ax.minorticks_off()
+    bar.outline.set_visible(False)
+    if len(names) <= NAMED:
+        for (row, column), value in np.ndenumerate(values):
+            if math.isfinite(value):
+                shade = image.cmap(norm(value))
+                dark = 0.299 * shade[0] + 0.587 * shade[1] + 0.114 * shade[2] < 0.55
+                axes.text(column, row, _figure(value), ha="center", va="center", fontsize=7.5,
+                          color="white" if dark else INK)  # fmt: skip
+
+
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.3g}"
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+# --- over time ----------------------------------------------------------------------------------------
+
+
+def _rates(axes: Axes, changed: Matrix, until: float) -> None:
+    """The middle of all links, the middle half, and nearly all of them; what is cut counts as 0."""
+    factor, unit = next((one for one in UNITS if np.median(changed) >= one[0]), UNITS[-1])
+    values = changed / factor
+    at = np.linspace(0.0, until, values.shape[1] + 1)
+    positive = values[values > 0] if (values > 0).any() else np.ones(1)
+    least, most = np.quantile(positive, [0.02, 0.98])
+    logarithmic = most > 20 * least
+    edge = [np.append(row, row[-1]) for row in np.quantile(values, [0.05, 0.25, 0.5, 0.75, 0.95], axis=0)]
+    low, quarter, middle, upper, high = (np.maximum(row, least / 2) if logarithmic else row for row in edge)
+    tint = COLOURS[0]
+    axes.fill_between(at, low, high, step="post", color=tint, alpha=0.15, linewidth=0, label="9 of 10 links")
+    axes.fill_between(at, quarter, upper, step="post", color=tint, alpha=0.3, linewidth=0, label="the middle half")
+    axes.step(at, middle, where="post", color=tint, linewidth=1.6, label="median")
+    if logarithmic:
+        axes.set_yscale("log")
+        axes.set_ylim(least / 2, None)  # what is cut lies on the lower edge
+    else:
+        axes.set_ylim(0, None)
+    axes.set(title="Rate of the links", ylabel=unit)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=8.5, ncols=3, borderpad=0.2)
+
+
+def _lanes(plan: Plan) -> list[tuple[str, EventPlan, list[tuple[float, float]]]]:
+    """Label, event and spans of every line of events, in the file's order."""
+    lanes: list[tuple[str, EventPlan, list[tuple[float, float]]]] = []
+    several = sum(max(1, len(event.spans)) for event in plan.events) <= LANES
+    for event in plan.events:
+        if event.kind == "churn" and several and event.spans:
+            lanes += [(f"churn: {host}", event, spans) for host, spans in sorted(event.spans.items())]
+        else:
+            spans = [span for found in event.spans.values() for span in found]
+            lanes.append((f"{event.kind}: {event.who}", event, spans))
+    return lanes
+
+
+def _events(
+    axes: Axes, lanes: Sequence[tuple[str, EventPlan, list[tuple[float, float]]]], unit_s: float, until_s: float
+) -> None:
+    for row, (_, event, spans) in enumerate(lanes):
+        bars: list[tuple[float, float]] = [(start / unit_s, (stop - start) / unit_s) for start, stop in spans]
+        crowded = event.kind == "churn" and len(event.spans) > 1 and sum(lane[1] is event for lane in lanes) == 1
+        axes.broken_barh(
+            bars, (row - 0.36, 0.72), color=KINDS[event.kind], alpha=0.25 if crowded else 0.85, linewidth=0
+        )
+        if bars and event.kind == "change":
+            start, width = bars[0]
+            inside = width * unit_s / until_s > LETTER * len(event.what)
+            axes.annotate(event.what, (start if inside else start + width, row), xytext=(4, 0), va="center",
+                          textcoords="offset points", fontsize=7.5, color=INK, in_layout=False)  # fmt: skip
+    axes.set_yticks(range(len(lanes)), [_short(label, 44) for label, _, _ in lanes], fontsize=8)
+    axes.set_ylim(len(lanes) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(False, axis="y")
+    axes.set_title("Events")
+
+
+def _over_hosts(axes: Axes, aside: Axes, plan: Plan, changed: Matrix, usual: Matrix, until: float) -> None:
+    """Each host's links together, by what they have on average when nothing befalls them; black: cut off."""
+    import matplotlib as mpl
+    from matplotlib.colors import LogNorm
+
+    names = list(plan.scenario.hosts)
+    ends = np.array([[name in link for link in plan.scenario.links] for name in names], dtype=float)
+    share = (ends @ changed) / (ends @ usual).mean(axis=1, keepdims=True)
+    colours = mpl.colormaps["RdBu"].with_extremes(bad="#111111")
+    shown = np.ma.masked_where(share < 1 / (4 * SWING), share)
+    image = axes.imshow(
+        shown, aspect="auto", cmap=colours, norm=LogNorm(1 / SWING, SWING), interpolation="nearest",
+        extent=(0.0, until, len(names) - 0.5, -0.5),
+    )  # fmt: skip
+    size = 8 if len(names) <= 12 else 6.5
+    axes.set_yticks(range(len(names)), [_short(name, 16) for name in names], fontsize=size)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(False)
+    axes.set_title("Rate of each host's links, times its usual mean (black: cut off)")
+    bar = axes.figure.colorbar(image, cax=aside, ticks=[1 / SWING, 1, SWING])
+    bar.ax.set_yticklabels([f"× 1/{SWING:g}", "× 1", f"× {SWING:g}"])
+    bar.ax.minorticks_off()
+    bar.outline.set_visible(False)

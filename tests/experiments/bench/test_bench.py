@@ -1,0 +1,165 @@
+"""Each benchmark once, as small as it gets: what it answers and what it delivered, never how fast it was."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from thalweg.experiments.bench.ballast import Ballast
+from thalweg.experiments.bench.link import bench_link
+from thalweg.experiments.bench.move import PROTOCOLS, Pause, bench_move, summary
+from thalweg.experiments.bench.plan import MODELS, OURS, STARTS, bench_plan
+from thalweg.experiments.bench.rounds import Plan, Round, alternate, median_ratio, play
+from thalweg.experiments.bench.testbed import bench_testbed
+from thalweg.experiments.bench.tree import bench_tree, check_digests
+from thalweg.experiments.bench.workload import VARIANTS, FixedSource, digest_of, expected_digest, maximum
+from thalweg.experiments.cli.main import invoke
+from thalweg.middleware.errors import OperatorError, RunError, UsageError
+
+
+class Counted:
+    """A side that counts on from round to round, like processes that stay up."""
+
+    def __init__(self, size_bytes: int, *, lose: int = 0) -> None:
+        self.source = FixedSource(0, size_bytes)
+        self.index = 0
+        self.lose = lose
+
+    def stream(self, partitions: int) -> Any:
+        for _ in range(partitions - self.lose):
+            yield self.source.produce(self.index)
+            self.index += 1
+
+
+def test_rounds_take_turns_and_their_digests_are_those_of_one_process() -> None:
+    sides = {"a": Counted(64), "b": Counted(64)}
+    plans = {"a": Plan(5, 2), "b": Plan(8, 4)}
+    steps: list[str] = []
+    played = alternate(sides, plans, 2, steps.append)
+    assert [step.rpartition(" ")[2] for step in steps] == ["a", "b", "a", "b"]
+    assert sides["a"].index == 2 * plans["a"].total
+    assert plans["a"].total % VARIANTS == 0
+    check_digests(played, plans, 1, 64)
+    with pytest.raises(RunError, match="'a' delivered other bytes"):
+        check_digests(played, plans, 2, 64)
+    with pytest.raises(RunError, match="6 of 7 partitions"):
+        play(Counted(64, lose=1), 5, 2)
+
+
+def test_the_ratio_is_the_median_of_each_rounds_own() -> None:
+    ours = [Round(rate, "") for rate in (10.0, 1.0, 30.0)]
+    theirs = [Round(rate, "") for rate in (20.0, 2.0, 30.0)]
+    assert median_ratio(ours, theirs) == 0.5
+
+
+def test_the_expected_digest_is_that_of_the_maximum() -> None:
+    a, b = FixedSource(0, 100), FixedSource(1, 100)
+    values = [maximum([a.produce(i), b.produce(i)]) for i in range(6)]
+    assert all((value >= a.produce(i)).all() for i, value in enumerate(values))
+    assert expected_digest(2, 100, 6) == digest_of(values)
+    assert expected_digest(2, 100, 6) != expected_digest(2, 100, 5)
+    assert digest_of([a.produce(0)]) == digest_of([a.produce(VARIANTS)])
+    assert digest_of([a.produce(0)]) != digest_of([a.produce(1)])
+
+
+def test_tree(capfd: pytest.CaptureFixture[str]) -> None:
+    answer = bench_tree(sources=2, size_bytes=4096, rounds=2, partitions=6, warm_up=2, others=False)
+    assert answer["digest"] == expected_digest(2, 4096, 8)
+    assert answer["operators"] == 1
+    assert min(answer["thalweg_per_s"], answer["raw_per_s"], answer["thalweg_spread_per_s"], answer["ratio"]) > 0
+    assert answer["ray_per_s"] is None
+    assert capfd.readouterr().err == ""
+
+
+def test_link_delivers_partitions_of_one_and_of_many_chunks() -> None:
+    answer = bench_link(sizes_bytes=(1000, 600_000), rounds=1, round_bytes=1)
+    assert [row["size_bytes"] for row in answer["sizes"]] == [1000, 600_000]
+    assert all(row["thalweg_mb_per_s"] > 0 and row["raw_mb_per_s"] > 0 for row in answer["sizes"])
+
+
+def test_testbed_answers_the_same_keys_with_or_without_namespaces(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["bench", "testbed", "--network", "2", "--hosts", "1", "--idle", "0.1", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert answer["bench"] == "testbed"
+    assert answer["processes"]["idle_memory_bytes"] > 1_000_000
+    if answer["networks"] is None:
+        assert answer["reason"]
+    else:
+        assert [(row["hosts"], row["links"]) for row in answer["networks"]] == [(2, 2)]
+
+
+def test_plan_answers_for_every_model_start_and_number_of_servers(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["bench", "plan", "--servers", "2", "--servers", "3", "--problems", "2"]
+    assert invoke([*options, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert answer["bench"] == "plan"
+    figures = {(row["servers"], row["model"], row["planner"]) for row in answer["plans"]}
+    ours = {(count, "period", f"thalweg, {which}") for count in (2, 3) for which in OURS}
+    assert figures == ours | {(count, model, start) for count in (2, 3) for model in MODELS for start in STARTS}
+    assert all(0 < row["median_s"] <= row["p95_s"] for row in answer["plans"])
+    assert any(row["median_moves"] > 0 for row in answer["plans"] if row["median_moves"] is not None)
+    assert invoke(options) == 0
+    table = capsys.readouterr().out
+    assert all(text in table for text in ("expected-period", "global", "thalweg, once", "3 servers"))
+
+
+@pytest.mark.parametrize("verb", ["tree", "link", "testbed", "plan", "move"])
+def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["bench", verb, "--help"]) == 0
+    assert f"Example: thalweg bench {verb}" in capsys.readouterr().out
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    with pytest.raises(UsageError, match="2 sources"):
+        bench_tree(sources=1)
+    with pytest.raises(UsageError, match="sizes"):
+        bench_link(sizes_bytes=(0,))
+    with pytest.raises(UsageError, match="2 hosts"):
+        bench_testbed(networks=(1,))
+    with pytest.raises(UsageError, match="1 problem"):
+        bench_plan(problems=0)
+    with pytest.raises(UsageError, match="unknown tree 'bnary'"):
+        bench_plan(tree="bnary")
+    with pytest.raises(UsageError, match="one move"):
+        bench_move(moves=0)
+    with pytest.raises(UsageError, match="every size once"):
+        bench_move(sizes_bytes=(0, 0))
+    assert invoke(["bench", "tree", "--sources", "1"]) == 2
+    assert invoke(["bench", "move", "--rate", "fast"]) == 2
+
+
+def test_move_answers_for_every_size_and_protocol(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["bench", "move", "--size", "0", "--size", "40", "--moves", "2", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    beds = ("loopback",) if answer["reason"] else ("loopback", "netns")
+    kinds = {"first": 4, **dict.fromkeys(PROTOCOLS, 2)}
+    figures = {(row["testbed"], row["size_bytes"], row["protocol"]): row for row in answer["rows"]}
+    assert set(figures) == {(bed, size, kind) for bed in beds for size in (0, 40 * 1024) for kind in kinds}
+    for (_, size_bytes, kind), row in figures.items():
+        assert row["moved"] == kinds[kind]
+        assert 0 < row["p50_s"] <= row["p99_s"] <= row["max_s"]
+        assert row["bound_s"] == pytest.approx(1.2 * size_bytes * 8 / row["rate_bps"] + 4 * row["trip_s"])
+
+
+def test_pauses_are_set_against_the_bound() -> None:
+    pauses = [Pause("barrier", True, pause_s, 0.001, 0.002) for pause_s in (0.01, 0.02, 0.03, 0.2)]
+    row = summary([*pauses, Pause("barrier", False, 9.0, 0.0, math.nan)], [0.005, 0.005, 0.9], 1000, 1e6)
+    assert row["bound_s"] == pytest.approx(1.2 * 0.008 + 4 * 0.005)
+    assert (row["moved"], row["stayed"], row["within"]) == (4, 1, 0.5)
+    assert (row["p50_s"], row["p99_s"], row["max_s"]) == (0.02, 0.2, 0.2)
+    assert (row["taken_p50_s"], row["restored_p50_s"]) == (0.001, 0.002)
+    assert summary([], [0.005], 1000, 1e6)["within"] is None
+
+
+def test_ballast_is_right_only_with_its_state() -> None:
+    inputs = [FixedSource(site, 100).produce(0) for site in range(2)]
+    one, other = Ballast(9), Ballast(9)
+    before = [one.combine(inputs, index).tobytes() for index in range(20)]
+    other.restore(one.snapshot())
+    assert other.combine(inputs, 20).tobytes() == one.combine(inputs, 20).tobytes()
+    assert Ballast(9).combine(inputs, 20).tobytes() != before[-1]
+    with pytest.raises(OperatorError, match="8 bytes, not 9"):
+        other.restore(bytes(8))

@@ -1,0 +1,153 @@
+"""The benchmark of the virtual shell: that SimPy's model is the same one, and what is answered; never how fast."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.links import BULK, CONTROL
+from thalweg.emulation.virtual.world import Made, NodeCode
+from thalweg.experiments.bench import peers_simpy
+from thalweg.experiments.bench.sim import PLACEMENTS, SIMPY_KEYS, STAYING, bench_sim, run_memory
+from thalweg.experiments.cli.main import invoke
+from thalweg.experiments.sweeps.simulation import Simulated, Simulation
+from thalweg.middleware.dataflow import Code, Node, complete_binary_tree
+from thalweg.middleware.errors import RunError, UsageError
+
+needs_simpy = pytest.mark.skipif(not peers_simpy.installed(), reason="SimPy is not installed (the dev extra)")
+
+SIZE = 1000.0
+LINK = BandwidthTrace("constant", np.zeros(1), np.full(1, 8.0 * SIZE))  # a partition a second
+
+
+class Steady:
+    """Makes partitions of one size; sources take half a second, operators a quarter."""
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        return Made(index, int(SIZE), 0.25 if inputs else 0.5)
+
+    def snapshot(self) -> tuple[bytes, int]:
+        raise AssertionError("nothing moves")
+
+    def restore(self, state: bytes, state_version: int) -> None:
+        raise AssertionError("nothing moves")
+
+
+def steady(node: Node) -> NodeCode:
+    return Steady()
+
+
+@needs_simpy
+def test_simpys_arrivals_are_those_computed_by_hand() -> None:
+    code = Code("unused")
+    hosts = ("h1", "h2", "client")
+    links = {(one, other): LINK for one in hosts for other in hosts if one != other}
+    demand_s = peers_simpy.DEMAND_BYTES / SIZE
+    one = complete_binary_tree({"h1": code}, code)
+    found = peers_simpy.arrivals(one, {"source@h1": "h1", "sink": "client"}, 3, links, steady, 0.1)
+    ask_s = 0.1 + demand_s
+    first_s = ask_s + 0.5 + 1.1  # asked, read, sent; what comes next is read meanwhile
+    assert found == pytest.approx([first_s + number * (ask_s + 1.1) for number in range(3)])
+
+    both = complete_binary_tree({"h1": code, "h2": code}, code)
+    placement = {"source@h1": "h1", "source@h2": "h2", "op0": "client", "sink": "client"}
+    found = peers_simpy.arrivals(both, placement, 2, links, steady, 0.1)
+    # the client sends its two demands one after the other, and receives so
+    assert found[0] == pytest.approx(ask_s + max(ask_s, 0.5) + 2 * 1.1 + 0.25)
+    assert found[1] - found[0] == pytest.approx(2 * ask_s + 2 * 1.1 + 0.25)
+
+
+@needs_simpy
+def test_interfaces_do_one_thing_at_a_time_control_first() -> None:
+    import simpy
+
+    env: Any = simpy.Environment()
+    interfaces = peers_simpy._Interfaces(env)
+    began: list[tuple[str, float]] = []
+
+    def message(name: str, source: str, target: str, rank: int, took_s: float = 1.0) -> peers_simpy.Process:
+        yield interfaces.take(source, target, rank)
+        began.append((name, env.now))
+        yield env.timeout(took_s)
+        interfaces.give_back(source, target)
+
+    for each in (
+        ("first", "a", "b", BULK),
+        ("older", "a", "c", BULK),
+        ("elsewhere", "c", "d", BULK, 0.5),
+        ("control", "c", "a", CONTROL),
+        ("last", "b", "a", BULK),
+    ):
+        env.process(message(*each))
+    env.run()
+    assert began == [("first", 0.0), ("elsewhere", 0.0), ("control", 1.0), ("older", 2.0), ("last", 3.0)]
+
+
+@needs_simpy
+def test_both_models_come_to_the_same() -> None:
+    answer = bench_sim(servers=(8,), images=40, placements=STAYING, rounds=3, memory=())
+    assert answer["simpy"] == peers_simpy.version()
+    for row in answer["rows"]:
+        assert row["interarrival_ratio"] == pytest.approx(1.0, abs=0.03)
+        assert row["ratio"] > 0
+
+
+def test_without_simpy_its_figures_are_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers_simpy, "installed", lambda: False)
+    options = ["bench", "sim", "--servers", "2", "--images", "3", "--rounds", "1", "--memory", "3"]
+    assert invoke([*options, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (answer["bench"], answer["simpy"], answer["images"], answer["rounds"]) == ("sim", None, 3, 1)
+    assert [(row["servers"], row["placement"]) for row in answer["rows"]] == [(2, name) for name in PLACEMENTS]
+    for row in answer["rows"]:
+        assert all(row.pop(key) is None for key in SIMPY_KEYS)
+        row.pop("placement")
+        assert all(figure > 0 for figure in row.values())
+    (memory,) = answer["memory"]
+    assert (memory["images"], memory["servers"]) == (3, 2)
+    assert 1_000_000 < memory["before_bytes"] <= memory["peak_bytes"]
+    assert memory["grown_bytes"] == memory["peak_bytes"] - memory["before_bytes"]
+    assert invoke([*options, "--placement", "one-shot"]) == 0
+    table = capsys.readouterr().out
+    assert all(text in table for text in ("one-shot", "virtual s/s", "peak MB", "SimPy is not installed"))
+
+
+def test_networks_are_the_same_for_all_placements_and_their_figures_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, str]] = []
+    means = {0: 5.0, 1: 90.0, 2: 7.0}
+
+    def simulate(config: Simulation) -> Simulated:
+        asked.append((config.configuration, config.placement))
+        return Simulated(mean_interarrival_s=means[config.configuration], elapsed_s=10.0, events=4, delivered=2)
+
+    monkeypatch.setattr("thalweg.experiments.bench.sim.simulate", simulate)
+    placements = ("one-shot", "local")
+    answer = bench_sim(servers=(2, 2), images=2, placements=placements, rounds=3, memory=(), others=False)
+    assert [row["placement"] for row in answer["rows"]] == list(placements)
+    assert {row["mean_interarrival_s"] for row in answer["rows"]} == {7.0}
+    assert asked[1:] == [(number, name) for number in range(3) for name in placements for _ in range(2)]
+
+
+def test_what_cannot_be_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="2 images"):
+        bench_sim(images=1)
+    with pytest.raises(UsageError, match="1 server"):
+        bench_sim(servers=())
+    with pytest.raises(UsageError, match="measure memory"):
+        bench_sim(memory=(0,))
+    with pytest.raises(RunError, match=r"memory is measured failed: .*nowhere"):
+        run_memory(Simulation(servers=2, images=2, placement="nowhere"))
+    monkeypatch.setattr("thalweg.experiments.bench.sim.simulate", lambda config: Simulated(failed="h1 is gone"))
+    with pytest.raises(RunError, match="failed: h1 is gone"):
+        bench_sim(servers=(2,), images=2, rounds=1, memory=())
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["bench", "sim", "--help"]) == 0
+    assert "Example: thalweg bench sim" in capsys.readouterr().out

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from thalweg.experiments.cli.analyze import analyze
+from thalweg.experiments.records import spark
+from thalweg.experiments.records.analysis import analyze_runs, load_runs
+from thalweg.experiments.records.moves import Errors, EstimateErrors
+from thalweg.experiments.views.tables import estimates_lines, print_runs, seconds, size
+from thalweg.middleware.errors import CapabilityError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(analyze)
+ALONE = "import typer; from thalweg.experiments.cli.analyze import analyze; typer.run(analyze)"
+
+
+@pytest.fixture
+def shared_spark(spark_session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command use the test run's session."""
+
+    @contextmanager
+    def session(master: str) -> Iterator[SparkSession]:
+        yield spark_session
+
+    monkeypatch.setattr(spark, "session", session)
+
+
+def filled(run: Any) -> Any:
+    run.flow("download-all", 24.0, link_rows=160)
+    run.flow("one-shot", 12.0, link_rows=160)
+    run.prove({("h1", "client"): (2e6, 0.01)})
+    return run
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("shared_spark")
+def test_table_then_paths(new_run: Any) -> None:
+    folder = filled(new_run("a [1]")).write(notes=["rates only: the kernel has no netem"])
+    with (folder / "events.parquet").open("rb") as file:
+        assert file.read(4) == b"PAR1"
+    done = CliRunner().invoke(app, [str(folder)])
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    rows = {words[0]: words for line in lines if (words := line.split())}
+    assert rows["download-all"][4:] == ["1.00", "20/20", "ok"]
+    assert float(rows["one-shot"][4]) > 1.3
+    assert "links: 1 proved, worst rate error 1.0% (h1>client); rates only, no delays" in lines
+    assert lines[-2:] == [
+        f"note: {folder}: rates only: the kernel has no netem",
+        f"summary: {folder / 'summary.json'}   plots: {folder / 'plots'}{os.sep}",
+    ]
+    assert len(list((folder / "plots").glob("*.png"))) == 5
+    assert json.loads((folder / "summary.json").read_text())["run"] == "run-a [1]"
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("shared_spark")
+def test_moves_are_listed_when_asked_for(new_run: Any) -> None:
+    few, many = new_run("few"), new_run("many", seed=2)
+    few.adapt("global", 10)
+    many.adapt("random-moves", 30)
+    folders = [str(few.write()), str(many.write())]
+    done = CliRunner().invoke(app, [folders[0], "--no-plots"])
+    assert done.stdout.count("stayed: ") == 2
+    assert done.stdout.count(" fell to 0.1") == 8
+    done = CliRunner().invoke(app, [folders[1], "--no-plots"])
+    assert f"random-moves: 30 handovers; thalweg analyze {folders[1]} --moves lists them" in done.stdout
+    assert "stayed: " not in done.stdout
+    done = CliRunner().invoke(app, [*folders, "--no-plots", "--moves"])
+    assert done.stdout.count("stayed: ") == 8
+    done = CliRunner().invoke(app, [folders[1], "--no-plots", "--moves", "--json"])
+    said = json.loads(done.stdout)["placements"]["random-moves"]
+    assert (said["relocations"], said["stayed"], len(said["moves"])) == (24, 6, 30)
+    assert "moves" not in json.loads((many.folder / "summary.json").read_text())["placements"]["random-moves"]
+    done = CliRunner().invoke(app, [folders[0], "--no-plots", "--json"])
+    assert "moves" not in json.loads(done.stdout)["placements"]["global"]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("java")
+def test_alone_it_prints_json_last_says_what_is_wrong_and_leaves_nothing(new_run: Any, tmp_path: Path) -> None:
+    good, bad = filled(new_run("good")), filled(new_run("bad", seed=2))
+    bad.lines["client"] = [line for line in bad.lines["client"] if '"index": 7,' not in line]
+    for name in ("cwd", "tmp"):
+        (tmp_path / name).mkdir()
+    command = [sys.executable, "-W", "error", "-c", ALONE, str(good.write()), str(bad.write()), "--json"]
+    done = subprocess.run(
+        [*command, "--no-plots", "--master", "local[2]"],
+        capture_output=True, text=True, check=False, cwd=tmp_path / "cwd", timeout=120,
+        env=os.environ | {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(Path(spark.__file__).parents[3])},
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    said = json.loads(done.stdout)
+    assert [run["placements"]["one-shot"]["lost"] for run in said["runs"]] == [0, 1]
+    assert said["aggregate"]["one-shot"]["delivered"] == 39
+    lost = "1 of 20 images were not delivered"
+    wrong = [f"thalweg: {bad.folder}, {name}: {lost}" for name in ("download-all", "one-shot")]
+    assert done.stderr.splitlines() == wrong
+    assert list((tmp_path / "cwd").iterdir()) == []
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert sorted(path.name for path in bad.folder.iterdir()) == ["events.parquet", "run.toml", "summary.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["{there}"], "is neither a run folder (no run.toml) nor a sweep (no sweep.toml)"),
+        (["{there}/x"], "does not exist; name folders that `run` or `sweep` wrote"),
+        (["{there}/x", "--master", "moon"], "is not a Spark master"),
+    ],
+)
+def test_bad_input_starts_nothing(tmp_path: Path, arguments: list[str], says: str) -> None:
+    done = CliRunner().invoke(app, [argument.format(there=tmp_path) for argument in arguments])
+    assert isinstance(done.exception, UsageError)
+    assert says in str(done.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_java_leaves_the_run_folder_as_it_was(new_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = filled(new_run()).write()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    done = CliRunner().invoke(app, [str(folder)])
+    assert isinstance(done.exception, CapabilityError)
+    assert sorted(path.name for path in folder.iterdir()) == ["events.parquet", "run.toml"]
+
+
+def test_help_has_an_example() -> None:
+    done = CliRunner().invoke(app, ["--help"])
+    assert "Example: thalweg analyze runs/a runs/b" in done.stdout
+
+
+@pytest.mark.spark
+def test_tables_fit_80_columns(new_run: Any, spark_session: SparkSession) -> None:
+    runs = []
+    for name in ("one", "two"):
+        run = new_run(name, images=12000 if name == "one" else 20)
+        run.placements = ["download-all", "one-shot", "global", "a-placement-with-a-rather-long-name-of-its-own"]
+        for factor, placement in enumerate(run.placements, 1):
+            run.deliver(placement, [(3456.7 * factor * (i + 1), i) for i in range(20 - factor // 4)])
+        run.move("a-placement-with-a-rather-long-name-of-its-own", "an-operator-of-mine", "h10", "client", 123456.7)
+        run.stay("global", "op0", "h1", "h2", 1.0, "the-target-h2-does-not-answer-and-this-is-one-very-long-word")
+        run.estimate(1.0, "h1", "h2", 9e9, 1.0)
+        run.estimate(1.0, "h1", "h2", 9e5, 1e5, "probe")
+        runs.append(run.write())
+    summaries = analyze_runs(spark_session, load_runs(runs))
+    out = io.StringIO()
+    print_runs(summaries, Console(file=out, width=80))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "20/12000" in out.getvalue()
+    assert "all 2 runs" in out.getvalue()
+    assert "stayed: " not in out.getvalue()
+    handovers = io.StringIO()
+    print_runs(summaries[:1], Console(file=handovers, width=80))
+    assert max(map(len, handovers.getvalue().splitlines())) <= 80
+    assert "stayed: " in handovers.getvalue()
+    heads = [line for line in lines if "median s" in line]
+    cells = [line for line in lines if line.lstrip().startswith("one-shot")]
+    assert [head.index("median s") + len("median s") for head in heads] == [
+        cell.index("6913", cell.index("6913") + 4) + 4 for cell in cells
+    ]
+    assert [line.split()[-1] for line in cells] == ["differs", "ok", "differ"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0.01234, "0.0123"), (1.234, "1.23"), (12.34, "12.3"), (1234.5, "1234")],
+)
+def test_seconds_have_three_digits(value: float | None, text: str) -> None:
+    assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (65_536, "66 KB"), (999_600, "1.0 MB"), (12_345_678_901, "12 GB")],
+)
+def test_sizes_have_their_unit(value: int, text: str) -> None:
+    assert size(value) == text
+
+
+def test_estimates_are_told_by_how_only_where_there_are_both() -> None:
+    passive, probe = Errors(3, 0.05, 0.1), Errors(1, 0.2, 0.2)
+    assert estimates_lines(EstimateErrors()) == []
+    assert estimates_lines(EstimateErrors(3, 0.05, 0.1, passive)) == ["estimates: 3, median error 5.0%, p95 10.0%"]
+    assert estimates_lines(EstimateErrors(4, 0.06, 0.18, passive, probe)) == [
+        "estimates: 4, median error 6.0%, p95 18.0%",
+        "  passive: 3, median error 5.0%, p95 10.0%",
+        "  probe: 1, median error 20.0%, p95 20.0%",
+    ]

@@ -1,0 +1,196 @@
+"""``thalweg place``: the example, explicit trees, and what wrong files are told."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from thalweg.experiments.cli.place import load_problem, place
+from thalweg.middleware.errors import UsageError
+
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "placement.toml"
+SMALL = """
+hosts = ["client", "a", "b"]
+[dataflow.sources]
+a = 125000
+b = 125000
+[dataflow.operator]
+output = "sum"
+compute_s = 1
+[costs]
+startup_s = 0
+disk_bytes_per_s = inf
+"""
+LINKS = """
+[[links]]
+src = "a"
+dst = "client"
+rate = "1mbit"
+[[links]]
+src = "b"
+dst = "client"
+rate = 1e6
+"""
+TREE = SMALL.replace("[dataflow.sources]", '[dataflow]\ntree = "star"\n[dataflow.sources]')
+
+
+def run(*arguments: object) -> str:
+    """Standard output of ``thalweg place ARGUMENTS``; what it raises is raised."""
+    app = typer.Typer()
+    app.command()(place)
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def run_json(*arguments: object) -> dict[str, Any]:
+    content = json.loads(run(*arguments, "--json").splitlines()[-1])
+    assert isinstance(content, dict)
+    return content
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def write(text: str) -> Path:
+        path = tmp_path / "problem.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("cost", ["critical-path", "period"])
+def test_the_example_is_solved_and_gains(cost: str) -> None:
+    found = run_json(EXAMPLE, "--cost", cost)
+    hosts = tomllib.loads(EXAMPLE.read_text(encoding="utf-8"))["hosts"]
+    assert set(found["placement"].values()) <= set(hosts)
+    assert found["placement"]["source@paris"] == "paris"
+    assert found["cost_s"] < found["download_all_cost_s"] == found["initial_cost_s"]
+    assert found["steps"][-1]["cost_s"] == found["cost_s"]
+    text = run(EXAMPLE, "--cost", cost)
+    assert f"{cost}: {found['cost_s']:.3f} s; download-all: {found['download_all_cost_s']:.3f} s" in text
+    assert "source@santa-barbara" in text
+
+
+def test_a_builders_tree_costs_what_it_should(write: Any) -> None:
+    found = run_json(write(TREE + LINKS), "--planner", "download-all")
+    assert found["cost_s"] == pytest.approx(1 + 1)  # 1 Mbit at 1 Mbit/s, then a second of computing
+    assert found["critical"] == ["source@a", "op0", "sink"]
+    assert run_json(write(TREE + LINKS), "--planner", "download-all", "--cost", "period")["cost_s"] == pytest.approx(3)
+    duplex = ("--cost", "period", "--cost-option", "node_cycles=false", "--cost-option", "interface=duplex")
+    assert run_json(write(TREE + LINKS), "--planner", "download-all", *duplex)["cost_s"] == pytest.approx(2)
+
+
+def test_explicit_nodes_pins_and_a_start(write: Any) -> None:
+    text = """
+    hosts = ["h", "a", "b"]
+    default_rate = "8mbit"
+    [placement]
+    free = "b"
+    [costs]
+    startup_s = 0
+    [[dataflow.nodes]]
+    name = "left"
+    host = "a"
+    bytes = 3e6
+    [[dataflow.nodes]]
+    name = "fixed"
+    inputs = ["left"]
+    host = "b"
+    operator = { output = 1e6 }
+    [[dataflow.nodes]]
+    name = "free"
+    inputs = ["fixed"]
+    [dataflow.operator]
+    compute_s_per_byte = 1e-6
+    """
+    problem = load_problem(write(text))
+    assert problem.hints.output_bytes == {"left": 3e6, "fixed": 1e6, "free": 1e6}
+    assert problem.hints.compute_s == {"fixed": 0.0, "free": 1.0}
+    assert problem.current == {"left": "a", "fixed": "b", "free": "b", "sink": "h"}
+    for planner, start in (("one-shot", "start=current"), ("exhaustive", "limit=10")):
+        found = run_json(write(text), "--planner", planner, "--option", start)
+        assert found["cost_s"] == pytest.approx(1 + 3 + 1 + 1)  # disk, left to fixed, on to the client, computing
+        assert found["placement"]["fixed"] == "b"
+
+
+def test_links_of_rate_0_are_said_to_be_infinite(write: Any) -> None:
+    path = write(TREE + LINKS.replace("1e6", "0"))
+    assert run_json(path, "--planner", "download-all")["cost_s"] is None
+    assert "infinite (over a link of rate 0)" in run(path, "--planner", "download-all")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("hosts = [", "problem.toml: "),
+        ("hosts = 3\ndataflow = {}", "Expected `array`"),
+        (TREE.replace("startup_s", "start_s"), "unknown field `start_s`.*costs.*did you mean 'startup_s'"),
+        (TREE.replace("compute_s =", "computes ="), "unknown field `computes`.*did you mean 'compute_s'"),
+        (TREE.replace("startup_s = 0", "startup_s = -1"), "startup_s is -1"),
+        (TREE.replace('"star"', '"stat"'), "unknown tree 'stat'; did you mean 'star'"),
+        (SMALL, "either tree and sources, or nodes"),
+        (TREE.replace('"b"]', '"c"]'), "unknown host 'b'"),
+        (TREE.replace("b = 125000", "b = -1"), "'source@b' is -1"),
+        (TREE.replace("[dataflow]", 'client = "clint"\n[dataflow]'), "did you mean 'client'"),
+        (TREE, "no rate for a to client, b to client"),
+        (TREE + LINKS.replace("1mbit", "1mbt"), "link a to client: '1mbt' is not a rate"),
+        (TREE + LINKS.replace("1e6", "-1"), "link b to client: the rate is -1"),
+        (TREE + LINKS.replace('"b"', '"a"'), "link a to client is given twice"),
+        (TREE + LINKS.replace('"b"', '"bb"'), "unknown host 'bb'; did you mean 'b'"),
+        (TREE + LINKS.replace('"b"', '"client"'), "from 'client' to itself"),
+        (TREE + LINKS + '[placement]\nop1 = "a"', "names node 'op1'"),
+        (
+            'hosts = ["h"]\n[[dataflow.nodes]]\nname = "x"\nhost = "h"\nbytes = 1\ninputs = ["x"]',
+            "has inputs and bytes",
+        ),
+        (
+            'hosts = ["h"]\n[[dataflow.nodes]]\nname = "x"\nhost = "h"\nbytes = 1\n'
+            '[[dataflow.nodes]]\nname = "y"\nhost = "h"\nbytes = 1',
+            r"the one node that is no other's input; here that is \['x', 'y'\]",
+        ),
+    ],
+)
+def test_wrong_files_are_told_in_one_line(write: Any, text: str, says: str) -> None:
+    arguments = ["--option", "start=current"] if "[placement]" in text else []
+    with pytest.raises(UsageError, match=says) as error:
+        run(write(text), *arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_thalweg_chooses_the_tree_too_and_the_bound_stands_beside(write: Any) -> None:
+    content = run_json(EXAMPLE, "--planner", "thalweg", "--bound")
+    fixed = run_json(EXAMPLE, "--planner", "one-shot", "--cost", "period", "--bound")
+    assert content["cost_model"] == "period"  # it has no other
+    assert content["bound_period_s"] == fixed["bound_period_s"] < content["cost_s"] < fixed["cost_s"] / 2
+    assert "inputs" not in fixed and set(content["inputs"]) == set(content["placement"]) - {
+        name for name in content["placement"] if name.startswith("source@")
+    }
+    text = run(EXAMPLE, "--planner", "thalweg", "--bound", "--cost", "expected-period")
+    assert "has a period below" in text and "(independent interfaces; transfers alone)" in text
+    where_order_matters = EXAMPLE.read_text().replace("reorderable = true", "reorderable = false")
+    kept = run_json(write(where_order_matters), "--planner", "thalweg")
+    assert "inputs" not in kept and kept["cost_s"] <= fixed["cost_s"]
+    with pytest.raises(UsageError, match="gives no rate for a to b, which --bound needs; add links, or set default"):
+        run(write(TREE + LINKS), "--planner", "download-all", "--bound")
+
+
+def test_wrong_options_are_told(write: Any, tmp_path: Path) -> None:
+    path = write(TREE + LINKS)
+    for arguments, says in (
+        (["--planner", "one-shoot"], "did you mean 'one-shot'"),
+        (["--cost", "critical"], "did you mean 'critical-path'"),
+        (["--option", "start"], "is not KEY=VALUE"),
+        (["--option", "start=nowhere"], "Invalid enum value"),
+        (["--option", "start=current"], "needs the current placement"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            run(path, *arguments)
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        run(tmp_path / "missing.toml")

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from thalweg.experiments.cli import main as cli
+from thalweg.experiments.records import spark
+from thalweg.experiments.sweeps import sweep
+from thalweg.experiments.sweeps.results import schema
+from thalweg.experiments.sweeps.sweep import Sweep, SweepOutcome, load_sweep, run_sweep
+from thalweg.experiments.sweeps.variants import VARIANTS
+from thalweg.middleware.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sweep, Path]]:
+    """What the command would have run, and where."""
+    seen: list[tuple[Sweep, Path]] = []
+
+    def run(one: Sweep, folder: Path, **_: Any) -> SweepOutcome:
+        seen.append((one, folder))
+        raise cli.Stopped(15)
+
+    monkeypatch.setattr(sweep, "run_sweep", run)
+    monkeypatch.delenv("THALWEG_TRACES", raising=False)
+    return seen
+
+
+@pytest.mark.spark
+def test_a_sweep_prints_what_came_out_and_says_why_runs_failed(
+    spark_session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def session(master: str) -> Iterator[SparkSession]:
+        yield spark_session
+
+    monkeypatch.setattr(spark, "session", session)
+    monkeypatch.setattr(sweep, "run_sweep", partial(run_sweep, simulate="sweep_fakes:troubled"))
+    first, folder = tmp_path / "first", tmp_path / "s [1]"
+    first.touch()
+    options = ["--placement", "sweep_fakes:Mine", "--placement", "local", "--placement", "download-all"]
+    command = ["sweep", *options, "--configurations", "4", "--pools", "2", "--allow", str(first), "--out", str(folder)]
+    done = CliRunner().invoke(cli.app, command)
+    assert done.exit_code == 1, done.output
+    rows = {words[0]: words[1:] for line in done.stdout.splitlines() if (words := line.split())}
+    assert rows["sweep_fakes:Mine"] == ["4", "0", "52.5", "2.00"]
+    assert rows["local"] == ["4", "4", "–", "–"]
+    assert done.stdout.splitlines()[-2:] == [f"results: {folder}{os.sep}", f"next: thalweg report {folder}"]
+    assert done.stderr == "thalweg: 4 of 12 runs failed: local: ValueError: no plan for 8\n"
+
+    monkeypatch.setattr(sweep, "run_sweep", partial(run_sweep, simulate="sweep_fakes:result"))
+    done = CliRunner().invoke(cli.app, [*command, "--json"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert said.pop("wall_s") > 0
+    placements = said.pop("placements")
+    assert placements["local"] == {"runs": 4, "failed": 0, "mean_interarrival_s": 21.0, "median_speedup": 5.0}
+    identity = load_sweep(folder).id
+    assert said == {"sweep": identity, "out": str(folder), "runs": 12, "done": 12, "failed": 0, "skipped": 8}
+
+
+def test_placements_are_added_to_a_figure_and_other_options_replace_its_own(asked: list[tuple[Sweep, Path]]) -> None:
+    options = ["--figure", "8", "--placement", "sweep_fakes:Mine", "--placement", "global", "--servers", "4"]
+    done = CliRunner().invoke(cli.app, ["sweep", *options, "--configurations", "3"])
+    ((one, folder),) = asked
+    assert (one.figure, one.servers, one.pools, one.configurations) == ("8", (4,), 3, 3)
+    assert one.placements == ("download-all", "one-shot", "local", "global", "thalweg", "sweep_fakes:Mine")
+    assert folder == Path("runs") / one.id
+    assert (done.exit_code, done.stderr) == (143, "thalweg: stopped by SIGTERM; nothing ran\n")
+
+
+def test_without_options_it_is_the_paper_s_four_and_ours_on_300_configurations(asked: list[tuple[Sweep, Path]]) -> None:
+    CliRunner().invoke(cli.app, ["sweep"])
+    CliRunner().invoke(cli.app, ["sweep", "--figure", "6"])
+    (one, _), (sixth, _) = asked
+    assert one.placements == ("download-all", "one-shot", "local", "global", "thalweg-once", "thalweg")
+    assert (one.servers, one.trees, one.periods_s, one.ks) == ((8,), ("binary",), (), ())
+    assert (one.configurations, one.pools, one.first_pool, one.pool, one.images) == (300, 10, 1001, "paper", 180)
+    assert sweep.expand(one) == sweep.expand(sixth)
+    assert (one.id[:6], sixth.id[:5]) == ("sweep-", "fig6-")
+
+
+def test_a_figure_s_variants_and_short_periods_are_swept_with_it(asked: list[tuple[Sweep, Path]]) -> None:
+    for options in (["ablation"], ["9"], ["9", "--period", "60"]):
+        CliRunner().invoke(cli.app, ["sweep", "--figure", *options])
+    (ablation, folder), (ninth, _), (given, _) = asked
+    assert set(VARIANTS) == set(ablation.variants)
+    assert {one.variant for one in sweep.expand(ablation)} == {"", *VARIANTS}
+    assert folder.name.startswith("ablation-")
+    ours = [one.period_s for one in sweep.expand(ninth)[:14] if one.placement == "thalweg"]
+    assert ours == [30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0]
+    assert [one.period_s for one in sweep.expand(given)[:4]] == [None, 60.0, None, 60.0]
+
+
+def test_folders_of_traces_are_told_by_their_whole_path(
+    asked: list[tuple[Sweep, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "both", "t/bandwidth/both"):
+        (tmp_path / name).mkdir(parents=True)
+    for pool in ("mine", "both", "real", "paper", "./both", "nowhere"):
+        CliRunner().invoke(cli.app, ["sweep", "--pool", pool, "--traces", "t"])
+    there = str(tmp_path)
+    assert [one.pool for one, _ in asked] == [f"{there}/mine", "both", "real", "paper", f"{there}/both", "nowhere"]
+    assert [one.traces for one, _ in asked] == [f"{there}/t"] * 3 + [None] + [f"{there}/t"] * 2
+
+
+def test_an_interrupt_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(one: Sweep, folder: Path, *, master: str, tell: sweep.Tell) -> SweepOutcome:
+        tell("simulating", 7, 12)
+        raise cli.Stopped(2)
+
+    monkeypatch.setattr(sweep, "run_sweep", run)
+    done = CliRunner().invoke(cli.app, ["sweep", "--out", "s"])
+    assert done.exit_code == 130
+    assert done.stderr == "thalweg: stopped by SIGINT; 7 of 12 results are kept in s; the same command resumes\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--figure", "11"], "--figure is 11; there are 6, 7, 8, 9, 10, ablation"),
+        (["--placement", "nowhere.at.all:Planner"], "'nowhere.at.all:Planner' cannot be imported"),
+        (["--master", "moon"], "is not a Spark master"),
+        (["--configurations", "3", "--pools", "4"], "give --pools 1 to 3"),
+        (["--cost", "nothing"], "unknown cost model"),
+        (["--images", "1"], "--images is 1; between two"),
+        (["--faults", "2", "--configurations", "300"], "--configurations does not go with --faults; leave one away"),
+        (["--faults", "2", "--pool", "nosuch"], "--pool does not go with --faults"),
+        (["--faults", "2", "--figure", "6"], "--figure does not go with --faults"),
+        (["--replay-faults", "2", "--images", "9"], "--images does not go with --replay-faults"),
+        (["--replay-faults", "2", "--first-seed", "9"], "--first-seed does not go with --replay-faults"),
+        (["--first-seed", "9"], "--first-seed goes with --faults; the seed of the first pool is --first-pool"),
+    ],
+)
+def test_bad_input_starts_nothing(tmp_path: Path, options: list[str], says: str) -> None:
+    out = [] if "--replay-faults" in options else ["--out", str(tmp_path / "s")]
+    done = CliRunner().invoke(cli.app, ["sweep", *options, *out])
+    assert isinstance(done.exception, UsageError)
+    assert says in str(done.exception)
+    assert not (tmp_path / "s").exists()
+
+
+def test_seeds_are_not_negative() -> None:
+    done = CliRunner().invoke(cli.app, ["sweep", "--first-pool", "-1"])
+    assert done.exit_code == 2
+    assert "--first-pool" in done.stderr
+
+
+def test_one_is_said_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(one: Sweep, folder: Path, **_: Any) -> SweepOutcome:
+        reasons = {"global: ValueError: no": 1}
+        return SweepOutcome(
+            sweep="x", folder=folder, runs=1, done=0, failed=1, skipped=0, reasons=reasons, notes=[], wall_s=2.0
+        )
+
+    monkeypatch.setattr(sweep, "run_sweep", run)
+    monkeypatch.setattr(sweep, "load_results", lambda folder: schema().empty_table())
+    done = CliRunner().invoke(cli.app, ["sweep", "--configurations", "1", "--out", str(tmp_path / "s")])
+    assert "1 configuration of 1 pool (paper)" in done.stdout
+    assert "1 run in 2.00 s, 0 of them were there already" in done.stdout
+    assert done.stderr == "thalweg: 1 of 1 run failed: global: ValueError: no\n"
+
+
+def test_help_has_examples() -> None:
+    text = " ".join(CliRunner().invoke(cli.app, ["sweep", "--help"]).stdout.split())
+    assert "Example: thalweg sweep --figure 6 --configurations 300 --out runs/fig6" in text
+    assert "beside the paper's: thalweg sweep --figure 6 --placement planners:Mine" in text

@@ -1,0 +1,185 @@
+"""``thalweg testbed`` and ``thalweg doctor`` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+from typer import Exit, Typer
+from typer.testing import CliRunner
+
+from thalweg.emulation.testbeds import detached
+from thalweg.emulation.testbeds.testbed import LinkProof
+from thalweg.experiments.cli import testbed_links as testbed_links_command
+from thalweg.experiments.cli.doctor import doctor
+from thalweg.experiments.cli.testbed import app, host_names
+from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    yield tmp_path / "thalweg"
+    detached.take_down()
+
+
+def call(*arguments: str, status: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def call_json(*arguments: str, status: int = 0) -> Any:
+    return json.loads(call(*arguments, "--json", status=status).splitlines()[-1])
+
+
+def kill(process: psutil.Process) -> None:
+    process.kill()
+    assert not psutil.wait_procs([process], 5)[1]
+
+
+def run_exec(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    code = "from thalweg.experiments.cli.testbed import app; app()"
+    return subprocess.run(
+        [sys.executable, "-c", code, "exec", *arguments], input=stdin, capture_output=True, text=True, timeout=30
+    )
+
+
+@pytest.mark.timed
+@pytest.mark.netns
+def test_a_testbed_from_up_to_down(folder: Path) -> None:
+    made = call_json("up", "--hosts", "3", "--rate", "5mbit")
+    assert made["hosts"] == {"client": "10.77.0.1", "h1": "10.77.0.2", "h2": "10.77.0.3"}
+    assert made["links"] == 6
+    assert made["delay_emulated"] is False
+    (row,) = call_json("status")["testbeds"]
+    assert (row["id"], row["alive"], row["links"], row["processes"]) == (made["id"], True, 6, [])
+    done = run_exec("h1", "--", "sh", "-c", "cat; ip -o -4 address show dev eth0 >&2; exit 7", stdin="typed")
+    assert (done.returncode, done.stdout) == (7, "typed")
+    assert "10.77.0.2/16" in done.stderr
+    assert run_exec("h1", "sh", "-c", "kill -TERM $$").returncode == 128 + signal.SIGTERM
+    proven = call_json("verify")
+    assert proven["links"]["checked"] == 6
+    assert proven["links"]["worst_rate_error"] < 0.05
+    assert proven["links"]["stalled"] == max(one["stalled"] for one in proven["proofs"]) < 0.35
+    assert call_json("down") == {"removed": [made["id"]]}
+    assert call_json("down") == {"removed": []}
+    assert call_json("status") == {"testbeds": []}
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.netns
+def test_several_testbeds_are_told_apart_and_a_crashed_one_is_cleared_away(folder: Path) -> None:
+    one, two = (call_json("up", "--hosts", "2")["id"] for _ in range(2))
+    with pytest.raises(UsageError, match="2 testbeds are up"):
+        call("exec", "h1", "true")
+    state = next(state for state in detached.known_testbeds() if state.id == one)
+    kill(psutil.Process(state.pid))
+    rows = {row["id"]: row for row in call_json("status")["testbeds"]}
+    assert (rows[one]["alive"], rows[two]["alive"]) == (False, True)
+    assert f"testbed down {one}" in call("status")
+    (folder / "orphan.sock").touch()
+    assert call_json("down", one) == {"removed": [one]}
+    assert call_json("down", "no-such-testbed") == {"removed": []}
+    assert [row["id"] for row in call_json("status")["testbeds"]] == [two]
+    assert call_json("down") == {"removed": [two]}
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.netns
+def test_a_reused_process_number_is_nobody_of_ours(folder: Path) -> None:
+    made = call_json("up", "--hosts", "2")["id"]
+    file = folder / f"{made}.json"
+    state = json.loads(file.read_text())
+    file.write_text(json.dumps({**state, "pid": os.getpid()}))
+    assert not detached.known_testbeds()[0].alive
+    assert call_json("down") == {"removed": [made]}  # and we live
+    kill(psutil.Process(state["pid"]))  # the real one, orphaned by this test
+
+
+@pytest.mark.timed
+@pytest.mark.netns
+def test_traces_are_replayed_without_a_launcher(tmp_path: Path) -> None:
+    pool = tmp_path / "pool"
+    pool.mkdir()
+    (pool / "a.csv").write_text("time_s,bandwidth_bps\n0,1000000\n10,3000000\n20,2000000\n")
+    call("up", "--hosts", "2", "--traces", str(pool), "--time-scale", "2")
+    (row,) = call_json("status")["testbeds"]
+    assert row["replaying"]
+    assert call_json("verify")["links"]["checked"] == 2
+    assert call_json("status")["testbeds"][0]["replaying"]
+
+
+@pytest.mark.netns
+def test_a_failed_up_leaves_nothing(folder: Path) -> None:
+    with pytest.raises(UsageError, match="not a rate"):
+        call("up", "--rate", "fast")
+    with pytest.raises(UsageError, match="9 hosts asked, but the subnet"):
+        call("up", "--subnet", "10.0.0.0/29")
+    with pytest.raises(UsageError, match="outside what can be emulated"):
+        call("up", "--hosts", "2", "--rate", "1tbit")
+    with pytest.raises(UsageError, match="exclude each other"):
+        call("up", "--rate", "1mbit", "--traces", str(folder))
+    with pytest.raises(UsageError, match="cannot be kept up"):
+        call("up", "--backend", "loopback")
+    assert not folder.exists() or list(folder.iterdir()) == []
+    family = psutil.Process().children(recursive=True)
+    assert not psutil.wait_procs([one for one in family if one.name() == "unshare"], 5)[1]
+
+
+def test_who_verifies_is_told_of_stalls(capsys: pytest.CaptureFixture[str]) -> None:
+    right = LinkProof("a", "b", 1e6, 1e6, 0.0, 0.3, 9000, "udp", stalled=0.07)
+    testbed_links_command._report("bed", [right], None, json=False, delay_emulated=False)
+    assert "the machine let nothing pass for up to 7% of the time (a → b): it is busy" in capsys.readouterr().out
+    held_up = msgspec.structs.replace(right, stalled=0.5)
+    with pytest.raises(Exit):
+        testbed_links_command._report("bed", [held_up], None, json=False, delay_emulated=False)
+    assert "is kept waiting by this machine for 50% of the time; make it less busy" in capsys.readouterr().err
+
+
+def test_without_a_testbed_the_verbs_say_what_to_do() -> None:
+    for verb in (("exec", "h1", "true"), ("verify",)):
+        with pytest.raises(UsageError, match="thalweg testbed up"):
+            call(*verb)
+    assert "no testbed is up" in call("status")
+    assert "nothing to remove" in call("down")
+
+
+def test_a_run_folder_of_somebody_else_is_refused(folder: Path) -> None:
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o777)
+    with pytest.raises(TestbedError, match="private"):
+        call("status")
+    folder.chmod(0o700)
+
+
+def test_hosts_are_numbered_after_the_client() -> None:
+    assert host_names(3) == ["client", "h1", "h2"]
+    with pytest.raises(UsageError, match="at least one"):
+        host_names(0)
+
+
+def test_the_doctor_lists_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_java() -> tuple[str, int]:
+        raise CapabilityError("no Java; install it")
+
+    monkeypatch.setattr("thalweg.experiments.cli.doctor.find_java", no_java)
+    single = Typer()
+    single.command()(doctor)
+    told = json.loads(CliRunner().invoke(single, ["--json"]).output)
+    assert set(told["capabilities"]) == {"netns", "netem", "user_namespaces", "docker", "user_mode_linux", "java"}
+    assert told["capabilities"]["java"] == {"works": False, "detail": "no Java; install it"}
+    shown = CliRunner().invoke(single, []).output
+    assert "no Java; install it" in shown
+    assert "processors" in shown

@@ -1,0 +1,79 @@
+"""``--kernel uml``: what goes with it, what it carries, and a run in it as a user sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from thalweg.experiments.cli import uml_option
+from thalweg.experiments.cli.main import invoke
+from thalweg.experiments.networks import traced as network
+from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.runs.workload import CLIENT, build_dataflow, host_names
+from thalweg.middleware.errors import UsageError
+
+CLI = (sys.executable, "-m", "thalweg")
+
+
+def test_it_goes_with_netns_and_runs_elsewhere_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="unknown --kernel 'xen'; there are host, uml"):
+        uml_option.runs_elsewhere("xen", "netns")
+    with pytest.raises(UsageError, match="--kernel uml goes with netns, and this testbed is docker"):
+        uml_option.runs_elsewhere("uml", "docker")
+    for testbed in ("docker", "loopback", "sim"):
+        with pytest.raises(UsageError, match=f"--kernel uml goes with --testbed netns, and this run is on {testbed}"):
+            RunConfig(testbed=testbed, kernel="uml").check()
+    monkeypatch.setattr(uml_option, "inside_uml", lambda: False)
+    assert not uml_option.runs_elsewhere("host", "netns")
+    assert uml_option.runs_elsewhere("uml", "netns")
+    monkeypatch.setattr(uml_option, "inside_uml", lambda: True)
+    assert not uml_option.runs_elsewhere("uml", "netns")
+
+
+def test_its_one_processor_is_reckoned_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "inside_uml", lambda: True)
+    config = RunConfig(servers=4, link_mean_bps=1e6)
+    edges = len(build_dataflow(config).nodes) - 1
+    scale = network.easy_time_scale(config)
+    assert scale == int(scale)
+    assert scale <= network.EASY * network.UML_CARRY_BPS / (edges * 1e6) < scale + 1
+    assert network.easy_time_scale(RunConfig(servers=1, link_mean_bps=1e3)) == network.MOST_TIME_SCALE
+    assert network.easy_time_scale(RunConfig(servers=8, link_mean_bps=1e9)) == 1
+    hosts = [*host_names(4), CLIENT]
+    most = int(network.UML_CARRY_BPS / (edges * 1e6))
+    assert network.build_links(RunConfig(servers=4, link_mean_bps=1e6, time_scale=most), hosts, edges)
+    with pytest.raises(UsageError, match=rf"a User-Mode Linux kernel carries about .* to at most {most}$"):
+        network.build_links(RunConfig(servers=4, link_mean_bps=1e6, time_scale=most + 1), hosts, edges)
+
+
+def test_no_kernel_boots_for_a_folder_that_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("thalweg.emulation.uml.kernel.run_thalweg_inside", lambda: pytest.fail("it boots"))
+    (tmp_path / "used").write_bytes(b"")
+    assert invoke(["run", "--kernel", "uml", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"thalweg: {tmp_path} is not empty; choose another --out, or remove it\n"
+    assert invoke(["run", "--kernel", "uml", "--out", str(tmp_path / "used")]) == 2
+    assert "Not a directory; choose another --out" in capsys.readouterr().err
+
+
+@pytest.mark.uml
+def test_a_run_in_it_looks_like_any_other(tmp_path: Path) -> None:
+    command = [*CLI, "run", "--kernel", "uml", "--servers", "2", "--images", "4", "--placement", "one-shot"]
+    command += ["--link-mean", "0.2mbit", "--json"]
+    env = {name: value for name, value in os.environ.items() if name != "THALWEG_TRACES"}
+    done = subprocess.run([*command, "--out", "a"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert json.loads(line)["placements"]["one-shot"]["digest_ok"]
+    run = tomllib.loads((tmp_path / "a" / "run.toml").read_text())
+    assert run["config"]["kernel"] == "uml"
+    assert run["versions"]["kernel"] != os.uname().release
+    assert f"--time-scale is {run['time_scale']:g}" in done.stderr
+    assert (tmp_path / "a" / "events.parquet").stat().st_uid == os.getuid()

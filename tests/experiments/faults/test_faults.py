@@ -1,0 +1,379 @@
+"""Trials of fault plans: what they may come to, and what becomes of a plan that fails."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from thalweg.emulation.virtual.faults import (
+    Crash,
+    Drop,
+    Duplicate,
+    Fault,
+    FaultPlan,
+    OfMessage,
+    Outage,
+    Partition,
+    Slow,
+    Weather,
+)
+from thalweg.experiments.cli import main as cli
+from thalweg.experiments.faults import sweep as faults
+from thalweg.experiments.faults import trials as fault_trials
+from thalweg.experiments.faults.sweep import load_plan, minimize, run_faults, shrink, sweep_faults
+from thalweg.experiments.faults.trials import (
+    LIMITS,
+    TrialResult,
+    draw_trial,
+    drawn_plan,
+    may_be_dead,
+    may_be_lost,
+    run_trial,
+)
+from thalweg.experiments.records import spark
+from thalweg.middleware.core.monitoring.coordinator import Coordinator
+from thalweg.middleware.core.monitoring.silence import Suspicions
+from thalweg.middleware.core.relocation.handover import Mover
+from thalweg.middleware.errors import RunError, UsageError
+from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOSTS = ("h1", "h2", "h3", "client")
+
+
+# --- trials -------------------------------------------------------------------------------------------
+
+
+def test_the_plans_of_many_seeds_are_kept() -> None:
+    """The promise itself, on a few plans; ``thalweg sweep --faults 1000`` is the same on more."""
+    moves, outcomes = Counter[str](), Counter[str]()
+    for seed in range(1, 26):
+        result, _ = run_trial(drawn_plan(seed))
+        assert result.outcome != "failed", result
+        outcomes[result.outcome] += 1
+        moves.update(result.moves)
+    assert outcomes["delivered"] > outcomes["ended"] > 0
+    assert all(moves[kind] > 5 for kind in ("moved barrier", "moved epoch", "stayed barrier", "stayed epoch")), moves
+
+
+@pytest.mark.parametrize("seed", range(1, 21))
+def test_a_late_copy_of_the_installation_does_not_open_the_run_on_a_host_that_was_restarted(seed: int) -> None:
+    faults = (Duplicate("client", "h1", "Install", 1, 3.3), Crash("h1", 3.0, 0.2))
+    result, _ = run_trial(FaultPlan(seed, faults))
+    assert result.outcome in ("delivered", "ended"), result
+
+
+def test_a_plan_gives_one_result() -> None:
+    plan = drawn_plan(7)
+    first, second = run_trial(plan, digest=True), run_trial(plan, digest=True)
+    assert first == second
+    assert first[0].digest.startswith("sha256:")
+
+
+def test_what_a_seed_draws_is_all_there_is() -> None:
+    trials = [draw_trial(seed) for seed in range(60)]
+    assert {type(trial.adaptation) for trial in trials} == {
+        RandomMoves,
+        GlobalMoves,
+        LocalMoves,
+        RandomReshapes,
+    }
+    assert {trial.interface for trial in trials} == {"single", "independent"}
+    assert {len(trial.hosts) for trial in trials} == {3, 4, 5, 6}
+    assert {min(trial.length, 100) == 100 for trial in trials} == {True, False}
+    sizes = {trial.sizes[name] for trial in trials for name in trial.dataflow.operators}
+    assert sizes == {1, 18_000, 300_000}
+
+
+def test_a_state_that_is_lost_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness itself: an operator that begins anew on each host is found out."""
+    monkeypatch.setattr(fault_trials._Counting, "restore", lambda self, state, state_version: None)
+    kinds = {run_trial(FaultPlan(seed))[0].kind for seed in range(1, 8)}
+    assert "contents" in kinds
+    assert kinds <= {"contents", ""}
+
+
+@pytest.mark.parametrize("kept", [slice(1), slice(1, None)], ids=["the last one's", "the others'"])
+def test_a_state_that_is_not_merged_shows(monkeypatch: pytest.MonkeyPatch, kept: slice) -> None:
+    """The harness itself: all of them count, also of those whose outputs the last has had all the time."""
+    merge = fault_trials._Counting.merge
+    monkeypatch.setattr(fault_trials._Counting, "merge", lambda self, states: merge(self, states[kept]))
+    kinds = {run_trial(FaultPlan(seed))[0].kind for seed in range(1, 100) if seed % 12 in fault_trials.MERGED}
+    assert kinds == {"contents", ""}
+
+
+@pytest.mark.parametrize(
+    ("planned", "lost"),
+    [
+        ((), set()),
+        ((Weather(0.9), Slow("h1", 50.0, 0.0, 99.0)), set()),
+        ((Crash("h2", 5.0),), {"h2"}),
+        ((Outage("h1", "client", 1.0, 5.0), Outage("client", "h2", 1.0, 60.0)), {"h2"}),
+        ((Outage("h1", "h2", 1.0, 60.0),), set()),
+        ((Partition(("client", "h1"), 1.0, 60.0),), {"h2", "h3"}),
+        ((Outage("h1", "client", 1.0, 10.0), Partition(("h1",), 10.0, 10.0)), {"h1"}),
+        ((Outage("h1", "client", 1.0, 10.0), Partition(("h1",), 15.0, 10.0)), set()),
+    ],
+)
+def test_a_host_may_be_given_up_where_it_crashes_or_is_cut_off_for_long(
+    planned: tuple[Fault, ...], lost: set[str]
+) -> None:
+    assert LIMITS.liveness_s == 30.0
+    assert may_be_lost(FaultPlan(1, planned), HOSTS) == lost
+
+
+@pytest.mark.parametrize(
+    ("planned", "dead"),
+    [
+        ((Crash("h2", 5.0),), []),
+        ((Outage("h1", "h2", 1.0, 25.0),), []),
+        ((Outage("h1", "h2", 1.0, 35.0),), [("h1", "h2")]),
+        ((Outage("h1", "h2", 90.0),), [("h1", "h2")]),
+        ((Outage("h1", "h2", 1.0, 20.0), Outage("h2", "h1", 21.0, 20.0)), []),
+        ((Outage("h1", "h2", 1.0, 20.0), Partition(("h1", "h3"), 21.0, 20.0)), [("h1", "h2")]),
+        ((Partition(("h1",), 1.0, 40.0),), [("h1", "h2"), ("h1", "h3"), ("h1", "client"),
+                                            ("h2", "h1"), ("h3", "h1"), ("client", "h1")]),
+    ],
+)  # fmt: skip
+def test_a_way_may_be_taken_for_dead_where_it_is_cut_for_long(
+    planned: tuple[Fault, ...], dead: list[tuple[str, str]]
+) -> None:
+    assert LIMITS.lease_s == 60.0
+    assert may_be_dead(FaultPlan(1, planned), HOSTS) == dead
+
+
+def test_a_way_that_is_cut_for_good_ends_the_run_or_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ways that only another tree needs are among them: of every six seeds two change the tree."""
+    plans = [FaultPlan(seed, (Outage("h1", "h2", 3.0),)) for seed in range(1, 25)]
+    results = [run_trial(plan)[0] for plan in plans]
+    assert Counter(result.outcome for result in results).keys() == {"delivered", "ended"}
+    ended = [result for result in results if result.outcome == "ended"]
+    assert {result.seed % 6 in fault_trials.RESHAPED for result in ended} == {True, False}
+    assert all("host 'h1'" in result.what and "host 'h2'" in result.what for result in ended)
+    monkeypatch.setattr(Suspicions, "on_waiting", lambda *_: None)
+    result, _ = run_trial(FaultPlan(ended[0].seed, (Outage("h1", "h2", 3.0),)))
+    assert (result.outcome, result.kind) == ("failed", "stalled")
+
+
+def test_a_run_that_ends_without_need_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = next(seed for seed in range(1, 99) if any(isinstance(one, Crash) for one in drawn_plan(seed).faults)
+                and run_trial(drawn_plan(seed))[0].outcome == "ended")  # fmt: skip
+    monkeypatch.setattr(fault_trials, "may_be_lost", lambda plan, hosts: set())
+    result, _ = run_trial(drawn_plan(seed))
+    assert (result.outcome, result.kind) == ("failed", "ended")
+
+
+def test_a_hand_over_that_is_not_recorded_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = next(seed for seed in range(1, 99) if run_trial(FaultPlan(seed))[0].moves)
+    record = Mover._record
+
+    def twice(mover: Mover, *arguments: Any) -> None:
+        record(mover, *arguments)
+        record(mover, *arguments)
+
+    for wrong, said in ((lambda *_: None, "neither moved nor stayed"), (twice, "is recorded 2 times: ")):
+        monkeypatch.setattr(Mover, "_record", wrong)
+        result, _ = run_trial(FaultPlan(seed))
+        assert (result.outcome, result.kind) == ("failed", "relocation")
+        assert said in result.what
+
+
+def test_a_host_that_crashed_before_it_had_a_part_in_the_run_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = next(seed for seed in range(1, 99) if draw_trial(seed).dataflow.by_name["s0"].pinned == "h1")
+    plan = FaultPlan(seed, (Crash("h1", 0.001, 0.2),))
+    assert run_trial(plan)[0].outcome == "delivered"
+    monkeypatch.setattr(Coordinator, "on_welcome", lambda *_: None)
+    result, _ = run_trial(plan)
+    assert (result.outcome, result.kind) == ("failed", "ended")
+    assert run_trial(FaultPlan(seed, (Crash("h1", 0.001, 20.0),)))[0].outcome == "ended"
+    assert run_trial(FaultPlan(seed, (Crash("h1", 0.001),)))[0].outcome == "ended"
+
+
+@pytest.mark.parametrize(("seed", "host"), [(355, "h5"), (358, "h1"), (371, "h4"), (372, "h2")])
+def test_a_host_that_had_its_part_unheard_of_and_was_restarted_is_lost(seed: int, host: str) -> None:
+    """It holds nothing at first, so the run begins without its word; an operator moves there before it crashes."""
+    result, _ = run_trial(FaultPlan(seed, (Outage(host, "client", 0.0, 4.0), Crash(host, 3.0, 0.2))))
+    assert (result.outcome, "was restarted" in result.what) == ("ended", True), result
+
+
+def test_only_a_host_that_had_handed_over_all_it_held_is_unheard() -> None:
+    """Operator o0 leaves h2, which crashes before the client hears of that; a host that never came to it is none."""
+    moved, held = Outage("h2", "client", 0.5, 1.5), Crash("h2", 0.3, 0.2)
+    assert _ended(FaultPlan(29, (moved, Crash("h2", 2.0, 0.2)))) == ("ended", "unheard")
+    assert _ended(FaultPlan(29, (held,))) == ("ended", "")
+    assert _ended(FaultPlan(29, (Crash("h2", 0.001),))) == ("ended", "")
+
+
+def _ended(plan: FaultPlan) -> tuple[str, str]:
+    result, _ = run_trial(plan)
+    return result.outcome, result.kind
+
+
+def test_a_fault_of_a_message_counts_once_and_only_where_there_was_such_a_message() -> None:
+    drops = Drop("client", "h1", "Install", 1), Drop("client", "h1", "Install", 10**6)
+    assert run_trial(FaultPlan(1, (*drops, Slow("h1", 2.0, 1.0, 1.0))))[0].faults == {"drop": 1, "slow": 1}
+
+
+# --- minimal plans ------------------------------------------------------------------------------------
+
+
+def test_shrinking_leaves_what_fails_together() -> None:
+    asked: list[list[int]] = []
+
+    def fails(items: object) -> bool:
+        asked.append(list(items))  # type: ignore[call-overload]
+        return {7, 31, 32} <= set(asked[-1])
+
+    assert shrink(range(100), fails, 1000) == [7, 31, 32]
+    assert len(asked) < 120
+    assert shrink(range(100), lambda items: True, 1000) == []
+    assert len(shrink(range(100), fails, 3)) == 100 // 2 or len(shrink(range(100), fails, 3)) == 100
+
+
+def fake(plan: FaultPlan) -> tuple[TrialResult, tuple[OfMessage, ...]]:
+    """A defect that shows where message 3 and message 50 are lost, which the weather of seed 2 takes both."""
+    done = (
+        tuple(Drop("h1", "h2", "Demand", number) for number in range(1, 80))
+        if _weather(plan) and plan.seed == 2
+        else ()
+    )
+    lost = {fault.number for fault in (*plan.faults, *done) if isinstance(fault, Drop)}
+    failed = {3, 50} <= lost
+    moves = {"moved barrier": 2, "stayed epoch": 1}
+    outcome = "failed" if failed else "delivered"
+    result = TrialResult(
+        seed=plan.seed, outcome=outcome, kind="stalled" if failed else "", what="no end" if failed else "",
+        expected=10, delivered=9 if failed else 10, lost=int(failed), moves=moves, faults={"drop": len(lost)},
+    )  # fmt: skip
+    return result, done
+
+
+def _weather(plan: FaultPlan) -> bool:
+    return any(isinstance(fault, Weather) for fault in plan.faults)
+
+
+def test_a_plan_that_fails_is_made_minimal() -> None:
+    plan = FaultPlan(2, (Weather(0.5), Slow("h1", 2.0, 0.0, 9.0)))
+    assert minimize(plan, fake) == FaultPlan(2, (Drop("h1", "h2", "Demand", 3), Drop("h1", "h2", "Demand", 50)))
+    calm = FaultPlan(1, (Weather(0.5),))
+    assert minimize(calm, fake) == calm
+
+
+def test_making_a_plan_minimal_takes_no_more_than_so_many_events() -> None:
+    counts = []
+
+    def long(plan: FaultPlan) -> tuple[TrialResult, tuple[OfMessage, ...]]:
+        result, done = fake(plan)
+        counts.append(faults.MAX_EVENTS // 8)
+        return msgspec.structs.replace(result, events=counts[-1]), done
+
+    plan = minimize(FaultPlan(2, (Weather(0.5), Slow("h1", 2.0, 0.0, 9.0))), long)
+    assert len(counts) == 1 + 8  # the first shows that it fails
+    assert {3, 50} <= {fault.number for fault in plan.faults if isinstance(fault, Drop)}
+    assert 2 < len(plan.faults) < 81
+
+
+def test_plans_that_fail_are_kept_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "drawn_plan", lambda seed: FaultPlan(seed, (Weather(0.5),)))
+    summary = sweep_faults(3, first_seed=1, out=tmp_path / "f", master="local", tell=lambda *_: None, run=fake)
+    assert (summary.delivered, summary.failed, summary.lost, summary.partitions) == (2, 1, 1, 29)
+    assert summary.moves == {"moved barrier": 6, "stayed epoch": 3}
+    (failure,) = summary.failures
+    assert (failure.seed, failure.what, failure.faults) == (2, "stalled: no end", 2)
+    path = tmp_path / "f" / "plan-2.json"
+    assert failure.command == f"thalweg sweep --replay-faults {path}"
+    assert load_plan(path) == FaultPlan(2, (Drop("h1", "h2", "Demand", 3), Drop("h1", "h2", "Demand", 50)))
+
+
+@pytest.mark.spark
+def test_plans_come_to_the_same_on_spark(
+    spark_session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def session(master: str) -> Iterator[SparkSession]:
+        yield spark_session
+
+    monkeypatch.setattr(spark, "session", session)
+    here = sweep_faults(5, first_seed=11, out=tmp_path, master="local[*]", tell=lambda *_: None)
+    monkeypatch.setattr(faults, "FEW_TRIALS", 0)
+    monkeypatch.setattr(faults, "BATCH", 3)
+    there = sweep_faults(5, first_seed=11, out=tmp_path, master="local[*]", tell=lambda *_: None)
+    assert msgspec.structs.replace(there, wall_s=here.wall_s) == here
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = fake(FaultPlan(2, (Weather(0.5),)))[0]
+    with pytest.raises(RunError, match=r"file/plan-2\.json cannot be written: .*; take another folder with --out"):
+        faults._keep(result, FaultPlan(2), tmp_path / "file")
+
+
+# --- the command --------------------------------------------------------------------------------------
+
+
+def test_the_command_says_what_became_of_the_plans(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli.app, ["sweep", "--faults", "4", "--out", str(tmp_path / "f"), "--json"])
+    assert (done.exit_code, done.stderr) == (0, ""), done.output
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert (said["faults"], said["failed"], said["lost"], said["failures"]) == (4, 0, 0, [])
+    assert said["delivered"] + said["ended"] + said["abandoned"] == 4
+    assert said["unheard"] <= said["ended"]
+    assert not (tmp_path / "f").exists()
+    done = CliRunner().invoke(cli.app, ["sweep", "--faults", "2", "--first-seed", "3"])
+    assert done.stdout.startswith("2 fault plans from seed 3 in ")
+
+
+def test_a_plan_is_replayed_from_its_seed_or_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(msgspec.json.encode(drawn_plan(5)))
+    outputs = [CliRunner().invoke(cli.app, ["sweep", "--replay-faults", what]).stdout for what in ("5", str(path))]
+    assert outputs[0] == outputs[1]
+    assert outputs[0].startswith("seed 5, ")
+    done = CliRunner().invoke(cli.app, ["sweep", "--replay-faults", "5", "--json"])
+    assert json.loads(done.stdout)["seed"] == 5
+
+
+def test_a_replay_that_fails_has_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "run_trial", lambda plan, digest=False: fake(FaultPlan(2, (Weather(0.5),))))
+    done = CliRunner().invoke(cli.app, ["sweep", "--replay-faults", "2"])
+    assert done.exit_code == 1
+    assert "failed, 9 of 10 partitions; stalled: no end" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--replay-faults", "no-such"], "no-such cannot be read: No such file or directory"),
+        (["--replay-faults", "3", "--faults", "3"], "--faults and --replay-faults do not go together"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said_in_one_line(options: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        CliRunner().invoke(cli.app, ["sweep", *options], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"seed": 1, "faults": [{"type": "rain"}]}', '{"faults": []}'])
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(UsageError, match=r"plan\.json is no fault plan: "):
+        load_plan(tmp_path / "plan.json")
+
+
+def test_a_plan_of_another_trial_is_refused() -> None:
+    with pytest.raises(UsageError, match="the plan names host 'h9'"):
+        run_trial(FaultPlan(1, (Crash("h9", 1.0),)))
+
+
+def test_no_plans_are_refused() -> None:
+    with pytest.raises(UsageError, match="give at least 1"):
+        run_faults(0)

@@ -1,0 +1,114 @@
+"""Scenarios, and the emulator's truth beside what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.experiments.networks.collapse import Collapse, check_collapse, choose_host, collapse_floor_bps
+from thalweg.experiments.networks.traced import Replayed, Truth, add_truth
+from thalweg.experiments.runs.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, COLLAPSE_FLOOR, COLLAPSE_S
+from thalweg.middleware.errors import UsageError
+
+HOSTS = ["h1", "h2", "h3", "client"]
+TRACE = BandwidthTrace("t", np.array([0.0, 10.0, 25.0]), np.array([1e6, 3e6, 5e5]), 40.0)
+CONSTANT = BandwidthTrace("c", np.array([0.0]), np.array([1e6]))
+
+
+def test_the_host_with_most_operators_collapses_never_the_client() -> None:
+    placement = {"op0": "client", "op1": "h2", "op2": "h3", "op3": "client", "op4": "client", "op5": "h3", "op6": "h2"}
+    assert choose_host(placement, HOSTS, "client") == "h2"
+    assert choose_host({**placement, "op0": "h3"}, HOSTS, "client") == "h3"
+    with pytest.raises(UsageError, match="every operator at the client"):
+        choose_host(dict.fromkeys(placement, "client"), HOSTS, "client")
+
+
+def test_a_collapse_takes_all_links_of_its_host_both_ways_and_no_other() -> None:
+    links = {(a, b): CONSTANT for a in HOSTS for b in HOSTS if a != b}
+    one = Collapse("h2", 5e4)
+    assert sorted(one.links(links)) == sorted((a, b) for a, b in links if "h2" in (a, b))
+    rates = one.rates(links)
+    for (a, b), trace in rates.items():
+        low = 1e5 if "h2" in (a, b) else 1e6
+        during = (COLLAPSE_AT_S, COLLAPSE_AT_S + COLLAPSE_S - 1)
+        outside = (0.0, COLLAPSE_AT_S - 1, COLLAPSE_AT_S + COLLAPSE_S)
+        assert [trace.rate_at(t_s) for t_s in during] == pytest.approx([low, low])
+        assert [trace.rate_at(t_s) for t_s in outside] == pytest.approx([1e6, 1e6, 1e6])
+    assert COLLAPSE_FACTOR == one.factor == 0.1
+
+
+@given(st.floats(0, 120), st.floats(0, 120), st.floats(0.01, 1.0))
+@settings(deadline=None)
+def test_a_collapsed_link_carries_the_sum_of_its_rates(start_s: float, length_s: float, factor: float) -> None:
+    one = Collapse("a", 1e5, at_s=33.0, until_s=71.0, factor=factor).rates({("a", "b"): TRACE})["a", "b"]
+    stop_s = start_s + length_s
+    moments = np.linspace(start_s, stop_s, 4001)
+    middles = (moments[:-1] + moments[1:]) / 2
+    summed = sum(one.rate_at(t_s) for t_s in middles.tolist()) * length_s / 4000
+    assert one.bits_between(start_s, stop_s) == pytest.approx(summed, rel=1e-3, abs=1e-3 + 3e6 * length_s / 400)
+
+
+def test_no_link_collapses_below_the_floor_and_none_that_is_there_falls() -> None:
+    rates = Collapse("a", 5e4).rates({("a", "b"): TRACE, ("b", "a"): TRACE.scaled(0.1), ("a", "c"): TRACE.scaled(0.05)})
+    slowest_s = COLLAPSE_AT_S + 115.0 - COLLAPSE_AT_S % 40.0  # the last row of the trace
+    assert [rates["a", "b"].rate_at(slowest_s - back_s) for back_s in (0, 20, 30)] == pytest.approx([5e4, 3e5, 1e5])
+    assert [rates["b", "a"].rate_at(slowest_s - back_s) for back_s in (0, 20, 30)] == pytest.approx([5e4, 5e4, 5e4])
+    assert [rates["a", "c"].rate_at(slowest_s - back_s) for back_s in (0, 20, 30)] == pytest.approx([2.5e4, 5e4, 5e4])
+
+
+def test_a_collapse_that_no_testbed_can_set_is_refused() -> None:
+    links = {("a", "b"): CONSTANT, ("b", "a"): CONSTANT.scaled(3.0)}
+    assert collapse_floor_bps(links) == pytest.approx(2e6 * COLLAPSE_FLOOR)
+    check_collapse(links, 1.0)
+    with pytest.raises(UsageError, match=r"raise --time-scale or --link-mean"):
+        check_collapse(links, 0.99 * RATE_FLOOR_BPS / (2e6 * COLLAPSE_FLOOR))
+
+
+def test_truth_is_the_mean_of_the_replay_that_ran_then() -> None:
+    truth = Truth(time_scale=10.0)
+    truth.add(Replayed(1000.0, 1010.0, {("a", "b"): TRACE}))
+    truth.add(Replayed(1020.0, 1030.0, {("a", "b"): CONSTANT}))
+    link = ("a", "b")
+    assert truth.mean_bps(link, 1002.0, 10.0) == pytest.approx(3e6)  # 10 s to 20 s of the trace
+    assert truth.mean_bps(link, 1002.0, 15.0) == pytest.approx((5 * 1e6 + 10 * 3e6) / 15)
+    assert truth.mean_bps(link, 1002.0, 60.0) == pytest.approx((10 * 1e6 + 10 * 3e6) / 20)  # no time before the start
+    assert truth.mean_bps(link, 1003.0, 0.0) == 5e5
+    assert truth.mean_bps(link, 1000.0, 3.0) == 1e6
+    assert truth.mean_bps(link, 1029.0, 3.0) == pytest.approx(1e6)
+    assert truth.mean_bps(link, 1030.3, 5.0) == pytest.approx(1e6)  # its first 2 s were before the end
+    for nowhere in (999.9, 1015.0, 1030.3):
+        assert truth.mean_bps(link, nowhere, 1.0) is None
+    assert truth.mean_bps(("b", "a"), 1002.0, 1.0) is None
+
+
+def test_truth_goes_beside_estimates_and_leaves_all_else_alone(tmp_path: Path) -> None:
+    truth = Truth(time_scale=10.0)
+    truth.add(Replayed(1000.0, 1010.0, {("a", "b"): TRACE}))
+    row = {"t": 20.0, "wall": 1002.0, "host": "a", "kind": "estimate", "peer": "b", "value": 2e6, "duration_s": 10.0}
+    row["detail"] = {"src": "a", "dst": "b", "rate_bps": 2e6}
+    lines = [
+        json.dumps(row),
+        json.dumps({**row, "kind": "transfer"}),
+        json.dumps({**row, "wall": 990.0}),
+        json.dumps({**row, "detail": {"src": "b", "dst": "a", "rate_bps": 1.0}}),
+        json.dumps({**row, "kind": "note", "detail": {"about": "estimate"}}),
+        '{"kind": "estimate", "detail": nonsense}',
+        json.dumps({**row, "duration_s": None}),
+        json.dumps(row)[:-20],  # its writer was killed
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(lines))
+    add_truth(path, truth)
+    after = path.read_text().split("\n")
+    assert json.loads(after[0]) == {**row, "detail": {**row["detail"], "truth_bps": pytest.approx(3e6)}}  # type: ignore[dict-item]
+    assert after[1:6] == lines[1:6]
+    assert json.loads(after[6])["detail"]["truth_bps"] == 3e6  # at that moment
+    assert after[7:] == lines[7:]
+    assert list(tmp_path.iterdir()) == [path]

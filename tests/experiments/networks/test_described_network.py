@@ -1,0 +1,167 @@
+"""Runs on networks that scenario files describe: who is who, what contradicts the file, and the digests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from thalweg.emulation.scenarios.file import read_scenario
+from thalweg.experiments.cli.main import invoke
+from thalweg.experiments.networks.described import DescribedNetwork, described, roles
+from thalweg.experiments.runs.config import RunConfig
+from thalweg.middleware.errors import UsageError
+
+FILE = """
+name = "two oceans"
+hosts = ["paris@aws:eu-west-3", "client@aws:us-east-1", "tokyo@aws:ap-northeast-1"]
+time_scale = 60
+interface_rate = "2mbit"
+
+[links]
+rate = "0.4mbit"
+delay = "30ms"
+
+[[event]]
+kind = "change"
+at = "60s"
+for = "5min"
+host = "tokyo"
+factor = 0.5
+
+[[event]]
+kind = "outage"
+at = "5min"
+for = "20s"
+from = "paris"
+to = "client"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "oceans.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_hosts_take_their_roles_and_keep_their_links(file: Path) -> None:
+    network = DescribedNetwork(read_scenario(file))
+    assert network.roles == {"client": "client", "paris": "h1", "tokyo": "h2"}
+    assert network.shapes()["h1", "client"].delay_s == pytest.approx(0.03 / 60)
+    assert network.shapes()["h1", "client"].rate_bps == pytest.approx(24e6)
+    assert network.limits() == dict.fromkeys(("client", "h1", "h2"), 120e6)
+    assert {change.link for change in network.changes if change.effect.cut} == {("h1", "client")}
+    rates = network.rates(network.traces)
+    assert rates["h2", "h1"].rate_at(30.0) == pytest.approx(0.4e6)
+    assert rates["h2", "h1"].rate_at(90.0) == pytest.approx(0.2e6)
+    assert rates["h1", "client"].bits_between(300.0, 320.0) == 0.0
+    assert "h2 is tokyo (aws:ap-northeast-1)" in network.notes()[0]
+
+
+def test_without_a_host_named_client_the_first_is_it(file: Path) -> None:
+    file.write_text(FILE.replace("client@", "ohio@").replace('to = "client"', 'to = "ohio"'))
+    assert roles(read_scenario(file), "a") == {"paris": "client", "ohio": "h1", "tokyo": "h2"}
+    file.write_text('hosts = ["alone"]\n[links]\nrate = "1mbit"\n')
+    with pytest.raises(UsageError, match="needs a client and at least one server"):
+        roles(read_scenario(file), "a")
+
+
+def test_no_delay_leaves_the_rates(file: Path) -> None:
+    network = described(RunConfig(scenario=str(file), no_delay=True, time_scale=60.0))
+    shape = network.shapes()["h1", "client"]
+    assert (shape.delay_s, shape.rate_bps) == (0.0, pytest.approx(24e6))
+    assert not network.scenario.needs_netem
+    assert any(change.effect.cut for change in network.changes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--servers", "5"], "--servers is 5, and {file} has 2 hosts besides the client"),
+        (["--link-mean", "1mbit"], "--link-mean scales traces that a run draws"),
+        (["--testbed", "sim"], "a scenario file shapes real links"),
+        (["--testbed", "loopback"], "a scenario file shapes real links"),
+        (["--time-scale", "60000"], "busy links of 400 kbit/s at --time-scale 60000"),
+    ],
+)
+def test_what_contradicts_the_file_is_refused(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert invoke(["run", "--scenario", str(file), "--out", str(tmp_path / "r"), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said.format(file=file) in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "r").exists()
+
+
+def test_an_unknown_scenario_and_delays_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["run", "--scenario", "colapse"]) == 2
+    assert invoke(["run", "--no-delay"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "there is collapse, or a file that ends in .toml" in first
+    assert "no such file is given" in second
+
+
+def run(testbed: list[str], file: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    arguments = ["run", "--scenario", str(file), "--no-delay", "--placement", "one-shot", "--images", "6", "--json"]
+    assert invoke([*arguments, "--testbed", *testbed, "--out", str(folder)]) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.mark.timed
+@pytest.mark.netns
+def test_a_run_of_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(["netns"], file, tmp_path / "r", capsys)
+    assert found["placements"]["one-shot"]["digest"] == found["reference_digest"]
+    assert found["links"]["checked"] == 6
+    assert found["links"]["worst_rate_error"] < 0.05
+    assert 0.5 < found["links"]["worst_window"] < 1.1
+    assert found["links"]["lag_max_s"] < 1.0
+    assert (tmp_path / "r" / "scenario.toml").read_text() == FILE
+
+
+@pytest.mark.timed
+@pytest.mark.docker
+def test_the_same_file_in_containers(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], docker_image: str
+) -> None:
+    found = run(["docker", "--image", docker_image], file, tmp_path / "r", capsys)
+    assert found["testbed"] == "docker"
+    assert found["placements"]["one-shot"]["digest"] == found["reference_digest"]
+    assert found["links"]["worst_rate_error"] < 0.05
+    assert found["placements"]["one-shot"]["transfers"] > 0  # the records came back
+    assert len(list((tmp_path / "r" / "images" / "one-shot").glob("*.png"))) == 6
+    assert not (tmp_path / "r" / "logs").exists()
+
+
+@pytest.mark.docker
+def test_a_container_that_is_killed_ends_the_run_with_its_name(tmp_path: Path, docker_image: str) -> None:
+    import threading
+
+    from thalweg.emulation.containers import engine as docker_engine
+    from thalweg.experiments.runs.launcher import execute
+    from thalweg.middleware.errors import HostLostError
+
+    _, client = docker_engine.sdk()
+
+    def kill() -> None:
+        (victim,) = client.containers.list(filters={"label": [f"{docker_engine.HOST}=h2"]})
+        victim.kill()
+
+    began = threading.Event()
+
+    def tell(what: str, done: int, total: int) -> None:
+        if what == "one-shot" and done == 2 and not began.is_set():
+            began.set()
+            threading.Thread(target=kill).start()
+
+    config = RunConfig(testbed="docker", image=docker_image, servers=3, placements=("one-shot",), images=400,
+                       link_mean_bps=0.2e6, time_scale=60.0, prove=False)  # fmt: skip
+    with pytest.raises(HostLostError, match=r"host 'h2' ended .*its container has ended \(status 137"):
+        execute(msgspec.structs.replace(config), tmp_path / "r", tell)
+    assert began.is_set()
+    assert (tmp_path / "r" / "events.parquet").is_file()  # what was recorded until then

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+import pytest
+from made_up_sweeps import fail, rows, table
+from PIL import Image
+
+from thalweg.experiments.papers.ranganathan1998.aggregation import figure_data
+from thalweg.experiments.papers.ranganathan1998.definitions import FIGURES, FigureData
+from thalweg.experiments.papers.ranganathan1998.plots import draw, plot_figures
+from thalweg.experiments.views.plots import STYLE
+from thalweg.middleware.errors import RunError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MINE = "lab.planners:AnOwnPlannerWithALongName"
+pytestmark = pytest.mark.spark
+
+
+def texts(data: FigureData, pool: str = "paper") -> str:
+    """All that is written in a figure."""
+    with mpl.rc_context(dict(mpl.rcParamsDefault) | STYLE):
+        result = next(result for result in data.results if result.pool == pool)
+        figure = draw(result)
+        assert figure is not None
+        figure.draw_without_rendering()
+        return "\n".join(text.get_text() for text in figure.findobj(mpl.text.Text))
+
+
+@pytest.mark.parametrize(
+    ("number", "seen"),
+    [
+        ("6", "The median configuration runs global at"),
+        ("6", "and thalweg at"),
+        ("6", "bound of all trees"),
+        ("7", "More hosts to choose from change local's mean speed-up by"),
+        ("8", "global over one-shot"),
+        ("8", "thalweg over global"),
+        ("9", "global is fastest with a period of"),
+        ("9", "min, thalweg with"),
+        ("10", "Mean speed-up of the binary tree:"),
+    ],
+)
+def test_every_figure_is_drawn(number: str, seen: str, spark_session: SparkSession, tmp_path: Path) -> None:
+    """With a researcher's own placement, and on one pool of another name where most is missing."""
+    arms = FIGURES[number].grid(MINE).arms()
+    made = rows(arms, pools=(1, 2), configurations=4)
+    made += rows(arms, pool="some/where else", pools=[1], configurations=2)[: len(arms) + 2]
+    data = figure_data(spark_session, table(made), figure=number)
+    paths = plot_figures(data, tmp_path)
+    assert paths == [tmp_path / "plots" / f"figure-{number}-{pool}.png" for pool in ("paper", "some_where_else")]
+    for path in paths:
+        with Image.open(path) as image:
+            assert image.width > 1000
+            assert image.height > 500
+    written = texts(data)
+    assert seen in written
+    assert "AnOwnPlannerWithA…" in written
+    assert "one pool some/where else" in texts(data, "some/where else")
+    assert ("the paper's" in written) == (number in ("6", "9"))
+
+
+def test_little_is_drawn_of_little(spark_session: SparkSession, tmp_path: Path) -> None:
+    """Download-all alone; all failed: nothing; no folder: one line."""
+    arms = FIGURES["6"].grid().arms()
+    made = rows(arms[:1], configurations=2) + [fail(row, "no") for row in rows(arms, pool="real", configurations=1)]
+    made += rows(arms[1:], pool="regions", configurations=2)
+    data = figure_data(spark_session, table(made))
+    assert [path.name for path in plot_figures(data, tmp_path)] == ["figure-6-paper.png", "figure-6-regions.png"]
+    with pytest.raises(RunError, match="cannot be written"):
+        plot_figures(data, tmp_path / "none")
+
+
+def test_the_ablation_is_drawn(spark_session: SparkSession, tmp_path: Path) -> None:
+    """With all of its rows; of a part of them the gap is left out."""
+    arms = FIGURES["ablation"].grid(MINE).arms()
+    made = rows(arms, pools=(1, 2), configurations=3) + rows(arms[:2], pool="regions", configurations=2)
+    data = figure_data(spark_session, table(made), figure="ablation")
+    (whole, part) = plot_figures(data, tmp_path)
+    assert (whole.name, part.name) == ("figure-ablation-paper.png", "figure-ablation-regions.png")
+    written = texts(data)
+    for text in (
+        "thalweg takes 0.3",
+        "given tree, periods",
+        "cost and shape",
+        "links that change",
+        "Ablation, 2 pools",
+    ):
+        assert text in written
+    assert "given tree, periods" not in texts(data, "regions")
+    data.results[1].rows.clear()
+    assert plot_figures(data, tmp_path) == [whole]

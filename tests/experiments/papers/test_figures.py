@@ -1,0 +1,580 @@
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+from made_up_sweeps import GAINS, fail, gain, rows, table
+from rich.console import Console
+
+from thalweg.experiments.papers.ranganathan1998.ablation import SAYS, gap_cells
+from thalweg.experiments.papers.ranganathan1998.aggregation import (
+    VARIED,
+    aggregate,
+    cells,
+    comparison_cells,
+    figure_data,
+    lines,
+    load_figures,
+    print_figures,
+    ratio_cells,
+    save_figures,
+)
+from thalweg.experiments.papers.ranganathan1998.claims import _CHECKS, _clearly, _same
+from thalweg.experiments.papers.ranganathan1998.definitions import (
+    CONCLUSIONS,
+    FIGURES,
+    OURS,
+    PLACEMENTS,
+    Arm,
+    FigureData,
+    FigureResult,
+    Grid,
+    Verdict,
+    pooled,
+)
+from thalweg.experiments.sweeps import sweep
+from thalweg.experiments.sweeps.results import Results
+from thalweg.experiments.sweeps.variants import VARIANTS
+from thalweg.middleware.errors import RunError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MINE = "lab.planners:Mine"
+
+
+def verdicts(result: FigureResult) -> dict[str, Verdict]:
+    return {verdict.claim: verdict for verdict in result.verdicts}
+
+
+def decided(result: FigureResult) -> dict[str, str]:
+    return {verdict.claim: verdict.verdict for verdict in result.verdicts}
+
+
+def get(data: FigureData, number: str, pool: str = "paper") -> FigureResult:
+    result = data.figure(number, pool)
+    assert result is not None
+    return result
+
+
+def scenarios(number: str, cases: Mapping[str, Callable[[Arm], float]], **options: Any) -> list[dict[str, Any]]:
+    """A figure's whole grid once for each gain, on pools of that name."""
+    arms = FIGURES[number].grid().arms()
+    return [row for pool, how in cases.items() for row in rows(arms, pool=pool, gain=how, **options)]
+
+
+# --- what is swept and claimed ----------------------------------------------------------------------
+
+
+def test_grids_are_the_papers() -> None:
+    counts = {number: len(figure.grid().arms()) for number, figure in FIGURES.items()}
+    of_paper = {number: sum(arm.placement in PLACEMENTS for arm in FIGURES[number].grid().arms()) for number in VARIED}
+    assert of_paper == {"6": 4, "7": 8, "8": 16, "9": 6, "10": 6, "ablation": 2}
+    assert counts == {"6": 6, "7": 9, "8": 20, "9": 14, "10": 8, "ablation": 3 + len(VARIANTS)}
+    periods_s = {}
+    for arm in FIGURES["9"].grid().arms():
+        periods_s.setdefault(arm.placement, []).append(arm.period_s)
+    assert periods_s == {
+        "download-all": [None], "global": [120, 300, 600, 1800, 3600], "thalweg-once": [None],
+        "thalweg": [30, 60, 120, 300, 600, 1800, 3600],
+    }  # fmt: skip
+    assert {arm.k for arm in FIGURES["7"].grid().arms() if arm.placement == "local"} == set(range(7))
+
+
+def test_more_placements_run_once_for_each_network_and_tree() -> None:
+    for number, figure in FIGURES.items():
+        more = figure.grid(MINE, "global", MINE).arms()
+        mine = [arm for arm in more if arm.placement == MINE]
+        assert len(mine) == {"8": 4, "10": 2}.get(number, 1)
+        assert all(arm.period_s is None and arm.k is None for arm in mine)
+        assert len(set(more)) == len(more)
+
+
+def test_options_go_to_the_placements_that_take_them() -> None:
+    arms = Grid(placements=("one-shot", "local", "global"), periods_s=(60.0, 600.0), ks=(0, 2)).arms()
+    assert [(arm.placement, arm.period_s, arm.k) for arm in arms] == [
+        ("one-shot", None, None), ("local", 60, 0), ("local", 60, 2), ("local", 600, 0), ("local", 600, 2),
+        ("global", 60, None), ("global", 600, None),
+    ]  # fmt: skip
+
+
+def test_every_claim_is_decided_and_every_conclusion_rests_on_one() -> None:
+    claims = [claim for figure in FIGURES.values() for claim in figure.claims]
+    assert sorted(claim.name for claim in claims) == sorted(_CHECKS)
+    assert {claim.conclusion for claim in claims} - {None} == set(CONCLUSIONS)
+    assert all(claim.how and claim.text for claim in claims)
+
+
+def test_pooled_is_of_pools() -> None:
+    value = pooled({2: 3.0, 1: 1.0, 3: None, 4: math.nan})
+    assert value is not None
+    assert (value.mean, value.deviation, value.by_pool) == (2.0, pytest.approx(math.sqrt(2)), {1: 1.0, 2: 3.0})
+    assert value.error == pytest.approx(1.0)
+    one = pooled({1: 5.0})
+    assert one is not None
+    assert (one.mean, one.deviation, one.error) == (5.0, None, None)
+    assert pooled({1: None}) is None
+
+
+# --- the aggregation --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def six(spark_session: SparkSession) -> FigureData:
+    """Fig. 6 as the paper has it, on measured pools where local beats global, and on one pool by regions."""
+    arms = FIGURES["6"].grid(MINE).arms()
+    made = rows(arms, pools=range(1, 6), configurations=12)
+    made += rows(arms, pool="real", gain=lambda arm: {"local": 6.5, "one-shot": 1.5}.get(arm.placement, gain(arm)))
+    made += rows(arms, pool="regions", pools=[7])
+    return figure_data(spark_session, table(made))
+
+
+@pytest.mark.spark
+def test_figures_are_means_over_pools_of_what_each_says(spark_session: SparkSession) -> None:
+    """Against numpy, with failed, missing and repeated runs: what failed is left out on both sides of a ratio."""
+    made = rows(FIGURES["6"].grid().arms(), pools=(1, 2), configurations=5)
+    lost = made.pop(3)  # pool 1, configuration 0, global
+    assert (lost["placement"], lost["configuration"]) == ("global", 0)
+    made.append({**fail(made[5], "RunError: no way\nout"), "key": "0"})  # its run again is there as well
+    made[13] = fail(made[13], "RunError: the planner\nraised")
+    assert (made[13]["placement"], made[13]["configuration"]) == ("local", 2)
+    result = get(figure_data(spark_session, table(made), figure="6"), "6")
+    times = {
+        (row["pool_seed"], row["configuration"], row["placement"]): row["mean_interarrival_s"]
+        for row in made
+        if row["failed"] is None
+    }
+
+    def over_pools(placement: str, of: Callable[[int, int], float], reduce: Callable[[list[float]], Any]) -> Any:
+        return pooled(
+            {
+                seed: float(reduce([of(seed, c) for c in range(5) if (seed, c, placement) in times]))
+                for seed in (1, 2)
+            }
+        )  # fmt: skip
+
+    for row in result.rows:
+        name = row.arm.placement
+
+        def speedup(seed: int, c: int, name: str = name) -> float:
+            return float(times[seed, c, "download-all"] / times[seed, c, name])
+
+        for ours, of, reduce in (
+            (row.interarrival_s, lambda seed, c, name=name: times[seed, c, name], np.mean),
+            (row.speedup, speedup, np.mean),
+            (row.median_speedup, speedup, np.median),
+        ):
+            expected = over_pools(name, of, reduce)
+            assert ours is not None
+            assert (ours.mean, ours.deviation) == pytest.approx((expected.mean, expected.deviation))
+    counts = {row.label: (row.runs, row.failed, row.missing) for row in result.rows}
+    assert counts == {
+        "download-all": (10, 0, 0), "one-shot": (10, 0, 0), "local": (10, 1, 0), "global": (9, 0, 1),
+        "thalweg-once": (10, 0, 0), "thalweg": (10, 0, 0),
+    }  # fmt: skip
+    both = {
+        seed: [times[seed, c, "local"] / times[seed, c, "global"] for c in range(5)
+               if {(seed, c, "local"), (seed, c, "global")} <= times.keys()]
+        for seed in (1, 2)
+    }  # fmt: skip
+    ratio = result.ratio(result.arm("global"), result.arm("local"))
+    assert ratio is not None
+    assert ratio.configurations == 8
+    assert ratio.median.by_pool == pytest.approx({seed: np.median(some) for seed, some in both.items()})
+    assert ratio.faster.by_pool == pytest.approx({seed: np.mean(np.array(some) > 1.01) for seed, some in both.items()})
+    assert result.speedups["global"].count(None) == 1
+    assert [len(values) for values in result.speedups.values()] == [10] * 5
+    assert "unfinished: 1 of 60 runs is missing" in result.notes
+    assert "1 run failed and is left out" in result.notes
+    assert cells(result)[1][2][:2] == ["local", "9/10"]
+
+
+@pytest.mark.spark
+def test_defaults_given_or_not_are_the_same_arm(spark_session: SparkSession) -> None:
+    """A ten-minute period that was asked for is the default one; download-all has neither period nor k."""
+    made = rows([Arm("download-all"), Arm("global"), Arm("local")], pools=[1], configurations=2)
+    more = [Arm("global", period_s=600.0), Arm("global", period_s=60.0), Arm("download-all", k=2), Arm("local", k=0)]
+    made += rows(more, pools=[1], configurations=2)
+    result = get(figure_data(spark_session, table(made), figure="9"), "9")
+    assert [row.arm for row in result.rows] == [
+        Arm("download-all"), Arm("local", period_s=600.0, k=0), Arm("global", period_s=60.0),
+        Arm("global", period_s=600.0),
+    ]  # fmt: skip
+    assert {row.runs for row in result.rows} == {2}
+
+
+@pytest.mark.spark
+def test_results_that_no_figure_is_of_are_refused(spark_session: SparkSession) -> None:
+    made = rows(FIGURES["6"].grid().arms(), configurations=1)
+    with pytest.raises(UsageError, match="no results yet"):
+        figure_data(spark_session, table([]))
+    with pytest.raises(UsageError, match=r"varies images \(180, 20\)"):
+        figure_data(spark_session, table([*made, {**made[0], "images": 20}]))
+    with pytest.raises(UsageError, match=r"varies view of global \(probe, truth\)"):
+        figure_data(spark_session, table([*made, {**made[3], "view": "truth"}]))
+    with pytest.raises(UsageError, match="figure '5' is unknown"):
+        figure_data(spark_session, table(made), figure="5")
+
+
+# --- verdicts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_fig_6_as_in_the_paper(six: FigureData) -> None:
+    result = get(six, "6")
+    assert set(decided(result).values()) == {"holds"}
+    assert all(verdict.pools_holding in (4, 5) and verdict.pools == 5 for verdict in result.verdicts)
+    assert {one.name: one.within for one in result.comparisons} == {
+        "download-all": True, "one-shot": None, "local": None, "global": None, "global over one-shot": True,
+        "global over local": True,
+    }  # fmt: skip
+    (heads, made), ratios = comparison_cells(result), ratio_cells(result)[1]
+    assert heads == ["figure", "paper", "ours", "ratio", "accepted", "within"]
+    assert made[0][1] == "101.2 s"
+    assert made[0][4:] == ["86.0 to 116.4 s", "yes"]
+    assert [row[0] for row in ratios][:2] == ["global over one-shot", "global over local"]
+    assert [one.verdict for one in six.conclusions if one.pool == "paper"] == [
+        "holds", "holds", "not tested", "not tested", "not tested",
+    ]  # fmt: skip
+
+
+@pytest.mark.spark
+def test_fig_6_otherwise_than_in_the_paper(six: FigureData) -> None:
+    """On measured pools claims are decided, too, but the paper's values are no target."""
+    result = get(six, "6", "real")
+    assert decided(result) == {
+        "relocation-helps": "holds", "one-shot-gains": "does not hold", "global-adds": "holds", "local-adds": "holds",
+        "order": "does not hold", "global-beats-local": "does not hold", "level-download-all": "not tested",
+        "median-one-shot": "not tested", "median-local": "not tested",
+    }  # fmt: skip
+    assert verdicts(result)["order"].detail.startswith("download-all ")
+    assert verdicts(result)["order"].pools_holding == 0
+    assert all(one.ratio is not None and one.accept is None for one in result.comparisons)
+    assert "pool real: the paper's values are no target" in result.notes
+
+
+@pytest.mark.spark
+def test_one_pool_has_no_spread(six: FigureData) -> None:
+    result = get(six, "6", "regions")
+    assert result.pools == 1
+    assert "one pool: no spread" in result.notes
+    assert all(row.speedup is not None and row.speedup.deviation is None for row in result.rows)
+    assert decided(result)["global-adds"] == "holds"
+    assert "±" not in "".join(lines(result))
+
+
+@pytest.mark.spark
+def test_a_researchers_own_placement_is_beside_the_papers(six: FigureData) -> None:
+    result = get(six, "6")
+    assert result.placements() == [*PLACEMENTS, *OURS, MINE]
+    assert [row[0] for row in cells(result)[1]][-1] == MINE
+    paper = ("one-shot", "local", "global")
+    assert [row[0] for row in ratio_cells(result)[1]] == [
+        "global over one-shot", "global over local", *(f"thalweg-once over {name}" for name in paper),
+        *(f"thalweg over {name}" for name in (*paper, "thalweg-once")),
+        *(f"{MINE} over {name}" for name in (*paper, *OURS)),
+    ]  # fmt: skip
+    assert len(result.speedups[MINE]) == result.expected == 60
+
+
+@pytest.mark.spark
+def test_fig_7(spark_session: SparkSession) -> None:
+    def helps(arm: Arm) -> float:
+        return gain(arm) * (1 + 0.04 * (arm.k or 0))
+
+    data = figure_data(spark_session, table(scenarios("7", {"paper": gain, "real": helps})), figure="7")
+    assert decided(get(data, "7")) == {"k-does-not-matter": "holds"}
+    found = verdicts(get(data, "7", "real"))["k-does-not-matter"]
+    assert found.verdict == "does not hold"
+    assert found.numbers["change k=6"] == pytest.approx(0.24, abs=0.08)
+    assert "at k = 6" in found.detail
+    part = [row for row in scenarios("7", {"paper": gain}, configurations=3) if row["k"] in (None, 0, 3)]
+    result = get(figure_data(spark_session, table(part)), "7")
+    assert decided(result) == {"k-does-not-matter": "not tested"}
+    assert "not in the results: k = 1, k = 2, k = 4, k = 5, k = 6" in lines(result)[0]
+
+
+@pytest.mark.spark
+def test_fig_8(spark_session: SparkSession) -> None:
+    def levels(arm: Arm) -> float:
+        return gain(arm) * ((arm.servers / 8) ** -0.6 if arm.placement == "global" else 1)
+
+    made = scenarios("8", {"paper": gain, "real": levels}, configurations=6, noise=0.01)
+    data = figure_data(spark_session, table(made), figure="8")
+    assert set(decided(get(data, "8")).values()) == {"holds"}
+    assert verdicts(get(data, "8"))["scales-over-local"].numbers["growth"] == pytest.approx(8**0.3, rel=0.1)
+    assert set(decided(get(data, "8", "real")).values()) == {"does not hold"}
+    assert [one.verdict for one in data.conclusions if one.conclusion == 3] == ["holds", "does not hold"]
+    part = [row for row in made if row["pool"] == "paper" and row["servers"] < 32]
+    data = figure_data(spark_session, table(part))
+    assert [result.figure for result in data.results] == ["6", "8"]
+    assert set(decided(get(data, "8")).values()) == {"not tested"}
+    assert "the claim is of 4 and 32 servers" in verdicts(get(data, "8"))["scales-over-local"].detail
+
+
+@pytest.mark.spark
+def test_fig_9(spark_session: SparkSession) -> None:
+    def seldom(arm: Arm) -> float:
+        return gain(arm) * (1 + math.log2((arm.period_s or 600.0) / 60) / 4)
+
+    data = figure_data(spark_session, table(scenarios("9", {"paper": gain, "real": seldom}, configurations=30)))
+    assert decided(get(data, "9")) == {"five-to-ten-minutes": "holds"}
+    found = verdicts(get(data, "9", "real"))["five-to-ten-minutes"]
+    assert found.verdict == "does not hold"
+    assert found.detail.startswith("best 60 min")
+    assert found.pools_holding == 0
+
+
+@pytest.mark.spark
+def test_fig_10(spark_session: SparkSession) -> None:
+    """Speed-ups are over download-all with the same tree, however slow that is."""
+    made = scenarios("10", {"paper": gain, "real": lambda arm: gain(msgspec.structs.replace(arm, tree="binary"))})
+    slower = [
+        {**row, "mean_interarrival_s": 2 * row["mean_interarrival_s"]} if row["tree"] == "left-deep" else row
+        for row in made
+    ]
+    for results in (made, slower):
+        data = figure_data(spark_session, table(results), figure="10")
+        assert decided(get(data, "10")) == {"binary-global": "holds", "binary-local": "holds"}
+        assert decided(get(data, "10", "real")) == {"binary-global": "does not hold", "binary-local": "does not hold"}
+    assert [one.verdict for one in data.conclusions if one.conclusion == 5] == ["holds", "does not hold"]
+
+
+@pytest.mark.spark
+def test_the_ablation_compares_with_global_and_thalweg(spark_session: SparkSession) -> None:
+    seconds = {"": 4.0, "fixed": 8.0, "steady": 3.0, "ahead": 3.5}
+
+    def at(arm: Arm) -> float:
+        return 10.0 if arm.placement == "global" else 5.0 if arm.placement == "thalweg-once" else seconds[arm.variant]
+
+    arms = [arm for arm in FIGURES["ablation"].grid().arms() if arm.variant in seconds]
+    made = rows(arms, pools=(1, 2), configurations=3, noise=0.0)
+    for row in made:
+        row["mean_interarrival_s"] = at(Arm(row["placement"], variant=row["variant"])) * row["pool_seed"]
+    result = get(figure_data(spark_session, table(made)), "ablation")
+    heads, found = cells(result)
+    assert heads == [
+        "variant",
+        "mean s",
+        "of global",
+        "of thalweg",
+        "plans",
+        "trees",
+        "moves",
+        "probes MB",
+        "ms a plan",
+    ]
+    by_name = {row[0]: row[2:] for row in found}
+    assert by_name["given tree, periods"] == ["0.80", "2.00", "4.0", "2.0", "3.0", "2.0", "25"]
+    assert by_name["thalweg: periods, every minute, 5 %, forecasts"][:2] == ["0.40", "1.00"]
+    assert [row[0] for row in found][:3] == [SAYS["global"], "given tree, periods", SAYS["thalweg"]]
+    gap = gap_cells(result)[1]
+    assert [(row[1].partition(" ")[0], row[2]) for row in gap] == [
+        ("1.5", ""), ("2.5", "+1.0"), ("4.5", "+2.0"), ("5.2", "+0.8"), ("6.0", "+0.8"), ("7.5", "+1.5"),
+    ]  # fmt: skip
+    assert (result.verdicts, result.comparisons, ratio_cells(result)[1]) == ([], [], [])
+    assert "not in the results: global, by periods; given tree, critical path" in "".join(result.notes)
+    console = Console(width=110, file=io.StringIO())
+    print_figures(FigureData(results=[result], runs=1, failed=0), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Ablation, 2 pools paper" in text
+    assert "transfers of a host that do not interlock" in text
+
+
+@pytest.mark.spark
+def test_times_are_told_by_global_s_and_beside_the_bound(six: FigureData) -> None:
+    result = get(six, "6")
+    heads, found = cells(result)
+    column = {row[0]: row[heads.index("of global")] for row in found}
+    assert (column["download-all"], column["global"]) == ("–", "1.00")
+    assert float(column["thalweg"]) == pytest.approx(GAINS["global"] / GAINS["thalweg"], rel=0.1)
+    assert next(row for row in found if row[0] == "thalweg")[-1] == "2.0*"  # trees, not moves
+    assert "no mixture of trees has less between images than 1.5 s at 8 servers (bound, mean)" in result.notes
+
+
+@pytest.mark.spark
+def test_without_the_base_or_without_any_success(spark_session: SparkSession) -> None:
+    arms = FIGURES["6"].grid().arms()
+    made = rows(arms[1:], configurations=3) + [fail(row, "RunError: no") for row in rows(arms, pool="real")]
+    data = figure_data(spark_session, table(made))
+    found = verdicts(get(data, "6"))
+    assert found["relocation-helps"].detail == "not in the results: download-all"
+    assert found["median-local"].verdict == "holds"
+    assert set(decided(get(data, "6", "real")).values()) == {"not tested"}
+    names = sorted((*PLACEMENTS, *OURS))
+    assert (data.failed, data.failures) == (180, {f"{name}: RunError: no": 30 for name in names})
+    assert ratio_cells(get(data, "6", "real"))[1] == []
+
+
+@pytest.mark.spark
+def test_what_hardly_differs_is_a_tie_and_shows_nothing(spark_session: SparkSession) -> None:
+    """Nothing moved: times differ in the fourth digit, always in the paper's favour."""
+
+    def still(arm: Arm) -> float:
+        if arm.placement == "download-all":
+            return 1.0
+        rank = PLACEMENTS.index(arm.placement) if arm.placement in PLACEMENTS else 2
+        return 4.0 * (1 + 3e-4 * rank - 1e-6 * abs((arm.period_s or 600) - 600))
+
+    made = [row for number in "689" for row in scenarios(number, {number: still}, configurations=4, noise=0.0)]
+    data = figure_data(spark_session, table(made))
+    six, eight, nine = (get(data, number, number) for number in "689")
+    ratio = six.ratio(six.arm("global"), six.arm("local"))
+    assert ratio is not None
+    assert (ratio.faster.mean, ratio.slower.mean, ratio.tied) == (0.0, 0.0, 1.0)
+    assert ratio_cells(six)[0][-2:] == ["faster on", "as fast on"]
+    assert ratio_cells(six)[1][1][-2:] == ["0%", "100%"]
+    found = verdicts(six)
+    assert found["order"].verdict == "not shown"
+    assert found["order"].pools_holding == 0
+    assert found["global-beats-local"].verdict == "does not hold"
+    assert "faster on 0% of 12 configurations, as fast on 100%, slower on 0%" in found["global-beats-local"].detail
+    assert "more than 1% faster" in found["global-beats-local"].how
+    assert found["relocation-helps"].verdict == "holds"
+    assert decided(eight)["global-best-to-32"] == decided(eight)["global-best-of-all"] == "not shown"
+    assert decided(nine) == {"five-to-ten-minutes": "not shown"}
+    assert [one.verdict for one in data.conclusions if (one.conclusion, one.pool) == (4, "9")] == ["not shown"]
+
+
+@pytest.mark.spark
+def test_failed_runs_decide_nothing(spark_session: SparkSession) -> None:
+    """On the configuration where they failed everything is far slower, or relocation gains far more."""
+
+    def failing(number: str, who: Callable[[dict[str, Any]], bool], slow: Callable[[str], bool]) -> FigureResult:
+        made = scenarios(number, {"paper": gain}, configurations=4, noise=0.002)
+        for row in (row for row in made if row["configuration"] == 0):
+            row["mean_interarrival_s"] *= 100 if slow(row["placement"]) else 1
+            if who(row):
+                row.update(fail(row, "RunError: no"))
+        return get(figure_data(spark_session, table(made), figure=number), number)
+
+    six = failing("6", lambda row: row["placement"] == "local", lambda placement: True)
+    means = [row.interarrival_s.mean for row in six.rows if row.interarrival_s is not None]
+    assert means.index(min(means)) == PLACEMENTS.index("local")  # of what each finished
+    assert decided(six)["order"] == "holds"
+    eight = failing(
+        "8", lambda row: (row["placement"], row["servers"]) == ("global", 16), lambda name: name == "download-all"
+    )
+    assert decided(eight)["global-best-of-all"] == "holds"
+    nine = failing("9", lambda row: row["period_s"] in (300, 600), lambda name: name == "download-all")
+    assert decided(nine) == {"five-to-ten-minutes": "holds"}
+    assert "best 10 min" in lines(nine)[0]
+
+
+@pytest.mark.spark
+def test_options_that_the_paper_had_not_make_its_values_no_target(spark_session: SparkSession) -> None:
+    arms = FIGURES["6"].grid(MINE).arms()
+    made = rows(arms, configurations=2, cost="period", hysteresis=0.1)
+    result = get(figure_data(spark_session, table(made)), "6")
+    assert not result.comparable
+    assert decided(result)["level-download-all"] == "not tested"
+    said = "hysteresis 0.1 instead of the default, cost period instead of critical-path"
+    assert f"not as the paper ran it ({said}): its values are no target" in result.notes
+    others = {"global": {"view": "truth"}, MINE: {"cost": "mine"}, "download-all": {"cost": "none"}}
+    made = [row | others.get(row["placement"], {}) for row in rows(arms, configurations=2)]
+    result = get(figure_data(spark_session, table(made)), "6")
+    said = "view of global truth instead of probe"
+    assert f"not as the paper ran it ({said}): its values are no target" in result.notes
+
+
+@pytest.mark.parametrize(
+    ("ratios", "shown"),
+    [
+        ([1.005], "not shown"), ([1.02], True), ([0.98], False), ([1.03, 1.031], True), ([0.9, 1.2], "not shown"),
+        ([1.001, 1.0011], "not shown"), ([0.8, 0.9], False),
+    ],
+)  # fmt: skip
+def test_a_difference_counts_beyond_a_tie_and_two_standard_errors(ratios: list[float], shown: bool | str) -> None:
+    value = pooled(dict(enumerate(ratios)))
+    assert value is not None
+    assert _clearly(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ([0.04], True), ([-0.06], False), ([0.03, 0.031], True), ([0.06, 0.061], False), ([-0.1, 0.1], "not shown"),
+        ([0.0, 0.13], "not shown"), ([-0.02, 0.02], True),
+    ],
+)  # fmt: skip
+def test_no_difference_is_below_5_percent_and_not_just_unknown(changes: list[float], shown: bool | str) -> None:
+    value = pooled(dict(enumerate(changes)))
+    assert value is not None
+    assert _same(value) == shown
+
+
+@pytest.mark.spark
+def test_no_run_fails_without_a_reason(spark_session: SparkSession) -> None:
+    """Of one image there is no time between images, and nothing went wrong."""
+    made = [row | {"mean_interarrival_s": None} for row in rows(FIGURES["6"].grid().arms(), pools=[1])]
+    data = figure_data(spark_session, table(made))
+    assert data.failed == sum(data.failures.values()) == 60
+    assert "global: it delivered too little to tell a time between images" in data.failures
+
+
+# --- files and text ---------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_a_sweep_folder(spark_session: SparkSession, tmp_path: Path) -> None:
+    """What a sweep writes is read as it is, unfinished, and comes back from figures.json."""
+    folder = tmp_path / "fig8"
+    folder.mkdir()
+    grid = FIGURES["8"].grid()
+    made_for = sweep.Sweep(figure="8", placements=grid.placements, servers=grid.servers, pools=2, configurations=10)
+    sweep._save(folder, made_for)
+    results = Results(folder)
+    results.open()
+    with pytest.raises(UsageError, match="has no results yet"):
+        aggregate(spark_session, folder)
+    made = rows(grid.arms(), pools=[1001], configurations=3)
+    results.write(made[:20])
+    results.write(made[20:])
+    data = aggregate(spark_session, folder)
+    assert [result.figure for result in data.results] == ["8"]
+    assert "unfinished: 3 of 10 configurations begun" in get(data, "8").notes
+    assert data.runs == len(made)
+    assert load_figures(folder) == data
+
+
+@pytest.mark.spark
+def test_figures_json(six: FigureData, tmp_path: Path) -> None:
+    path = save_figures(tmp_path, six)
+    assert load_figures(tmp_path) == six
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(UsageError, match="is damaged"):
+        load_figures(tmp_path)
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(six, format=99)))
+    with pytest.raises(UsageError, match="has format 99"):
+        load_figures(tmp_path)
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(six, version="0.0.0")))
+    with pytest.raises(UsageError, match=r"of version 0\.0\.0 instead of"):
+        load_figures(tmp_path)
+    path.write_bytes(b'{"format": 1, "results": [3]}')
+    with pytest.raises(UsageError, match="has format 1 of version unknown"):
+        load_figures(tmp_path)
+    path.unlink()
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_figures(tmp_path)
+    with pytest.raises(RunError, match="cannot be written"):
+        save_figures(tmp_path / "none", six)
+
+
+@pytest.mark.spark
+def test_the_terminal_shows_it_in_80_columns(six: FigureData) -> None:
+    console = Console(width=80, file=io.StringIO())
+    print_figures(six, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Fig. 6, 5 pools paper, 60 configurations" in text
+    tables = [line for line in text.splitlines() if not line.startswith(("holds", "does not", "not tested", "note"))]
+    assert "101.2" in "".join(tables)
+    assert "holds: “one-shot placement achieves large gains” – median speed-up" in text
+    assert "conclusion 1 (paper): holds" in text
+    assert "±: standard deviation between pools; how each claim is decided: thalweg report" in text
+    assert "…" not in text

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thalweg.experiments.records import spark
+from thalweg.experiments.records.analysis import (
+    aggregate,
+    analyze_runs,
+    failures,
+    load_runs,
+    natural,
+    to_json,
+    write_summary,
+)
+from thalweg.experiments.records.records import sequence_digest
+from thalweg.experiments.records.summary import summarize_run
+from thalweg.experiments.views.tables import aggregate_table, links_line
+from thalweg.middleware.errors import CapabilityError, RunError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.spark
+def test_figures_of_a_run(new_run: Any, spark_session: SparkSession) -> None:
+    """Everything that a run's table and JSON say, from records whose figures can be told by hand."""
+    run = new_run("a b[1]{x}", images=5, time_scale=10.0)
+    run.placements = ["download-all", "one-shot", "never"]
+    run.deliver("download-all", [(30.0, 0), (40.0, 1), (60.0, 2), (90.0, 3), (110.0, 4)])
+    run.deliver("one-shot", [(20.0, 0), (24.0, 1), (32.0, 2), (44.0, 3), (60.0, 4)])
+    plan = {"planner": "one-shot", "predicted_s": 9.5, "probed": 3}
+    run.add(0.0, "client", "placed", "one-shot", detail=plan)
+    for index in range(5):
+        run.add(20.0, "h1", "transfer", "one-shot", peer="h2", index=index, size_bytes=1000, value=8.0)
+        run.add(20.0, "h2", "transfer", "one-shot", peer="h2", index=index, size_bytes=9999, value=8.0)
+    for pause in (1.0, 3.0):
+        run.add(30.0, "h1", "relocated", "one-shot", node="op0", duration_s=pause)
+    for cpu, rss in ((0.1, 50), (0.3, 70), (0.2, 60)):
+        run.add(30.0, "h2", "host_load", "one-shot", value=cpu, size_bytes=rss)
+    run.add(31.0, "h2", "host_load", value=9.0, size_bytes=999)  # of no placement
+    run.add(31.0, "h2", "repeated", "one-shot")
+    run.add(31.0, "h2", "of tomorrow", "one-shot", detail={"a": 1})
+    run.prove({("h1", "h2"): (1e6, -0.04), ("h2", "h1"): (5e5, 0.03), ("h1", "h3"): (4.9e5, 0.5)}, stalled=0.123)
+    runs = load_runs([run.write()])
+    (summary,) = analyze_runs(spark_session, runs)
+
+    base, fast, never = summary.placements.values()
+    reference = sequence_digest(run.digest(i) for i in range(5))
+    assert (base.images, base.delivered, base.lost, base.duplicate, base.out_of_order) == (5, 5, 0, 0, 0)
+    assert base.digest == reference
+    assert base.digest_ok is True
+    assert (base.mean_interarrival_s, base.median_interarrival_s) == (20.0, 20.0)
+    assert base.p95_interarrival_s == pytest.approx(28.5)  # of 10, 20, 20, 30
+    assert (base.first_image_s, base.elapsed_s, base.speedup) == (30.0, 110.0, 1.0)
+    assert base.wall_s == pytest.approx(11.0)
+    assert fast.speedup == 2.0
+    assert (fast.mean_interarrival_s, fast.elapsed_s) == (10.0, 60.0)
+    assert (fast.transfers, fast.bytes_moved, fast.probes) == (5, 5000, 3)
+    assert (fast.planner, fast.predicted_s) == ("one-shot", 9.5)
+    assert (fast.relocations, fast.pause_p50_s) == (2, 2.0)
+    assert fast.pause_p99_s == pytest.approx(2.98)
+    assert fast.messages == {"duplicate": 0, "repeated": 1, "rejected": 0, "fault": 0}
+    assert fast.hosts["h2"].mean_cpu == pytest.approx(0.2)
+    assert fast.hosts["h2"].max_rss_bytes == 70
+    assert (never.delivered, never.lost, never.digest, never.mean_interarrival_s) == (0, 5, None, None)
+    assert (never.speedup, never.wall_s, never.hosts) == (None, None, {})
+    assert (summary.links.checked, summary.links.worst_link) == (2, "h1>h2")
+    assert summary.links.worst_rate_error == pytest.approx(0.04)
+    assert summary.links.stalled == 0.123
+    assert "held up by the machine for up to 12% of the time" in links_line(summary)
+    assert failures(summary) == [f"{run.folder}, never: 5 of 5 images were not delivered"]
+
+    said = json.loads(to_json([summary]))
+    assert list(said)[:5] == ["run", "out", "testbed", "seed", "reference_digest"]
+    promised = {
+        "images", "delivered", "lost", "duplicate", "out_of_order", "digest", "mean_interarrival_s",
+        "median_interarrival_s", "elapsed_s", "wall_s", "relocations", "pause_p50_s", "pause_p99_s",
+    }  # fmt: skip
+    assert promised <= said["placements"]["one-shot"].keys()
+    assert said["links"].keys() >= {"checked", "worst_rate_error", "delay_emulated"}
+    assert json.loads(write_summary(run.folder, summary).read_bytes()) == said
+
+
+@pytest.mark.spark
+def test_several_runs_and_every_broken_promise(new_run: Any, spark_session: SparkSession) -> None:
+    good, bad = new_run("good", images=4), new_run("bad", images=4, seed=2)
+    for run, speed in ((good, 1), (bad, 4)):
+        run.placements = ["download-all", "lossy", "twice", "swapped", "altered"]
+        run.deliver("download-all", [(10.0, 0), (20.0, 1), (30.0, 2), (40.0, 3)])
+        run.deliver("lossy", [(10.0 / speed * (i + 1), i) for i in range(4)])
+    for name in ("twice", "swapped", "altered"):
+        good.deliver(name, [(5.0, 0), (6.0, 1), (6.0, 2), (7.0, 3)])  # the log's order tells between equal times
+    bad.lines["client"].pop()
+    bad.deliver("twice", [(5.0, 0), (6.0, 1), (6.5, 1), (7.0, 2), (8.0, 3)])
+    bad.deliver("swapped", [(5.0, 0), (6.0, 2), (6.0, 1), (7.0, 3)])
+    bad.deliver("altered", [(5.0, 0), (6.0, 1), (7.0, 2)])
+    bad.deliver("altered", [(8.0, 3)], seed=3)
+    summaries = analyze_runs(spark_session, load_runs([bad.write(), good.write(), bad.folder / "."]))
+    assert [summary.run for summary in summaries] == ["run-bad", "run-good"]
+    assert failures(summaries[1]) == []
+    said = [
+        "lossy: 1 of 4 images were not delivered",
+        "twice: 1 image was delivered more than once",
+        "twice: digest sha256:",
+        "swapped: 1 image came after a later one",
+        "swapped: digest sha256:",
+        "altered: digest sha256:",
+    ]
+    for line, what in zip(failures(summaries[0]), said, strict=True):
+        assert line.startswith(f"{bad.folder}, {what}")
+    both = json.loads(to_json(summaries))
+    assert [run["out"] for run in both["runs"]] == [str(bad.folder), str(good.folder)]
+    row = both["aggregate"]["lossy"]
+    assert (row["runs"], row["images"], row["delivered"], row["lost"], row["digests_wrong"]) == (2, 8, 7, 1, 1)
+    assert row["digests_known"] == 2
+    assert row["speedup"] == pytest.approx(2.0)  # the geometric mean of 1 and 4
+    assert row["mean_interarrival_s"] == pytest.approx((10 + 2.5) / 2)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("reference", "said"), [(True, "ok"), (False, "–")])
+def test_digests_of_several_runs_are_only_ok_where_they_were_compared(
+    new_run: Any, spark_session: SparkSession, reference: bool, said: str
+) -> None:
+    runs = []
+    for name in ("one", "two"):
+        run = new_run(name, images=3, seed=len(runs))
+        run.placements = ["one-shot"]
+        run.deliver("one-shot", [(10.0, 0), (20.0, 1), (30.0, 2)])
+        runs.append(run.write(**({} if reference else {"reference_digest": None})))
+    table = aggregate_table(aggregate(analyze_runs(spark_session, load_runs(runs))), len(runs))
+    assert [str(cell) for cell in table.columns[-1].cells] == [said]
+
+
+@pytest.mark.spark
+def test_spark_finds_what_the_run_itself_told(new_run: Any, spark_session: SparkSession) -> None:
+    run = new_run(images=30)
+    run.flow("download-all", 24.0)
+    run.flow("one-shot", 14.0)
+    run.prove({(f"h{i}", "client"): (1e6 * i, 0.01 * i - 0.045) for i in range(1, 9)})
+    folder = run.write(delay_emulated=True)
+    (there,) = analyze_runs(spark_session, load_runs([folder]))
+    assert there.links.worst_rate_error == pytest.approx(0.035)
+    assert there.placements["one-shot"].speedup > 1
+    assert_close(msgspec.to_builtins(there), msgspec.to_builtins(summarize_run(folder)))
+
+
+@pytest.mark.spark
+def test_spark_finds_the_moves_that_the_run_itself_told(new_run: Any, spark_session: SparkSession) -> None:
+    """Also of two runs at once, of moves without details or without a placement."""
+    runs = [new_run("a", images=40, time_scale=30.0), new_run("b", images=40, seed=2, time_scale=150.0)]
+    for run, moves in zip(runs, (40, 7), strict=True):
+        run.flow("download-all", 24.0, link_rows=16)
+        run.adapt("global", moves)
+        run.adapt("local", 2 * moves)
+        for at_s, outcome, pause in ((50.0, "reshaped", 3.0), (90.0, "reshaped", 8.5), (95.0, "stayed", None)):
+            more = {} if pause is None else {"duration_s": pause}
+            run.add(at_s, "client", "reshaped", "global", detail={"outcome": outcome, "ago": {"first": 0.0}}, **more)
+        run.add(30.0, "h1", "relocated", "global", node="op0")
+        run.add(31.0, "h1", "relocated", node="op0", duration_s=99.0)
+        run.add(31.0, "h1", "estimate", peer="h2", value=2.0, detail={"truth_bps": 1.0, "how": "probe"})
+    here = [summarize_run(run.write()) for run in runs]
+    there = analyze_runs(spark_session, load_runs([run.folder for run in runs]))
+    for one, other in zip(there, here, strict=True):
+        assert_close(json.loads(to_json([one])), json.loads(to_json([other])))
+    moved = there[0].placements["global"]
+    assert (moved.relocations, moved.stayed) == (33, 8)
+    assert moved.timeline_wall is not None
+    assert 28 <= moved.timeline_wall.moves <= 32  # the one without details does not say when it was suspended
+    assert there[0].estimates.count == 3 * (32 + 64) + 1
+
+
+def assert_close(one: Any, other: Any, where: str = "") -> None:
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            assert_close(one[key], other[key], f"{where}.{key}")
+    elif isinstance(one, float):
+        assert one == pytest.approx(other, rel=1e-6), where
+    else:
+        assert one == other, where
+
+
+@pytest.mark.spark
+def test_spark_that_cannot_read_says_so_in_one_line(new_run: Any, spark_session: SparkSession) -> None:
+    run = new_run()
+    run.flow("one-shot", 10.0, link_rows=16)
+    runs = load_runs([run.write()])
+    shutil.rmtree(run.folder)
+    with pytest.raises(RunError, match="do all its workers see them") as error:
+        analyze_runs(spark_session, runs)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.spark
+def test_one_session_a_process(spark_session: SparkSession) -> None:
+    with pytest.raises(UsageError, match="already has a Spark session"), spark.session():
+        pass
+
+
+def test_folders_that_cannot_be_analysed(new_run: Any, tmp_path: Path) -> None:
+    run = new_run()
+    run.flow("one-shot", 10.0, link_rows=16)
+    folder = run.write()
+    shutil.copytree(folder, tmp_path / "copy")
+    with pytest.raises(UsageError, match="hold the same run run-a; name only one"):
+        load_runs([folder, tmp_path / "copy"])
+    (folder / "events.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(UsageError, match=r"events\.parquet is damaged"):
+        load_runs([folder])
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (None, "none was found; install it with `sudo apt-get install openjdk-17"),
+        ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2", "is Java 11; install it"),
+        ("echo 'java version \"1.8.0_202\"' >&2", "is Java 8; install it"),
+        ("exit 3", "does not tell its version; install it"),
+    ],
+)
+def test_no_java_or_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, says: str) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if script is not None:
+        (tmp_path / "java").write_text(f"#!/bin/sh\n{script}\n")
+        os.chmod(tmp_path / "java", 0o755)
+    with pytest.raises(CapabilityError, match=says) as error, spark.session():
+        pass
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("master", ["", "local[0]", "local[]", "localhost", "spark://", "http://x"])
+def test_what_is_not_a_master(master: str) -> None:
+    with pytest.raises(UsageError, match="not a Spark master"):
+        spark.check_master(master)
+
+
+@given(st.lists(st.text("ab0123456789٣²", max_size=6)))
+def test_natural_order_takes_any_names(names: list[str]) -> None:
+    ordered = sorted([*names, "h10", "h2", "client"], key=natural)
+    assert ordered.index("client") < ordered.index("h2") < ordered.index("h10")

@@ -1,0 +1,315 @@
+"""``thalweg run`` as a user runs it: real processes, real namespaces, real interrupts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from thalweg.experiments.records.trees import read_changes
+
+THALWEG = [sys.executable, "-m", "thalweg"]
+
+
+def thalweg(*arguments: str, cwd: Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "THALWEG_TRACES"}
+    return subprocess.run(
+        [*THALWEG, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def descendants() -> set[int]:
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+def test_loopback_delivers_what_a_single_machine_makes(tmp_path: Path) -> None:
+    done = thalweg(
+        *("run", "--testbed", "loopback", "--servers", "4", "--images", "6", "--image-bytes", "20000"),
+        *("--placement", "download-all", "--placement", "one-shot", "--out", "a", "--json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert set(result["placements"]) == {"download-all", "one-shot"}
+    for placement in result["placements"].values():
+        assert placement["delivered"] == placement["images"] == 6
+        assert placement["lost"] == placement["duplicate"] == placement["out_of_order"] == 0
+        assert placement["digest"] == result["reference_digest"]
+        assert placement["mean_interarrival_s"] > 0
+    assert (tmp_path / "a" / "run.toml").exists()
+    assert sorted(path.name for path in (tmp_path / "a" / "images" / "one-shot").iterdir())[0] == "000.png"
+    kinds = set(pq.read_table(tmp_path / "a" / "events.parquet").column("kind").to_pylist())
+    assert {"delivered", "placed", "transfer", "host_load", "estimate"} <= kinds
+    again = thalweg("run", "--testbed", "loopback", "--out", "a", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "a is not empty" in again.stderr
+
+
+@pytest.mark.netns
+def test_netns_shapes_the_links_that_the_flow_crosses(tmp_path: Path) -> None:
+    done = thalweg(
+        *("run", "--testbed", "netns", "--servers", "4", "--images", "8", "--image-bytes", "30000", "--seed", "3"),
+        *("--time-scale", "60", "--link-mean", "0.1mbit", "--out", "a", "--json"),
+        *("--placement", "one-shot", "--placement", "thalweg"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    for placement in result["placements"].values():
+        assert placement["delivered"] == 8
+        assert placement["digest"] == result["reference_digest"]
+    assert 0 < result["links"]["checked"] <= 20
+    table = pq.read_table(tmp_path / "a" / "events.parquet").to_pylist()
+    delivered = [(row["placement"], row["wall_s"]) for row in table if row["kind"] == "delivered"]
+    over_s = dict(sorted(delivered, key=lambda one: one[1]))  # the last of each placement
+    estimates = [row for row in table if row["kind"] == "estimate"]
+    assert estimates
+    for row in estimates:  # once all is delivered no trace is replayed, and there is no true rate
+        begun_s = row["wall_s"] - (row["duration_s"] or 0.0) / 60
+        assert json.loads(row["detail"]).get("truth_bps", 0.0) > 0 or begun_s > over_s.get(row["placement"], 0.0), row
+    assert {row["kind"] for row in table} >= {"proof", "link", "replay"}
+
+
+def test_random_moves_move_and_deliver_the_same(tmp_path: Path) -> None:
+    done = thalweg(
+        *("run", "--testbed", "loopback", "--servers", "4", "--images", "40", "--image-bytes", "4000", "--seed", "7"),
+        *("--placement", "random-moves", "--moves", "10", "--operator", "mixed", "--forecaster", "median"),
+        *("--out", "a", "--json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    placement = result["placements"]["random-moves"]
+    assert placement["delivered"] == 40
+    assert placement["digest"] == result["reference_digest"]
+    assert placement["relocations"] == 10
+    config = tomllib.loads((tmp_path / "a" / "run.toml").read_text())["config"]
+    assert config["adaptation"]["random-moves"] == {"type": "random-moves", "moves": 10, "seed": 7}
+    assert (config["operator"], config["forecaster"]) == ("mixed", "median")
+
+
+def test_trees_change_at_random_and_deliver_the_same(tmp_path: Path) -> None:
+    done = thalweg(
+        *("run", "--testbed", "loopback", "--servers", "4", "--images", "80", "--image-bytes", "4000", "--seed", "7"),
+        *("--placement", "random-reshapes", "--reshapes", "8", "--moves", "4", "--out", "a"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    said = re.search(
+        r"^random-reshapes: the tree changed 8 times and ended as client\(.+\)$", done.stdout, re.MULTILINE
+    )
+    assert said is not None, done.stdout
+    kinds = pq.read_table(tmp_path / "a" / "events.parquet").column("kind").to_pylist()
+    assert kinds.count("delivered") == 80
+    assert kinds.count("relocated") >= 4
+
+
+COLLAPSING = """
+hosts = ["client", "h1", "h2", "h3"]
+time_scale = 20
+[links]
+rate = "400kbit"
+[[link]]
+from = "*"
+to = "client"
+rate = "40kbit"
+[[link]]
+from = "h1"
+to = "client"
+rate = "800kbit"
+[[link]]
+from = "h2"
+to = "client"
+rate = "400kbit"
+[[event]]
+kind = "change"
+at = "60s"
+from = "h1"
+to = "client"
+rate = "20kbit"
+"""
+
+
+@pytest.mark.netns
+def test_a_link_collapses_and_the_tree_goes_another_way(tmp_path: Path) -> None:
+    """What all images come over at first takes 8 s for each in the end; by way of h2 it is half a second."""
+    (tmp_path / "collapsing.toml").write_text(COLLAPSING)
+    done = thalweg(
+        *("run", "--scenario", "collapsing.toml", "--images", "150", "--image-bytes", "20000", "--no-prove"),
+        *("--period", "30"),
+        *("--placement", "thalweg", "--placement", "thalweg-once", "--out", "a", "--json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    again, once = (result["placements"][name] for name in ("thalweg", "thalweg-once"))
+    for placement in (again, once):
+        assert placement["delivered"] == 150
+        assert placement["lost"] == placement["duplicate"] == placement["out_of_order"] == 0
+        assert placement["digest"] == result["reference_digest"]
+    assert (once["reshapes"], again["reshapes"] >= 1) == (0, True)
+    changes = read_changes(tmp_path / "a")
+    (way,) = changes[-1].inputs["sink"]
+    assert changes[-1].hosts[way] == "h2" or way == "source@h2"
+    assert again["elapsed_s"] < 0.7 * once["elapsed_s"]
+
+
+@pytest.mark.netns
+def test_a_collapse_befalls_every_placement_alike(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    for rate_bps in (60_000, 90_000, 100_000, 150_000):
+        rows = f"time_s,bandwidth_bps\n0,{rate_bps}\n300,{rate_bps * 1.1}\n600,{rate_bps * 0.9}\n"
+        (tmp_path / "traces" / f"{rate_bps}.csv").write_text(rows)
+    done = thalweg(
+        *("run", "--testbed", "netns", "--servers", "4", "--images", "36", "--seed", "2", "--traces", "traces"),
+        *("--time-scale", "300", "--link-mean", "0.1mbit", "--scenario", "collapse", "--out", "a"),
+        *("--placement", "one-shot", "--placement", "global"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    collapse = tomllib.loads((tmp_path / "a" / "run.toml").read_text())["config"]["collapse"]
+    host = collapse["host"]
+    assert host != "client"
+    assert f"the links of {host} have 10% of their rate" in done.stdout
+    assert "operators ended elsewhere" in done.stdout
+    log = pq.read_table(tmp_path / "a" / "events.parquet").to_pylist()
+    for row in log:
+        row["detail"] = json.loads(row["detail"]) if row["detail"] else {}
+    placed = [row for row in log if row["kind"] == "placed"]
+    assert [(row["placement"], row["detail"]["shared"]) for row in placed] == [
+        ("one-shot", False),
+        ("global", True),
+    ]
+    plans = [row["detail"]["placement"] for row in placed]
+    assert plans[0] == plans[1]
+    came = [row for row in log if row["kind"] == "scenario"]
+    assert [(row["placement"], row["host"], row["t_s"]) for row in came] == [
+        ("one-shot", host, 300.0),
+        ("global", host, 300.0),
+    ]
+    asked: dict[tuple[str, str], dict[bool, list[float]]] = {}
+    for row in log:
+        if row["kind"] == "link" and row["placement"] == "one-shot" and abs(row["t_s"] - 300.0) > 100.0:
+            both = asked.setdefault((row["host"], row["peer"]), {False: [], True: []})
+            both[row["t_s"] > 300.0].append(row["detail"]["asked_bps"])
+    ratios = {link: np.mean(both[True]) / np.mean(both[False]) for link, both in asked.items() if all(both.values())}
+    fell = {link for link, ratio in ratios.items() if ratio < 0.25}
+    assert fell == {link for link in ratios if host in link} != set()
+    estimates = [row for row in log if row["kind"] == "estimate" and row["placement"] == "one-shot"]
+    assert estimates
+    assert all(row["detail"]["truth_bps"] > 0 for row in estimates)
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals, status: int) -> None:
+    before = descendants()
+    options = "run --testbed netns --servers 3 --images 500 --time-scale 60 --link-mean 0.05mbit --out a"
+    process = subprocess.Popen(
+        [*THALWEG, *options.split(" ")],
+        cwd=tmp_path,
+        env={key: value for key, value in os.environ.items() if key != "THALWEG_TRACES"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    logs = tmp_path / "a" / "logs" / "client.jsonl"
+    assert process.stderr is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stderr, selectors.EVENT_READ)
+        for _ in range(300):  # at most 30 s: until the flow runs
+            if logs.exists() or selector.select(0.1):
+                break
+    assert logs.exists(), process.stderr.read()
+    process.send_signal(number)
+    assert process.wait(timeout=5) == status
+    process.stderr.close()
+    assert descendants() == before
+    held = [
+        p.info["pid"] for p in psutil.process_iter(["pid", "cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])
+    ]
+    assert held == []
+
+
+def write_folder(folder: Path, sites: int, images: int) -> None:
+    for site in range(sites):
+        path = folder / f"site{site}"
+        path.mkdir(parents=True)
+        for index in range(images):
+            pixels = np.full((20 + site, 30), 40 * site + index, np.uint8)
+            Image.fromarray(pixels).save(path / f"{index}.png")
+
+
+def test_own_images_and_a_corrupt_one(tmp_path: Path) -> None:
+    write_folder(tmp_path / "mine", 2, 3)
+    common = ("run", "--testbed", "loopback", "--servers", "2", "--folder", "mine", "--placement", "one-shot")
+    good = thalweg(*common, "--out", "a", "--json", cwd=tmp_path)
+    assert good.returncode == 0, good.stderr
+    assert json.loads(good.stdout.splitlines()[-1])["placements"]["one-shot"]["delivered"] == 3
+    (tmp_path / "mine" / "site1" / "1.png").write_bytes(b"\x89PNG\r\n\x1a\nnot an image")
+    bad = thalweg(*common, "--out", "b", cwd=tmp_path)
+    assert bad.returncode == 2
+    assert "1.png" in bad.stderr
+    assert len(bad.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "b").exists()
+    skipped = thalweg(*common, "--out", "c", "--skip-corrupt", "--json", cwd=tmp_path)
+    assert skipped.returncode == 0, skipped.stderr
+    assert json.loads(skipped.stdout.splitlines()[-1])["placements"]["one-shot"]["delivered"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--placement", "one-shoot"], "did you mean 'one-shot'"),
+        (["--servers", "0"], "--servers is 0"),
+        (["--servers", "1000"], "addresses"),
+        (["--images", "0"], "--images is 0"),
+        (["--tree", "bushy"], "unknown tree 'bushy'"),
+        (["--testbed", "moon"], "moon"),
+        (["--traces", "missing"], "missing"),
+        (["--link-mean", "fast"], "'fast' is not a rate"),
+        (["--link-mean", "900mbit", "--time-scale", "100"], "lower --link-mean, or --time-scale to at most"),
+        (["--cost", "beauty"], "beauty"),
+        (["--dtype", "float"], "dtype"),
+        (["--placement", "one-shot", "--period", "60"], "--period goes with --placement global or --placement local"),
+        (["--placement", "global", "--k", "2"], "--k goes with --placement local"),
+        (["--placement", "global", "--period", "0"], "period_s is 0.0"),
+        (["--operator", "runing"], "did you mean 'running'"),
+        (["--forecaster", "medan"], "medan"),
+        (["--scenario", "flood"], "flood"),
+        (["--scenario", "collapse", "--testbed", "loopback"], "loopback has none"),
+        (["--scenario", "collapse", "--link-mean", "0.2mbit"], "raise --time-scale or --link-mean"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(tmp_path: Path, arguments: list[str], says: str) -> None:
+    done = thalweg("run", *arguments, "--out", "a", cwd=tmp_path, timeout=30)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_host_that_never_comes_up_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that ends before it listens: one line with its own last words, and no folder left."""
+    from thalweg.experiments.runs import launcher as runner
+    from thalweg.experiments.runs.config import RunConfig
+    from thalweg.middleware.errors import HostAbsentError
+
+    fails = [sys.executable, "-c", "import sys; sys.exit('no room for h2')"]
+    real = runner.host_command
+    monkeypatch.setattr(runner, "host_command", lambda name, *a, **k: fails if name == "h2" else real(name, *a, **k))
+    config = RunConfig(testbed="loopback", servers=2, images=2, image_bytes=20_000)
+    with pytest.raises(HostAbsentError, match="host 'h2' ended before it listened: no room for h2"):
+        runner.execute(config, tmp_path / "a", lambda what, done, total: None)
+    assert not (tmp_path / "a").exists()

@@ -1,0 +1,128 @@
+"""What goes with what on the command line of ``thalweg run``, and what is made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.runs.strategies import make_strategies, moving, same_start, strategy_options
+from thalweg.experiments.runs.workload import CLIENT, build_dataflow, host_names, reference_digests
+from thalweg.middleware.client.replanning import MEASURED, ask_hints
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import NetworkView
+from thalweg.middleware.planning import get_cost_model
+from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
+
+
+def config(*placements: str, **options: Any) -> RunConfig:
+    return RunConfig(**{"servers": 4, "images": 4, "image_bytes": 4000, **options}, placements=placements).check()
+
+
+def test_every_option_reaches_the_strategies_that_have_it() -> None:
+    given = config(
+        *("one-shot", "global", "local", "random-moves", "random-reshapes", "thalweg"),
+        period_s=60.0,
+        k=2,
+        gate=False,
+        hysteresis=0.5,
+        moves=7,
+        reshapes=5,
+        seed=9,
+        cost="period",
+    )
+    found = {label: one.adaptation for label, one in make_strategies(given).items()}
+    assert found == {
+        "one-shot": None,
+        "global": GlobalMoves(period_s=60.0, hysteresis=0.5),
+        "local": LocalMoves(period_s=60.0, k=2, gate=False, hysteresis=0.5, seed=9, cost="period"),
+        "random-moves": RandomMoves(moves=7, seed=9),
+        "random-reshapes": RandomReshapes(reshapes=5, moves=7, seed=9),
+        "thalweg": GlobalMoves(period_s=60.0, hysteresis=1.0, gain=0.05, horizon_s=300.0),
+    }
+
+
+def test_what_is_not_given_has_the_default_of_the_adaptation_and_stands_in_the_record() -> None:
+    strategies = make_strategies(config("download-all", "one-shot", "global", "local", cost="critical-path"))
+    assert strategies["global"].adaptation == GlobalMoves()
+    assert strategies["local"].adaptation == LocalMoves(seed=1)
+    assert same_start(strategies) == ["one-shot", "global", "local"]
+    assert same_start(make_strategies(config("download-all", "global"))) == []
+    assert moving(strategies)["global"]["period_s"] == 600.0
+    assert set(moving(strategies)) == {"global", "local"}
+
+
+@pytest.mark.parametrize(
+    ("placement", "option", "says"),
+    [
+        ("one-shot", {"period_s": 60.0}, "--period goes with --placement global or --placement local"),
+        ("global", {"k": 2}, "--k goes with --placement local"),
+        ("global", {"gate": True}, "--gate goes with --placement local"),
+        ("random-moves", {"hysteresis": 0.1}, "--hysteresis goes with"),
+        ("local", {"moves": 3}, "--moves goes with --placement random-moves"),
+        ("thalweg", {"reshapes": 3}, "--reshapes goes with --placement random-reshapes"),
+        ("global", {"period_s": 0.0}, "period_s is 0.0"),
+        ("local", {"k": -1}, "k is -1"),
+        ("globl", {}, "did you mean 'global'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(placement: str, option: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        make_strategies(config(placement, **option))
+
+
+def test_a_bad_forecaster_operator_or_scenario_is_refused() -> None:
+    with pytest.raises(UsageError, match="medan"):
+        config("global", forecaster="medan")
+    with pytest.raises(UsageError, match="loopback has none"):
+        config("global", scenario="collapse", testbed="loopback")
+    with pytest.raises(UsageError, match="did you mean 'running'"):
+        build_dataflow(config("one-shot", operator="runing"))
+    with pytest.raises(UsageError, match="scenes"):
+        build_dataflow(config("one-shot", operator="scenes"))
+    with pytest.raises(UsageError, match="unknown rule 'mx'"):
+        build_dataflow(config("one-shot", rule="mx"))
+
+
+@pytest.mark.parametrize("option", [{"operator": "mixed"}, {"operator": "running"}, {"rule": "latest"}])
+def test_trees_that_change_at_random_need_an_operator_whose_order_is_free(option: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="random-reshapes changes the order of combination, and of --operator"):
+        build_dataflow(config("random-reshapes", **option))
+    dataflow = build_dataflow(config("random-reshapes"))
+    assert {dataflow.by_name[name].code.params["fit"] for name in dataflow.operators} == {"nested"}
+
+
+def test_thalweg_is_among_the_placements_that_are_run_by_default() -> None:
+    assert RunConfig().placements == ("download-all", "one-shot", "thalweg")
+
+
+def test_random_moves_begin_spread_over_the_hosts_and_take_no_knowledge() -> None:
+    given = config("random-moves", servers=8)
+    dataflow = build_dataflow(given)
+    hosts = [*host_names(8), CLIENT]
+    planner = make_strategies(given)["random-moves"].initial
+    result = planner.plan(
+        *(dataflow, hosts, NetworkView({}), None),
+        hints=ask_hints(dataflow),
+        costs=MEASURED,
+        model=get_cost_model("critical-path"),
+    )
+    assert [result.placement[name] for name in dataflow.operators] == hosts[:7]
+    assert strategy_options(given)["random-moves"] == {"seed": 1}
+
+
+@pytest.mark.parametrize("tree", ["binary", "left-deep", "star"])
+def test_mixed_operators_take_turns_and_run(tree: str) -> None:
+    given = config("random-moves", operator="mixed", tree=tree, servers=5)
+    dataflow = build_dataflow(given)
+    codes = [dataflow.by_name[name].code for name in dataflow.operators]
+    turn = ["running", "join", "best-of-last", "running"]
+    assert [code.use for code in codes if code is not None] == turn[: len(codes)]
+    assert len(list(reference_digests(dataflow, 3))) == 3
+
+
+def test_an_operator_by_its_import_path() -> None:
+    dataflow = build_dataflow(config("one-shot", operator="thalweg.operators.composition:Composite"))
+    plain = build_dataflow(config("one-shot"))
+    assert list(reference_digests(dataflow, 3)) == list(reference_digests(plain, 3))

@@ -1,0 +1,339 @@
+"""What runs inside the nodes of a virtual run, and how one is planned and made."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.links import LinkRate
+from thalweg.emulation.virtual.world import WorldConfig
+from thalweg.experiments.simulation.run import Work, plan_ahead, real_code, run_ahead, sized_code
+from thalweg.middleware.core.monitoring.monitor import MonitorConfig
+from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.dataflow import Code, Node, complete_binary_tree
+from thalweg.middleware.errors import OperatorError, PlacementError, UsageError
+from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
+from thalweg.middleware.network.view import Link
+from thalweg.middleware.planning import CostParameters, CriticalPath, DownloadAll, Hints, OneShot
+from thalweg.middleware.planning.problem.hints import propagate_hints
+from thalweg.middleware.planning.registry import Strategy, get_strategy
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.adaptation import GlobalMoves, RandomReshapes
+from thalweg.operators import Operator, Source, digest, reference_run
+
+HERE = __name__
+ALLOW = (*DEFAULT_ALLOW, HERE)
+HOSTS = ("h1", "h2", "client")
+
+
+class Endless(Source):
+    """Tells sizes, and never that there are no more."""
+
+    def produce(self, index: int) -> bytes:
+        return bytes(self.partition_bytes(index))
+
+    def partition_bytes(self, index: int) -> int:
+        return 1000 + index
+
+    def size_bytes(self) -> float:
+        return 1000.0
+
+
+class Two(Source):
+    def produce(self, index: int) -> bytes | None:
+        return None if index >= 2 else bytes(500)
+
+    def partition_bytes(self, index: int) -> int | None:
+        return None if index >= 2 else 500
+
+
+class Secret(Source):
+    """Tells no sizes."""
+
+    def produce(self, index: int) -> bytes:
+        return b"x"
+
+
+class Unlike:
+    """A source that is no ``Source``."""
+
+    def produce(self, index: int) -> bytes:
+        return b"x"
+
+
+class Halves(Operator):
+    """Half of its first input, in a second for every 1000 bytes of all."""
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        return inputs[0][: len(inputs[0]) // 2]
+
+    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
+        return input_sizes[0] // 2
+
+    def compute_s(self, input_sizes: Sequence[float]) -> float:
+        return sum(input_sizes) / 1000
+
+
+class Bare:
+    """An operator by what it does, without a base class and without hints."""
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        return None if index == 1 else inputs[0]
+
+
+class Remembers(Halves):
+    def snapshot(self) -> bytes:
+        return b"something"
+
+
+class RemembersAlone(Bare):
+    """State and hints, without a base class."""
+
+    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
+        return 1.0
+
+    def compute_s(self, input_sizes: Sequence[float]) -> float:
+        return 0.0
+
+    def snapshot(self) -> Any:
+        return "not bytes"
+
+
+def code(name: str) -> Code:
+    return Code(f"{HERE}:{name}")
+
+
+def source(name: str) -> Node:
+    return Node("s", "source", (), code(name), "h1")
+
+
+def operator(name: str) -> Node:
+    return Node("o", "operator", ("s", "s2"), code(name))
+
+
+# --- sizes only ---------------------------------------------------------------------------------------
+
+
+def test_a_source_of_sizes_takes_the_disk_and_ends_where_it_says() -> None:
+    made = [sized_code(ALLOW, 250.0)(source("Two")).make(index, ()) for index in range(4)]
+    assert [(each.size_bytes, each.seconds, each.end) for each in made] == [
+        (500, 2.0, False), (500, 2.0, False), (0, 0.0, True), (0, 0.0, True),
+    ]  # fmt: skip
+
+
+def test_a_source_without_an_end_is_asked_as_far_as_needed() -> None:
+    endless = sized_code(ALLOW, 1e3)(source("Endless"))
+    assert [endless.make(index, ()).size_bytes for index in (5, 0, 4, 99)] == [1005, 1000, 1004, 1099]
+
+
+def test_an_operator_of_sizes_takes_what_it_says_on_a_clock_that_may_be_dilated() -> None:
+    for factor, seconds in ((1.0, 3.0), (60.0, 180.0)):
+        made = sized_code(ALLOW, 1e3, factor)(operator("Halves")).make(0, (1000, 2000))
+        assert (made.value, made.size_bytes, made.seconds, made.end) == (500, 500, seconds, False)
+        assert sized_code(ALLOW, 1e3)(operator("Halves")).snapshot() == (b"", 1)
+
+
+@pytest.mark.parametrize(
+    ("node", "says"),
+    [
+        (source("Secret"), "Secret does not tell the sizes of its partitions in advance; add --bytes"),
+        (source("Unlike"), "does not tell the sizes of its partitions .*; add --bytes"),
+        (operator("Bare"), "does not tell sizes .*; add --bytes"),
+        (operator("Remembers"), "has state, which only real values give; add --bytes"),
+        (operator("RemembersAlone"), "has state, which only real values give; add --bytes"),
+        (Node("o", "operator", ("s",), Code("running", {})), "operator 'running' has state"),
+    ],
+    ids=["no sizes", "no source", "no hints", "state", "state without a base class", "running"],
+)
+def test_what_only_real_values_give_is_refused(node: Node, says: str) -> None:
+    with pytest.raises((UsageError, OperatorError), match=says) as refused:
+        sized_code(ALLOW, 1e3)(node)
+    assert "\n" not in str(refused.value)
+
+
+def test_only_code_that_is_allowed_is_loaded() -> None:
+    for book in (sized_code(DEFAULT_ALLOW, 1e3), real_code(DEFAULT_ALLOW, 1e3)):
+        with pytest.raises(OperatorError, match="does not allow code"):
+            book(operator("Halves"))
+
+
+# --- real values --------------------------------------------------------------------------------------
+
+
+def test_real_code_makes_values_in_the_time_that_sizes_take() -> None:
+    for node, inputs, sizes in (
+        (source("Two"), (), ()),
+        (operator("Halves"), (bytes(1000), bytes(2000)), (1000, 2000)),
+    ):
+        real, sized = real_code(ALLOW, 250.0, 2.0)(node), sized_code(ALLOW, 250.0, 2.0)(node)
+        for index in range(3):
+            made, told = real.make(index, inputs), sized.make(index, sizes)
+            assert (made.size_bytes, made.seconds, made.end) == (told.size_bytes, told.seconds, told.end)
+            assert len(made.value or b"") == made.size_bytes
+
+
+def test_real_code_that_gives_what_cannot_be_sent_says_so() -> None:
+    bare = real_code(ALLOW, 1e3)(operator("Bare"))
+    assert bare.make(0, (b"ab", b"c")).value == b"ab"
+    with pytest.raises(OperatorError, match=r"combine\(\) returned None"):
+        bare.make(1, (b"ab", b"c"))
+    assert bare.snapshot() == (b"", 1)
+    with pytest.raises(OperatorError, match=r"3 bytes of state, and the code has no restore\(\)"):
+        bare.restore(b"abc", 1)
+    with pytest.raises(OperatorError, match=r"snapshot\(\) returned str, not bytes"):
+        real_code(ALLOW, 1e3)(operator("RemembersAlone")).snapshot()
+    assert real_code(ALLOW, 1e3)(operator("Remembers")).snapshot() == (b"something", 1)
+
+
+# --- planned and run ----------------------------------------------------------------------------------
+
+DATAFLOW = complete_binary_tree({"h1": code("Endless"), "h2": code("Endless")}, code("Halves"))
+CORE = CoreConfig(monitor=MonitorConfig(probe_train=False)).dilated(100.0)
+SINGLE = WorldConfig("single", startup_s=0.0, core=CORE, validate=True)
+
+
+def constant(rate_bps: float, later_bps: float | None = None) -> BandwidthTrace:
+    """A link of one rate, or of another from 5 s on."""
+    if later_bps is None:
+        return BandwidthTrace("constant", np.array([0.0]), np.array([rate_bps]))
+    return BandwidthTrace("falls", np.array([0.0, 5.0]), np.array([rate_bps, later_bps]), 1e6)
+
+
+def work(allow: Collection[str] = ALLOW) -> Work:
+    hints = Hints({"source@h1": 1e6, "source@h2": 1e6, "op0": 1e6})
+    return Work(DATAFLOW, HOSTS, hints, CostParameters(startup_s=0.0), CriticalPath(), tuple(allow))
+
+
+def links(**others: LinkRate) -> dict[Link, LinkRate]:
+    fast = constant(1e6)
+    return {(a, b): others.get(f"{a}_{b}", fast) for a, b in permutations(HOSTS, 2)}
+
+
+def test_a_plan_rests_on_what_is_measured_or_on_the_links_as_they_are() -> None:
+    network = links(h1_client=constant(1e5), client_h1=constant(1e5))
+    probed = plan_ahead(work(), OneShot(), network, SINGLE)
+    told = plan_ahead(work(), OneShot(), network, SINGLE, truth=True)
+    assert probed.result.placement == told.result.placement
+    assert probed.result.placement["op0"] == "h2"
+    assert probed.asked
+    assert told.view.rate_bps("h1", "client") == 1e5
+    assert not told.asked
+
+
+def test_a_plan_sees_a_link_as_it_is_when_it_is_measured() -> None:
+    """Of a link that falls after 5 s, the truth of time 0 knows nothing and a probe that takes 6 s does."""
+    network = links(h1_client=constant(20_000.0, 1000.0))
+    assert plan_ahead(work(), OneShot(), network, SINGLE, truth=True).view.rate_bps("h1", "client") == 20_000.0
+    measured_bps = plan_ahead(work(), OneShot(), network, SINGLE).view.rate_bps("h1", "client")
+    assert measured_bps is not None
+    assert measured_bps < 6000.0
+
+
+class Strange:
+    """A planner of a user's own, whose placement cannot be."""
+
+    def plan(self, *given: Any, **more: Any) -> Any:
+        result = DownloadAll().plan(*given, **more)
+        return type(result)(
+            {**result.placement, "op0": "mars"}, *[getattr(result, f) for f in list(result.__struct_fields__)[1:]]
+        )
+
+
+def test_a_plan_that_cannot_be_is_refused_before_anything_runs() -> None:
+    with pytest.raises(PlacementError, match="mars"):
+        plan_ahead(work(), Strange(), links(), SINGLE)
+
+
+def run(
+    strategy: Strategy, network: Mapping[Link, LinkRate], partitions: int = 40, **more: Any
+) -> tuple[Any, list[int]]:
+    came: list[int] = []
+    plan = plan_ahead(work(), strategy.initial, network, SINGLE)
+    book = sized_code(ALLOW, 1e9, 0.001)
+    world = run_ahead(
+        *(work(), strategy, plan, partitions, network, book, SINGLE),
+        on_delivered=lambda each, now: came.append(each.index),
+        **more,
+    )
+    return world, came
+
+
+def test_a_run_delivers_everything_in_order_and_leaves_nothing() -> None:
+    world, came = run(Strategy(DownloadAll()), links(), 7)
+    assert came == list(range(7))
+    assert world.failed is None
+    assert [host.core.runs for host in world.hosts.values()] == [{}] * 3
+
+
+def test_global_moves_search_from_what_the_run_has_measured() -> None:
+    """The way from h1 to the client falls to a hundredth; h2 is a way round it."""
+    network = links(h1_client=constant(1e6, 1e4), client_h1=constant(1e6, 1e4))
+    plans: list[dict[str, Any]] = []
+
+    def on_record(host: str, now: float, record: e.Record) -> None:
+        if record.kind == "plan":
+            plans.append(record.fields["detail"])
+
+    strategy = Strategy(DownloadAll(), GlobalMoves(period_s=100.0))
+    world, came = run(strategy, network, 600, on_record=on_record, label="mine")
+    assert came == list(range(600))
+    assert (world.relocations, world.placement["op0"]) == (1, "h2")
+    assert world.plans >= len(plans) > 0
+    assert (plans[0]["planner"], plans[0]["decision"]) == ("mine", "propose")
+    still, _ = run(Strategy(DownloadAll()), network, 600)
+    assert world.now < still.now / 2
+
+
+# --- operators with states that merge -----------------------------------------------------------------
+
+RUNNING = Code("running", {"fit": "nested"})
+SITES = ("h1", "h2", "h3", "h4", "client")
+
+
+def falling(*slow: str) -> dict[Link, LinkRate]:
+    """Links of 1 Mbit/s; after 5 s the one between these two carries a hundredth."""
+    return {(a, b): constant(1e6, 1e4 if {a, b} == set(slow) else 1e6) for a, b in permutations(SITES, 2)}
+
+
+CHOSEN = get_strategy("thalweg").initial
+
+
+@pytest.mark.parametrize(
+    ("strategy", "least"),
+    [
+        (Strategy(DownloadAll(), RandomReshapes(40, 40, seed=2)), 20),
+        (Strategy(CHOSEN, GlobalMoves(5.0, horizon_s=300.0), CHOSEN), 1),
+    ],
+    ids=["at random", "thalweg"],
+)
+def test_the_tree_changes_and_what_operators_remember_goes_with_it(strategy: Strategy, least: int) -> None:
+    """Images of all sizes, by the operators' own code, against one process; a link that the plan rests on falls."""
+    sources = {
+        site: Code("scenes", {"site": i, "sites": 4, "seed": 4, "mean_bytes": 40_000.0})
+        for i, site in enumerate(SITES[:-1])
+    }
+    flow = complete_binary_tree(sources, RUNNING)
+    operator = load_code(RUNNING)
+    hints = propagate_hints(flow, dict.fromkeys(flow.sources, 40_000.0), lambda _: operator)
+    given = Work(flow, SITES, hints, CostParameters(startup_s=0.0), CriticalPath())
+    plan = plan_ahead(given, strategy.initial, falling(), SINGLE)
+    tree, where = plan.result.dataflow, plan.result.placement
+    network = falling(*next(
+        (where[low], where[high]) for high in tree.upward for low in tree.by_name[high].inputs
+        if where[low] != where[high]
+    ))  # fmt: skip
+    book, came, merged = real_code(DEFAULT_ALLOW, 1e9), [], []
+    world = run_ahead(
+        *(given, strategy, plan, 100, network, book, SINGLE),
+        on_delivered=lambda each, now: came.append(digest(each.value)),
+        on_record=lambda host, now, record: merged.append(record) if record.kind == "merged" else None,
+    )
+    assert world.failed is None
+    assert came == [digest(value) for value in reference_run(flow, 100)]
+    assert len(merged) == world.reshapings >= least
+    assert max(record.fields["size_bytes"] for record in merged) > 16_384  # as bulk

@@ -1,0 +1,387 @@
+"""``thalweg run --testbed sim`` as a user runs it: figures, records, digests, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.experiments.cli.main import invoke
+from thalweg.experiments.networks.collapse import Collapse
+from thalweg.experiments.records.summary import summarize_run
+from thalweg.experiments.records.trees import read_changes
+from thalweg.experiments.runs.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, RunConfig
+from thalweg.experiments.runs.launcher import Outcome
+from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BYTES, Framed
+from thalweg.experiments.simulation.recorded import execute_as_on_testbeds, execute_virtually
+from thalweg.middleware.dataflow import check_placement
+from thalweg.middleware.errors import PlacementError, RunError, UsageError
+from thalweg.middleware.planning import PlanResult
+from thalweg.middleware.protocol.adaptation import GlobalMoves
+from thalweg.operators import Operator
+
+HERE = __name__
+SMALL = (
+    *("run", "--testbed", "sim", "--servers", "4", "--images", "10", "--image-bytes", "20000", "--seed", "3"),
+    *("--link-mean", "0.1mbit"),
+)
+
+
+@pytest.fixture(autouse=True)
+def no_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("THALWEG_TRACES", raising=False)
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def thalweg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """One command line in an empty folder: exit status, output, errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = invoke(list(arguments))
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def execute(folder: Path, **options: Any) -> Outcome:
+    given = {"testbed": "sim", "servers": 4, "images": 8, "image_bytes": 20_000, "seed": 3, **options}
+    return execute_virtually(RunConfig(**given), folder, lambda what, done, total: None)
+
+
+def rows(folder: Path, *kinds: str) -> list[dict[str, Any]]:
+    found = [row for row in pq.read_table(folder / "events.parquet").to_pylist() if row["kind"] in kinds]
+    return [{**row, "detail": json.loads(row["detail"]) if row["detail"] else {}} for row in found]
+
+
+# --- the command --------------------------------------------------------------------------------------
+
+
+def test_a_run_prints_one_object_and_leaves_a_run_folder_like_any_other(thalweg: Run, tmp_path: Path) -> None:
+    placements = ("--placement", "one-shot", "--placement", "global", "--placement", "local", "--period", "20")
+    status, out, err = thalweg(*SMALL, *placements, "--validate", "--out", "a", "--json")
+    assert (status, err) == (0, "")
+    result = json.loads(out.splitlines()[-1])
+    assert (result["testbed"], result["seed"], result["reference_digest"]) == ("sim", 3, None)
+    for one in result["placements"].values():
+        assert (one["images"], one["delivered"], one["lost"], one["duplicate"], one["out_of_order"]) == (
+            10,
+            10,
+            0,
+            0,
+            0,
+        )
+        assert one["mean_interarrival_s"] > 0
+        assert one["log_digest"].startswith("sha256:")
+        assert one["digest"] is None  # nothing was composed
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["events.parquet", "run.toml"]
+    assert {row["kind"] for row in pq.read_table(tmp_path / "a" / "events.parquet").to_pylist()} >= {
+        "placed", "delivered", "transfer", "estimate", "plan", "epoch", "log",
+    }  # fmt: skip
+    told = tomllib.loads((tmp_path / "a" / "run.toml").read_text())
+    assert told["notes"] == ["virtual time, independent links, sizes only: nothing is composed"]
+    assert "virtual time" in thalweg(*SMALL, "--placement", "one-shot", "--out", "b")[1]
+
+
+def test_the_same_configuration_has_the_same_log_in_every_process(thalweg: Run, tmp_path: Path) -> None:
+    line = [*SMALL, "--placement", "global", "--placement", "local", "--k", "2", "--period", "60", "--json", "--bytes"]
+    result = json.loads(thalweg(*line, "--out", "here")[1].splitlines()[-1])
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-m", "thalweg", *line, "--out", f"with {seed}"],
+            env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        other = json.loads(done.stdout.splitlines()[-1])
+        assert other["run"] == result["run"]
+        for label, one in other["placements"].items():
+            assert {**one, "wall_s": 0} == {**result["placements"][label], "wall_s": 0}
+    events = {(tmp_path / name / "events.parquet").read_bytes() for name in ("here", "with 1", "with 2")}
+    assert len(events) == 1
+
+
+def test_another_seed_or_interface_has_another_log(tmp_path: Path) -> None:
+    digests = set()
+    others: list[dict[str, Any]] = [{}, {"seed": 4}, {"interface": "single"}, {"startup_s": 0.1}, {"bytes": True}]
+    for number, options in enumerate(others):
+        folder = tmp_path / str(number)
+        execute(folder, placements=("one-shot",), **options)
+        digests.add(rows(folder, "log")[0]["detail"]["digest"])
+    assert len(digests) == 5
+
+
+def test_real_bytes_give_what_a_single_machine_gives_in_the_time_that_sizes_take(tmp_path: Path) -> None:
+    execute(tmp_path / "sizes", placements=("one-shot", "global"), period_s=60.0, pixel_s=7e-6)
+    real = execute(tmp_path / "bytes", placements=("one-shot", "global"), period_s=60.0, pixel_s=7e-6, bytes=True)
+    summary = summarize_run(tmp_path / "bytes")
+    assert summary.reference_digest is not None
+    assert {one.digest for one in summary.placements.values()} == {summary.reference_digest}
+    assert real.delivered == {"one-shot": 8, "global": 8}
+    came = [[(row["index"], row["t_s"]) for row in rows(tmp_path / name, "delivered")] for name in ("sizes", "bytes")]
+    assert came[0] == came[1]
+    assert sorted(path.name for path in (tmp_path / "bytes" / "images" / "global").iterdir())[0] == "000.png"
+
+
+def test_another_tree_gives_the_bytes_of_the_single_machine_and_the_records_tell_the_tree(tmp_path: Path) -> None:
+    execute(tmp_path, placements=("one-shot", "thalweg"), bytes=True, servers=6)
+    summary = summarize_run(tmp_path)
+    assert summary.reference_digest is not None
+    assert {one.digest for one in summary.placements.values()} == {summary.reference_digest}
+    kept, chosen = (row["detail"] for row in rows(tmp_path, "placed"))
+    assert "inputs" not in kept and chosen["planner"] == "thalweg" and chosen["probed"] == 21
+    assert chosen["inputs"]["sink"][0] in chosen["placement"]
+    assert {a for each in chosen["inputs"].values() for a in each} == set(chosen["placement"]) - {"sink"}
+    for row, placement in zip(rows(tmp_path, "log"), summary.placements.values(), strict=True):
+        assert 0 < row["detail"]["bound_period_s"] < placement.mean_interarrival_s
+
+
+def test_operators_with_state_move_with_it(tmp_path: Path) -> None:
+    options = {"placements": ("random-moves",), "moves": 6, "operator": "mixed", "images": 30, "bytes": True}
+    for interface in ("single", "independent"):
+        execute(tmp_path / interface, **options, interface=interface, validate=True)
+        one = summarize_run(tmp_path / interface)
+        assert one.placements["random-moves"].digest == one.reference_digest
+        assert one.placements["random-moves"].relocations == 6
+
+
+def test_trees_change_at_random_and_give_the_bytes_of_the_single_machine(tmp_path: Path) -> None:
+    options = {"placements": ("random-reshapes",), "reshapes": 4, "moves": 3, "images": 40, "bytes": True}
+    outcome = execute(tmp_path, **options, validate=True)
+    one = summarize_run(tmp_path)
+    found = one.placements["random-reshapes"]
+    assert (found.delivered, found.lost, found.duplicate, found.out_of_order) == (40, 0, 0, 0)
+    assert found.digest == one.reference_digest
+    assert (found.reshapes, found.relocations) == (4, 3)
+    assert outcome.trees["random-reshapes"].startswith("client(")
+    last = [change for change in read_changes(tmp_path) if change.changed][-1]
+    assert set(outcome.ended["random-reshapes"]) == set(last.operators)
+
+
+def test_with_a_single_interface_the_client_gets_one_image_after_the_other(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "one.csv").write_text("time_s,bandwidth_bps\n0,80000\n60,80000\n")
+    mean_s = {}
+    for interface in ("single", "independent"):
+        options: dict[str, Any] = {"interface": interface, "traces": str(tmp_path / "traces"), "image_deviation": 0.0}
+        execute(tmp_path / interface, placements=("download-all",), **options)
+        one = summarize_run(tmp_path / interface).placements["download-all"]
+        assert one.delivered == 8
+        mean_s[interface] = one.mean_interarrival_s
+    # 20 kB take 2 s; demands wait for images where there is one interface, and there are headers where there is not
+    assert mean_s == {"single": pytest.approx(8.0, rel=0.05), "independent": pytest.approx(2.0, rel=0.06)}
+
+
+def test_estimates_stand_beside_what_the_links_carried(tmp_path: Path) -> None:
+    execute(tmp_path / "a", placements=("one-shot",), interface="single")
+    details = [row["detail"] for row in rows(tmp_path / "a", "estimate")]
+    assert details
+    assert [each["sample_bps"] for each in details] == pytest.approx([each["truth_bps"] for each in details], rel=0.01)
+
+
+# --- a collapse ---------------------------------------------------------------------------------------
+
+
+def test_a_collapse_befalls_every_placement_at_the_same_time(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"placements": ("one-shot", "global"), "period_s": 300.0, "images": 60, "seed": 2}
+    options |= {"image_bytes": 131_072, "link_mean_bps": 2e5}
+    execute(tmp_path / "calm", **options)
+    outcome = execute(tmp_path / "hit", **options, scenario="collapse")
+    calm, hit = summarize_run(tmp_path / "calm"), summarize_run(tmp_path / "hit")
+    struck = rows(tmp_path / "hit", "scenario")
+    assert [(row["placement"], row["t_s"]) for row in struck] == [
+        ("one-shot", COLLAPSE_AT_S),
+        ("global", COLLAPSE_AT_S),
+    ]
+    assert struck[0]["value"] == COLLAPSE_FACTOR
+    assert struck[0]["host"] in outcome.placed["one-shot"].values()
+    assert any("collapse" in note for note in outcome.info.notes)
+    means = {(name, label): one.placements[label].mean_interarrival_s or 0.0
+             for name, one in (("calm", calm), ("hit", hit)) for label in one.placements}  # fmt: skip
+    assert means["hit", "one-shot"] > 1.2 * means["calm", "one-shot"]
+    assert means["hit", "global"] > 1.2 * means["calm", "global"]  # the images of its own site have to come from there
+
+
+def test_a_run_that_is_over_before_the_collapse_says_so_and_one_without_a_host_to_hit_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    outcome = execute(tmp_path / "short", placements=("one-shot",), scenario="collapse", images=2, seed=1)
+    assert "one-shot had ended before the collapse; ask for more --images" in outcome.info.notes
+    with pytest.raises(UsageError, match="no host to collapse"):
+        execute(tmp_path / "alone", servers=1, scenario="collapse")
+    assert not (tmp_path / "alone").exists()
+
+
+steps = st.lists(st.tuples(st.floats(1.0, 50.0), st.sampled_from([0.0, 1e4, 1e5, 1e6])), min_size=1, max_size=5)
+
+
+@given(steps, st.floats(0, 300), st.floats(0, 200), st.floats(1, 200), st.integers(0, 10**6))
+@settings(max_examples=200, deadline=None)
+def test_a_collapsed_link_takes_as_long_as_it_needs_to_carry_the_bits(
+    held: list[tuple[float, float]], start_s: float, at_s: float, for_s: float, size_bytes: int
+) -> None:
+    times = np.cumsum([0.0, *(seconds for seconds, _ in held)])
+    trace = BandwidthTrace(
+        "t", times[:-1], np.array([max(rate, 1e3) if i == 0 else rate for i, (_, rate) in enumerate(held)]), times[-1]
+    )
+    link = Collapse("a", 500.0, at_s, at_s + for_s).rates({("a", "b"): trace})["a", "b"]
+    took_s = link.transfer_time_s(size_bytes, start_s)
+    assert took_s >= 0.0
+    assert link.bits_between(start_s, start_s + took_s) == pytest.approx(8 * size_bytes, rel=1e-6, abs=1e-3)
+    if took_s > 1e-3:  # it was not through before
+        assert link.bits_between(start_s, start_s + took_s - 1e-3) < 8 * size_bytes + 1e-3
+
+
+def test_a_link_of_a_testbed_carries_headers_too() -> None:
+    framed = Framed(BandwidthTrace("t", np.array([0.0]), np.array([8000.0])))
+    assert framed.rate_at(3.0) == 8000.0
+    for size_bytes, packets in ((0, 0), (1, 1), (PACKET_PAYLOAD_BYTES, 1), (PACKET_PAYLOAD_BYTES + 1, 2)):
+        assert framed.transfer_time_s(size_bytes, 5.0) == pytest.approx((size_bytes + packets * HEADER_BYTES) / 1000)
+
+
+# --- bad input ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--testbed", "loopback", "--bytes"), "--bytes goes with --testbed sim, and this run is on loopback"),
+        (("--testbed", "netns", "--validate"), "--validate goes with --testbed sim, and this run is on netns"),
+        (("--testbed", "loopback", "--interface", "single"), "--interface goes with --testbed sim"),
+        (("--testbed", "sim", "--interface", "singel"), "singel"),
+        (
+            ("--testbed", "sim", "--operator", "running"),
+            "'running' has state, which only real values give; add --bytes",
+        ),
+        (("--testbed", "sim", "--placement", "globl"), "did you mean 'global'"),
+        (("--testbed", "sim", "--forecaster", "medan"), "median"),
+    ],
+)
+def test_what_does_not_go_is_refused_in_one_line_before_anything_is_made(
+    thalweg: Run, tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    status, out, err = thalweg("run", *arguments, "--out", "a")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("thalweg: ")
+    assert says in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_another_run_is_left_alone(thalweg: Run, tmp_path: Path) -> None:
+    assert thalweg(*SMALL, "--placement", "one-shot", "--out", "a")[0] == 0
+    before = (tmp_path / "a" / "run.toml").read_bytes()
+    status, _, err = thalweg(*SMALL, "--placement", "one-shot", "--out", "a")
+    assert (status, err) == (2, "thalweg: a is not empty; choose another --out, or remove it\n")
+    assert (tmp_path / "a" / "run.toml").read_bytes() == before
+    (tmp_path / "file").touch()
+    status, _, err = thalweg(*SMALL, "--placement", "one-shot", "--out", "file")
+    assert (status, err) == (2, "thalweg: cannot make file: File exists; choose another --out\n")
+
+
+class Breaks(Operator):
+    """Raises at partition 4, and when it is asked for the size of its fifth."""
+
+    def __init__(self, **_: Any) -> None:
+        self.asked = 0
+
+    def combine(self, inputs: Any, index: int) -> Any:
+        if index == 4:
+            raise ValueError("a cloud\nin the way")
+        return inputs[0]
+
+    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
+        self.asked += 1
+        if self.asked == 5:
+            raise ValueError("a cloud\nin the way")
+        return max(input_sizes)
+
+
+class Nowhere:
+    """A planner whose placement cannot be."""
+
+    def plan(self, dataflow: Any, hosts: Any, view: Any, current: Any, **more: Any) -> Any:
+        raise PlacementError("there is no place")
+
+
+class Later:
+    """A planner that fails when it is asked again, and one that knows where to put an operator first."""
+
+    adaptation = GlobalMoves(period_s=1.0)
+    first = "h1"
+
+    def plan(self, dataflow: Any, hosts: Any, view: Any, current: Any, **more: Any) -> Any:
+        if current is not None:
+            raise KeyError("zzz")
+        return PlanResult(check_placement(dataflow, dict.fromkeys(dataflow.operators, self.first), hosts), dataflow)
+
+
+BREAKS: dict[str, Any] = {"operator": f"{HERE}:Breaks", "allow": (HERE,), "placements": ("one-shot", "local")}
+
+
+def test_an_operator_that_raises_ends_the_run_with_one_line_and_what_came_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"^node 'op\d' on host '\w+': ValueError at partition 4: a cloud in the way$"):
+        execute(tmp_path / "a", **BREAKS)
+    assert 0 < len(rows(tmp_path / "a", "delivered")) <= 4
+    assert {row["placement"] for row in rows(tmp_path / "a", "delivered")} == {"one-shot"}
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["events.parquet", "run.toml"]
+
+
+def test_an_operator_that_raises_on_a_single_machine_is_not_run_on_any_other(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"^ValueError at partition 4, on a single machine as well: a cloud"):
+        execute(tmp_path / "a", **BREAKS, bytes=True)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_planner_that_raises_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for folder in ("a", "mine"):
+        with pytest.raises(PlacementError, match="there is no place"):
+            execute(tmp_path / folder, placements=(f"{HERE}:Nowhere",), allow=(HERE,))
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]  # which was there before
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_a_planner_that_fails_while_data_flows_is_noted_and_the_flow_goes_on(tmp_path: Path) -> None:
+    outcome = execute(tmp_path / "a", placements=(f"{HERE}:Later",), allow=(HERE,))
+    assert summarize_run(tmp_path / "a").placements[f"{HERE}:Later"].delivered == 8
+    assert any(
+        note == f"{HERE}:Later went on as it was placed: planner {HERE}:Later failed: KeyError: 'zzz'"
+        for note in outcome.info.notes
+    )
+
+
+def test_an_edited_planner_makes_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    for folder, first in (("a", "h1"), ("b", "h1"), ("c", "h2")):
+        monkeypatch.setattr(Later, "first", first)
+        runs.append(execute(tmp_path / folder, placements=(f"{HERE}:Later",), allow=(HERE,)).info.run)
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_the_truth_is_known_while_data_flows_unless_it_is_as_on_a_testbed(tmp_path: Path) -> None:
+    """What is known ahead makes the same first plan; what is measured then is probed, what is told is not."""
+    config = RunConfig(
+        testbed="sim", servers=4, images=60, placements=("global",), period_s=60.0, view="truth", link_mean_bps=2e5
+    )
+    probed, first = {}, {}
+    for name, run in (("lasts", execute_virtually), ("before", execute_as_on_testbeds)):
+        folder = tmp_path / name
+        run(config, folder, lambda what, done, total: None)
+        probed[name] = sum(row["detail"]["probe_bytes"] for row in rows(folder, "monitor"))
+        first[name] = [row["detail"] for row in rows(folder, "placed")]
+    assert probed["lasts"] == 0 < probed["before"]
+    assert first["lasts"] == first["before"]

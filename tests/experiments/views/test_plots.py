@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from thalweg.experiments.records.records import load_run
+from thalweg.experiments.views import plots
+from thalweg.experiments.views.plots import BUCKETS, CLIENT_COLOUR, HOST_COLOURS, RunSeries, colour, plot_run
+from thalweg.middleware.errors import RunError
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 1e9)), min_size=1, max_size=50))
+def test_thinning_keeps_the_mean_and_bounds_the_points(samples: list[tuple[float, float]]) -> None:
+    thinned = plots._Thinned(100.0, 1)
+    for t_s, value in samples:
+        thinned.add(t_s, (value,))
+    t_s, (means,) = thinned.series()
+    assert 1 <= len(t_s) == len(means) <= BUCKETS
+    assert np.all(np.diff(t_s) > 0)
+    weights = thinned.count[thinned.count > 0]
+    expected = np.mean([value for _, value in samples])
+    assert np.average(means, weights=weights) == pytest.approx(expected, rel=1e-9, abs=1e-6)
+
+
+def test_series_of_a_run(new_run: Any) -> None:
+    """The busiest links only, busiest first, in emulated rates; hosts' load; arrivals in order."""
+    run = new_run(images=3, time_scale=10.0)
+    run.placements = ["one-shot"]
+    run.deliver("one-shot", [(10.0, 0), (30.0, 2), (20.0, 1)])
+    for i in range(12):
+        for t in (10.0, 20.0):
+            detail = {"asked_bps": 4e6, "backlogged": True}
+            run.add(t, f"h{i}", "link", "one-shot", peer="client", value=1e5 * (i + 1), detail=detail)
+    run.add(20.0, "h0", "link", "one-shot", peer="h1", value=10.0, detail={"asked_bps": 4e6})
+    run.add(5.0, "h1", "host_load", "one-shot", value=0.5, size_bytes=7)
+    run.add(6.0, "h1", "host_load", "one-shot", value=0.1, size_bytes=9)
+    folder = run.write()
+    series = RunSeries(folder, load_run(folder))
+    assert series.arrivals_s["one-shot"].tolist() == [10.0, 20.0, 30.0]
+    assert list(series.links["one-shot"]) == [(f"h{i}", "client") for i in range(11, 3, -1)]
+    t_s, (asked, got) = series.links["one-shot"][("h11", "client")].series()
+    assert t_s == pytest.approx([10.0, 20.0], abs=30 / BUCKETS)
+    assert asked.tolist() == [4e5, 4e5]
+    assert got == pytest.approx([1.2e5, 1.2e5])
+    load = series.load["one-shot"]["h1"]
+    assert (load.count, load.total, load.least, load.largest, load.rss_bytes) == (2, 0.6, 0.1, 0.5, 9)
+
+
+def test_pictures_of_a_run(new_run: Any) -> None:
+    run = new_run()
+    run.flow("download-all", 24.0)
+    run.flow("a/b: c", 14.0)
+    folder = run.write()
+    paths = plot_run(folder, load_run(folder))
+    names = ["arrivals", "interarrival", "links-download-all", "links-a_b__c", "hosts"]
+    assert paths == [folder / "plots" / f"{name}.png" for name in names]
+    for path in paths:
+        with Image.open(path) as image:
+            colours = {pixel for _, pixel in image.convert("RGB").getcolors(1 << 24)}
+            assert image.width > 800
+            assert image.height > 400
+        if "download-all" not in path.name:
+            assert {(0xD5, 0x5E, 0x00)} & colours or path.name.startswith("links"), path
+    assert colour(["x", "y"], "y") == "#D55E00"
+
+
+def test_pictures_of_moves(new_run: Any) -> None:
+    """Each host has its colour, the one it has in the legend; a crowded placement is drawn, too."""
+    run = new_run(images=40)
+    run.flow("one-shot", 14.0, link_rows=16)
+    run.adapt("global", 12)
+    run.adapt("random-moves", 150)
+    folder = run.write()
+    paths = plot_run(folder, load_run(folder))
+    assert [path.name for path in paths[-2:]] == ["moves.png", "estimates.png"]
+    with Image.open(paths[-2]) as image:
+        colours = {"#{:02X}{:02X}{:02X}".format(*pixel) for _, pixel in image.convert("RGB").getcolors(1 << 24)}
+    assert {*HOST_COLOURS[:8], CLIENT_COLOUR} <= colours
+
+
+def test_who_was_where(new_run: Any) -> None:
+    """At the first host until the first suspension, at the next from the settlement on; where it stayed, no change."""
+    run = new_run(images=2)
+    run.placements = ["global"]
+    run.add(
+        0.0,
+        "client",
+        "placed",
+        "global",
+        detail={"placement": {"op0": "h1", "op1": "h1", "source@h1": "h1", "sink": "client"}},
+    )
+    run.deliver("global", [(50.0, 0), (100.0, 1)])
+    run.move("global", "op0", "h1", "h2", 20.0, pause=4.0, version=1)
+    run.move("global", "op0", "h2", "h3", 60.0, pause=2.0, version=2, protocol="epoch")
+    run.stay("global", "op0", "h3", "h1", 80.0, "no room", version=3)
+    run.move("global", "op2", "h4", "h1", 90.0, version=1)
+    folder = run.write()
+    series = RunSeries(folder, load_run(folder))
+    assert plots._operators(series, "global") == ["op0", "op1", "op2"]  # the others are pinned
+    own = {node: [move for move in series.moves["global"] if move.node == node] for node in ("op0", "op1", "op2")}
+    assert plots.stays_of(own["op0"], "h1", 100.0) == [(0.0, 20.0, "h1"), (24.0, 60.0, "h2"), (62.0, 100.0, "h3")]
+    assert plots.stays_of(own["op1"], "h1", 100.0) == [(0.0, 100.0, "h1")]
+    assert plots.stays_of(own["op2"], None, 100.0) == [(0.0, 90.0, "h4"), (94.0, 100.0, "h1")]
+    assert [plots._mark(move) for move in own["op0"]] == ["barrier", "epoch", "stayed"]
+
+
+@given(st.integers(0, 20_000))
+def test_sampling_bounds_the_points_and_keeps_their_spacing(points: int) -> None:
+    sampled = plots._Sampled()
+    for i in range(points):
+        sampled.add((float(i), 0.0))
+    kept = [i for i, _ in sampled.points]
+    assert len(kept) <= plots.POINTS
+    assert len(kept) >= min(points, plots.POINTS // 2)
+    assert kept == [float(i) for i in range(0, points, sampled.stride)]
+
+
+def test_every_axis_has_its_unit(new_run: Any) -> None:
+    run = new_run()
+    run.flow("one-shot", 14.0)
+    run.adapt("local", 10)
+    folder = run.write()
+    info = load_run(folder)
+    for name, figure in plots._figures(RunSeries(folder, info), info):
+        labels = [figure.get_supxlabel(), *(axes.get_xlabel() for axes in figure.axes)]
+        assert any(unit in " ".join(labels) for unit in ("(min)", "(emulated s", "%", "(MB)", "Mbit/s")), name
+        for axes in figure.axes:
+            shared = name.startswith("links") or (name == "moves" and axes is not figure.axes[-1])
+            if axes.get_visible() and not shared:
+                assert axes.get_xlabel(), name
+
+
+def test_a_run_without_records_has_no_pictures(new_run: Any) -> None:
+    run = new_run()
+    run.add(0.0, "client", "proof", peer="h1", value=1.0)
+    folder = run.write()
+    assert plot_run(folder, load_run(folder)) == []
+
+
+def test_one_delivery_and_an_early_stop(new_run: Any) -> None:
+    run = new_run(images=1)
+    run.deliver("one-shot", [(10.0, 0)])
+    folder = run.write()
+    stop = Event()
+    stop.set()
+    assert plot_run(folder, load_run(folder), stop) == []
+    assert [path.name for path in plot_run(folder, load_run(folder))] == ["arrivals.png"]
+
+
+def test_a_folder_that_cannot_be_written(new_run: Any) -> None:
+    run = new_run(images=1)
+    run.deliver("one-shot", [(10.0, 0)])
+    folder: Path = run.write()
+    (folder / "plots").write_text("in the way")
+    with pytest.raises(RunError, match="plots cannot be written"):
+        plot_run(folder, load_run(folder))
