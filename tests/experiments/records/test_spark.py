@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 KILLED = """
 import os, signal, tempfile
-from thalweg.experiments import spark
+from thalweg.experiments.records import spark
 with spark.session("local[1]") as session:
     tempfile.mkdtemp(prefix=spark.own_prefix("ship"))
     print(session._jvm.java.lang.ProcessHandle.current().pid(), flush=True)
