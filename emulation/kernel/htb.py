@@ -43,20 +43,11 @@ from thalweg.emulation.kernel.netlink import (
     number,
     text,
 )
+from thalweg.emulation.links.shape import FRAME_BYTES, PACKET_BYTES, LinkShape, burst_bytes
 
-RATE_FLOOR_BPS = 64_000.0
-"""The lowest rate a link is set to; a trace's outage becomes this. htb cannot be set to 0, and a class that has just
-sent a full packet at a low rate stays blocked for that packet's time when the rate rises (0.19 s here)."""
-
-BURST_S = 0.001
-"""Worth of rate that may pass at once after idling. Small, so that neither a probe of 16 KB nor the head of a partition
-passes unshaped on a time-dilated link; htb's timers are of high resolution and need no more."""
-BURST_FLOOR_BYTES = 2 * 1514  # two full frames: htb needs one to send at all
 QUEUE_S = 0.1
 QUEUE_FLOOR_BYTES = 2 * 65_536  # two of TCP's largest writes
 PORT_QUEUE_BPS = 2e9  # for an interface that is not limited, a queue as for this rate
-PACKET_BYTES = 1500
-FRAME_BYTES = 1514
 QUANTUM_BYTES = FRAME_BYTES  # what a link borrows at a time where its interface is limited
 UNLIMITED_BPS = 400e9  # an interface without a rate of its own: more than a core moves
 ETHERNET_HEADER_BYTES = 14
@@ -84,40 +75,6 @@ _LEAVES: dict[Leaf, tuple[int, str]] = {
 }
 
 
-class Shape(NamedTuple):
-    """A link's shape with the floor applied; the fields are those of ``testbed.LinkShape``, in its order."""
-
-    rate_bps: float
-    delay_s: float = 0.0
-    jitter_s: float = 0.0
-    loss: float = 0.0
-    distribution: str = "uniform"
-    duplicate: float = 0.0
-    reorder: float = 0.0
-    corrupt: float = 0.0
-    burst_bytes: int | None = None
-    cut: bool = False
-
-    @property
-    def needs_netem(self) -> bool:
-        return bool(self.delay_s or self.jitter_s or self.loss or self.duplicate or self.reorder or self.corrupt)
-
-    @property
-    def burst(self) -> int:
-        """Bytes that may pass at once after the link was idle."""
-        return burst_bytes(self.rate_bps) if self.burst_bytes is None else self.burst_bytes
-
-
-def floored(rate_bps: float) -> float:
-    """The rate a link is really set to when ``rate_bps`` is asked."""
-    return max(rate_bps, RATE_FLOOR_BPS)
-
-
-def burst_bytes(rate_bps: float) -> int:
-    """Bytes that may pass at once after the link was idle."""
-    return max(BURST_FLOOR_BYTES, math.ceil(rate_bps / 8 * BURST_S))
-
-
 def queue_bytes(rate_bps: float) -> int:
     """The fifo's limit: 100 ms worth, at least two large writes, rounded up to a power of two.
 
@@ -127,7 +84,7 @@ def queue_bytes(rate_bps: float) -> int:
     return 1 << (wanted - 1).bit_length()
 
 
-def netem_packets(shape: Shape) -> int:
+def netem_packets(shape: LinkShape) -> int:
     """netem's limit in packets: what the delay holds (twice, for small packets), and a queue; a power of two.
 
     Rounded so that most changes of rate leave it alone.
@@ -196,10 +153,10 @@ def port(index: int, layer: int, rate_bps: float | None, *, create: bool = False
     if create:
         yield root(index, layer, PORT_MINOR)
     yield htb_class(index, PORT_MINOR, rate_bps, create=create, parent=ROOT)
-    yield leaf(index, PORT_MINOR, Shape(min(rate_bps, PORT_QUEUE_BPS)), "fifo", create=create)
+    yield leaf(index, PORT_MINOR, LinkShape(min(rate_bps, PORT_QUEUE_BPS)), "fifo", create=create)
 
 
-def leaf(index: int, minor: int, shape: Shape, kind: Leaf | None = None, *, create: bool = False) -> bytes:
+def leaf(index: int, minor: int, shape: LinkShape, kind: Leaf | None = None, *, create: bool = False) -> bytes:
     """The queue below a class. ``create`` also replaces one of another kind, with all that waits in it.
 
     ``kind``: netem also for a shape that does not need it; None for what the shape needs.
@@ -229,7 +186,7 @@ def two_netems(index: int) -> Iterator[bytes]:
     yield root(index, 2)
     for minor, duplicate in ((1, 0.0), (2, 0.5)):
         yield htb_class(index, minor, 1e6, create=True, parent=ROOT)
-        yield leaf(index, minor, Shape(1e6, duplicate=duplicate), "netem", create=True)
+        yield leaf(index, minor, LinkShape(1e6, duplicate=duplicate), "netem", create=True)
 
 
 def _delete_root(index: int) -> bytes:

@@ -20,13 +20,12 @@ import struct
 from functools import cache
 
 from thalweg.emulation.kernel.netlink import attribute
+from thalweg.emulation.links.shape import DISTRIBUTIONS
 
-DISTRIBUTIONS = ("uniform", "normal", "pareto", "paretonormal")
 TABLE_ENTRIES = 4096
 TABLE_SCALE = 8192  # NETEM_DIST_SCALE: an entry of this adds one jitter to the delay
 TABLE_LARGEST = 32_767
 PARETO_SHAPE = 3.0
-MAX_JITTER_S = (1 << 31) / 1e9  # the kernel cuts it there (INT_MAX nanoseconds)
 TICK_NS = 64  # the kernel's packet scheduler counts in 64 ns (PSCHED_SHIFT)
 WHOLE = 0xFFFF_FFFF
 

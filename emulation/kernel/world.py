@@ -21,12 +21,12 @@ from typing import NamedTuple
 
 from thalweg.emulation.kernel import htb as shaping
 from thalweg.emulation.kernel import netlink as netlink
-from thalweg.emulation.kernel.htb import Shape
+from thalweg.emulation.links.shape import PACKET_BYTES, LinkShape, floored
 
 CLONE_NEWNET = 0x4000_0000
 HOST_INTERFACE, HOST_INDEX = "eth0", 2
 BRIDGE, BRIDGE_INDEX, FIRST_PORT = "links", 2, 10
-MTU = 1500
+MTU = PACKET_BYTES
 MAX_HOSTS = 1023  # ports of one Linux bridge (BR_PORT_BITS)
 
 # linux/ethtool.h, linux/sockios.h
@@ -83,20 +83,20 @@ class LinkState:
 
     __slots__ = ("_asked_bits", "_since_s", "base", "had_netem", "minor", "shape", "source", "target")
 
-    def __init__(self, source: HostSpace, target: HostSpace, shape: Shape, now_s: float) -> None:
+    def __init__(self, source: HostSpace, target: HostSpace, shape: LinkShape, now_s: float) -> None:
         self.source, self.target, self.minor = source, target, target.number
         self.base = self.shape = shape
         self.had_netem = shape.needs_netem
         self._asked_bits, self._since_s = 0.0, now_s
 
-    def set(self, shape: Shape, began_s: float, now_s: float) -> None:
+    def set(self, shape: LinkShape, began_s: float, now_s: float) -> None:
         """The link has been changed at some moment between the two; what is asked counts as the more of both."""
         at_s = began_s if self._rate_bps(shape) > self._rate_bps(self.shape) else now_s
         self._asked_bits = self.asked_bits(at_s)
         self._since_s, self.shape = at_s, shape
         self.had_netem = self.had_netem or shape.needs_netem
 
-    def leaf(self, shape: Shape) -> shaping.Leaf:
+    def leaf(self, shape: LinkShape) -> shaping.Leaf:
         """The kind of queue that the link has, or would have if it were changed to ``shape``."""
         if shape.cut:
             return "cut"
@@ -106,7 +106,7 @@ class LinkState:
         return self._asked_bits + self._rate_bps(self.shape) * (now_s - self._since_s)
 
     @staticmethod
-    def _rate_bps(shape: Shape) -> float:
+    def _rate_bps(shape: LinkShape) -> float:
         return 0.0 if shape.cut else shape.rate_bps
 
 
@@ -159,7 +159,7 @@ class World:
             self._netem = works, mixes
         return self._netem
 
-    def crowded(self, shapes: Iterable[tuple[str, str, Shape]]) -> list[tuple[str, str]]:
+    def crowded(self, shapes: Iterable[tuple[str, str, LinkShape]]) -> list[tuple[str, str]]:
         """Links that this kernel would not let duplicate with ``shapes`` set, because netem stands beside them.
 
         Kernels since 2025 (also 6.1.176) let a netem duplicate only when it is the interface's only one.
@@ -175,17 +175,17 @@ class World:
         by_source = Counter(source for source, _ in having)
         return [link for link in having if link in doubling and by_source[link[0]] > 1]
 
-    def shape(self, shapes: Iterable[tuple[str, str, Shape]], *, replayed: bool = False) -> int:
+    def shape(self, shapes: Iterable[tuple[str, str, LinkShape]], *, replayed: bool = False) -> int:
         """Set up the links not yet shaped, change the others in place; the number of those changed or set up.
 
-        One batch a host. The rates are floored (``shaping.RATE_FLOOR_BPS``). ``replayed``: by a replay, so that the
+        One batch a host. The rates are floored (``RATE_FLOOR_BPS``). ``replayed``: by a replay, so that the
         links' own shapes stay what they were. Where the kernel refuses something, the other hosts' links are set all
         the same, the first refusal is raised then, and that host's links are stated whole when they are next shaped.
         """
         by_source: dict[str, list[bytes]] = {}
-        asked: dict[str, list[tuple[tuple[str, str], Shape]]] = {}
+        asked: dict[str, list[tuple[tuple[str, str], LinkShape]]] = {}
         for source, target, given in shapes:
-            shape = given._replace(rate_bps=shaping.floored(given.rate_bps))
+            shape = given._replace(rate_bps=floored(given.rate_bps))
             by_source.setdefault(source, []).extend(self._messages(source, target, shape))
             asked.setdefault(source, []).append(((source, target), shape))
         refusal: OSError | None = None
@@ -234,7 +234,7 @@ class World:
         self._request(source, [_restated(shaping.interface_class(index, self.limits.get(source), create=True))])
         self._rooted.add(source)
 
-    def _class(self, source: str, target: str, shape: Shape, *, create: bool = False) -> bytes:
+    def _class(self, source: str, target: str, shape: LinkShape, *, create: bool = False) -> bytes:
         limit_bps, assured_bps = self.limits.get(source), shape.rate_bps
         if limit_bps is not None:  # an equal part for each: together they may be assured what there is
             assured_bps = min(assured_bps, limit_bps / max(1, len(self.hosts) - 1))
@@ -243,7 +243,7 @@ class World:
             host.interface, minor, shape.rate_bps, create=create, burst=shape.burst, assured_bps=assured_bps
         )
 
-    def _messages(self, source: str, target: str, shape: Shape) -> Iterator[bytes]:
+    def _messages(self, source: str, target: str, shape: LinkShape) -> Iterator[bytes]:
         state, to = self.links.get((source, target)), self.hosts[target]
         index = self.hosts[source].interface
         if state is None or (source, target) in self._unsure:
@@ -273,7 +273,7 @@ class World:
             host = self.hosts[name]
             if host.port is None:
                 raise ValueError(f"what {name} receives cannot be limited")
-            rate_bps = None if asked_bps is None else shaping.floored(asked_bps)
+            rate_bps = None if asked_bps is None else floored(asked_bps)
             if rate_bps is None:
                 self.limits.pop(name, None)
             else:
@@ -351,7 +351,7 @@ class NamespaceWorld(World):
                 yield netlink.neighbour(HOST_INDEX, socket.inet_aton(other.ip), other.mac)
 
 
-def _settings(shape: Shape, kind: shaping.Leaf) -> tuple[object, ...]:
+def _settings(shape: LinkShape, kind: shaping.Leaf) -> tuple[object, ...]:
     """What a queue of this kind is set to; a change elsewhere in the shape leaves it alone."""
     if kind == "netem":
         return (*shape[1:8], shaping.netem_packets(shape))
@@ -420,8 +420,8 @@ def probe_kernel() -> dict[str, str]:
     for name, index, layer in (("htb", 20, 2), ("stab", 21, 3)):
         both = (shaping.interface_class(index, None, create=True), shaping.htb_class(index, 1, 1e6, create=True))
         attempt(name, [shaping.root(index, layer), *both])
-    attempt("bfifo", [shaping.leaf(20, 1, Shape(1e6), create=True)])
+    attempt("bfifo", [shaping.leaf(20, 1, LinkShape(1e6), create=True)])
     attempt("u32", [shaping.to_class(20, 1, bytes((10, 0, 0, 1)))])
-    attempt("netem", [shaping.leaf(20, 1, Shape(1e6, 0.01), create=True)])
+    attempt("netem", [shaping.leaf(20, 1, LinkShape(1e6, 0.01), create=True)])
     control.close()
     return verdict

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from thalweg.emulation.kernel.htb import Shape
+from thalweg.emulation.links.shape import LinkShape
 
 
 class Effect(NamedTuple):
@@ -36,7 +36,7 @@ class Effect(NamedTuple):
         given = rate_bps if self.rate_bps is None else self.rate_bps
         return max(given * self.factor, min(given, self.floor_bps))
 
-    def shape(self, base: Shape, rate_bps: float) -> Shape:
+    def shape(self, base: LinkShape, rate_bps: float) -> LinkShape:
         """The link's shape, which is ``base`` at ``rate_bps`` without the effect."""
         if self == NEUTRAL:
             return base._replace(rate_bps=rate_bps)
@@ -45,7 +45,7 @@ class Effect(NamedTuple):
 
     @property
     def needs_netem(self) -> bool:
-        return self.shape(Shape(1.0), 1.0).needs_netem
+        return self.shape(LinkShape(1.0), 1.0).needs_netem
 
     def rates_only(self) -> Effect:
         """The same without what takes netem."""

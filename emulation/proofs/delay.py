@@ -25,8 +25,8 @@ from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from thalweg.emulation.kernel import netem
-from thalweg.emulation.kernel.htb import Shape
 from thalweg.emulation.kernel.world import World
+from thalweg.emulation.links.shape import LinkShape
 
 Link = tuple[str, str]
 
@@ -113,12 +113,12 @@ def _lower(trials: int, probability: float, tail: float) -> int:
     return trials
 
 
-def latest_s(shape: Shape) -> float:
+def latest_s(shape: LinkShape) -> float:
     """After how much delay a packet has come at the latest, unless it is lost or queues."""
     return shape.delay_s + netem.quantile(shape.distribution, 1.0) * shape.jitter_s if shape.jitter_s else shape.delay_s
 
 
-def median_delay_s(shape: Shape) -> float:
+def median_delay_s(shape: LinkShape) -> float:
     """The median that netem's table and reordering give; it is not ``delay_s`` where the distribution is lopsided."""
     if shape.reorder >= 0.5:  # sent at once
         return 0.0
@@ -128,7 +128,7 @@ def median_delay_s(shape: Shape) -> float:
     return max(0.0, shape.delay_s + netem.quantile(shape.distribution, share) * shape.jitter_s)
 
 
-def passage(shape: Shape, sent: int, delays_s: Mapping[int, float], arrived: int) -> Passage:
+def passage(shape: LinkShape, sent: int, delays_s: Mapping[int, float], arrived: int) -> Passage:
     """Judge a train: the delay of each datagram's first arrival, by number, and how many arrived, copies included."""
     ordered = sorted(delays_s.values())
     away = median_delay_s(shape) - shape.delay_s
@@ -185,7 +185,7 @@ def receive(receiver: socket.socket, buffer: bytearray) -> int | None:
 class _Train:
     """The datagrams of one link."""
 
-    def __init__(self, shape: Shape, target: tuple[str, int], sender: socket.socket, interval_s: float, count: int):
+    def __init__(self, shape: LinkShape, target: tuple[str, int], sender: socket.socket, interval_s: float, count: int):
         self.shape, self.target, self.sender, self.interval_s, self.count = shape, target, sender, interval_s, count
         self.sent = self.arrived = 0
         self.delays_s: dict[int, float] = {}

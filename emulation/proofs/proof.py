@@ -23,8 +23,8 @@ from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from thalweg.emulation.kernel import netem
-from thalweg.emulation.kernel.htb import Shape, burst_bytes
 from thalweg.emulation.kernel.world import World
+from thalweg.emulation.links.shape import LinkShape, burst_bytes
 from thalweg.emulation.proofs import delay as proof_delay
 from thalweg.emulation.proofs.delay import HEADERS_BYTES, Interrupted, Link, Passage
 from thalweg.emulation.proofs.stalls import Pace, steady
@@ -131,7 +131,14 @@ class _Stream:
     """
 
     def __init__(
-        self, number: int, link: Link, shape: Shape, rate_bps: float, seconds: float, layer: int, sender: socket.socket
+        self,
+        number: int,
+        link: Link,
+        shape: LinkShape,
+        rate_bps: float,
+        seconds: float,
+        layer: int,
+        sender: socket.socket,
     ) -> None:
         self.number, self.link, self.shape, self.rate_bps, self.sender = number, link, shape, rate_bps, sender
         # what an interface holds up queues at the other end of the cable, and what is cut disappears at once

@@ -12,13 +12,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from thalweg.emulation.kernel.htb import Shape
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.scenarios.events import Event, read_events
 from thalweg.emulation.scenarios.hosts import LIMITS, HostSpec, read_hosts
 from thalweg.emulation.scenarios.links import LinkReader
 from thalweg.emulation.scenarios.quantities import seconds
 from thalweg.emulation.scenarios.toml_table import Reader, above_zero, read_toml, text, whole
-from thalweg.emulation.testbeds.testbed import LinkShape
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
@@ -50,7 +49,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needs_netem(self) -> bool:
         """Whether a link has, at any time, what a kernel without netem cannot give it."""
-        shaped = any(Shape(*msgspec.structs.astuple(shape)).needs_netem for shape in self.links.values())
+        shaped = any(shape.needs_netem for shape in self.links.values())
         return shaped or any(event.effect.needs_netem for event in self.events)
 
     @property
@@ -64,22 +63,13 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     def rates_only(self) -> Scenario:
         """The same without what takes netem: rates and cuts are left."""
-        plain = {
-            link: LinkShape(shape.rate_bps, burst_bytes=shape.burst_bytes, cut=shape.cut)
-            for link, shape in self.links.items()
-        }
+        plain = {link: shape.rates_only() for link, shape in self.links.items()}
         events = tuple(msgspec.structs.replace(event, effect=event.effect.rates_only()) for event in self.events)
         return msgspec.structs.replace(self, links=plain, events=events)
 
     def wall_shapes(self) -> dict[Link, LinkShape]:
         """Every link's shape at the start as a testbed takes it: rates times the time scale, delays divided by it."""
-        scale = self.time_scale
-        return {
-            link: msgspec.structs.replace(
-                shape, rate_bps=shape.rate_bps * scale, delay_s=shape.delay_s / scale, jitter_s=shape.jitter_s / scale
-            )
-            for link, shape in self.links.items()
-        }
+        return {link: shape.dilated(self.time_scale) for link, shape in self.links.items()}
 
 
 def read_scenario(

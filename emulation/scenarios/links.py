@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from thalweg.emulation.kernel.netem import DISTRIBUTIONS
+from thalweg.emulation.links.shape import DISTRIBUTIONS, LinkShape
 from thalweg.emulation.scenarios.data_sets import (
     GENERATED,
     Grid,
@@ -25,7 +25,6 @@ from thalweg.emulation.scenarios.data_sets import (
 from thalweg.emulation.scenarios.hosts import HostSpec, draw_sites, links_named
 from thalweg.emulation.scenarios.quantities import rate_bps, seconds, share, size_bytes
 from thalweg.emulation.scenarios.toml_table import Reader, Table, flag, one_of, text, texts
-from thalweg.emulation.testbeds.testbed import LinkShape
 from thalweg.emulation.traces.files import read_trace
 from thalweg.emulation.traces.pool import scale_pool, two_draws
 from thalweg.emulation.traces.trace import BandwidthTrace

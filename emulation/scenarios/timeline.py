@@ -12,11 +12,10 @@ from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-import msgspec
 import numpy as np
 
-from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS, Shape
 from thalweg.emulation.links.effects import NEUTRAL, REPLACED, Effect
+from thalweg.emulation.links.shape import RATE_FLOOR_BPS
 from thalweg.emulation.scenarios.events import MAX_CHANGES
 from thalweg.emulation.scenarios.file import Scenario
 from thalweg.emulation.testbeds.replay import Change, ReplayHandle, check_changes
@@ -136,8 +135,7 @@ def apply(scenario: Scenario, testbed: Testbed, *, sample_interval_s: float | No
     anything is set for events that ask of a link what none can be; CapabilityError where its kernel cannot.
     """
     changes, shapes = compile_timeline(scenario), scenario.wall_shapes()
-    own = {link: Shape(*msgspec.structs.astuple(shape)) for link, shape in shapes.items()}
-    check_changes(changes, own, scenario.traces, scenario.time_scale)
+    check_changes(changes, shapes, scenario.traces, scenario.time_scale)
     if limits := scenario.interfaces_bps:
         if not isinstance(testbed, _LimitsInterfaces):
             raise UsageError(f"the {testbed.backend} testbed cannot limit interfaces; leave out interface_rate")

@@ -14,9 +14,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from thalweg.emulation.kernel.htb import Shape
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.effects import NEUTRAL, Effect
+from thalweg.emulation.links.shape import LinkShape
 
 AHEAD_S = 0.002
 """What is due this soon is applied now: one wake-up for changes that lie closer than a timer can tell apart."""
@@ -133,7 +133,7 @@ class Player:
         """Whether a change gives a link a delay."""
         return any(effect.delay_s for _, effect in self._befalls)
 
-    def shapes(self, changes: Iterable[tuple[float, int, Effect]] = ()) -> list[tuple[str, str, Shape]]:
+    def shapes(self, changes: Iterable[tuple[float, int, Effect]] = ()) -> list[tuple[str, str, LinkShape]]:
         """All that the links may come to be, at their schedules' highest rates, with these changes added."""
         added = {(which, id(effect)): (which, effect) for _, which, effect in changes}  # few of them differ
         found = []

@@ -28,11 +28,10 @@ from collections import deque
 from contextlib import nullcontext, suppress
 from typing import Any
 
-from thalweg.emulation.kernel.htb import Shape
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.kernel.world import NamespaceWorld, World, probe_kernel
 from thalweg.emulation.links.effects import Effect
-from thalweg.emulation.links.limits import objection
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.proofs import proof
 from thalweg.emulation.supervisor.player import Player, Sampler, due_in_s, read_changes, read_schedules
 from thalweg.emulation.supervisor.processes import KEPT
@@ -262,7 +261,7 @@ class Supervisor:
 
     def do_shape(self, _: Connection, __: tuple[int, ...], *, links: list[list[Any]]) -> Answer:
         world = self._need_world()
-        shapes = [(source, target, Shape(*rest)) for source, target, *rest in links]
+        shapes = [(source, target, LinkShape(*rest)) for source, target, *rest in links]
         if any(shape.needs_netem for _, _, shape in shapes) and not world.netem_works():
             raise Refused(
                 "this kernel has no netem, so links cannot have delay, jitter or loss: ask for rates only (--no-delay),"
@@ -277,7 +276,7 @@ class Supervisor:
             raise Refused(f"the kernel refused a link's shape: {error.strerror}", "testbed") from None
         return {"changed": changed, "seconds": time.monotonic() - started}
 
-    def _refuse_crowded(self, shapes: list[tuple[str, str, Shape]]) -> None:
+    def _refuse_crowded(self, shapes: list[tuple[str, str, LinkShape]]) -> None:
         if crowded := self._need_world().crowded(shapes):
             raise Refused(
                 f"link {' → '.join(crowded[0])}: this kernel duplicates packets only on a host's one link with netem;"
@@ -312,7 +311,7 @@ class Supervisor:
         changes = read_changes(os.dup(descriptors[0]), found)
         shapes = player.shapes(changes)
         for source, target, shape in shapes:
-            if wrong := objection(shape):
+            if wrong := shape.objection():
                 raise Refused(f"link {source} → {target}, as an event changes it: {wrong}", "usage")
         self._refuse_crowded(shapes)
         player.change(changes)

@@ -17,9 +17,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS, Shape
 from thalweg.emulation.links.effects import Effect
-from thalweg.emulation.links.limits import objection
+from thalweg.emulation.links.shape import RATE_FLOOR_BPS, SHARES, LinkShape
 from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.traces.trace import SINGLE_ROW_DURATION_S, BandwidthTrace
 from thalweg.middleware.errors import TestbedError, UsageError
@@ -212,7 +211,7 @@ class ReplayHandle:
 
 
 def check_changes(
-    changes: Iterable[Change], shapes: Mapping[Link, Shape], traces: Mapping[Link, Replayable], time_scale: float
+    changes: Iterable[Change], shapes: Mapping[Link, LinkShape], traces: Mapping[Link, Replayable], time_scale: float
 ) -> None:
     """Raise UsageError for a change that makes of a link what none can be set to; a replay's links are as in ``apply``.
 
@@ -229,7 +228,7 @@ def check_changes(
             if id(trace) not in highest:
                 highest[id(trace)] = float(schedule(trace, time_scale).rates_bps.max())
             rate_bps = highest[id(trace)]
-        if wrong := objection(dilated[id(effect)].shape(shapes[link], rate_bps)):
+        if wrong := dilated[id(effect)].shape(shapes[link], rate_bps).objection():
             raise UsageError(f"link {link[0]} → {link[1]}, as an event changes it: {wrong}")
 
 
@@ -241,7 +240,7 @@ def _check(effect: Effect) -> None:
         value = getattr(effect, name)
         if value is not None and not 0 <= value < math.inf:
             raise UsageError(f"a changed link's {name} is {value:g}; it must be at least 0")
-    for name in ("loss", "duplicate", "reorder", "corrupt"):
+    for name in SHARES:
         value = getattr(effect, name)
         if value is not None and not 0 <= value < 1:
             raise UsageError(f"a changed link's {name} is {value:g}; it is a share, at least 0 and below 1")

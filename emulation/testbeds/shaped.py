@@ -15,17 +15,14 @@ from typing import Any
 
 import msgspec
 
-from thalweg.emulation.kernel.htb import Shape
-from thalweg.emulation.links.limits import MAX_RATE_BPS, objection
+from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, outside
 from thalweg.emulation.proofs.delay import Passage
 from thalweg.emulation.supervisor.client import StartedSupervisor
 from thalweg.emulation.supervisor.player import Sampler
 from thalweg.emulation.testbeds.replay import LinkSchedule, Replayable, ReplayHandle, schedule
-from thalweg.emulation.testbeds.testbed import LinkProof, LinkSample, LinkShape, SupervisedTestbed
+from thalweg.emulation.testbeds.testbed import LinkProof, LinkSample, SupervisedTestbed
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
-
-__all__ = ["MAX_RATE_BPS", "ShapedTestbed"]
 
 
 class ShapedTestbed(SupervisedTestbed):
@@ -71,7 +68,7 @@ class ShapedTestbed(SupervisedTestbed):
         client = self._client
         for link, shape in links.items():
             self._check(link, shape)
-        rows = [[*link, *msgspec.structs.astuple(shape)] for link, shape in links.items()]
+        rows = [[*link, *shape] for link, shape in links.items()]
         client.call("shape", links=rows)
         self._shapes.update(links)
 
@@ -102,10 +99,7 @@ class ShapedTestbed(SupervisedTestbed):
         for host, rate_bps in limits_bps.items():
             self._known(host)
             if rate_bps is not None and not 0 <= rate_bps <= MAX_RATE_BPS:
-                raise UsageError(
-                    f"interface of {host}: {rate_bps / 1e6:g} Mbit/s of wall time is outside what can be emulated (0 to"
-                    f" {MAX_RATE_BPS / 1e6:g}); lower it, or the time scale"
-                )
+                raise UsageError(f"interface of {host}: {outside(rate_bps)}; lower it, or the time scale")
         self._client.call("limit_interfaces", limits=dict(limits_bps))
         known = {**self._limits, **limits_bps}
         self._limits = {host: rate_bps for host, rate_bps in known.items() if rate_bps is not None}
@@ -115,7 +109,7 @@ class ShapedTestbed(SupervisedTestbed):
         where = f"link {source} → {target}"
         if source == target:
             raise UsageError(f"{where}: a host has no link to itself")
-        if wrong := objection(Shape(*msgspec.structs.astuple(shape))):
+        if wrong := shape.objection():
             raise UsageError(f"{where}: {wrong}")
 
     def replay(

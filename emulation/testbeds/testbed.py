@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.proofs.delay import delay_holds
 from thalweg.emulation.supervisor.client import (
     Held,
@@ -33,7 +34,6 @@ from thalweg.middleware.network.view import Link
 __all__ = [
     "LinkProof",
     "LinkSample",
-    "LinkShape",
     "LoopbackTestbed",
     "Testbed",
     "TestbedProcess",
@@ -46,29 +46,6 @@ __all__ = [
 RATE_ERROR = 0.05  # what a link may be off by …
 RATE_FROM_BPS = 0.5e6  # … from this rate on
 STALLED, MOST_STALLED = 0.02, 0.35  # shares of stalls from which on people are told, and that make a link wrong
-
-
-class LinkShape(msgspec.Struct, frozen=True):
-    """What a directed link is asked to be: bits per second, one-way seconds, seconds of jitter, share lost (0 to 1).
-
-    Rates are wall-clock rates, counted at the testbed's layer; 0 becomes the documented floor. ``distribution`` is the
-    delay's around ``delay_s``, ``jitter_s`` wide: uniform, normal, pareto or paretonormal, as netem has them; packets
-    overtake each other where the jitter is above the time between them.
-    ``duplicate``, ``reorder`` (sent at once instead of after the delay) and ``corrupt`` (one bit flipped) are shares of
-    packets. ``burst_bytes`` is what may pass at once after idling, None for the default. ``cut``: nothing passes, and
-    what waits or is under way is lost.
-    """
-
-    rate_bps: float
-    delay_s: float = 0.0
-    jitter_s: float = 0.0
-    loss: float = 0.0
-    distribution: str = "uniform"
-    duplicate: float = 0.0
-    reorder: float = 0.0
-    corrupt: float = 0.0
-    burst_bytes: int | None = None
-    cut: bool = False
 
 
 class LinkProof(msgspec.Struct, frozen=True):

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import psutil
 
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
-from thalweg.emulation.testbeds.testbed import LinkShape, Testbed, open_testbed
+from thalweg.emulation.testbeds.testbed import Testbed, open_testbed
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.middleware.client.cluster import LocalCluster

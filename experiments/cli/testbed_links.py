@@ -13,10 +13,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.netns import SUBNET
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
-from thalweg.emulation.testbeds.testbed import RATE_FROM_BPS, STALLED, LinkProof, LinkSample, LinkShape, failures
+from thalweg.emulation.testbeds.testbed import RATE_FROM_BPS, STALLED, LinkProof, LinkSample, failures
 from thalweg.emulation.uml import kernel as uml
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.cli.uml_option import KernelOption, runs_elsewhere

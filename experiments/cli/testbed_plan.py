@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS
+from thalweg.emulation.links.shape import RATE_FLOOR_BPS
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.scenarios.quantities import format_time, seconds
 from thalweg.emulation.units import format_rate

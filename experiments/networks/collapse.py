@@ -17,8 +17,8 @@ from typing import ClassVar, Protocol
 
 import msgspec
 
-from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS
 from thalweg.emulation.links.effects import NEUTRAL, Effect
+from thalweg.emulation.links.shape import RATE_FLOOR_BPS
 from thalweg.emulation.traces.changed import changed
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import format_rate

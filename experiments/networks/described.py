@@ -15,12 +15,11 @@ from typing import Any
 import msgspec
 
 from thalweg.emulation.containers.limits import CPUS, MEMORY_BYTES
-from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS
+from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.scenarios.timeline import by_link, compile_timeline, constant
 from thalweg.emulation.testbeds.replay import Change, ReplayHandle
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
-from thalweg.emulation.testbeds.testbed import LinkShape
 from thalweg.emulation.traces.changed import changed
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.networks.collapse import Rates

@@ -9,11 +9,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS
+from thalweg.emulation.links.shape import MAX_RATE_BPS, RATE_FLOOR_BPS
 from thalweg.emulation.scenarios.file import Event, Scenario
 from thalweg.emulation.scenarios.timeline import compile_timeline, rates_over_time
 from thalweg.emulation.testbeds.replay import Change
-from thalweg.emulation.testbeds.shaped import MAX_RATE_BPS
 from thalweg.emulation.traces.changed import bits_until
 from thalweg.experiments.networks.traced import carried_bps
 from thalweg.middleware.network.view import Link

@@ -11,9 +11,10 @@ import msgspec
 import typer
 
 from thalweg.emulation.containers.limits import CPUS, MEMORY_BYTES
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.scenarios.file import HostSpec, Scenario, read_scenario
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
-from thalweg.emulation.testbeds.testbed import LinkShape, open_testbed
+from thalweg.emulation.testbeds.testbed import open_testbed
 from thalweg.emulation.units import parse_rate
 from thalweg.middleware.errors import UsageError
 
@@ -77,7 +78,7 @@ def described(scenario: Scenario, *, begin: bool = True) -> Setup:
 
 def constant(names: list[str], rate: str, shape: LinkShape, layer: int) -> Setup:
     """One rate on every link; ``shape`` says the rest."""
-    links = dict.fromkeys(permutations(names, 2), msgspec.structs.replace(shape, rate_bps=parse_rate(rate)))
+    links = dict.fromkeys(permutations(names, 2), shape._replace(rate_bps=parse_rate(rate)))
     return Setup(_hosts(names), layer, len(links), lambda testbed: testbed.shape(links))
 
 
@@ -100,7 +101,7 @@ def traced(
 
     def prepare(testbed: ShapedTestbed) -> None:
         first = {link: trace.rate_at(0.0) * time_scale for link, trace in traces.items()}
-        testbed.shape({link: msgspec.structs.replace(shape, rate_bps=bps) for link, bps in first.items()})
+        testbed.shape({link: shape._replace(rate_bps=bps) for link, bps in first.items()})
         testbed.replay(traces, time_scale, sample_interval_s=None).start()
 
     return Setup(_hosts(names), layer, len(traces), prepare)

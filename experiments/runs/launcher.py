@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import msgspec
 
-from thalweg.emulation.kernel.htb import BURST_FLOOR_BYTES, PACKET_BYTES
+from thalweg.emulation.links.shape import BURST_FLOOR_BYTES, PACKET_BYTES
 from thalweg.emulation.proofs.windows import worst_sampled
 from thalweg.emulation.testbeds.replay import ReplayHandle
 from thalweg.emulation.testbeds.shaped import ShapedTestbed

@@ -15,35 +15,35 @@ from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from thalweg.emulation.kernel import htb as shaping
 from thalweg.emulation.kernel import netem
-from thalweg.emulation.kernel.htb import Shape
 from thalweg.emulation.kernel.netlink import attributes
+from thalweg.emulation.links.shape import DISTRIBUTIONS, RATE_FLOOR_BPS, LinkShape
 
 SHARES = st.floats(0, 0.999)
 TABLES = [*Path("/usr/lib").glob("**/tc/*.dist")] if Path("/usr/lib").is_dir() else []
 
 
 @st.composite
-def shapes(draw: st.DrawFn) -> Shape:
-    return Shape(
-        draw(st.floats(shaping.RATE_FLOOR_BPS, 2e9)),
+def shapes(draw: st.DrawFn) -> LinkShape:
+    return LinkShape(
+        draw(st.floats(RATE_FLOOR_BPS, 2e9)),
         draw(st.floats(0, 60)),
         draw(st.floats(0, 2)),
         draw(SHARES),
-        draw(st.sampled_from(netem.DISTRIBUTIONS)),
+        draw(st.sampled_from(DISTRIBUTIONS)),
         draw(SHARES),
         draw(SHARES),
         draw(SHARES),
     )
 
 
-def decoded(shape: Shape, *, create: bool = False) -> Any:
+def decoded(shape: LinkShape, *, create: bool = False) -> Any:
     found = tcmsg(shaping.leaf(2, 3, shape, "netem", create=create))
     found.decode()
     return found
 
 
 @given(shapes(), st.booleans())
-def test_every_message_states_the_whole_discipline(shape: Shape, create: bool) -> None:
+def test_every_message_states_the_whole_discipline(shape: LinkShape, create: bool) -> None:
     found = decoded(shape, create=create)
     assert found.get_attr("TCA_KIND") == "netem"
     options = found.get_attr("TCA_OPTIONS")
@@ -69,7 +69,7 @@ def _options(message: bytes) -> bytes:
     return attributes(message[36:])[shaping.TCA_OPTIONS][24:]
 
 
-@pytest.mark.parametrize("name", netem.DISTRIBUTIONS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_tables_rise_and_spread_around_the_delay(name: str) -> None:
     table = netem.table(name)
     assert len(table) == 4096

@@ -15,9 +15,9 @@ from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from thalweg.emulation.kernel import htb as shaping
 from thalweg.emulation.kernel import netlink as netlink
-from thalweg.emulation.kernel.htb import Shape
+from thalweg.emulation.links.shape import PACKET_BYTES, RATE_FLOOR_BPS, LinkShape, burst_bytes
 
-RATES = st.floats(shaping.RATE_FLOOR_BPS, 2e9)
+RATES = st.floats(RATE_FLOOR_BPS, 2e9)
 
 
 def decoded(message: bytes, kind: Any = tcmsg) -> Any:
@@ -36,8 +36,8 @@ def test_a_class_carries_its_rate_and_burst(rate_bps: float) -> None:
     assert parameters["rate"] == parameters["ceil"] == round(rate_bps / 8)
     assert parameters["rate___reserved"] == shaping.LINKLAYER_ETHERNET
     burst = parameters["buffer"] * 64e-9 * parameters["rate"]
-    assert burst >= shaping.burst_bytes(rate_bps) >= 2 * 1514
-    assert burst <= shaping.burst_bytes(rate_bps) + 64e-9 * parameters["rate"] + 1
+    assert burst >= burst_bytes(rate_bps) >= 2 * 1514
+    assert burst <= burst_bytes(rate_bps) + 64e-9 * parameters["rate"] + 1
     assert parameters["buffer"] == parameters["cbuffer"]
 
 
@@ -47,8 +47,8 @@ def test_a_burst_of_ones_own_and_a_part_assured() -> None:
     assert (parameters["rate"], parameters["ceil"]) == (250_000, 1_000_000)
     assert parameters["buffer"] * 64e-9 * 250_000 == pytest.approx(20_000, abs=1)
     assert parameters["cbuffer"] * 64e-9 * 1_000_000 == pytest.approx(20_000, abs=1)
-    assert Shape(8e6, burst_bytes=20_000).burst == 20_000
-    assert Shape(8e6).burst == shaping.burst_bytes(8e6)
+    assert LinkShape(8e6, burst_bytes=20_000).burst == 20_000
+    assert LinkShape(8e6).burst == burst_bytes(8e6)
 
 
 def test_an_interfaces_class_stands_above_its_links() -> None:
@@ -69,7 +69,7 @@ def test_a_port_is_made_once_and_then_changed() -> None:
 
 
 def test_a_cut_swallows_everything() -> None:
-    found = decoded(shaping.leaf(2, 7, Shape(1e6, 0.05, cut=True), create=True))
+    found = decoded(shaping.leaf(2, 7, LinkShape(1e6, 0.05, cut=True), create=True))
     assert found.get_attr("TCA_KIND") == "blackhole"
     assert found["parent"] == 0x10007
 
@@ -83,7 +83,7 @@ def test_rates_beyond_32_bits_travel_in_64() -> None:
 def test_a_change_is_in_place_and_a_creation_exclusive() -> None:
     changing = netlink.NLM_F_CREATE | netlink.NLM_F_REPLACE | netlink.NLM_F_EXCL
     assert not decoded(shaping.htb_class(2, 1, 1e6))["header"]["flags"] & changing
-    assert not decoded(shaping.leaf(2, 1, Shape(1e6)))["header"]["flags"] & changing
+    assert not decoded(shaping.leaf(2, 1, LinkShape(1e6)))["header"]["flags"] & changing
     assert decoded(shaping.htb_class(2, 1, 1e6, create=True))["header"]["flags"] & netlink.NLM_F_EXCL
 
 
@@ -100,7 +100,7 @@ def test_a_filter_matches_the_destination_address(ip: Any, minor: int) -> None:
 
 @given(RATES, st.floats(0, 2), st.floats(0, 0.5), st.floats(0, 0.9))
 def test_netem_holds_what_its_delay_needs(rate_bps: float, delay: float, jitter: float, loss: float) -> None:
-    shape = Shape(rate_bps, delay, jitter, loss)
+    shape = LinkShape(rate_bps, delay, jitter, loss)
     found = decoded(shaping.leaf(2, 3, shape, create=True))
     options = found.get_attr("TCA_OPTIONS")
     if not (delay or jitter or loss):
@@ -109,7 +109,7 @@ def test_netem_holds_what_its_delay_needs(rate_bps: float, delay: float, jitter:
     assert found.get_attr("TCA_KIND") == "netem"
     assert options["delay"] * 64e-9 == pytest.approx(delay, abs=64e-9)
     assert options["loss"] == round(loss * 0xFFFF_FFFF)
-    assert options["limit"] * shaping.PACKET_BYTES >= rate_bps / 8 * delay + shaping.queue_bytes(rate_bps)
+    assert options["limit"] * PACKET_BYTES >= rate_bps / 8 * delay + shaping.queue_bytes(rate_bps)
     assert math.log2(options["limit"]).is_integer()
 
 

@@ -16,10 +16,10 @@ from statistics import fmean
 import msgspec
 import pytest
 
-from thalweg.emulation.kernel import htb as shaping
+from thalweg.emulation.links.shape import LinkShape, burst_bytes
 from thalweg.emulation.proofs.windows import RateChange, worst_window
 from thalweg.emulation.testbeds.netns import NetnsTestbed
-from thalweg.emulation.testbeds.testbed import LinkProof, LinkShape, TestbedProcess, failures
+from thalweg.emulation.testbeds.testbed import LinkProof, TestbedProcess, failures
 from thalweg.middleware.errors import CapabilityError, UsageError
 
 pytestmark = [pytest.mark.netns, pytest.mark.timed]
@@ -139,7 +139,7 @@ def test_no_window_is_above_what_was_asked_while_rates_jump(bed: NetnsTestbed, p
         [at_s for _, at_s, _ in packets],
         [size for _, _, size in packets],
         changes,
-        granularity_bytes=1500 + shaping.burst_bytes(3e6),
+        granularity_bytes=1500 + burst_bytes(3e6),
     )
     assert worst.ratio <= 1.1, worst
     assert worst.ratio > 0.9, worst  # else it was not the link that held the sender back
@@ -404,7 +404,7 @@ def test_no_window_is_above_what_was_asked_with_a_delay_either(bed: NetnsTestbed
     sender.kill()
     packets = capture.packets()
     sizes, times = [size for _, _, size in packets], [at_s for _, at_s, _ in packets]
-    worst = worst_window(times, sizes, changes, granularity_bytes=1500 + shaping.burst_bytes(2e6))
+    worst = worst_window(times, sizes, changes, granularity_bytes=1500 + burst_bytes(2e6))
     assert worst.ratio <= 1.1, worst
     assert fmean(sizes) == 1428
 

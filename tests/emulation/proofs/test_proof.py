@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.emulation.kernel import netem
-from thalweg.emulation.kernel.htb import Shape
+from thalweg.emulation.links.shape import DISTRIBUTIONS, LinkShape
 from thalweg.emulation.proofs.delay import binomial_interval, delay_holds, passage
 from thalweg.emulation.proofs.proof import DATAGRAM_BYTES, datagram_bytes, link_rounds, tournament
 from thalweg.emulation.testbeds.testbed import LinkProof, failures
@@ -66,10 +66,10 @@ def test_the_binomial_interval_is_exact(trials: int, one: float, other: float) -
 
 
 @pytest.mark.parametrize("reorder", [0.0, 0.1])
-@pytest.mark.parametrize("distribution", netem.DISTRIBUTIONS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_delay_jitter_and_loss_are_found_again(distribution: str, reorder: float) -> None:
     random = Random(1)
-    shape = Shape(1e6, 0.05, 0.004, 0.03, distribution, reorder=reorder)
+    shape = LinkShape(1e6, 0.05, 0.004, 0.03, distribution, reorder=reorder)
     table = netem.table(distribution)
 
     def delay_s() -> float:
@@ -87,16 +87,16 @@ def test_delay_jitter_and_loss_are_found_again(distribution: str, reorder: float
 
 
 def test_a_lost_train_proves_nothing_right() -> None:
-    found = passage(Shape(1e6, 0.05, loss=0.1), 100, {}, 0)
+    found = passage(LinkShape(1e6, 0.05, loss=0.1), 100, {}, 0)
     assert not found.delay_ok
     assert not found.loss_ok
 
 
 def test_corruption_and_copies_count_into_what_may_be_lost() -> None:
-    corrupted = passage(Shape(1e6, corrupt=0.1), 1000, {}, 0)
+    corrupted = passage(LinkShape(1e6, corrupt=0.1), 1000, {}, 0)
     assert corrupted.lost_low == 0
     assert corrupted.lost_high == binomial_interval(1000, 0.1)[1]
-    doubled = passage(Shape(1e6, loss=0.1, duplicate=0.5), 1000, {}, 0)
+    doubled = passage(LinkShape(1e6, loss=0.1, duplicate=0.5), 1000, {}, 0)
     assert (doubled.lost_low, doubled.lost_high) == binomial_interval(1000, 0.05)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
-from thalweg.emulation.testbeds.testbed import LinkShape
 from thalweg.emulation.traces.files import load_pool
 from thalweg.emulation.traces.pool import assign_traces, scale_pool
 from thalweg.middleware.errors import UsageError

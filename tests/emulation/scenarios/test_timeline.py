@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from thalweg.emulation.links.effects import NEUTRAL, Effect
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.scenarios.events import CUT, Event
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.scenarios.timeline import apply, by_link, combined, compile_timeline, rates_over_time
 from thalweg.emulation.testbeds.replay import Change
-from thalweg.emulation.testbeds.testbed import LinkShape, open_testbed
+from thalweg.emulation.testbeds.testbed import open_testbed
 from thalweg.middleware.errors import UsageError
 
 HEAD = 'hosts = ["client", "h1", "h2"]\n[links]\nrate = "1mbit"\ndelay = "20ms"\n'

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS, Shape
 from thalweg.emulation.links.effects import NEUTRAL, Effect
+from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
 from thalweg.emulation.supervisor import player as supervisor_replay
 from thalweg.emulation.supervisor.player import Lags, Player, Schedule, read_schedules
 from thalweg.emulation.testbeds.replay import GAP_S, SHARE, Change, ReplayHandle, check_changes, schedule
@@ -90,7 +90,7 @@ def test_a_player_catches_up_in_one_batch_and_counts_its_lag(monkeypatch: pytest
         return len(batches[-1])
 
     world = SimpleNamespace(
-        links=dict.fromkeys([("a", "b"), ("b", "a")], SimpleNamespace(base=Shape(1.0))), shape=shape
+        links=dict.fromkeys([("a", "b"), ("b", "a")], SimpleNamespace(base=LinkShape(1.0))), shape=shape
     )
     plans = [
         Schedule(("a", "b"), array("d", [0, 1, 2]), array("d", [10, 11, 12]), 4.0),
@@ -119,10 +119,10 @@ class World:
     """Keeps the shapes it is given, and the order of the batches."""
 
     def __init__(self, *links: tuple[str, str]) -> None:
-        self.links = {link: SimpleNamespace(shape=Shape(1.0, 0.02), base=Shape(1.0, 0.02)) for link in links}
+        self.links = {link: SimpleNamespace(shape=LinkShape(1.0, 0.02), base=LinkShape(1.0, 0.02)) for link in links}
         self.batches: list[list[tuple[str, str]]] = []
 
-    def shape(self, shapes: Iterable[tuple[str, str, Shape]], *, replayed: bool = False) -> int:
+    def shape(self, shapes: Iterable[tuple[str, str, LinkShape]], *, replayed: bool = False) -> int:
         found = list(shapes)
         for source, target, shape in found:
             self.links[source, target].shape = shape
@@ -181,21 +181,21 @@ def test_changes_take_any_figure_of_a_shape_and_give_it_back(monkeypatch: pytest
     player.change([(5.0, 0, NEUTRAL), (0.0, 0, slow), (1.0, 1, Effect(cut=True)), (1.0, 0, Effect(cut=True))])
     t0 = player.start()
     first = world.links["a", "b"]
-    assert first.shape == Shape(4.0, 0.3, 0.0, 0.1, "normal")  # what holds from 0 on is set before anything runs
+    assert first.shape == LinkShape(4.0, 0.3, 0.0, 0.1, "normal")  # what holds from 0 on is set before anything runs
     clock[0] = t0 + 1.0
     player.advance()
     assert world.batches[-1] == LINKS[:2]  # one batch
     assert [state.shape.cut for state in world.links.values()] == [True, True, False]
-    assert first.shape == Shape(10.0, 0.02, cut=True)  # an effect replaces the one before it
+    assert first.shape == LinkShape(10.0, 0.02, cut=True)  # an effect replaces the one before it
     player.stop()
     player.start()
     assert [state.shape.cut for state in world.links.values()] == [False, False, False]
     clock[0] = t0 + 6.5
     player.advance()
-    assert first.shape == Shape(10.0, 0.02)
-    world.shape([("a", "b", Shape(1.0, 0.07))])  # by somebody else: this is what is changed from now on
+    assert first.shape == LinkShape(10.0, 0.02)
+    world.shape([("a", "b", LinkShape(1.0, 0.07))])  # by somebody else: this is what is changed from now on
     player.start()
-    assert first.shape == slow.shape(Shape(1.0, 0.07), 10.0) == Shape(4.0, 0.3, 0.0, 0.1, "normal")
+    assert first.shape == slow.shape(LinkShape(1.0, 0.07), 10.0) == LinkShape(4.0, 0.3, 0.0, 0.1, "normal")
     clock[0] += 5.0
     player.advance()
     assert first.shape.delay_s == 0.07
@@ -208,11 +208,11 @@ def test_the_next_player_finds_links_as_they_are_without_events(monkeypatch: pyt
     clock[0] = player.start() + 2.0
     player.advance()
     assert all(state.shape.cut and state.shape.delay_s == 0.3 for state in world.links.values())
-    world.shape([("a", "c", Shape(7.0, 0.3, cut=True))])  # asked for by somebody since: that stays
+    world.shape([("a", "c", LinkShape(7.0, 0.3, cut=True))])  # asked for by somebody since: that stays
     player.lift()
     assert not player.running
     assert [world.links[link].shape for link in LINKS] == [
-        Shape(20.0, 0.02), Shape(30.0, 0.02), Shape(7.0, 0.3, cut=True),
+        LinkShape(20.0, 0.02), LinkShape(30.0, 0.02), LinkShape(7.0, 0.3, cut=True),
     ]  # fmt: skip
     with pytest.raises(KeyError):
         Player(world, [Schedule(("a", "x"), array("d", [0]), array("d", [1]), 0.0)])  # type: ignore[arg-type]
@@ -224,9 +224,9 @@ def test_what_links_may_come_to_be_is_known_before(monkeypatch: pytest.MonkeyPat
     player.change([(1.0, 0, Effect(2.0)), (2.0, 0, Effect(2.0)), (3.0, 1, Effect(delay_s=0.0))])
     assert not player.delays
     assert set(player.shapes([(1.0, 2, Effect(duplicate=0.1))])) == {
-        *(("a", "b", Shape(rate, 0.02)) for rate in (20.0, 40.0)),
-        *(("b", "a", Shape(30.0, delay)) for delay in (0.02, 0.0)),
-        *(("a", "c", Shape(50.0, 0.02, duplicate=share)) for share in (0.0, 0.1)),
+        *(("a", "b", LinkShape(rate, 0.02)) for rate in (20.0, 40.0)),
+        *(("b", "a", LinkShape(30.0, delay)) for delay in (0.02, 0.0)),
+        *(("a", "c", LinkShape(50.0, 0.02, duplicate=share)) for share in (0.0, 0.1)),
     }
     player.change([(5.0, 0, Effect(delay_s=0.1))])
     assert player.delays
@@ -307,7 +307,7 @@ def test_changes_are_told_in_wall_time_and_checked() -> None:
 
 
 def test_changes_that_no_link_can_take_name_it_and_half_a_million_are_checked() -> None:
-    shapes = {("a", "b"): Shape(1e6), ("b", "a"): Shape(1e6, 0.01)}
+    shapes = {("a", "b"): LinkShape(1e6), ("b", "a"): LinkShape(1e6, 0.01)}
     traces = {("b", "a"): BandwidthTrace("t", np.array([0.0, 5.0]), np.array([1e6, 9e6]), 10.0)}
     reorder = Effect(reorder=0.1)
     for link, effect, says in [

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from thalweg.emulation.kernel.htb import ClassCounters, Shape
+from thalweg.emulation.kernel.htb import ClassCounters
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.links.effects import Effect
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.supervisor import server as supervisors
 from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.supervisor.server import Supervisor
@@ -33,7 +34,11 @@ class FakeWorld:
         hosts = {name: SimpleNamespace(name=name, number=i) for i, name in enumerate(NAMES, 1)}
         self.links: dict[tuple[str, str], Any] = {
             (one, other): SimpleNamespace(
-                shape=Shape(1e6), base=Shape(1e6), source=hosts[one], target=hosts[other], asked_bits=lambda _: 0.0
+                shape=LinkShape(1e6),
+                base=LinkShape(1e6),
+                source=hosts[one],
+                target=hosts[other],
+                asked_bits=lambda _: 0.0,
             )
             for one, other in (("a", "b"), ("b", "a"), ("a", "c"))
         }
@@ -41,7 +46,7 @@ class FakeWorld:
         self.broken: Exception | None = None
         self.read = 0
 
-    def shape(self, shapes: list[tuple[str, str, Shape]], *, replayed: bool = False) -> int:
+    def shape(self, shapes: list[tuple[str, str, LinkShape]], *, replayed: bool = False) -> int:
         if self.broken is not None:
             raise self.broken
         for source, target, shape in shapes:
@@ -57,7 +62,7 @@ class FakeWorld:
     def netem_works(self) -> bool:
         return True
 
-    def crowded(self, shapes: list[tuple[str, str, Shape]]) -> list[tuple[str, str]]:
+    def crowded(self, shapes: list[tuple[str, str, LinkShape]]) -> list[tuple[str, str]]:
         return [(source, target) for source, target, shape in shapes if shape.duplicate]
 
 
@@ -200,5 +205,5 @@ def test_events_are_held_to_what_links_can_be_and_the_next_replay_begins_without
     bed.client.call("replay_start")
     assert bed.world.links["a", "b"].shape.cut
     bed.load()
-    assert bed.world.links["a", "b"].shape[1:] == Shape(0.0)[1:]
+    assert bed.world.links["a", "b"].shape[1:] == LinkShape(0.0)[1:]
     assert not bed.status()["replay_delays"]

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from thalweg.emulation.containers import engine
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.docker import DockerTestbed
-from thalweg.emulation.testbeds.testbed import LinkShape
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 

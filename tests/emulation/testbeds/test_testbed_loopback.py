@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from thalweg.emulation.testbeds.testbed import LinkSample, LinkShape, Testbed, open_testbed, passive_proofs
+from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.testbeds.testbed import LinkSample, Testbed, open_testbed, passive_proofs
 from thalweg.middleware.errors import TestbedError, UsageError
 
 PYTHON = sys.executable

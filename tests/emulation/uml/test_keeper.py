@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.testbeds import detached
-from thalweg.emulation.testbeds.testbed import LinkShape
 from thalweg.emulation.uml import keeper as uml_keeper
 
 pytestmark = [pytest.mark.uml, pytest.mark.usefixtures("folder")]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thalweg.emulation.kernel.htb import RATE_FLOOR_BPS
+from thalweg.emulation.links.shape import RATE_FLOOR_BPS
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.networks.collapse import Collapse, check_collapse, choose_host, collapse_floor_bps
 from thalweg.experiments.networks.traced import Replayed, Truth, add_truth

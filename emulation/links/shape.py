@@ -1,0 +1,110 @@
+"""What a directed link is asked to be, and what it can be at all, whoever asks: a testbed's user, a file, an event.
+
+Standard library only, because the supervisor imports it; no input or output.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+RATE_FLOOR_BPS = 64_000.0
+"""The lowest rate a link is set to; a trace's outage becomes this. htb cannot be set to 0, and a class that has just
+sent a full packet at a low rate stays blocked for that packet's time when the rate rises (0.19 s here)."""
+MAX_RATE_BPS = 2e9  # one link on one core, offloads off; a machine that carries less is found out by the proof
+MAX_DELAY_S = 60.0
+MAX_JITTER_S = (1 << 31) / 1e9  # the kernel cuts it there (INT_MAX nanoseconds)
+DISTRIBUTIONS = ("uniform", "normal", "pareto", "paretonormal")
+
+PACKET_BYTES = 1500
+FRAME_BYTES = PACKET_BYTES + 14
+MAX_BURST_BYTES = 1 << 30
+BURST_S = 0.001
+"""Worth of rate that may pass at once after idling. Small, so that neither a probe of 16 KB nor the head of a partition
+passes unshaped on a time-dilated link; htb's timers are of high resolution and need no more."""
+BURST_FLOOR_BYTES = 2 * FRAME_BYTES  # htb needs one to send at all
+
+
+class LinkShape(NamedTuple):
+    """What a directed link is asked to be: bits per second, one-way seconds, seconds of jitter, share lost (0 to 1).
+
+    Rates are counted at the testbed's layer; 0 becomes the documented floor. A testbed takes rates and times of the
+    wall clock, a scenario has emulated ones (``dilated``). ``distribution`` is the delay's around ``delay_s``,
+    ``jitter_s`` wide: uniform, normal, pareto or paretonormal, as netem has them; packets overtake each other where
+    the jitter is above the time between them.
+    ``duplicate``, ``reorder`` (sent at once instead of after the delay) and ``corrupt`` (one bit flipped) are shares of
+    packets. ``burst_bytes`` is what may pass at once after idling, None for the default. ``cut``: nothing passes, and
+    what waits or is under way is lost.
+    """
+
+    rate_bps: float
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    loss: float = 0.0
+    distribution: str = "uniform"
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    corrupt: float = 0.0
+    burst_bytes: int | None = None
+    cut: bool = False
+
+    @property
+    def needs_netem(self) -> bool:
+        return bool(self.delay_s or self.jitter_s or self.loss or self.duplicate or self.reorder or self.corrupt)
+
+    @property
+    def burst(self) -> int:
+        """Bytes that may pass at once after the link was idle."""
+        return burst_bytes(self.rate_bps) if self.burst_bytes is None else self.burst_bytes
+
+    def rates_only(self) -> LinkShape:
+        """The same without what takes netem."""
+        return LinkShape(self.rate_bps, burst_bytes=self.burst_bytes, cut=self.cut)
+
+    def dilated(self, time_scale: float) -> LinkShape:
+        """The same on a link whose time runs ``time_scale`` times as fast: its rate times it, delays divided by it."""
+        return self._replace(
+            rate_bps=self.rate_bps * time_scale,
+            delay_s=self.delay_s / time_scale,
+            jitter_s=self.jitter_s / time_scale,
+        )
+
+    def objection(self) -> str:
+        """Why no link can have this shape (in wall time), and what to do; empty if one can."""
+        if not 0 <= self.rate_bps <= MAX_RATE_BPS:
+            return f"{outside(self.rate_bps)}; lower the rates (--link-mean) or the time scale"
+        for what, seconds in (("delay_s", self.delay_s), ("jitter_s", self.jitter_s)):
+            if not 0 <= seconds <= MAX_DELAY_S:
+                return f"{what} is {seconds:g}; it must lie between 0 and {MAX_DELAY_S:g} seconds"
+        if self.jitter_s >= MAX_JITTER_S:
+            return f"jitter_s is {self.jitter_s:g}; netem has less than {MAX_JITTER_S:.3g} seconds"
+        if self.distribution not in DISTRIBUTIONS:
+            return f"there is no distribution {self.distribution!r}; there are {', '.join(DISTRIBUTIONS)}"
+        for what in SHARES:
+            share = getattr(self, what)
+            if not 0 <= share < 1:
+                return f"{what} is {share:g}; it is a share, at least 0 and below 1"
+        if self.reorder and not self.delay_s:
+            return "packets are reordered by being sent before their delay; give it a delay_s"
+        if self.burst_bytes is not None and not FRAME_BYTES <= self.burst_bytes <= MAX_BURST_BYTES:
+            least = f"{FRAME_BYTES} (a frame)"
+            return f"burst_bytes is {self.burst_bytes}; it must lie between {least} and {MAX_BURST_BYTES}"
+        return ""
+
+
+SHARES = ("loss", "duplicate", "reorder", "corrupt")  # of packets
+
+
+def outside(rate_bps: float) -> str:
+    """A rate of the wall that nothing can be set to, in words."""
+    return f"{rate_bps / 1e6:g} Mbit/s of wall time is outside what can be emulated (0 to {MAX_RATE_BPS / 1e6:g})"
+
+
+def floored(rate_bps: float) -> float:
+    """The rate that a link is really set to when ``rate_bps`` is asked."""
+    return max(rate_bps, RATE_FLOOR_BPS)
+
+
+def burst_bytes(rate_bps: float) -> int:
+    """Bytes that may pass at once after the link was idle."""
+    return max(BURST_FLOOR_BYTES, math.ceil(rate_bps / 8 * BURST_S))
