@@ -17,7 +17,7 @@ demo: setup
 	$(BIN)/thalweg analyze $(DEMO)
 
 test: setup
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
 
 check: setup
 	$(BIN)/ruff check .

@@ -11,13 +11,11 @@ it is tried once more, which the summary says, and must then hold.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from thalweg.emulation.capabilities import Capabilities, Capability, probe
 from thalweg.middleware.errors import CapabilityError, UsageError
@@ -31,6 +29,13 @@ NEEDS = {
 }
 
 
+# How many examples a property is tried on: the same few at every change, other ones, and many, at night. A slow or busy
+# machine is no defect, so neither has a deadline. ``HYPOTHESIS_PROFILE=night pytest`` chooses.
+_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+settings.register_profile("ci", max_examples=25, deadline=None, derandomize=True, suppress_health_check=_CHECKS)
+settings.register_profile("night", max_examples=250, deadline=None, suppress_health_check=_CHECKS)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
 ON_REAL_LINKS = ("netns", "netem", "docker", "uml")
 
 
@@ -42,37 +47,26 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, why in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {why}")
     config.addinivalue_line("markers", "timed: measures what a busy machine is late with; tried once more")
+    config.addinivalue_line("markers", "xdist_group: one process runs all tests of a group, where several run tests")
     config.addinivalue_line("markers", "flaky: tried again, where pytest-rerunfailures is installed")
     unknown = required() - NEEDS.keys()
     if unknown:
         raise pytest.UsageError(f"THALWEG_REQUIRE names {sorted(unknown)}; it may name {sorted(NEEDS)}")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Which of several processes has which tests: those of a file stay together, and files that need the same do."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByNeed(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return group_of(config.rootpath / nodeid.partition("::")[0])
-
-    return ByNeed(config, log)
-
-
-@cache
-def group_of(file: Path) -> str:
-    """``links``, ``spark``, or the file itself."""
-    text = file.read_text(encoding="utf-8")
-    if re.search(rf"mark\.({'|'.join(ON_REAL_LINKS)})\b", text):
+def group_of(item: pytest.Item) -> str:
+    """What one process runs, one after the other: all tests on real links, all that share Spark, or else a file's."""
+    if any(item.get_closest_marker(need) for need in ON_REAL_LINKS):
         return "links"
-    return "spark" if re.search(r"mark\.spark\b", text) else str(file)
+    return "spark" if item.get_closest_marker("spark") else item.nodeid.partition("::")[0]
 
 
 @cache

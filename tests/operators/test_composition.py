@@ -6,7 +6,7 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -64,7 +64,6 @@ def naive(a, b, rule, key_band=None):
 
 
 @given(images(), st.sampled_from(["max", "min", "latest"]), st.booleans())
-@settings(max_examples=150, deadline=None)
 def test_equals_the_loop_over_pixels_and_leaves_the_inputs_alone(pair, rule, by_key):
     key = pair[0].shape[2] - 1 if by_key and rule != "latest" and pair[0].ndim == 3 else None
     before = [image.copy() for image in pair]
@@ -79,7 +78,6 @@ def test_equals_the_loop_over_pixels_and_leaves_the_inputs_alone(pair, rule, by_
 
 
 @given(images(count=4, equal=True), st.sampled_from(["max", "min", "latest"]), st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_equal_sizes_do_not_depend_on_the_tree(four, rule, by_key):
     key = 0 if by_key and rule != "latest" else None
     composite = Composite(rule, key_band=key)
@@ -96,7 +94,6 @@ def test_equal_sizes_do_not_depend_on_the_tree(four, rule, by_key):
 
 
 @given(images(count=3), st.sampled_from(["max", "min", "latest"]))
-@settings(max_examples=60, deadline=None)
 def test_any_sizes_a_star_is_the_left_deep_tree_and_every_tree_gives_one_size(three, rule):
     composite = Composite(rule)
     left = composite.combine([composite.combine(three[:2], 0), three[2]], 0)
@@ -106,7 +103,6 @@ def test_any_sizes_a_star_is_the_left_deep_tree_and_every_tree_gives_one_size(th
 
 
 @given(images(count=1), st.tuples(SIDES, SIDES, SIDES, SIDES), st.integers(0, 2), st.data())
-@settings(max_examples=60, deadline=None)
 def test_sizes_that_divide_each_other_do_not_depend_on_the_tree(one, factors, where, data):
     small = one[0]
     height, width = small.shape[0] * factors[0], small.shape[1] * factors[1]
@@ -131,7 +127,6 @@ def groupings(draw, count):
 
 
 @given(st.data(), st.integers(2, 6), st.sampled_from(["max", "min"]))
-@settings(max_examples=150, deadline=None)
 def test_what_says_that_it_is_reorderable_gives_the_same_bytes_in_any_order_and_grouping(data, count, rule):
     given = data.draw(images(count=count))
     composite = Composite(rule, fit="nested")

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -113,13 +113,11 @@ def check_moves(code, sequence):
 
 
 @given(MAKERS, sequences())
-@settings(max_examples=150, deadline=None)
 def test_moved_at_every_position_the_outputs_are_identical(code, sequence):
     check_moves(code, sequence)
 
 
 @given(TABLE_CODES, table_sequences())
-@settings(max_examples=80, deadline=None)
 def test_a_join_of_tables_moves_too(code, sequence):
     check_moves(code, sequence)
 
@@ -132,7 +130,6 @@ def test_a_join_of_tables_moves_too(code, sequence):
     st.sampled_from([np.int8, np.int32, np.uint32, np.float32, np.float64]),
     st.data(),
 )
-@settings(max_examples=60, deadline=None)
 def test_plain_arrays_move_too(code, dtype, data):
     shape = data.draw(st.sampled_from([(1,), (5,), (2, 3), (2, 1, 2, 2)]))
     elements = st.integers(-9, 9) if np.dtype(dtype).kind != "u" else st.integers(0, 9)
@@ -141,7 +138,6 @@ def test_plain_arrays_move_too(code, dtype, data):
 
 
 @given(MAKERS, sequences())
-@settings(max_examples=100, deadline=None)
 def test_inputs_are_borrowed_and_outputs_are_given_away(code, sequence):
     """Neither overwriting an input after the call nor writing into an output changes what follows."""
     undisturbed = outputs(load_code(code), sequence)
@@ -160,7 +156,6 @@ def test_inputs_are_borrowed_and_outputs_are_given_away(code, sequence):
 
 
 @given(MAKERS, sequences())
-@settings(max_examples=60, deadline=None)
 def test_the_output_is_as_large_as_the_composite(code, sequence):
     operator = load_code(code)
     for index, inputs in enumerate(sequence):
@@ -169,7 +164,6 @@ def test_the_output_is_as_large_as_the_composite(code, sequence):
 
 
 @given(sequences(), RULES, st.sampled_from(["max", "min", "mean", "count"]))
-@settings(max_examples=100, deadline=None)
 def test_running_is_the_aggregate_of_all_composites(sequence, rule, aggregate):
     operator, composite = Running(aggregate, **rule), Composite(**rule)
     total = None
@@ -245,7 +239,6 @@ def test_running_sums_and_counts_do_not_overflow():
 
 
 @given(sequences(), RULES, WINDOWS)
-@settings(max_examples=100, deadline=None)
 def test_best_of_last_is_the_composite_of_the_last_composites(sequence, rule, window):
     operator, composite = BestOfLast(window, **rule), Composite(**rule)
     last = deque(maxlen=window)
@@ -263,7 +256,6 @@ def tile_key(image, row, column, tiles, levels):
 
 
 @given(sequences(), WINDOWS, st.sampled_from(["left", "inner"]), st.sampled_from([1, 2, 3]), st.sampled_from([2, 256]))
-@settings(max_examples=100, deadline=None)
 def test_join_of_tiles_is_the_join_done_tile_by_tile(sequence, window, how, tiles, levels):
     operator = Join(how=how, window=window, tiles=tiles, levels=levels)
     for index, inputs in enumerate(sequence):
@@ -289,7 +281,6 @@ def test_join_of_tiles_is_the_join_done_tile_by_tile(sequence, window, how, tile
 
 
 @given(table_sequences(), WINDOWS, st.sampled_from(["left", "inner"]))
-@settings(max_examples=100, deadline=None)
 def test_join_of_rows_is_the_join_done_with_dictionaries(sequence, window, how):
     operator = Join("rows", how, window)
     for index, inputs in enumerate(sequence):
@@ -321,7 +312,6 @@ def test_a_join_finds_in_the_window_what_came_late():
 
 
 @given(MAKERS, sequences(), MAKERS)
-@settings(max_examples=60, deadline=None)
 def test_a_state_is_only_for_the_operator_and_the_params_it_is_of(code, sequence, other):
     operator = load_code(code)
     outputs(operator, sequence)
@@ -332,7 +322,6 @@ def test_a_state_is_only_for_the_operator_and_the_params_it_is_of(code, sequence
 
 
 @given(st.one_of(st.tuples(MAKERS, sequences()), st.tuples(TABLE_CODES, table_sequences())), st.data())
-@settings(max_examples=300, deadline=None)
 def test_a_damaged_state_is_refused_or_is_another_valid_one(made, data):
     """Sizes, order and bounds are checked, so that what is accepted works and snapshots to the very same bytes."""
     code, sequence = made

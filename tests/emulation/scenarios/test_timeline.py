@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.emulation.links.effects import NEUTRAL, Effect
@@ -134,7 +134,6 @@ SPANS = st.tuples(st.integers(0, 20), st.integers(1, 10) | st.just(float("inf"))
 
 
 @given(st.lists(SPANS, max_size=7))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_at_every_moment_the_changes_say_what_holds(spans: list[tuple[int, float, Effect]]) -> None:
     link = ("a", "b")
     events = tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from thalweg.emulation.links.effects import NEUTRAL, Effect
@@ -28,7 +28,6 @@ def at(timeline: list[tuple[float, Effect]], t_s: float) -> float:
 
 
 @given(TIMELINES, st.floats(0, 120), st.floats(0, 120))
-@settings(deadline=None)
 def test_a_link_carries_the_sum_of_its_rates(
     timeline: list[tuple[float, Effect]], start_s: float, length_s: float
 ) -> None:
@@ -44,7 +43,6 @@ def test_a_link_carries_the_sum_of_its_rates(
 
 
 @given(TIMELINES, st.floats(0, 200), st.floats(1, 1e7))
-@settings(deadline=None)
 def test_a_transfer_takes_until_its_bits_have_passed(
     timeline: list[tuple[float, Effect]], start_s: float, size_bytes: float
 ) -> None:

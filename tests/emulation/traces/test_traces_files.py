@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from thalweg.emulation.traces.files import (
@@ -22,7 +22,6 @@ from thalweg.emulation.traces.files import (
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError
 
-one_folder_for_all = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 positive = st.floats(1e-3, 1e6)
 
 
@@ -103,7 +102,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: str | bytes,
     assert words in str(caught.value)
 
 
-@one_folder_for_all
 @example(data=b"\x1c0")  # white space to str.strip, not to int
 @given(data=st.one_of(st.binary(max_size=60), st.text("0123456789.,-+eE_ nainf\n\r", max_size=60).map(str.encode)))
 def test_any_bytes_are_a_sound_trace_or_a_trace_error(tmp_path: Path, data: bytes) -> None:
@@ -122,7 +120,6 @@ def test_any_bytes_are_a_sound_trace_or_a_trace_error(tmp_path: Path, data: byte
             assert trace.duration_s > 0
 
 
-@one_folder_for_all
 @given(st.lists(st.tuples(positive, st.floats(0, 1e12)), min_size=1, max_size=12), positive)
 def test_written_traces_read_back_the_same(tmp_path: Path, rows: list[tuple[float, float]], start: float) -> None:
     edges = np.cumsum([0.0, *(step for step, _ in rows)])
@@ -158,7 +155,6 @@ def test_a_mahimahi_file_is_binned_and_starts_over_at_its_last_stamp(tmp_path: P
     assert finer.rates_bps.tolist() == [24000, 24000, 72000, 0, 0, 48000]
 
 
-@one_folder_for_all
 @given(st.lists(st.integers(0, 20_000), min_size=1, max_size=50), st.sampled_from([0.1, 0.25, 1.0, 7.0]))
 def test_no_mahimahi_packet_is_lost(tmp_path: Path, stamps: list[int], step_s: float) -> None:
     stamps = sorted([*stamps, max(stamps) + 1])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.emulation.traces.pool import Window
@@ -189,7 +189,6 @@ messages = st.lists(
 
 
 @given(messages, st.sampled_from([0.0, 0.5]), st.sampled_from([*MODELS]))
-@settings(max_examples=150, deadline=None)
 def test_nothing_is_lost_and_nothing_goes_twice(sends: list[Sent], startup_s: float, model: str) -> None:
     went = Network(model, startup_s=startup_s).run(sends)
     assert sorted(item for item, _, _ in went) == list(range(len(sends)))
@@ -199,7 +198,6 @@ def test_nothing_is_lost_and_nothing_goes_twice(sends: list[Sent], startup_s: fl
 
 
 @given(messages, st.sampled_from([0.0, 0.5]))
-@settings(max_examples=200, deadline=None)
 def test_a_single_interface_is_never_busy_with_two_and_never_rests_while_it_could_work(
     sends: list[Sent], startup_s: float
 ) -> None:
@@ -219,7 +217,6 @@ def test_a_single_interface_is_never_busy_with_two_and_never_rests_while_it_coul
 
 
 @given(messages)
-@settings(max_examples=150, deadline=None)
 def test_a_single_interface_starts_nothing_before_what_could_go_as_well_and_has_precedence(sends: list[Sent]) -> None:
     """Of two messages that wait between the same two hosts the one of lower rank, or else the older one, goes first."""
     network = Network("single")
@@ -231,7 +228,6 @@ def test_a_single_interface_starts_nothing_before_what_could_go_as_well_and_has_
 
 
 @given(messages)
-@settings(max_examples=100, deadline=None)
 def test_independent_links_carry_bulk_in_order_without_rest_and_control_at_once(sends: list[Sent]) -> None:
     went = {item: (began_s, ended_s) for item, began_s, ended_s in Network("independent").run(sends)}
     for link in permutations(HOSTS, 2):

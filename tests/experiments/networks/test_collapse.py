@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS
@@ -45,7 +45,6 @@ def test_a_collapse_takes_all_links_of_its_host_both_ways_and_no_other() -> None
 
 
 @given(st.floats(0, 120), st.floats(0, 120), st.floats(0.01, 1.0))
-@settings(deadline=None)
 def test_a_collapsed_link_carries_the_sum_of_its_rates(start_s: float, length_s: float, factor: float) -> None:
     one = Collapse("a", 1e5, at_s=33.0, until_s=71.0, factor=factor).rates({("a", "b"): TRACE})["a", "b"]
     stop_s = start_s + length_s

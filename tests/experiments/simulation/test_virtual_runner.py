@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.emulation.traces.trace import BandwidthTrace
@@ -230,7 +230,6 @@ steps = st.lists(st.tuples(st.floats(1.0, 50.0), st.sampled_from([0.0, 1e4, 1e5,
 
 
 @given(steps, st.floats(0, 300), st.floats(0, 200), st.floats(1, 200), st.integers(0, 10**6))
-@settings(max_examples=200, deadline=None)
 def test_a_collapsed_link_takes_as_long_as_it_needs_to_carry_the_bits(
     held: list[tuple[float, float]], start_s: float, at_s: float, for_s: float, size_bytes: int
 ) -> None:

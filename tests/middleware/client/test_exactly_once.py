@@ -71,7 +71,7 @@ def check_nothing_is_left(world: World) -> None:
 
 
 @given(mood=moods, hosts=st.integers(2, 9), sources=st.integers(1, 6), partitions=st.integers(1, 6))
-@settings(max_examples=250, deadline=None, phases=PHASES)
+@settings(phases=PHASES)
 def test_every_partition_arrives_exactly_once_and_in_order(
     mood: Mood, hosts: int, sources: int, partitions: int
 ) -> None:
@@ -85,7 +85,7 @@ def test_every_partition_arrives_exactly_once_and_in_order(
     length=st.integers(0, 4),
     partitions=st.none() | st.integers(1, 6),
 )
-@settings(max_examples=150, deadline=None, phases=PHASES)
+@settings(phases=PHASES)
 def test_the_end_of_the_sources_reaches_the_application(
     mood: Mood, hosts: int, sources: int, length: int, partitions: int | None
 ) -> None:
@@ -100,7 +100,7 @@ def test_the_end_of_the_sources_reaches_the_application(
     partitions=st.integers(5, 25),
     adaptation=random_moves,
 )
-@settings(max_examples=150, deadline=None, phases=PHASES)
+@settings(phases=PHASES)
 def test_operators_move_at_random_by_both_protocols(
     mood: Mood, hosts: int, sources: int, partitions: int, adaptation: RandomMoves
 ) -> None:
@@ -108,7 +108,7 @@ def test_operators_move_at_random_by_both_protocols(
 
 
 @given(mood=moods, hosts=st.integers(2, 6), sources=st.integers(1, 6), partitions=st.integers(5, 25), data=st.data())
-@settings(max_examples=100, deadline=None, phases=PHASES)
+@settings(phases=PHASES)
 def test_operators_move_as_they_decide(
     mood: Mood, hosts: int, sources: int, partitions: int, data: st.DataObject
 ) -> None:
@@ -124,7 +124,7 @@ def test_operators_move_as_they_decide(
     partitions=st.none() | st.integers(1, 10),
     data=st.data(),
 )
-@settings(max_examples=100, deadline=None, phases=PHASES)
+@settings(phases=PHASES)
 def test_the_end_of_the_sources_reaches_the_application_though_operators_move(
     mood: Mood, hosts: int, sources: int, length: int, partitions: int | None, data: st.DataObject
 ) -> None:
@@ -150,7 +150,7 @@ def mixed_world(mood: Mood, hosts: int, sources: int, **rest: Any) -> World:
     partitions=st.integers(5, 25),
     adaptation=random_reshapes,
 )
-@settings(max_examples=150, deadline=None, phases=PHASES)
+@settings(phases=PHASES)
 def test_the_tree_takes_other_shapes_at_random(
     mood: Mood, hosts: int, sources: int, partitions: int, adaptation: RandomReshapes
 ) -> None:
@@ -165,7 +165,7 @@ def test_the_tree_takes_other_shapes_at_random(
     partitions=st.none() | st.integers(1, 10),
     adaptation=random_reshapes,
 )
-@settings(max_examples=100, deadline=None, phases=PHASES)
+@settings(phases=PHASES)
 def test_the_end_of_the_sources_reaches_the_application_though_the_tree_changes(
     mood: Mood, hosts: int, sources: int, length: int, partitions: int | None, adaptation: RandomReshapes
 ) -> None:
@@ -174,7 +174,7 @@ def test_the_end_of_the_sources_reaches_the_application_though_the_tree_changes(
 
 
 @given(mood=moods, hosts=st.integers(2, 6), sources=st.integers(1, 6), data=st.data())
-@settings(max_examples=100, deadline=None, phases=PHASES)
+@settings(phases=PHASES)
 def test_the_application_changes_the_tree_while_operators_decide_for_themselves(
     mood: Mood, hosts: int, sources: int, data: st.DataObject
 ) -> None:
@@ -191,7 +191,7 @@ def test_the_application_changes_the_tree_while_operators_decide_for_themselves(
 @given(
     seed=st.integers(0, 2**32), loss=st.sampled_from([0.0, 0.1]), dies_s=st.floats(0.2, 20.0), sources=st.integers(1, 5)
 )
-@settings(max_examples=100, deadline=None, phases=PHASES)
+@settings(phases=PHASES)
 def test_a_host_that_dies_while_the_tree_changes_ends_the_run_or_does_not_matter(
     seed: int, loss: float, dies_s: float, sources: int
 ) -> None:
@@ -256,7 +256,7 @@ def test_operators_do_move() -> None:
     sources=st.integers(1, 4),
     data=st.data(),
 )
-@settings(max_examples=100, deadline=None, phases=PHASES)
+@settings(phases=PHASES)
 def test_a_host_that_dies_while_operators_move_ends_the_run_or_does_not_matter(
     seed: int, loss: float, dies_s: float, sources: int, data: st.DataObject
 ) -> None:

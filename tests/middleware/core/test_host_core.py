@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from playbook import ANY, Playbook, got
 
@@ -389,7 +389,6 @@ updates = st.lists(locations, max_size=6).map(tuple)
 
 
 @given(st.lists(updates, max_size=5), st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
 def test_merging_locations_is_commutative_idempotent_and_the_higher_version_wins(news: list, random) -> None:  # type: ignore[type-arg,no-untyped-def]
     start = {node: m.Location(node, "h0", 0) for node in "ab"}
     table = dict(start)

@@ -8,7 +8,7 @@ import math
 import highspy
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware.dataflow import Code, complete_binary_tree
@@ -37,7 +37,6 @@ def busiest(seconds, parent, interface):
 
 
 @given(st.integers(0, 10_000), st.integers(2, 6), st.sampled_from(INTERFACES))
-@settings(max_examples=40, deadline=None)
 def test_no_tree_and_no_two_trees_by_turns_beat_it(seed, count, interface):
     seconds = random_seconds(seed, count)
     bound_s = 1 / packing_rate(seconds, 0, range(1, count), interface)
@@ -65,7 +64,6 @@ def test_known_optima():
 
 
 @given(st.integers(0, 10_000), st.sampled_from(INTERFACES))
-@settings(max_examples=15, deadline=None)
 def test_the_cuts_that_were_found_are_all_that_count(seed, interface):
     """Two hosts and a relay without a source: no cut of the answer's own messages is below the rate."""
     seconds = random_seconds(seed, 4)
@@ -95,7 +93,6 @@ def test_the_cuts_that_were_found_are_all_that_count(seed, interface):
 
 
 @given(st.integers(0, 10_000), st.integers(2, 6))
-@settings(max_examples=40, deadline=None)
 def test_a_largest_flow_is_a_smallest_cut(seed, count):
     chance = np.random.default_rng(seed)
     capacity = chance.integers(0, 4, (count, count)).astype(float)

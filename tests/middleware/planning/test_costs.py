@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, complete_binary_tree
@@ -142,7 +142,6 @@ def close(seconds: float) -> object:
     return pytest.approx(seconds, abs=2e-8, rel=1e-12)  # each of up to 20 terms is rounded to 1 ns
 
 
-@settings(max_examples=60, deadline=None)
 @given(problems())
 def test_critical_path_is_the_longest_path(case: tuple[Problem, Placement]) -> None:
     problem, placement = case
@@ -156,14 +155,12 @@ def test_critical_path_is_the_longest_path(case: tuple[Problem, Placement]) -> N
         assert alone == close(found.cost_s)
 
 
-@settings(max_examples=60, deadline=None)
 @given(problems(), st.sampled_from([model for model in MODELS if isinstance(model, Period)]))
 def test_period_is_the_busiest_resource_or_node(case: tuple[Problem, Placement], model: Period) -> None:
     problem, placement = case
     assert evaluate(model, problem, placement).cost_s == close(period_s(problem, placement, model))
 
 
-@settings(max_examples=100, deadline=None)
 @given(problems(all_known=False), st.sampled_from(MODELS))
 def test_moves_are_what_a_fresh_look_gives(case: tuple[Problem, Placement], model: CostModel) -> None:
     problem, placement = case
@@ -173,7 +170,6 @@ def test_moves_are_what_a_fresh_look_gives(case: tuple[Problem, Placement], mode
             assert position.moves(node).tolist() == Position.moves(position, node).tolist()
 
 
-@settings(max_examples=200, deadline=None)
 @given(problems(all_known=False), st.sampled_from(MODELS), st.randoms(use_true_random=False))
 def test_moves_of_many_nodes_are_each_ones(
     case: tuple[Problem, Placement], model: CostModel, rng: random.Random
@@ -187,7 +183,6 @@ def test_moves_of_many_nodes_are_each_ones(
     assert together.tolist() == [Position.moves(position, node).tolist() for node in nodes]
 
 
-@settings(max_examples=100, deadline=None)
 @given(problems(), st.sampled_from(MODELS))
 def test_only_moves_of_critical_nodes_can_help(case: tuple[Problem, Placement], model: CostModel) -> None:
     problem, placement = case
@@ -198,7 +193,6 @@ def test_only_moves_of_critical_nodes_can_help(case: tuple[Problem, Placement], 
             assert position.moves(node).min() >= position.lower_ns
 
 
-@settings(max_examples=60, deadline=None)
 @given(problems(all_known=False), st.sampled_from(MODELS), st.floats(0, 100))
 def test_pruning_and_asking_for_links(case: tuple[Problem, Placement], model: CostModel, bound_s: float) -> None:
     problem, placement = case
@@ -305,7 +299,6 @@ def test_problems_that_cannot_be_planned_are_refused() -> None:
         Problem(dataflow, HOSTS, view, hints, costs).where({})
 
 
-@settings(max_examples=40, deadline=None)
 @given(trees(), st.integers(0, 10**6))
 def test_node_cycles_are_what_bounds_a_demand_driven_tree_without_contention(tree: Dataflow, seed: int) -> None:
     """Plays the partitions through the tree: after n of them the clock shows n periods, give or take one path."""

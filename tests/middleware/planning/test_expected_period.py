@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware.dataflow import Code, complete_binary_tree, left_deep_tree, star_tree
@@ -53,7 +53,6 @@ def loads(given: Problem, where: np.ndarray) -> list[float]:
     return list(work.values())
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(2, 9), st.integers(0, 10**6), st.integers(0, 2), st.sampled_from([1.5, 4.0, 9.0]))
 def test_it_is_the_norm_of_the_loads_and_a_move_costs_what_looking_anew_does(
     servers: int, seed: int, tree: int, shape: float

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Node, Placement
@@ -85,7 +85,6 @@ cases = st.builds(
 )
 models = st.sampled_from(MODELS)
 planners = st.builds(OneShot, st.sampled_from(["client", "current"]), st.sampled_from([None, 1, 10**6]))
-some = settings(max_examples=60, deadline=None)
 
 
 def printed_algorithm(case: Case, placement: Placement, model: CostModel) -> Placement:
@@ -106,7 +105,6 @@ def printed_algorithm(case: Case, placement: Placement, model: CostModel) -> Pla
         placement = best_placement
 
 
-@some
 @given(cases, models, planners)
 def test_one_shot_is_the_printed_algorithm(case: Case, model: CostModel, planner: OneShot) -> None:
     start = case.current if planner.start == "current" else case.plan(DownloadAll(), model).placement
@@ -116,7 +114,6 @@ def test_one_shot_is_the_printed_algorithm(case: Case, model: CostModel, planner
     assert result.initial_cost_s == case.cost_s(start, model)
 
 
-@some
 @given(cases, models, planners)
 def test_every_step_strictly_lowers_the_cost(case: Case, model: CostModel, planner: OneShot) -> None:
     result = case.plan(planner, model)
@@ -130,7 +127,6 @@ def test_every_step_strictly_lowers_the_cost(case: Case, model: CostModel, plann
     assert placement == result.placement
 
 
-@some
 @given(cases, models, planners, st.randoms(use_true_random=False))
 def test_probing_on_demand_gives_the_plan_of_full_knowledge(
     case: Case, model: CostModel, planner: OneShot, rng: random.Random
@@ -168,7 +164,6 @@ def test_probing_on_demand_gives_the_plan_of_full_knowledge(
     assert probed.result.links_used <= known
 
 
-@some
 @given(cases, models)
 def test_pins_are_kept(case: Case, model: CostModel) -> None:
     pinned = {name: case.hosts[i % len(case.hosts)] for i, name in enumerate(case.dataflow.operators) if i % 2}
@@ -337,7 +332,6 @@ def local_by_hand(case: Case, gate: bool) -> tuple[Placement, list[tuple[str, st
     return placement, moves
 
 
-@some
 @given(cases, st.booleans())
 def test_local_is_every_operators_own_decision_in_turn(case: Case, gate: bool) -> None:
     result = case.plan(Local(gate=gate), CriticalPath())
@@ -351,7 +345,6 @@ def test_local_is_every_operators_own_decision_in_turn(case: Case, gate: bool) -
 local_costs: list[LocalCost] = ["critical-path", "period", "expected-period"]
 
 
-@some
 @given(cases, models, st.sampled_from(local_costs), st.integers(0, 3), st.booleans())
 @example(Case(0, 4, "binary", coarse=True), Period(), "period", 0, False)  # a tie that an unknown link may win
 def test_local_asks_for_the_links_it_needs(case: Case, model: CostModel, cost: LocalCost, k: int, gate: bool) -> None:

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
@@ -80,7 +80,6 @@ def random_parent(chance: np.random.Generator, count: int) -> list[int]:
 
 
 @given(st.integers(0, 10_000), st.integers(2, 8), st.sampled_from(INTERFACES), st.sampled_from([1.5, 2.0, 8.0]))
-@settings(max_examples=60, deadline=None)
 def test_a_change_costs_what_measuring_anew_says(seed, count, interface, shape):
     loads = make_loads(seed, count, interface, shape=shape)
     tree = Tree(loads, random_parent(np.random.default_rng(seed), count))
@@ -121,7 +120,6 @@ def test_sizes_that_grow_on_the_way_are_counted():
 
 
 @given(st.integers(0, 10_000), st.integers(3, 9), st.sampled_from(INTERFACES))
-@settings(max_examples=40, deadline=None)
 def test_hosts_that_were_hung_elsewhere_leave_a_tree_as_if_made_so(seed, count, interface):
     chance = np.random.default_rng(seed)
     loads = make_loads(seed, count, interface, sizes=chance.choice([1e5, 2e5, 3e5], count - 1).tolist())
@@ -153,7 +151,6 @@ def problem(count: int, **change) -> tuple[Dataflow, Hints]:
 
 
 @given(st.integers(0, 10_000), st.integers(2, 9), st.sampled_from(["pairs", "at-once"]))
-@settings(max_examples=60, deadline=None)
 def test_a_shape_is_a_tree_over_the_same_sources_and_sends_what_hosts_send(seed, count, joining):
     flow, hints = problem(count)
     free = freedom(flow, hints)

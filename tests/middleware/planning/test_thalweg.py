@@ -8,7 +8,7 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from runtime_codes import ALLOW
 
@@ -188,7 +188,6 @@ def scenes(count: int, rule: str, **operator) -> Dataflow:
 @given(
     st.integers(0, 10_000), st.integers(2, 9), st.sampled_from(["max", "min"]), st.sampled_from(["pairs", "at-once"])
 )
-@settings(max_examples=25, deadline=None)
 def test_any_tree_it_chooses_gives_the_bytes_of_the_single_machine(seed, count, rule, joining):
     world = World(seed, count)
     world.flow = scenes(count, rule, fit="nested")

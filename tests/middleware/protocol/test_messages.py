@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware.core.steering.epochs import BookState
@@ -113,7 +113,6 @@ control_messages = st.one_of([messages_of(kind) for kind in CONTROL])
 @pytest.mark.parametrize("kind", CONTROL, ids=lambda kind: kind.__name__)
 def test_every_control_message_comes_back_as_it_went(kind: type[Any]) -> None:
     @given(messages_of(kind))
-    @settings(max_examples=25, deadline=None)
     def check(message: Any) -> None:
         assert m.decode_control(m.encode(message)) == message
         assert m.decode_control(memoryview(bytearray(m.encode(message)))) == message
@@ -122,7 +121,6 @@ def test_every_control_message_comes_back_as_it_went(kind: type[Any]) -> None:
 
 
 @given(chunks)
-@settings(max_examples=60, deadline=None)
 def test_every_bulk_header_comes_back_as_it_went(chunk: m.Chunk) -> None:
     assert m.decode_chunk(m.encode(chunk)) == chunk
 
@@ -141,13 +139,11 @@ def decoded(frame: bytes) -> list[Any]:
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda body: m.MAGIC + b"\x01" + body))
-@settings(max_examples=300, deadline=None)
 def test_garbage_is_a_protocol_error(frame: bytes) -> None:
     decoded(frame)
 
 
 @given(st.one_of(control_messages, chunks), st.integers(0, 2**16), st.binary(min_size=1, max_size=9), st.booleans())
-@settings(max_examples=300, deadline=None)
 def test_a_damaged_message_is_one_that_keeps_the_limits_or_a_protocol_error(
     message: Any, where: int, damage: bytes, insert: bool
 ) -> None:
@@ -159,7 +155,6 @@ def test_a_damaged_message_is_one_that_keeps_the_limits_or_a_protocol_error(
 
 
 @given(control_messages, st.data())
-@settings(max_examples=100, deadline=None)
 def test_a_cut_message_is_a_protocol_error(message: Any, data: st.DataObject) -> None:
     frame = m.encode(message)
     assert decoded(frame[: data.draw(st.integers(0, len(frame) - 1))]) == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -45,7 +45,6 @@ def assert_same(got: Any, value: np.ndarray[Any, Any]) -> None:
 
 
 @given(arrays, st.sampled_from(["as it is", "transposed", "every second, backwards", "as Fortran has it"]))
-@settings(max_examples=200, deadline=None)
 def test_every_array_of_numbers_comes_back_and_is_read_only(value: np.ndarray[Any, Any], how: str) -> None:
     if how == "transposed":
         value = value.T
@@ -60,7 +59,6 @@ def test_every_array_of_numbers_comes_back_and_is_read_only(value: np.ndarray[An
 
 
 @given(st.binary(max_size=100), st.sampled_from([bytes, bytearray, memoryview]))
-@settings(max_examples=30, deadline=None)
 def test_bytes_come_back_as_bytes(value: bytes, kind: Any) -> None:
     got = there_and_back(kind(value))
     assert type(got) is bytes
@@ -128,7 +126,6 @@ def test_a_header_that_lies_is_a_protocol_error(dtype: str, shape: tuple[int, ..
     st.lists(st.integers(-(2**63), 2**64 - 1) | st.integers(0, 3), max_size=8).map(tuple),
     st.binary(max_size=24),
 )
-@settings(max_examples=300, deadline=None)
 def test_any_header_gives_a_value_of_just_these_bytes_or_a_protocol_error(
     dtype: str, shape: tuple[int, ...], body: bytes
 ) -> None:
@@ -162,7 +159,6 @@ def send_all(out: Outgoing, now: float = 0.0) -> list[tuple[Chunk, Any]]:
     ),
     st.integers(1, WINDOW_CHUNKS),
 )
-@settings(max_examples=40, deadline=None)
 def test_chunks_keep_the_window_and_add_up_to_the_value(size: int, credit_every: int) -> None:
     value = np.arange(size, dtype=np.uint32).astype(np.uint8)
     out = Outgoing(1, None, PART, value, 0.0)

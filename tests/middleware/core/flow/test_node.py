@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from playbook import (
     Arrived,
@@ -432,7 +432,6 @@ def test_the_last_partition_of_a_limited_run_stays_retained_after_the_end() -> N
         max_size=40,
     ),
 )
-@settings(max_examples=150, deadline=None)
 def test_any_order_of_anything_keeps_the_invariants(
     kind: Callable[[int | None], NodePlaybook], limit: int | None, steps: list[Stimulus]
 ) -> None:

@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 from adversary import CLIENT, FREE, MERGING, content, mixed_tree
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware.core.relocation.shape import is_free, regrow, reshape
@@ -168,7 +168,6 @@ def test_names_are_never_used_twice() -> None:
 
 
 @given(seed=st.integers(0, 2**32), sources=st.integers(1, 9))
-@settings(max_examples=200, deadline=None)
 def test_random_shapes_give_the_same_content_step_by_step(seed: int, sources: int) -> None:
     random = Random(seed)
     code = random.choice([FREE, MERGING])

@@ -11,7 +11,7 @@ from typing import get_args
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware.core.steering.epochs import BookState, Decision, EpochBook, Rate, candidates, decide, waves_of
@@ -20,7 +20,6 @@ from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import COST_MODELS, CriticalPath
 from thalweg.middleware.protocol.adaptation import LocalCost, LocalMoves, worth_moving
 
-some = settings(max_examples=200, deadline=None)
 HOSTS = ["client", *(f"s{i}" for i in range(8))]
 
 
@@ -64,7 +63,6 @@ def test_operators_decide_in_turn_and_each_once_a_period() -> None:
     assert sorted(due) == [(1200.0 + 200 * epoch, epoch) for epoch in range(9)]
 
 
-@some
 @given(st.floats(1e-3, 1e5), st.integers(1, 40), st.data(), st.floats(-1e6, 1e6), st.floats(0, 1e6))
 def test_the_next_epoch_is_the_first_that_ends_after_now(
     period_s: float, waves: int, data: st.DataObject, origin_s: float, since_s: float
@@ -95,7 +93,6 @@ def a_book(options: LocalMoves | None = None, wave: int = 0) -> EpochBook:
     return EpochBook(options or LocalMoves(), "op", wave, 3, 0.0)
 
 
-@some
 @given(st.lists(st.booleans(), min_size=1), st.booleans())
 def test_critical_iff_later_more_than_half_the_time_and_the_consumer_is(marks: list[bool], consumer: bool) -> None:
     book = a_book()
@@ -149,7 +146,6 @@ def test_the_consumers_word_holds_at_once() -> None:
     assert book.critical
 
 
-@some
 @given(
     st.lists(st.tuples(st.booleans(), st.booleans()), max_size=12),
     st.lists(st.sampled_from(["sent", "again", "mark", "close"])),
@@ -289,7 +285,6 @@ def approximately(seconds: float) -> object:
     return pytest.approx(seconds, rel=1e-9)
 
 
-@some
 @given(cases)
 def test_the_best_candidate_is_that_of_a_brute_force_search(case: Case) -> None:
     decision = case.decide(set(case.rates))
@@ -309,7 +304,6 @@ def test_the_best_candidate_is_that_of_a_brute_force_search(case: Case) -> None:
     assert "\n" not in decision.why
 
 
-@some
 @given(cases)
 def test_links_on_demand_give_the_decision_of_full_knowledge(case: Case) -> None:
     full = case.decide(set(case.rates))
@@ -326,7 +320,6 @@ def test_links_on_demand_give_the_decision_of_full_knowledge(case: Case) -> None
     assert decision.costs.items() <= full.costs.items()
 
 
-@some
 @given(cases.filter(lambda case: case.options.cost != "expected-period"))  # whose figures differ in the last digit
 def test_what_is_asked_for_is_what_can_decide(case: Case) -> None:
     known = {link for link in case.rates if case.rng.random() < 0.5}
@@ -349,7 +342,6 @@ def test_what_is_asked_for_is_what_can_decide(case: Case) -> None:
         assert decision.needs == ({carrying} if open_state and best_s < decision.current_s else set())
 
 
-@some
 @given(cases)
 def test_links_that_are_taken_for_slow_are_asked_for_no_more(case: Case) -> None:
     known = {link for link in case.rates if case.rng.random() < 0.6}
