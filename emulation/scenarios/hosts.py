@@ -11,7 +11,7 @@ import msgspec
 from thalweg.emulation.scenarios.data_sets import Grid, near_miss, place
 from thalweg.emulation.scenarios.quantities import rate_bps, size_bytes
 from thalweg.emulation.scenarios.toml_table import Reader, Table, above_zero, text
-from thalweg.emulation.traces.pool import two_draws
+from thalweg.emulation.traces.pool import choose
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 
@@ -141,7 +141,7 @@ def draw_sites(hosts: Iterable[HostSpec], grids: Sequence[Grid], seed: int) -> d
     found: dict[str, HostSpec] = {}
     for host in given:
         if host.site is None:
-            start = two_draws(seed, "site", host.name)[0] * len(common) >> 64
+            start = choose(len(common), seed, "site", host.name)[0]
             order = common[start:] + common[:start]
             site = next((one for one in order if one not in taken and _measured(one, taken, grids)), None)
             if site is None:

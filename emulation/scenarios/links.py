@@ -26,7 +26,7 @@ from thalweg.emulation.scenarios.hosts import HostSpec, draw_sites, links_named
 from thalweg.emulation.scenarios.quantities import rate_bps, seconds, share, size_bytes
 from thalweg.emulation.scenarios.toml_table import Reader, Table, flag, one_of, text, texts
 from thalweg.emulation.traces.files import read_trace
-from thalweg.emulation.traces.pool import scale_pool, two_draws
+from thalweg.emulation.traces.pool import draw, scale_pool, two_draws
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
@@ -191,9 +191,7 @@ class LinkReader:
                 unknown = next((site for site, name in zip(sites, names, strict=True) if name is None), None)
                 why = f"; it has no site {unknown!r}" if unknown else ""
                 raise self._missing(link, sites, table, "traces", why, "a rate of its own")
-        draw, start = two_draws(self._seed, *link)  # as ``trace_pool.assign_traces`` draws
-        trace = pool.pool[draw * len(pool.pool) >> 64]
-        return trace.offset(start / 2**64 * trace.duration_s)
+        return draw(pool.pool, self._seed, *link).cut()
 
     def _own_series(self, pool: TraceSet, found: Mapping[str, BandwidthTrace]) -> BandwidthTrace:
         """All links follow one batch of measurements where that has them, from one moment on: it varied together."""

@@ -1,11 +1,12 @@
-"""Pools of traces: scaled together by one constant, assigned to the links of a complete graph, read from any moment."""
+"""Pools of traces: scaled together by one constant, drawn for the links of a complete graph, read from any moment."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import combinations
 from statistics import fmean
 
 import msgspec
@@ -117,16 +118,75 @@ def assign_traces(
     for source in hosts:
         for target in hosts:
             if source != target:
-                draw, start = two_draws(seed, source, target)
-                trace = pool[draw * len(pool) >> 64]
-                links[source, target] = trace.offset(start / 2**64 * trace.duration_s)
+                links[source, target] = draw(pool, seed, source, target).cut()
     return links
+
+
+def draw(pool: Sequence[BandwidthTrace], *key: int | str) -> Window:
+    """One of the traces, uniformly, from anywhere in it; the same for the same ``key``."""
+    number, share = choose(len(pool), *key)
+    return Window(pool[number], share * pool[number].duration_s)
+
+
+def choose(count: int, *key: int | str) -> tuple[int, float]:
+    """One of ``count``, uniformly, and a share below 1, both by the key alone."""
+    first, second = two_draws(*key)
+    return first * count >> 64, second / 2**64
 
 
 def two_draws(*key: int | str) -> tuple[int, int]:
     """Two uniform 64-bit numbers; a hash, so that they hold for every version of every library."""
     digest = hashlib.sha256(json.dumps(key).encode()).digest()
     return int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:16], "big")
+
+
+class Pool(msgspec.Struct, frozen=True, eq=False):
+    """Traces, and the networks that are drawn from them by number: *configurations*.
+
+    ``noons_s``: for every trace the seconds from its start to its first noon, None where it has no time of day or ends
+    before. ``places``: what a host may stand for; ``classes``: for two of these the numbers of the traces that their
+    link is drawn from. Without places all links are drawn from the whole pool.
+    """
+
+    name: str
+    seed: int
+    traces: tuple[BandwidthTrace, ...]
+    noons_s: tuple[float | None, ...]
+    places: tuple[str, ...] = ()
+    classes: Callable[[str, str], Sequence[int]] | None = None
+
+    def network(self, hosts: Sequence[str], configuration: int) -> dict[tuple[str, str], Window]:
+        """The link of every directed pair of ``hosts`` in one configuration; both directions of a pair are alike.
+
+        The trace is uniform in the pool, or in the class of the pair's places. It starts at noon where it has a
+        time of day (UTC: hosts of one trace may be in several time zones), else anywhere. The draws depend on the
+        pool's seed, the configuration's number and the names of the two hosts alone, so that adding a host leaves the
+        other links as they are. Raises UsageError.
+        """
+        check_hosts(hosts)
+        check_number("configuration", configuration)
+        everything: Sequence[int] = range(len(self.traces))
+        places = {host: self.place(host, configuration) for host in hosts} if self.places else {}
+        links: dict[tuple[str, str], Window] = {}
+        for one, other in combinations(sorted(hosts), 2):
+            members = everything
+            if self.classes is not None:
+                members = self.classes(places[one], places[other])
+            number, share = choose(len(members), self.seed, configuration, one, other)
+            trace, noon_s = self.traces[members[number]], self.noons_s[members[number]]
+            window = Window(trace, share * trace.duration_s if noon_s is None else noon_s)
+            links[one, other] = links[other, one] = window
+        return links
+
+    def place(self, host: str, configuration: int) -> str:
+        """Which of ``places`` a host stands for in one configuration: uniform, and several may be at one."""
+        return self.places[choose(len(self.places), self.seed, configuration, host)[0]]
+
+
+def check_number(what: str, value: int) -> None:
+    """Raise UsageError for a number below 0."""
+    if value < 0:
+        raise UsageError(f"the {what} is {value}; it must not be negative")
 
 
 def check_hosts(hosts: Sequence[str]) -> None:

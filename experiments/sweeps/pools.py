@@ -1,9 +1,8 @@
-"""Pools of traces for sweeps, and the network configurations drawn from them.
+"""The pools of traces that sweeps draw their network configurations from.
 
 A *configuration* of a pool is a network: the complete graph of a set of hosts, with a trace and a moment at which it
-starts for every pair. The paper's traces are of round trips, so a pair of hosts has one bandwidth: one trace
-and one start, drawn together and used in both directions. Both draws depend on the pool's seed, the configuration's
-number and the names of the two hosts alone, so that adding a host leaves the other links as they are.
+starts for every pair (``Pool.network``). The paper's traces are of round trips, so a pair of hosts has one bandwidth:
+one trace and one start, drawn together and used in both directions.
 
 ``paper``: the generator calibrated to the paper; every pair draws from the whole pool. ``regions``: the same traces,
 but every host draws its place from the hosts of the paper's study, and a pair draws from the class of link that
@@ -21,17 +20,14 @@ import csv
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
 from pathlib import Path
 
 from thalweg.emulation.traces.files import pool_files, read_trace
 from thalweg.emulation.traces.generator import TraceModel, generate_pool
-from thalweg.emulation.traces.pool import Window, check_hosts, scale_pool_to_fetch, two_draws
+from thalweg.emulation.traces.pool import Pool, check_number, scale_pool_to_fetch
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError
-from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning.problem.hints import PAPER_STARTUP_S
 
 ENVIRONMENT_VARIABLE = "THALWEG_TRACES"
@@ -55,48 +51,6 @@ STUDY_HOSTS: Mapping[str, str] = {
     "austria": "europe",
     "brazil": "brazil",
 }
-_PLACES = tuple(STUDY_HOSTS)
-
-
-@dataclass(frozen=True, eq=False)
-class Pool:
-    """Traces, and how networks are drawn from them; see the module's text.
-
-    ``noons_s``: for every trace the seconds from its start to its first noon, None where it has no time of day or ends
-    before. ``classes``: for every class of link the numbers of its traces; None where links are all alike.
-    """
-
-    name: str
-    seed: int
-    traces: tuple[BandwidthTrace, ...]
-    noons_s: tuple[float | None, ...]
-    classes: Mapping[str, Sequence[int]] | None = None
-
-    def network(self, hosts: Sequence[str], configuration: int) -> dict[Link, Window]:
-        """The link of every directed pair of ``hosts`` in one configuration; both directions of a pair are alike.
-
-        The trace is uniform in the pool, or in the class of the pair's places. It starts at noon where it has a
-        time of day (UTC: hosts of one trace may be in several time zones), else anywhere. Raises UsageError.
-        """
-        check_hosts(hosts)
-        _check_number("configuration", configuration)
-        places = {} if self.classes is None else {host: self.place(host, configuration) for host in hosts}
-        everything = range(len(self.traces))
-        links: dict[Link, Window] = {}
-        for one, other in combinations(sorted(hosts), 2):
-            draw, start = two_draws(self.seed, configuration, one, other)
-            members: Sequence[int] = everything
-            if self.classes is not None:
-                members = self.classes[link_class(places[one], places[other])]
-            number = members[draw * len(members) >> 64]
-            trace, noon_s = self.traces[number], self.noons_s[number]
-            window = Window(trace, start / 2**64 * trace.duration_s if noon_s is None else noon_s)
-            links[one, other] = links[other, one] = window
-        return links
-
-    def place(self, host: str, configuration: int) -> str:
-        """Which of STUDY_HOSTS a host stands for in one configuration: uniform, and several may be at one."""
-        return _PLACES[two_draws(self.seed, configuration, host)[0] * len(_PLACES) >> 64]
 
 
 def link_class(one: str, other: str) -> str:
@@ -117,10 +71,13 @@ def open_pool(name: str, seed: int, traces: str | None = None) -> Pool:
     THALWEG_TRACES. A name that is a data set there is that data set, whatever the working directory holds. Raises
     UsageError for a name that is none, TraceError for traces that cannot be read.
     """
-    _check_number("pool seed", seed)
+    check_number("pool seed", seed)
     if name in ("paper", "regions"):
-        made = _generated(seed)
-        return Pool(name, seed, made, (None,) * len(made), _by_class(made) if name == "regions" else None)
+        made, noons = _generated(seed), (None,) * GENERATED_TRACES
+        if name == "paper":
+            return Pool(name, seed, made, noons)
+        classes = _by_class(made)
+        return Pool(name, seed, made, noons, tuple(STUDY_HOSTS), lambda one, other: classes[link_class(one, other)])
     return Pool(name, seed, *_measured(_folder(name, traces or os.environ.get(ENVIRONMENT_VARIABLE))))
 
 
@@ -233,8 +190,3 @@ def _data_sets(root: Path | None) -> str:
         return ", ".join(sorted(folder.name for folder in within.iterdir() if folder.is_dir())) or "which has none"
     except OSError:
         return f"{str(root)!r} cannot be read"
-
-
-def _check_number(what: str, value: int) -> None:
-    if value < 0:
-        raise UsageError(f"the {what} is {value}; it must not be negative")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from thalweg.emulation.traces.files import write_csv
-from thalweg.emulation.traces.pool import Window, fetch_s
+from thalweg.emulation.traces.pool import Pool, Window, fetch_s
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.experiments.sweeps.pools import STUDY_HOSTS, Pool, link_class, open_pool
+from thalweg.experiments.sweeps.pools import STUDY_HOSTS, link_class, open_pool
 from thalweg.middleware.errors import ThalwegError, TraceError, UsageError
 from thalweg.middleware.network.view import Link
 
