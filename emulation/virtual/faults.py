@@ -3,7 +3,7 @@
 Rules:
 
 - A plan is a seed and a list of faults. A fault of a message names it: the *n*-th of its kind from one host to another,
-  so that the name means much the same when other faults are left out. ``Weather`` stands for very many of these: it
+  so that the name means much the same when other faults are left out. ``Storm`` stands for very many of these: it
   decides for every message from the plan's seed, and what it did is in ``FaultyWorld.done``, message by message, so
   that the same run can be had from an explicit list, or from less.
 - A message that is lost is lost on its way, after it has taken its time. The sender of a lost partition, state or
@@ -40,7 +40,7 @@ from thalweg.middleware.shell.transfers import CHUNK_BYTES
 
 STUCK_S = 5.0  # until the sender of a lost bulk message hears of it
 HANDLING_S = 0.002  # what a host takes to open code, take or restore a state, or hand something to the application
-LOST_IN_A_ROW = 3  # messages of one link that the weather takes at most; a link that loses more is a cut one
+LOST_IN_A_ROW = 3  # messages of one link that the storm takes at most; a link that loses more is a cut one
 MANY_EVENTS = 200_000  # of one trial; a run of this kind has some thousands
 EARLY = -2.0, -0.3  # powers of ten: 0.01 to 0.5 s; hosts take their part in a run within 0.1 to 0.3 s
 
@@ -51,7 +51,16 @@ Number = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class _Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag=str.lower):
-    """Base of all faults; the tag is the class name. Seconds are those of the virtual clock."""
+    """Base of all faults. Seconds are those of the virtual clock.
+
+    The tag, by which plans in files name a fault, is the class name, but of two: a ``Cut`` is a ``partition`` of the
+    network, a ``Storm`` its ``weather``.
+    """
+
+    @property
+    def kind(self) -> str:
+        """The tag."""
+        return str(type(self).__struct_config__.tag)
 
 
 class Drop(_Fault, frozen=True):
@@ -105,7 +114,7 @@ class Outage(_Fault, frozen=True):
         return math.inf if self.for_s is None else self.at_s + self.for_s
 
 
-class Partition(_Fault, frozen=True):
+class Cut(_Fault, frozen=True, tag="partition"):
     """``hosts`` are cut off from all others, in both directions."""
 
     hosts: tuple[str, ...]
@@ -130,7 +139,7 @@ class Slow(_Fault, frozen=True):
     for_s: Span
 
 
-class Weather(_Fault, frozen=True):
+class Storm(_Fault, frozen=True, tag="weather"):
     """Of all messages so many are lost, come twice, come late, or are not confirmed; ``delay_s`` is the mean delay."""
 
     drop: Share = 0.0
@@ -142,7 +151,7 @@ class Weather(_Fault, frozen=True):
 
 Kind = tuple[str, str, str]  # of messages: source, target, what they are
 OfMessage = Drop | Duplicate | Delay | Unconfirmed
-Fault = OfMessage | Outage | Partition | Crash | Slow | Weather
+Fault = OfMessage | Outage | Cut | Crash | Slow | Storm
 
 
 class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,11 +164,11 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """All that its faults name."""
         named: set[str] = set()
         for fault in self.faults:
-            if isinstance(fault, Partition):
+            if isinstance(fault, Cut):
                 named.update(fault.hosts)
             elif isinstance(fault, Crash | Slow):
                 named.add(fault.host)
-            elif not isinstance(fault, Weather):
+            elif not isinstance(fault, Storm):
                 named |= {fault.source, fault.target}
         return named
 
@@ -168,7 +177,7 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """When the last fault that has a time is over; of one that never ends, when it begins."""
         ends = [0.0]
         for fault in self.faults:
-            if isinstance(fault, Outage | Partition | Slow):
+            if isinstance(fault, Outage | Cut | Slow):
                 ends.append(fault.at_s + (fault.for_s or 0.0))
             elif isinstance(fault, Crash):
                 ends.append(fault.at_s + (fault.restart_after_s or 0.0))
@@ -191,13 +200,13 @@ def draw_plan(seed: int, hosts: Sequence[str], duration_s: float) -> FaultPlan:
     level = dice.choice([0.0, 0.05, 0.15, 0.3, 0.4])
     if level:
         drop, duplicate, delay, unconfirmed = (round(level * dice.random(), 3) for _ in range(4))
-        faults.append(Weather(drop, duplicate, delay, unconfirmed, round(10 ** dice.uniform(-2, 0.7), 3)))
+        faults.append(Storm(drop, duplicate, delay, unconfirmed, round(10 ** dice.uniform(-2, 0.7), 3)))
     for _ in range(dice.choice([0, 0, 1, 2, 4])):
         source, target = dice.sample(names, 2)
         faults.append(Outage(source, target, when(), cut_s()))
     for _ in range(dice.choice([0, 0, 1, 2])):
         several = tuple(sorted(dice.sample(names, dice.randint(1, len(names) - 1))))
-        faults.append(Partition(several, when(), cut_s()))
+        faults.append(Cut(several, when(), cut_s()))
     if dice.random() < 0.3:
         for host in dice.sample(names, dice.choice([1, 1, 2])):
             if host != names[-1] or dice.random() < 0.5:
@@ -258,7 +267,7 @@ class FaultyWorld(World):
         self.stalled = False
         self.patience_s = patience_s
         self.progress_s = plan.over_s
-        self._weather = [fault for fault in plan.faults if isinstance(fault, Weather)]
+        self._storms = [fault for fault in plan.faults if isinstance(fault, Storm)]
         self._dice: dict[Kind, Random] = {}
         self._in_a_row: defaultdict[Link, int] = defaultdict(int)
         self._counts: defaultdict[Kind, int] = defaultdict(int)
@@ -279,7 +288,7 @@ class FaultyWorld(World):
                 self._of_message[(fault.source, fault.target, fault.message), fault.number].append(fault)
             case Outage(source, target, at_s):
                 self._cuts[source, target].append((at_s, fault.until_s))
-            case Partition(hosts, at_s, for_s):
+            case Cut(hosts, at_s, for_s):
                 others = [name for name in self.names if name not in hosts]
                 for one, other in itertools.product(hosts, others):
                     self._cuts[one, other].append((at_s, at_s + for_s))
@@ -362,25 +371,25 @@ class FaultyWorld(World):
         super()._send(host, send)
 
     def _drawn(self, kind: Kind, number: int, bulk: bool) -> Collection[OfMessage]:
-        """What the weather does to a message: always the same to the same message."""
-        if not self._weather:
+        """What the storm does to a message: always the same to the same message."""
+        if not self._storms:
             return ()
         link = kind[:2]
         dice = self._dice.get(kind)
         if dice is None:
             dice = self._dice[kind] = Random(f"{self.plan.seed} weather {' '.join(kind)}")
         fates: list[OfMessage] = []
-        for weather in self._weather:
+        for storm in self._storms:
             drop, duplicate, delay, unconfirmed = dice.random(), dice.random(), dice.random(), dice.random()
-            after_s, late_s = (max(0.001, round(dice.expovariate(1 / weather.delay_s), 3)) for _ in range(2))
-            if drop < weather.drop and self._in_a_row[link] < LOST_IN_A_ROW:
+            after_s, late_s = (max(0.001, round(dice.expovariate(1 / storm.delay_s), 3)) for _ in range(2))
+            if drop < storm.drop and self._in_a_row[link] < LOST_IN_A_ROW:
                 fates.append(Drop(*kind, number))
                 continue
-            if duplicate < weather.duplicate:
+            if duplicate < storm.duplicate:
                 fates.append(Duplicate(*kind, number, after_s))
-            if delay < weather.delay:
+            if delay < storm.delay:
                 fates.append(Delay(*kind, number, late_s))
-            if bulk and unconfirmed < weather.unconfirmed:
+            if bulk and unconfirmed < storm.unconfirmed:
                 fates.append(Unconfirmed(*kind, number))
         lost = any(isinstance(fate, Drop) for fate in fates)
         self._in_a_row[link] = self._in_a_row[link] + 1 if lost else 0

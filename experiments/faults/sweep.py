@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
-from thalweg.emulation.virtual.faults import Fault, FaultPlan, OfMessage, Weather
+from thalweg.emulation.virtual.faults import Fault, FaultPlan, OfMessage, Storm
 from thalweg.experiments.faults.trials import TrialResult, drawn_plan, run_trial
 from thalweg.middleware.errors import RunError, UsageError
 
@@ -266,7 +266,7 @@ def load_plan(path: Path) -> FaultPlan:
 def minimize(plan: FaultPlan, run: Run = run_trial) -> FaultPlan:
     """The fewest faults found that make the trial fail in the same way.
 
-    What the weather did is taken message by message. Delta debugging (Zeller, Hildebrandt, 2002) leaves a plan without
+    What the storm did is taken message by message. Delta debugging (Zeller, Hildebrandt, 2002) leaves a plan without
     any single fault to spare; but a fault more or less changes all that comes after it, so smaller plans may be far
     from it: random parts of what is left are tried as well. ``MAX_RUNS`` runs at most,
     of about ``MAX_EVENTS`` in all.
@@ -274,7 +274,7 @@ def minimize(plan: FaultPlan, run: Run = run_trial) -> FaultPlan:
     first, done = run(plan)
     if first.outcome != "failed":
         return plan
-    explicit: list[Fault] = [fault for fault in plan.faults if not isinstance(fault, Weather)]
+    explicit: list[Fault] = [fault for fault in plan.faults if not isinstance(fault, Storm)]
     explicit += [fault for fault in done if fault not in explicit]
     runs = events = 0
 
@@ -287,7 +287,7 @@ def minimize(plan: FaultPlan, run: Run = run_trial) -> FaultPlan:
         events += result.events
         return (result.outcome, result.kind) == ("failed", first.kind)
 
-    if not fails(explicit):  # two weathers on one message
+    if not fails(explicit):  # two storms on one message
         return plan
     dice = Random(f"{plan.seed} minimal")
     left = shrink(explicit, fails, MAX_RUNS)

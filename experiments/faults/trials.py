@@ -29,12 +29,12 @@ import numpy as np
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.faults import (
     Crash,
+    Cut,
     FaultPlan,
     FaultyWorld,
     OfMessage,
     Outage,
-    Partition,
-    Weather,
+    Storm,
     draw_plan,
 )
 from thalweg.emulation.virtual.links import LinkRate
@@ -75,7 +75,7 @@ LIMITS = CoreConfig(
     probe_s=4.0,
     monitor=MonitorConfig(probe_train=False),
 )
-LONG_CUT_S = LIMITS.liveness_s / 2  # the weather, and what else is cut, can make it the rest
+LONG_CUT_S = LIMITS.liveness_s / 2  # the storm, and what else is cut, can make it the rest
 LONG_SILENCE_S = LIMITS.lease_s / 2  # the same between two hosts of which neither is the client
 PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0  # by then a run has ended that is to end
 STARTUP_S, DISK_S = 0.005, 0.01
@@ -423,8 +423,8 @@ def _result(
     problem = problem or _problem(plan, world, log, expected, delivered, duplicate, out_of_order)
     outcome: Outcome = "failed" if problem else "ended" if world.failed else "abandoned" if gone else "delivered"
     kind, what = problem or (_how_ended(world), world.failed or "")
-    timed = [fault for fault in plan.faults if not isinstance(fault, OfMessage | Weather)]
-    counts = Counter(type(fault).__name__.lower() for fault in (*timed, *world.done))
+    timed = [fault for fault in plan.faults if not isinstance(fault, OfMessage | Storm)]
+    counts = Counter(fault.kind for fault in (*timed, *world.done))
     return TrialResult(
         seed=plan.seed,
         outcome=outcome,
@@ -515,7 +515,7 @@ def _cut_s(plan: FaultPlan, link: Link) -> float:
     spans = [(each.at_s, each.until_s) for each in plan.faults
              if isinstance(each, Outage) and (each.source, each.target) == link]  # fmt: skip
     spans += [(each.at_s, each.at_s + each.for_s) for each in plan.faults
-              if isinstance(each, Partition) and (source in each.hosts) != (target in each.hosts)]  # fmt: skip
+              if isinstance(each, Cut) and (source in each.hosts) != (target in each.hosts)]  # fmt: skip
     longest_s, begun_s, until_s = 0.0, -1.0, -1.0
     for from_s, to_s in sorted(spans):
         begun_s = from_s if from_s > until_s + LIMITS.ping_s else begun_s

@@ -15,6 +15,7 @@ from thalweg.emulation.virtual.faults import (
     LOST_IN_A_ROW,
     STUCK_S,
     Crash,
+    Cut,
     Delay,
     Drop,
     Duplicate,
@@ -22,10 +23,9 @@ from thalweg.emulation.virtual.faults import (
     FaultPlan,
     FaultyWorld,
     Outage,
-    Partition,
     Slow,
+    Storm,
     Unconfirmed,
-    Weather,
     draw_plan,
 )
 from thalweg.emulation.virtual.world import Made, NodeCode, WorldConfig
@@ -49,7 +49,7 @@ DATAFLOW = Dataflow(
 MEGABIT = BandwidthTrace("1 Mbit/s", np.array([0.0]), np.array([1e6]))
 LIMITS = CoreConfig(ping_s=1.0, liveness_s=10.0, lease_s=20.0)
 COUNT, BYTES, COMPUTE_S = 12, 25_000, 0.1
-STORM = Weather(0.2, 0.3, 0.3, 0.3, 0.5)
+STORM = Storm(0.2, 0.3, 0.3, 0.3, 0.5)
 
 
 class Adding:
@@ -136,9 +136,9 @@ def test_a_seed_draws_one_plan_that_can_be_written_down() -> None:
         for fault in plan.faults:
             if isinstance(fault, Outage) and fault.for_s is None:
                 for_good += 1
-            assert not isinstance(fault, Outage | Partition) or 0 < (fault.for_s or 1) < 100
+            assert not isinstance(fault, Outage | Cut) or 0 < (fault.for_s or 1) < 100
     assert 0 < for_good < 30
-    assert kinds == {Weather, Outage, Partition, Crash, Slow, Duplicate}
+    assert kinds == {Storm, Outage, Cut, Crash, Slow, Duplicate}
 
 
 def test_crashes_are_drawn_while_a_run_is_installed_and_after_which_a_late_copy_comes() -> None:
@@ -155,7 +155,7 @@ def test_crashes_are_drawn_while_a_run_is_installed_and_after_which_a_late_copy_
 
 def test_a_plan_for_other_hosts_is_refused() -> None:
     with pytest.raises(UsageError, match=re.escape("names host 'h9'; the hosts are h1, h2, h3, client")):
-        Seen(Partition(("h1", "h9"), 0.0, 1.0))
+        Seen(Cut(("h1", "h9"), 0.0, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_message_may_come_twice_or_late_or_without_being_confirmed(calm: Seen)
     assert unsure.times_s[2] == calm.times_s[2]
 
 
-def test_what_the_weather_did_can_be_done_again_message_by_message() -> None:
+def test_what_a_storm_did_can_be_done_again_message_by_message() -> None:
     world = Seen(STORM, seed=3).go(RandomMoves(100, 3))
     again = Seen(*world.done, seed=3).go(RandomMoves(100, 3))
     assert world.all_delivered()
@@ -216,8 +216,8 @@ def test_what_the_weather_did_can_be_done_again_message_by_message() -> None:
     assert Seen(STORM, seed=4).go(RandomMoves(100, 3)).log_digest != world.log_digest
 
 
-def test_the_weather_never_loses_more_than_a_few_messages_in_a_row() -> None:
-    world = Seen(Weather(drop=0.9), seed=1).go()
+def test_a_storm_never_loses_more_than_a_few_messages_in_a_row() -> None:
+    world = Seen(Storm(drop=0.9), seed=1).go()
     kind = "client", "h1", "Install"  # all that goes there before the host is given up
     lost = {fault.number for fault in world.done if (fault.source, fault.target, fault.message) == kind}
     spells = [len(list(spell)) for is_lost, spell in itertools.groupby(range(1, 7), lost.__contains__) if is_lost]
@@ -247,7 +247,7 @@ def test_an_outage_has_one_direction(calm: Seen) -> None:
 
 def test_a_partition_cuts_off_all_others_in_both_directions(calm: Seen) -> None:
     from_s, for_s = calm.times_s[3], 4.0
-    world = Seen(Partition(("h1", "h3"), from_s, for_s)).go()
+    world = Seen(Cut(("h1", "h3"), from_s, for_s)).go()
     assert world.all_delivered()
     over = [
         {name, event.sender}
@@ -259,7 +259,7 @@ def test_a_partition_cuts_off_all_others_in_both_directions(calm: Seen) -> None:
 
 
 def test_a_host_that_is_cut_off_for_too_long_ends_the_run(calm: Seen) -> None:
-    world = Seen(Partition(("h2",), calm.times_s[3], 30.0)).go()
+    world = Seen(Cut(("h2",), calm.times_s[3], 30.0)).go()
     assert world.failed == "host 'h2', which holds o, has been silent for 10 s"
     assert world.values == calm.values[: len(world.values)]
     assert all(host.core.runs == {} for host in world.hosts.values())

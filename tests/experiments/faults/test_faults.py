@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 
 from thalweg.emulation.virtual.faults import (
     Crash,
+    Cut,
     Drop,
     Duplicate,
     Fault,
     FaultPlan,
     OfMessage,
     Outage,
-    Partition,
     Slow,
-    Weather,
+    Storm,
 )
 from thalweg.experiments.cli import main as cli
 from thalweg.experiments.faults import sweep as faults
@@ -116,13 +116,13 @@ def test_a_state_that_is_not_merged_shows(monkeypatch: pytest.MonkeyPatch, kept:
     ("planned", "lost"),
     [
         ((), set()),
-        ((Weather(0.9), Slow("h1", 50.0, 0.0, 99.0)), set()),
+        ((Storm(0.9), Slow("h1", 50.0, 0.0, 99.0)), set()),
         ((Crash("h2", 5.0),), {"h2"}),
         ((Outage("h1", "client", 1.0, 5.0), Outage("client", "h2", 1.0, 60.0)), {"h2"}),
         ((Outage("h1", "h2", 1.0, 60.0),), set()),
-        ((Partition(("client", "h1"), 1.0, 60.0),), {"h2", "h3"}),
-        ((Outage("h1", "client", 1.0, 10.0), Partition(("h1",), 10.0, 10.0)), {"h1"}),
-        ((Outage("h1", "client", 1.0, 10.0), Partition(("h1",), 15.0, 10.0)), set()),
+        ((Cut(("client", "h1"), 1.0, 60.0),), {"h2", "h3"}),
+        ((Outage("h1", "client", 1.0, 10.0), Cut(("h1",), 10.0, 10.0)), {"h1"}),
+        ((Outage("h1", "client", 1.0, 10.0), Cut(("h1",), 15.0, 10.0)), set()),
     ],
 )
 def test_a_host_may_be_given_up_where_it_crashes_or_is_cut_off_for_long(
@@ -140,8 +140,8 @@ def test_a_host_may_be_given_up_where_it_crashes_or_is_cut_off_for_long(
         ((Outage("h1", "h2", 1.0, 35.0),), [("h1", "h2")]),
         ((Outage("h1", "h2", 90.0),), [("h1", "h2")]),
         ((Outage("h1", "h2", 1.0, 20.0), Outage("h2", "h1", 21.0, 20.0)), []),
-        ((Outage("h1", "h2", 1.0, 20.0), Partition(("h1", "h3"), 21.0, 20.0)), [("h1", "h2")]),
-        ((Partition(("h1",), 1.0, 40.0),), [("h1", "h2"), ("h1", "h3"), ("h1", "client"),
+        ((Outage("h1", "h2", 1.0, 20.0), Cut(("h1", "h3"), 21.0, 20.0)), [("h1", "h2")]),
+        ((Cut(("h1",), 1.0, 40.0),), [("h1", "h2"), ("h1", "h3"), ("h1", "client"),
                                             ("h2", "h1"), ("h3", "h1"), ("client", "h1")]),
     ],
 )  # fmt: skip
@@ -241,11 +241,9 @@ def test_shrinking_leaves_what_fails_together() -> None:
 
 
 def fake(plan: FaultPlan) -> tuple[TrialResult, tuple[OfMessage, ...]]:
-    """A defect that shows where message 3 and message 50 are lost, which the weather of seed 2 takes both."""
+    """A defect that shows where message 3 and message 50 are lost, which the storm of seed 2 takes both."""
     done = (
-        tuple(Drop("h1", "h2", "Demand", number) for number in range(1, 80))
-        if _weather(plan) and plan.seed == 2
-        else ()
+        tuple(Drop("h1", "h2", "Demand", number) for number in range(1, 80)) if _stormy(plan) and plan.seed == 2 else ()
     )
     lost = {fault.number for fault in (*plan.faults, *done) if isinstance(fault, Drop)}
     failed = {3, 50} <= lost
@@ -258,14 +256,14 @@ def fake(plan: FaultPlan) -> tuple[TrialResult, tuple[OfMessage, ...]]:
     return result, done
 
 
-def _weather(plan: FaultPlan) -> bool:
-    return any(isinstance(fault, Weather) for fault in plan.faults)
+def _stormy(plan: FaultPlan) -> bool:
+    return any(isinstance(fault, Storm) for fault in plan.faults)
 
 
 def test_a_plan_that_fails_is_made_minimal() -> None:
-    plan = FaultPlan(2, (Weather(0.5), Slow("h1", 2.0, 0.0, 9.0)))
+    plan = FaultPlan(2, (Storm(0.5), Slow("h1", 2.0, 0.0, 9.0)))
     assert minimize(plan, fake) == FaultPlan(2, (Drop("h1", "h2", "Demand", 3), Drop("h1", "h2", "Demand", 50)))
-    calm = FaultPlan(1, (Weather(0.5),))
+    calm = FaultPlan(1, (Storm(0.5),))
     assert minimize(calm, fake) == calm
 
 
@@ -277,14 +275,14 @@ def test_making_a_plan_minimal_takes_no_more_than_so_many_events() -> None:
         counts.append(faults.MAX_EVENTS // 8)
         return msgspec.structs.replace(result, events=counts[-1]), done
 
-    plan = minimize(FaultPlan(2, (Weather(0.5), Slow("h1", 2.0, 0.0, 9.0))), long)
+    plan = minimize(FaultPlan(2, (Storm(0.5), Slow("h1", 2.0, 0.0, 9.0))), long)
     assert len(counts) == 1 + 8  # the first shows that it fails
     assert {3, 50} <= {fault.number for fault in plan.faults if isinstance(fault, Drop)}
     assert 2 < len(plan.faults) < 81
 
 
 def test_plans_that_fail_are_kept_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "drawn_plan", lambda seed: FaultPlan(seed, (Weather(0.5),)))
+    monkeypatch.setattr(faults, "drawn_plan", lambda seed: FaultPlan(seed, (Storm(0.5),)))
     summary = sweep_faults(3, first_seed=1, out=tmp_path / "f", master="local", tell=lambda *_: None, run=fake)
     assert (summary.delivered, summary.failed, summary.lost, summary.partitions) == (2, 1, 1, 29)
     assert summary.moves == {"moved barrier": 6, "stayed epoch": 3}
@@ -313,7 +311,7 @@ def test_plans_come_to_the_same_on_spark(
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    result = fake(FaultPlan(2, (Weather(0.5),)))[0]
+    result = fake(FaultPlan(2, (Storm(0.5),)))[0]
     with pytest.raises(RunError, match=r"file/plan-2\.json cannot be written: .*; take another folder with --out"):
         faults._keep(result, FaultPlan(2), tmp_path / "file")
 
@@ -344,7 +342,7 @@ def test_a_plan_is_replayed_from_its_seed_or_its_file(tmp_path: Path) -> None:
 
 
 def test_a_replay_that_fails_has_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "run_trial", lambda plan, digest=False: fake(FaultPlan(2, (Weather(0.5),))))
+    monkeypatch.setattr(faults, "run_trial", lambda plan, digest=False: fake(FaultPlan(2, (Storm(0.5),))))
     done = CliRunner().invoke(cli.app, ["sweep", "--replay-faults", "2"])
     assert done.exit_code == 1
     assert "failed, 9 of 10 partitions; stalled: no end" in done.stdout
