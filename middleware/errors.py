@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+LISTED = 12  # known words that an error lists when none is near
+
 
 class ThalwegError(Exception):
     """Base of all of them. Its text is one line: what is wrong, where, and what to do."""
@@ -55,3 +59,27 @@ class HostAbsentError(HostLostError, UsageError):
 
 class RunError(ThalwegError):
     """A run ended before its last partition; the text says which node or host ended it, and why."""
+
+
+def one_line(said: object) -> str:
+    """The text of an error, or of anything, as one line that can be encoded: a file's name may not be UTF-8."""
+    try:
+        text = str(said)
+    except Exception:  # a user's own class
+        text = "an error without a text"
+    return " ".join(text.encode("utf-8", "replace").decode().split())
+
+
+def nearest(word: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.5) -> str:
+    """``did you mean 'x'?`` with the known words nearest to ``word``, at most ``most``; without any, what is known.
+
+    ``cutoff``: how much alike two words are at least (0 to 1, see difflib); upper and lower case are alike.
+    """
+    import difflib  # only errors need it: a supervisor starts sooner without
+
+    names = list(dict.fromkeys(known))
+    folded = {name.lower(): name for name in reversed(names)}
+    if found := difflib.get_close_matches(word.lower(), folded, n=most, cutoff=cutoff):
+        return f"did you mean {' or '.join(repr(folded[one]) for one in found)}?"
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"known are {', '.join(names[:LISTED]) or 'none'}{more}"

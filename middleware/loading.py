@@ -8,7 +8,6 @@ their package or module.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -18,7 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, runtime_checkable
 
 from thalweg.middleware.dataflow import Code
-from thalweg.middleware.errors import OperatorError
+from thalweg.middleware.errors import OperatorError, nearest
 
 GROUPS = ("thalweg.operators", "thalweg.sources")
 DEFAULT_ALLOW = ("thalweg.operators",)
@@ -110,9 +109,7 @@ def load_code(code: Code, allow: Collection[str] = DEFAULT_ALLOW) -> Any:
     else:
         point = registered().get(code.use)
         if point is None:
-            near = difflib.get_close_matches(code.use, registered(), 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(registered()))}"
-            raise OperatorError(f"unknown operator {code.use!r}; {hint}")
+            raise OperatorError(f"unknown operator {code.use!r}; {nearest(code.use, sorted(registered()))}")
         try:
             factory = point.load()
         except (ImportError, AttributeError) as error:

@@ -16,7 +16,7 @@ from typing import Any
 
 from thalweg.emulation.supervisor import processes
 from thalweg.emulation.supervisor.processes import KEPT
-from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError
+from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, one_line
 
 LABEL = "io.thalweg"
 RUN, USER, HOST = f"{LABEL}.testbed", f"{LABEL}.user", f"{LABEL}.host"
@@ -63,7 +63,7 @@ def _client() -> Any:
 
 def explained(error: Exception, doing: str) -> ThalwegError:
     """What an error of the SDK means to the user."""
-    text = " ".join(str(getattr(error, "explanation", None) or error).split())
+    text = one_line(getattr(error, "explanation", None) or error)
     where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     if "Permission denied" in text or "PermissionError" in text:
         return CapabilityError(

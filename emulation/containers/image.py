@@ -25,7 +25,7 @@ import msgspec
 
 import thalweg
 from thalweg.emulation.containers.engine import LABEL, explained, failures, sdk
-from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
+from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError, one_line
 
 DEFAULT_BASE = "python:3.11-slim-bookworm"
 OWN_BASE = "thalweg-base:bookworm"
@@ -146,7 +146,7 @@ def _find_base(docker: Any, client: Any, base: str | None, tell: Tell) -> str:
     except failures() as error:
         why = getattr(error, "explanation", None) or str(error)
         raise CapabilityError(
-            f"the engine has no image {wanted} and cannot pull it ({' '.join(str(why).split())}); name one that it has"
+            f"the engine has no image {wanted} and cannot pull it ({one_line(why)}); name one that it has"
             " with --base-image (Python 3.11 with venv), or make one from Debian packages with --make-base"
         ) from None
     return wanted
@@ -273,7 +273,7 @@ def _run_build(docker: Any, client: Any, context: Path, name: str, base: str, di
     except docker.errors.BuildError as error:
         said = [str(line.get("stream") or line.get("error") or "").strip() for line in error.build_log]
         last = next((line for line in reversed(said) if "ERROR" in line or "rror:" in line), str(error))
-        raise TestbedError(f"building {name} failed: {' '.join(last.split())}") from None
+        raise TestbedError(f"building {name} failed: {one_line(last)}") from None
 
 
 def _forget_former(docker: Any, client: Any) -> None:

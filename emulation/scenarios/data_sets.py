@@ -8,7 +8,6 @@ the folder that the environment variable ``THALWEG_TRACES`` names (``bandwidth/`
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -22,7 +21,7 @@ import numpy.typing as npt
 from thalweg.emulation.traces.files import load_pool
 from thalweg.emulation.traces.generator import TraceModel, generate_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.middleware.errors import TraceError, UsageError
+from thalweg.middleware.errors import TraceError, UsageError, nearest
 
 ENVIRONMENT_VARIABLE = "THALWEG_TRACES"
 GENERATED = "generated"
@@ -67,14 +66,8 @@ class Sites:
 
 
 def near_miss(word: str, known: Iterable[str]) -> str:
-    """``did you mean …?`` or what there is."""
-    names = list(known)
-    folded = {name.lower(): name for name in reversed(names)}
-    found = difflib.get_close_matches(word.lower(), folded, n=3, cutoff=0.7)
-    if found:
-        return f"did you mean {' or '.join(repr(folded[one]) for one in found)}?"
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return f"there are {', '.join(names[:8])}{more}" if names else "there are none"
+    """``did you mean …?`` with up to three names, or what there is: names of sites are much alike."""
+    return nearest(word, known, most=3, cutoff=0.7)
 
 
 class Grid:

@@ -35,6 +35,7 @@ from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.proofs import proof
 from thalweg.emulation.supervisor.player import Player, Sampler, due_in_s, read_changes, read_schedules
 from thalweg.emulation.supervisor.processes import KEPT
+from thalweg.middleware.errors import ThalwegError, one_line
 
 MAX_DESCRIPTORS = 8
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
@@ -432,7 +433,6 @@ class Supervisor:
         """Kill what still runs. As process 1 of a namespace this is the kernel's work, done when we end."""
         if self._owns_containers:
             from thalweg.emulation.containers import engine as docker_engine
-            from thalweg.middleware.errors import ThalwegError
 
             with suppress(ThalwegError):  # an engine that is gone has them no longer running; `down` removes the rest
                 docker_engine.remove(self._run_id)
@@ -454,7 +454,7 @@ class Supervisor:
 def _said(error: Exception) -> str:
     """An error in a few words, on one line."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__} {error}"
-    return " ".join(text.split())
+    return one_line(text)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -31,7 +31,7 @@ from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
-from thalweg.middleware.errors import RunError
+from thalweg.middleware.errors import RunError, one_line
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -420,4 +420,4 @@ def _as_bytes(value: Any) -> Any:
 
 
 def _reason(error: BaseException, where: str = "") -> str:
-    return f"{type(error).__name__}{where}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}{where}: {one_line(error)}"

@@ -23,7 +23,7 @@ from thalweg.experiments.cli import run as run_command
 from thalweg.experiments.cli import sweep as sweep_command
 from thalweg.experiments.cli import testbed as testbed_command
 from thalweg.experiments.cli import traces as traces_command
-from thalweg.middleware.errors import ThalwegError, UsageError
+from thalweg.middleware.errors import ThalwegError, UsageError, one_line
 
 app = typer.Typer(
     name="thalweg",
@@ -93,7 +93,7 @@ def invoke(argv: list[str]) -> int:
     except ThalwegError as error:
         if "THALWEG_DEBUG" in os.environ:
             raise
-        print(f"thalweg: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"thalweg: {one_line(error)}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except Stopped as stopped:
         name = signal.Signals(stopped.number).name

@@ -5,7 +5,6 @@ The file's form is documented by ``docs/examples/placement.toml``, which is one.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -20,7 +19,7 @@ from rich.table import Table
 
 from thalweg.experiments.runs.own_code import find_own_code
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Node, Placement
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView
 from thalweg.middleware.planning import (
     CostParameters,
@@ -153,12 +152,7 @@ def _explain(message: str) -> str:
         return message
     structs = (PlacementFile, DataflowSpec, NodeSpec, OperatorSpec, LinkSpec, CostParameters)
     known = [field for struct in structs for field in struct.__struct_encode_fields__]
-    return f"{message}{_nearest(unknown[1], known)}"
-
-
-def _nearest(word: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(dict.fromkeys(known))}"
+    return f"{message}; {nearest(unknown[1], known)}"
 
 
 def _problem(spec: PlacementFile) -> PlacementProblem:
@@ -166,7 +160,7 @@ def _problem(spec: PlacementFile) -> PlacementProblem:
         raise UsageError("hosts is empty; name at least one")
     client = spec.hosts[0] if spec.client is None else spec.client
     if client not in spec.hosts:
-        raise UsageError(f"client {client!r} is not among the hosts{_nearest(client, spec.hosts)}")
+        raise UsageError(f"client {client!r} is not among the hosts; {nearest(client, spec.hosts)}")
     dataflow, hints = _dataflow(spec.dataflow, client)
     dataflow.validate(spec.hosts)
     current: Placement | None = None
@@ -180,7 +174,7 @@ def _dataflow(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
         raise UsageError("dataflow needs either tree and sources, or nodes")
     if spec.tree is not None:
         if spec.tree not in TREES:
-            raise UsageError(f"unknown tree {spec.tree!r}{_nearest(spec.tree, list(TREES))}")
+            raise UsageError(f"unknown tree {spec.tree!r}; {nearest(spec.tree, list(TREES))}")
         dataflow = TREES[spec.tree](dict.fromkeys(spec.sources, _CODE), _CODE, client)
         sizes = {f"source@{host}": size for host, size in spec.sources.items()}
         return dataflow, propagate_hints(dataflow, sizes, lambda node: _Answers(spec.operator))
@@ -211,7 +205,7 @@ def _view(spec: PlacementFile) -> NetworkView:
     for link in spec.links:
         for host in (link.src, link.dst):
             if host not in spec.hosts:
-                raise UsageError(f"a link names unknown host {host!r}{_nearest(host, spec.hosts)}")
+                raise UsageError(f"a link names unknown host {host!r}; {nearest(host, spec.hosts)}")
         if link.src == link.dst:
             raise UsageError(f"a link leads from {link.src!r} to itself; that takes no time, leave it out")
         for pair in [(link.src, link.dst), (link.dst, link.src)][: 1 + link.both]:

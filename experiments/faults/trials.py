@@ -43,7 +43,7 @@ from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.core.monitoring.monitor import MonitorConfig
 from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import CostParameters, get_cost_model
 from thalweg.middleware.planning.problem.hints import propagate_hints
@@ -397,7 +397,7 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
     except UsageError:
         raise
     except Exception as error:  # whatever a core raises is what the trial was for
-        problem = type(error).__name__, f"{' '.join(str(error).split())[:500]} (at {world.now:.3f} s)"
+        problem = type(error).__name__, f"{one_line(error)[:500]} (at {world.now:.3f} s)"
     return _result(plan, trial, world, log, problem), tuple(world.done)
 
 

@@ -27,7 +27,7 @@ from thalweg.experiments.records.spark import own_prefix
 from thalweg.experiments.sweeps.batches import Answer, Finished, simulate_all
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
 from thalweg.experiments.sweeps.task import cannot_import, simulate_encoded
-from thalweg.middleware.errors import RunError, UsageError
+from thalweg.middleware.errors import RunError, UsageError, one_line
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -90,7 +90,7 @@ def _why_lost(error: Exception) -> str:
 def last_error(text: str) -> str:
     """The exception at the end of the traceback that a worker sent, or else the first line."""
     found: list[str] = _REASON.findall(text.partition("Driver stacktrace")[0])
-    return " ".join((found[-1] if found else text.strip().split("\n")[0]).split())[:200]
+    return one_line(found[-1] if found else text.strip().split("\n")[0])[:200]
 
 
 def check_imports(context: SparkContext, paths: Sequence[str], cores: int) -> None:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from msgspec import inspect
 
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
-from thalweg.middleware.errors import RunError, UsageError
+from thalweg.middleware.errors import RunError, UsageError, one_line
 
 SWEEP_TOML = "sweep.toml"  # makes a folder a sweep's
 RESULTS = "results"
@@ -138,7 +138,7 @@ def read_results(folder: Path) -> pa.Table:
         except FileNotFoundError:  # a sweep that goes on meanwhile takes failed rows out
             continue
         except UNREADABLE as error:
-            reason = " ".join(str(error).split())[:120]
+            reason = one_line(error)[:120]
             raise UsageError(
                 f"{path} is damaged ({reason}); give the sweep's command again, which sets it aside and runs its"
                 " simulations again"

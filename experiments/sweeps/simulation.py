@@ -35,11 +35,11 @@ from thalweg.experiments.simulation.run import (
 from thalweg.experiments.sweeps.pools import open_pool
 from thalweg.experiments.sweeps.variants import VARIANTS, Variant
 from thalweg.middleware.client.replanning import ask_hints
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import CostParameters, ProbedPlan
-from thalweg.middleware.planning.registry import Strategy, nearest
+from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 
@@ -209,7 +209,7 @@ def prepare(config: Simulation) -> Setting:
     if config.variant:
         variant = VARIANTS.get(config.variant)
         if variant is None:
-            raise UsageError(f"unknown variant {config.variant!r}{nearest(config.variant, list(VARIANTS))}")
+            raise UsageError(f"unknown variant {config.variant!r}; {nearest(config.variant, list(VARIANTS))}")
         config = msgspec.structs.replace(config, placement=variant.placement, **variant.fields)
     run = RunConfig(
         testbed="sim",

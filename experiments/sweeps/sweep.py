@@ -29,8 +29,7 @@ from thalweg.experiments.sweeps.results import SWEEP_TOML, Results, read_results
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation, prepare
 from thalweg.experiments.sweeps.task import SIMULATE
 from thalweg.experiments.sweeps.variants import VARIANTS
-from thalweg.middleware.errors import RunError, UsageError
-from thalweg.middleware.planning.registry import nearest
+from thalweg.middleware.errors import RunError, UsageError, nearest
 
 FORMAT = 1  # of a sweep's folder; raised when an older reader would misread it
 BASELINE = "download-all"
@@ -108,7 +107,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise UsageError(f"--images is {self.images}; between two there is a time to compare")
         for variant in self.variants:
             if variant not in VARIANTS:
-                raise UsageError(f"unknown variant {variant!r}{nearest(variant, list(VARIANTS))}")
+                raise UsageError(f"unknown variant {variant!r}; {nearest(variant, list(VARIANTS))}")
         for name in self.parameters:
             if name in _GRID or name not in Simulation.__struct_fields__:
                 raise UsageError(f"a sweep has no parameter {name!r}")

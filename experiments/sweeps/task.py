@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
-from thalweg.middleware.errors import ThalwegError
+from thalweg.middleware.errors import ThalwegError, one_line
 
 SIMULATE = "thalweg.experiments.sweeps.simulation:simulate"
 REASON_CHARS = 300  # of a failure; planners may raise with whole tables in their text
@@ -35,7 +35,7 @@ def simulate_encoded(simulate: str, encoded: bytes) -> tuple[bytes, float]:
             raise TypeError(f"{simulate} gave {type(result).__name__}, not Simulated")
         text = _encode(result)
     except (Exception, SystemExit) as error:  # a user's planner may raise anything, also by sys.exit()
-        text = _encode(Simulated(failed=one_line(error), wall_s=time.perf_counter() - begun))
+        text = _encode(Simulated(failed=_reason(error), wall_s=time.perf_counter() - begun))
     return text, time.perf_counter() - begun
 
 
@@ -45,7 +45,7 @@ def cannot_import(paths: Sequence[str], _: int = 0) -> str | None:
         try:
             find(path)
         except Exception as error:  # importing runs the module, which may raise anything
-            return f"{path}: {one_line(error)}"
+            return f"{path}: {_reason(error)}"
     return None
 
 
@@ -57,7 +57,7 @@ def find(path: str) -> Callable[[Simulation], Any]:
     return found
 
 
-def one_line(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """``Type: text``, in one line and not too long; the text alone where it is written for people."""
-    text = " ".join((str(error) if isinstance(error, ThalwegError) else f"{type(error).__name__}: {error}").split())
+    text = one_line(error) if isinstance(error, ThalwegError) else f"{type(error).__name__}: {one_line(error)}"
     return text if len(text) <= REASON_CHARS else f"{text[: REASON_CHARS - 1]}…"

@@ -13,14 +13,13 @@ Source: R. Wolski, Dynamically forecasting network performance using the Network
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections import deque
 from collections.abc import Mapping
 from statistics import fmean, median
 from typing import Any, Protocol
 
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import UsageError, nearest
 
 HORIZON_S = 120.0  # a bandwidth changes by 10 % about every two minutes; Ranganathan et al., section 4
 WINDOW = 3  # of real links, longer memories err more: rates jump, and then stay
@@ -156,9 +155,7 @@ def make_forecaster(name: str, **options: Any) -> Forecaster:
     Raises UsageError for an unknown name, naming the nearest, and for an option it does not take.
     """
     if name not in FORECASTERS:
-        close = difflib.get_close_matches(name, FORECASTERS, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(FORECASTERS)}"
-        raise UsageError(f"unknown forecaster {name!r}; {hint}")
+        raise UsageError(f"unknown forecaster {name!r}; {nearest(name, FORECASTERS)}")
     try:
         return FORECASTERS[name](**options)
     except TypeError as error:

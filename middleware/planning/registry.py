@@ -8,7 +8,6 @@ the planner it begins with, and how operators move afterwards.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from typing import Any, cast
 
 import msgspec
 
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import UsageError, nearest, one_line
 from thalweg.middleware.planning.costs.expected_period import ExpectedPeriod
 from thalweg.middleware.planning.costs.model import CostModel, CriticalPath, SerialisedCriticalPath
 from thalweg.middleware.planning.costs.period import Period
@@ -95,7 +94,7 @@ def get_strategy(name: str, **options: Any) -> Strategy:
         installed = [entry.name for entry in entry_points(group="thalweg.planners")]
         if name not in installed:
             known = list(dict.fromkeys([*PLANNERS, *ADAPTATIONS, *installed]))
-            raise UsageError(f"unknown strategy {name!r}{nearest(name, known)}, or package.module:Class")
+            raise UsageError(f"unknown strategy {name!r}; {nearest(name, known)}, or package.module:Class")
     planner = get_planner(name, **options)
     adaptation = getattr(planner, "adaptation", None)
     if adaptation is not None and not isinstance(adaptation, GlobalMoves):
@@ -113,18 +112,12 @@ def get_cost_model(name: str, **options: Any) -> CostModel:
     return cast(CostModel, model)
 
 
-def nearest(word: str, known: list[str]) -> str:
-    """``; did you mean 'x'?`` with the known word nearest to ``word``, or the list of all."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known) or 'none'}"
-
-
 def _make(what: str, built_in: Mapping[str, type[Any]], group: str, name: str, options: dict[str, Any]) -> object:
     factory = _find(what, built_in, group, name)
     known = list(inspect.signature(factory).parameters)
     for option in options:
         if option not in known:
-            raise UsageError(f"{what} {name!r} has no option {option!r}{nearest(option, known)}")
+            raise UsageError(f"{what} {name!r} has no option {option!r}; {nearest(option, known)}")
     try:
         if isinstance(factory, type) and issubclass(factory, msgspec.Struct):
             return msgspec.convert(options, factory)
@@ -144,7 +137,7 @@ def _find(what: str, built_in: Mapping[str, type[Any]], group: str, name: str) -
         if colon:
             return getattr(importlib.import_module(module_name), attribute)
     except Exception as error:  # importing runs the module
-        text = " ".join(f"{error}".split())
+        text = one_line(error)
         text = text if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {text}"
         raise UsageError(f"{what} {name!r} cannot be imported: {text}") from error
-    raise UsageError(f"unknown {what} {name!r}{nearest(name, [*built_in, *installed])}, or package.module:Class")
+    raise UsageError(f"unknown {what} {name!r}; {nearest(name, [*built_in, *installed])}, or package.module:Class")

@@ -14,7 +14,7 @@ import msgspec
 
 from thalweg.middleware.core.steering.epochs import BookState
 from thalweg.middleware.dataflow import Dataflow
-from thalweg.middleware.errors import ProtocolError, UsageError
+from thalweg.middleware.errors import ProtocolError, UsageError, one_line
 from thalweg.middleware.protocol.adaptation import LocalMoves
 
 PROTOCOL_VERSION = 4
@@ -500,11 +500,6 @@ def encode(message: Control | Chunk) -> bytes:
     return _PREFIX + _encoder.encode(message)
 
 
-def _one_line(error: Exception) -> str:
-    """The decoder's words, which quote what came off the wire."""
-    return " ".join(str(error).split())
-
-
 def _body(frame: memoryview | bytes) -> memoryview | bytes:
     if 3 < len(frame) <= MAX_CONTROL_BYTES and frame[:3] == _PREFIX:
         return frame[3:]
@@ -523,7 +518,7 @@ def decode_control(frame: memoryview | bytes) -> Control:
     try:
         message: Control = _control.decode(_body(frame))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UsageError) as error:
-        raise ProtocolError(f"a control frame does not decode: {_one_line(error)}") from None
+        raise ProtocolError(f"a control frame does not decode: {one_line(error)}") from None
     if isinstance(message, Partition) and not message.end:
         raise ProtocolError(f"partition {message.index} of {message.producer!r} came as control, without its bytes")
     if isinstance(message, State) and message.inline is None:
@@ -536,7 +531,7 @@ def decode_chunk(frame: memoryview | bytes) -> Chunk:
     try:
         chunk = _chunk.decode(_body(frame))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"a bulk header does not decode: {_one_line(error)}") from None
+        raise ProtocolError(f"a bulk header does not decode: {one_line(error)}") from None
     if isinstance(chunk.message, Probe):
         if chunk.total_bytes > PROBE_BYTES:
             raise ProtocolError(f"a probe of {chunk.total_bytes} bytes; it has at most {PROBE_BYTES}")

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from thalweg.middleware.dataflow import Node
-from thalweg.middleware.errors import OperatorError, ThalwegError
+from thalweg.middleware.errors import OperatorError, ThalwegError, one_line
 from thalweg.middleware.loading import keeps_state, load_code, may_reorder
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.shell.transfers import frames_of, size_of
@@ -253,14 +253,5 @@ def _restore(slot: _Slot, command: e.RestoreState | e.MergeStates) -> e.Event:
 def _reason(error: BaseException, where: str = "") -> str:
     """What went wrong, in one line; our own errors speak for themselves."""
     if isinstance(error, ThalwegError):
-        return _one_line(error)
-    return f"{type(error).__name__}{where}: {_one_line(error)}"
-
-
-def _one_line(error: BaseException) -> str:
-    """The error's text as one line that can be encoded (a file's name may not be UTF-8)."""
-    try:
-        text = str(error)
-    except Exception:  # user code again
-        text = "an error without a text"
-    return " ".join(text.encode("utf-8", "replace").decode().split())
+        return one_line(error)
+    return f"{type(error).__name__}{where}: {one_line(error)}"

@@ -56,7 +56,7 @@ from thalweg.experiments.papers.ranganathan1998.tables import (
 from thalweg.experiments.records.analysis import BASELINE, natural
 from thalweg.experiments.sweeps.simulation import Simulation
 from thalweg.experiments.sweeps.variants import VARIANTS
-from thalweg.middleware.errors import RunError, UsageError
+from thalweg.middleware.errors import RunError, UsageError, one_line
 from thalweg.middleware.protocol.adaptation import PAPER_PERIOD_S
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def _reasons(rows: Iterable[Any]) -> dict[str, int]:
     """How many runs failed of a placement for a reason, one line each; reasons that read the same count as one."""
     found: Counter[str] = Counter()
     for row in rows:
-        found[f"{row.placement}: {' '.join(row.failed.split())[:200]}"] += row.runs
+        found[f"{row.placement}: {one_line(row.failed)[:200]}"] += row.runs
     return dict(found.most_common())
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from thalweg.middleware.dataflow import Dataflow, Placement
-from thalweg.middleware.errors import PlannerError, ThalwegError, UsageError
+from thalweg.middleware.errors import PlannerError, ThalwegError, UsageError, one_line
 from thalweg.middleware.network.view import Link, LinksNeeded, NetworkView
 from thalweg.middleware.planning.costs.model import CostModel, Position
 from thalweg.middleware.planning.problem.hints import CostParameters, Hints
@@ -92,7 +92,7 @@ def ask_planner(
     except (LinksNeeded, ThalwegError):
         raise
     except Exception as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())
+        text = f"{type(error).__name__}: {one_line(error)}"
         raise PlannerError(f"planner {_name(planner)} failed: {text}") from error
     if not isinstance(result, PlanResult):
         raise PlannerError(f"planner {_name(planner)} returned {type(result).__name__}; return a PlanResult")

@@ -210,7 +210,7 @@ EVENT = HOSTS + LINKS + "[[event]]\nat = 1\n"  # lines 1 to 5
         (HOSTS + '[links]\ntraces = "rtt"', 3, "it is a set for latency = 'rtt'"),
         (HOSTS + LINKS + "link_mean = 1000", 4, "it has none"),
         (HOSTS + LINKS + "[[link]]\nrate = 5", 4, "says nothing about which links"),
-        (HOSTS + LINKS + '[[link]]\nfrom = ["h1",\n"h3"]', 6, "no host 'h3'; there are client, h1, h2"),
+        (HOSTS + LINKS + '[[link]]\nfrom = ["h1",\n"h3"]', 6, "no host 'h3'; known are client, h1, h2"),
         (HOSTS + LINKS + '[[link]]\nfrom = "h1"\nto = "h1"', 5, "must be different hosts"),
         (HOSTS + LINKS + '[[link]]\nhost = "h1"\nboth = true', 6, "leave out both"),
         (HOSTS + LINKS + '[[link]]\nfrom = "h1"\ntrace = "no.csv"', 6, "No such file"),
