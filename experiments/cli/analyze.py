@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
+from thalweg.experiments.cli.console import JsonOption, counted, end, print_json, spinner
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ def analyze(
     ] = "local[*]",
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw each run's pictures.")] = True,
     moves: Annotated[bool, typer.Option("--moves", help="List every move: who, where, when, why.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line, no table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Summary tables and plots of run folders, or the paper's figures from sweep folders, on Spark.
 
@@ -68,12 +66,7 @@ def analyze(
         print(to_json([with_moves(summary) for summary in summaries] if moves else summaries).decode())
     else:
         _print(summaries, runs, pictures, all_moves=moves)
-    wrong = [line for summary in summaries for line in failures(summary)]
-    sys.stdout.flush()
-    for line in wrong:
-        print(f"thalweg: {line}", file=sys.stderr)
-    if wrong:
-        raise typer.Exit(1)
+    end(line for summary in summaries for line in failures(summary))
 
 
 def _sweeps(folders: list[Path], master: str, *, plots: bool, as_json: bool) -> None:
@@ -81,22 +74,19 @@ def _sweeps(folders: list[Path], master: str, *, plots: bool, as_json: bool) -> 
     from thalweg.experiments.papers.ranganathan1998.plots import plot_figures
     from thalweg.experiments.records.spark import session
 
-    with _spinner(f"analysing {len(folders)} sweep{'s' * (len(folders) > 1)}"), session(master) as spark:
+    with spinner(f"analysing {counted(len(folders), 'sweep')}"), session(master) as spark:
         found = {folder: aggregate(spark, folder) for folder in folders}
     pictures = {folder: plot_figures(data, folder) for folder, data in found.items()} if plots else {}
     if as_json:
         told = [{"out": str(folder), "figures": data} for folder, data in found.items()]
-        print(msgspec.json.encode({"sweeps": told}).decode())
+        print_json({"sweeps": told})
     else:
         for folder, data in found.items():
             print_figures(data)
             drawn = pictures.get(folder)
             print(f"figures: {folder / FIGURES_JSON}" + (f"   plots: {drawn[0].parent}{os.sep}" if drawn else ""))
     failed = sum(data.failed for data in found.values())
-    sys.stdout.flush()
-    if failed:
-        print(f"thalweg: {failed} simulation{'s' * (failed != 1)} failed", file=sys.stderr)
-        raise typer.Exit(1)
+    end([f"{counted(failed, 'simulation')} failed"] if failed else [])
 
 
 def _work(runs: Mapping[Path, RunInfo], master: str, plots: bool) -> tuple[list[RunSummary], dict[Path, list[Path]]]:
@@ -106,7 +96,7 @@ def _work(runs: Mapping[Path, RunInfo], master: str, plots: bool) -> tuple[list[
     from thalweg.experiments.views.plots import plot_run
 
     stop = Event()
-    with ThreadPoolExecutor(1) as pool, _spinner(f"analysing {len(runs)} run{'s' * (len(runs) > 1)}"):
+    with ThreadPoolExecutor(1) as pool, spinner(f"analysing {counted(len(runs), 'run')}"):
         drawing = {folder: pool.submit(plot_run, folder, info, stop) for folder, info in runs.items() if plots}
         try:
             with session(master) as spark:
@@ -138,16 +128,3 @@ def _print(
             print(f"note: {folder}: {log} ends in half a line, which was left out; its writer was killed")
         drawn = pictures.get(folder)
         print(f"summary: {folder / SUMMARY}" + (f"   plots: {drawn[0].parent}{os.sep}" if drawn else ""))
-
-
-@contextmanager
-def _spinner(what: str) -> Iterator[None]:
-    """A spinner on a terminal; nothing elsewhere."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(what):
-        yield

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from thalweg.experiments.bench.rounds import Progress
+from thalweg.experiments.cli.console import JsonOption, output, print_json, spinner
 
 app = typer.Typer(name="bench", no_args_is_help=True, help="The performance figures, side by side in one run.")
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, no table.")]
 RoundsOption = Annotated[int, typer.Option("--rounds", min=1, help="Rounds of every side; figures are medians.")]
 
 
@@ -43,7 +40,7 @@ def tree(
         )
     )
     if as_json:
-        _print_json(answer)
+        print_json(answer)
         return
     table = _table(
         f"{sources} sources, {answer['operators']} operators, {size_kib} KiB", "side", "partitions/s", "of raw"
@@ -59,7 +56,7 @@ def tree(
         rate = answer[key]
         share = answer["ratio"] if key == "thalweg_per_s" else rate and rate / answer["raw_per_s"]
         table.add_row(name, *(("-", "-") if rate is None else (f"{rate:.0f}", f"{share:.2f}")))
-    _console().print(table)
+    output().print(table)
 
 
 @app.command("link", epilog="Example: thalweg bench link --size 128 --size 4096")
@@ -77,13 +74,13 @@ def link(
         lambda progress: bench_link(sizes_bytes=[kib * 1024 for kib in sizes_kib], rounds=rounds, progress=progress)
     )
     if as_json:
-        _print_json(answer)
+        print_json(answer)
         return
     table = _table("One hop", "partition", "Thalweg MB/s", "DEALER/ROUTER MB/s", "ratio")
     for row in answer["sizes"]:
         rates = (f"{row['thalweg_mb_per_s']:.0f}", f"{row['raw_mb_per_s']:.0f}", f"{row['ratio']:.2f}")
         table.add_row(f"{row['size_bytes'] // 1024} KiB", *rates)
-    _console().print(table)
+    output().print(table)
 
 
 @app.command("testbed", epilog="Example: thalweg bench testbed --json")
@@ -103,10 +100,10 @@ def bench_of_testbed(
 
     answer = _measure(lambda progress: bench_testbed(networks=networks, hosts=hosts, idle_s=idle_s, progress=progress))
     if as_json:
-        _print_json(answer)
+        print_json(answer)
         return
     if answer["networks"] is None:
-        _console().print(f"no networks here: {answer['reason']}", markup=False)
+        output().print(f"no networks here: {answer['reason']}")
     else:
         keys = ("up_s", "shape_s", "change_s", "down_s", "total_s")
         columns = (
@@ -127,12 +124,12 @@ def bench_of_testbed(
             table.add_row(
                 row["backend"], str(row["hosts"]), str(row["links"]), *figures, "" if share is None else f"{share:.1%}"
             )
-        _console().print(table)
+        output().print(table)
     processes = answer["processes"]
     table = _table("Host processes", "hosts", "ready s", "idle MB each", "idle % of a core each")
     memory, share = processes["idle_memory_bytes"] / 1e6, processes["idle_cpu_share"] * 100
     table.add_row(str(processes["hosts"]), f"{processes['ready_s']:.2f}", f"{memory:.0f}", f"{share:.2f}")
-    _console().print(table)
+    output().print(table)
 
 
 @app.command("plan", epilog="Example: thalweg bench plan --servers 8 --servers 32 --json")
@@ -153,7 +150,7 @@ def plan(
 
     answer = _measure(lambda progress: bench_plan(servers=servers, problems=problems, tree=tree, progress=progress))
     if as_json:
-        _print_json(answer)
+        print_json(answer)
         return
     title = f"{tree} tree, {problems} networks: median / 95th percentile in ms"
     table = _table(title, "cost model", "planner", *(f"{count} servers" for count in dict.fromkeys(servers)))
@@ -163,7 +160,7 @@ def plan(
         cells.setdefault((row["model"], row["planner"]), []).append(cell)
     for (model, planner), figures in cells.items():
         table.add_row(model, planner, *figures)
-    _console().print(table)
+    output().print(table)
 
 
 @app.command("move", epilog="Example: thalweg bench move --size 0 --size 256 --moves 20 --json")
@@ -190,7 +187,7 @@ def move(
         )
     )
     if as_json:
-        _print_json(answer)
+        print_json(answer)
         return
     columns = ("moves", "p50 ms", "p99 ms", "max ms", "bound ms", "within", "round trip ms")
     table = _table(f"{answer['cpus']} cores, load {answer['load']:.1f} before", "links", "state", "protocol", *columns)
@@ -200,9 +197,9 @@ def move(
         within = "-" if row["within"] is None else f"{row['within']:.0%}"
         what = (row["testbed"], f"{row['size_bytes'] // 1024} KiB", row["protocol"], str(row["moved"]))
         table.add_row(*what, *times, within, f"{row['trip_s'] * 1e3:.2f}")
-    _console().print(table)
+    output().print(table)
     if answer["reason"] is not None:
-        _console().print(f"no shaped links here: {answer['reason']}", markup=False)
+        output().print(f"no shaped links here: {answer['reason']}")
 
 
 @app.command("sim", epilog="Example: thalweg bench sim --servers 8 --rounds 3 --json")
@@ -241,7 +238,7 @@ def sim(
         )
     )
     if as_json:
-        _print_json(answer)
+        print_json(answer)
         return
     columns = ("servers", "plan ms", "run ms", "CPU ms", "events/s", "virtual s/s", "inter-arrival s")
     title = f"{images} images, median of {rounds} networks"
@@ -254,23 +251,20 @@ def sim(
             peer = [f"{row['simpy_s'] * 1e3:.0f}", f"{row['ratio']:.2f}", f"{row['interarrival_ratio']:.3f}"]
         mean = f"{row['mean_interarrival_s']:.1f}"
         table.add_row(row["placement"], str(row["servers"]), *times, *rates, mean, *peer)
-    _console().print(table)
+    output().print(table)
     if others and answer["simpy"] is None:
-        _console().print("SimPy is not installed; the bench extra has it: pip install 'thalweg[bench]'", markup=False)
+        output().print("SimPy is not installed; the bench extra has it: pip install 'thalweg[bench]'")
     table = _table("Memory of a process", "images", "before the run MB", "peak MB", "grown MB")
     for row in answer["memory"]:
         keys = ("before_bytes", "peak_bytes", "grown_bytes")
         table.add_row(str(row["images"]), *(f"{row[key] / 1e6:.1f}" for key in keys))
-    _console().print(table)
+    output().print(table)
 
 
 def _measure(measure: Callable[[Progress], dict[str, Any]]) -> dict[str, Any]:
     """Run it, with the present step on standard error when that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        return measure(lambda step: None)
-    with console.status("starting") as status:
-        return measure(status.update)
+    with spinner("starting") as tell:
+        return measure(tell)
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -278,11 +272,3 @@ def _table(title: str, *columns: str) -> Table:
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")
     return table
-
-
-def _console() -> Console:
-    return Console() if sys.stdout.isatty() else Console(width=140)
-
-
-def _print_json(answer: dict[str, Any]) -> None:
-    print(msgspec.json.encode(answer).decode())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import typer
 
+from thalweg.experiments.cli.console import JsonOption, end, output, print_json, progress
 from thalweg.experiments.runs.config import RunConfig
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the comparison.", show_default="runs/compare-<time>")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare simulation with emulation: the same seeds and traces in virtual time and on network namespaces.
 
@@ -81,7 +82,7 @@ def compare(
 
     Example: thalweg compare --seed 1 --seed 2 --seed 3 --images 60 --time-scale 120 --link-mean 0.2mbit --out runs/cmp
     """
-    from thalweg.experiments.cli.run import make_config, pool_folder, progress
+    from thalweg.experiments.cli.run import make_config, pool_folder
     from thalweg.experiments.records.comparisons import beyond
     from thalweg.experiments.runs.compare import compare as run_both
 
@@ -104,11 +105,7 @@ def compare(
     with progress() as tell:
         made = run_both(config, seed or [1], where, tell, limit=limit, repeats=repeats)
     _print(made, where, as_json=as_json)
-    wrong = beyond(made)
-    for line in wrong:
-        print(f"thalweg: {line}", file=sys.stderr)
-    if wrong:
-        raise typer.Exit(1)
+    end(beyond(made))
 
 
 def _rate(text: str) -> float:
@@ -119,15 +116,11 @@ def _rate(text: str) -> float:
 
 def _print(made: Comparison, folder: Path, *, as_json: bool) -> None:
     if as_json:
-        import msgspec
-
-        print(msgspec.json.encode({"out": str(folder), **msgspec.to_builtins(made)}).decode())
+        print_json({"out": str(folder), **msgspec.to_builtins(made)})
         return
-    from rich.console import Console
-
     from thalweg.experiments.records.comparisons import comparison_table
 
-    Console(highlight=False).print(comparison_table(made))
+    output().print(comparison_table(made))
     worst = made.worst
     if worst is not None:
         print(f"furthest: {worst.placement}, seed {worst.seed}, {worst.off:.1%} apart (limit {made.limit:.0%})")

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated
 
-import msgspec
-import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from thalweg.emulation.capabilities import Capability, probe
+from thalweg.experiments.cli.console import JsonOption, output, print_json
 from thalweg.experiments.records.spark import find_java
 from thalweg.middleware.errors import CapabilityError
-
-WIDTH = 120  # columns when the output is not a terminal
 
 MEANING = {
     "netns": "emulated WAN in network namespaces",
@@ -27,7 +23,7 @@ MEANING = {
 
 
 def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, no table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Say what this machine can do, and what to do about what it cannot.
 
@@ -37,22 +33,19 @@ def doctor(
         java = pool.submit(_java)
         found = probe()
         rows = (*found.listed(), java.result())
-    if json:
+    if as_json:
         body = {
             row.name.replace(" ", "_").replace("-", "_"): {"works": row.works, "detail": row.detail} for row in rows
         }
         more = {"cpus": found.cpus, "memory_bytes": found.memory_bytes}
-        typer.echo(msgspec.json.encode({"capabilities": body, **more}).decode())
+        print_json({"capabilities": body, **more})
         return
     table = Table("what", "for", "works", "found, or what to do", box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        mark = "[green]yes[/green]" if row.works else "[yellow]no[/yellow]"
+        mark = Text("yes", "green") if row.works else Text("no", "yellow")
         table.add_row(row.name, MEANING[row.name], mark, row.detail)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)
-    console.print(table)
-    console.print(f"{found.cpus} processors, {found.memory_bytes / 2**30:.1f} GiB of memory", highlight=False)
+    output().print(table)
+    print(f"{found.cpus} processors, {found.memory_bytes / 2**30:.1f} GiB of memory")
 
 
 def _java() -> Capability:

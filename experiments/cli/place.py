@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from thalweg.experiments.cli.console import JsonOption, output, print_json
 from thalweg.experiments.runs.own_code import find_own_code
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError, nearest
@@ -37,7 +37,6 @@ from thalweg.middleware.planning import (
 from thalweg.middleware.planning.costs.period import Interface
 from thalweg.middleware.planning.planners.planner import ask_planner
 
-FILE_WIDTH = 140  # columns of a table that goes to a file or a pipe
 _CODE = Code("unused")  # the operators are only planned for, never run
 
 
@@ -269,7 +268,7 @@ def place(
         bool,
         typer.Option("--bound", help="Also print the period that no tree and no mixture of trees can beat."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, no table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Solve a placement problem from a file: where does each operator go, and what does that cost?
 
@@ -318,12 +317,12 @@ def place(
             answer["inputs"] = {node.name: node.inputs for node in result.dataflow.nodes if node.inputs}
         if bound_s is not None:
             answer["bound_period_s"] = bound_s
-        print(msgspec.json.encode(answer).decode())  # nan and inf become null
+        print_json(answer)
     else:
         _print(result, problem, cost, baseline_s)
         if bound_s is not None:
             text = f"no tree and no mixture of trees has a period below {_seconds(bound_s)}"
-            _console().print(f"{text} ({_interface(chosen, model)} interfaces; transfers alone)", soft_wrap=True)
+            output().print(f"{text} ({_interface(chosen, model)} interfaces; transfers alone)", soft_wrap=True)
 
 
 def _interface(planner: object, model: object) -> Interface:
@@ -359,14 +358,8 @@ def _seconds(value: float) -> str:
     return "infinite (over a link of rate 0)" if math.isinf(value) else f"{value:.3f} s"
 
 
-def _console() -> Console:
-    """Standard output, wide enough for tables where it is no terminal."""
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=FILE_WIDTH)
-
-
 def _print(result: PlanResult, problem: PlacementProblem, cost: str, baseline_s: float) -> None:
-    out = _console()
+    out = output()
     hints = result.hints or problem.hints
     table = Table("node", "host", "inputs", "bytes", "compute s", "critical")
     for name in result.dataflow.upward:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from thalweg.experiments.cli.console import JsonOption, counted, print_json, progress
+
 
 def report(
     folders: Annotated[
@@ -14,7 +16,7 @@ def report(
     ],
     out: Annotated[Path, typer.Option(help="The page; one of that name is replaced.")] = Path("report.html"),
     open_it: Annotated[bool, typer.Option("--open/--no-open", help="Show it in the browser.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """One HTML page about runs and sweeps: tables, plots, placements over time, link proofs, composed pictures.
 
@@ -26,19 +28,16 @@ def report(
 
     The paper's figures: thalweg report runs/fig6
     """
-    import msgspec
-
-    from thalweg.experiments.cli.run import progress
     from thalweg.experiments.reports.report import write_report
     from thalweg.experiments.views.tables import size
 
     with progress() as tell:
         made = write_report(folders, out, tell)
     if as_json:
-        print(msgspec.json.encode(made).decode())
+        print_json(made)
     else:
         counts = ((len(made.runs), "run"), (len(made.sweeps), "sweep"), (len(made.comparisons), "comparison"))
-        what = ", ".join(f"{number} {name}{'s' * (number != 1)}" for number, name in counts if number)
+        what = ", ".join(counted(number, name) for number, name in counts if number)
         print(f"report: {made.report} ({size(made.size_bytes)}): {what}")
         if made.left_out:
             print(f"note: {made.left_out} pictures were left out to keep the page small")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +12,7 @@ import msgspec
 import typer
 
 from thalweg.emulation.units import parse_rate
+from thalweg.experiments.cli.console import JsonOption, counted, end, progress
 from thalweg.experiments.cli.uml_option import KernelOption, runs_elsewhere
 from thalweg.experiments.networks.described import adopt_file
 from thalweg.experiments.networks.setup import NoDelayOption
@@ -179,7 +179,7 @@ def run(
     pictures: Annotated[int, typer.Option(help="How many composites to keep as PNG.")] = 12,
     prove: Annotated[bool, typer.Option(help="Measure every link before the run.")] = True,
     out: Annotated[Path | None, typer.Option(help="Run folder.", show_default="runs/<time>")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Run one workload on one testbed under one or more placements.
 
@@ -323,16 +323,12 @@ def _print(summary: RunSummary, outcome: Outcome, sheet: Path | None, *, as_json
                 print(f"{label}: {_where(placed, outcome.ended.get(label))}")
             else:
                 times = summary.placements[label].reshapes
-                print(f"{label}: the tree changed {times} time{'s' * (times != 1)} and ended as {tree}")
+                print(f"{label}: the tree changed {counted(times, 'time')} and ended as {tree}")
         for note in outcome.info.notes:
             print(f"note: {note}")
         print(f"records: {outcome.folder}" + (f"   pictures: {sheet}" if sheet else ""))
         print(f"next: thalweg analyze {outcome.folder}")
-    wrong = failures(summary)
-    for line in wrong:
-        print(f"thalweg: {line}", file=sys.stderr)
-    if wrong:
-        raise typer.Exit(1)
+    end(failures(summary))
 
 
 def _where(placed: Mapping[str, str], ended: Mapping[str, str] | None) -> str:
@@ -345,24 +341,3 @@ def _where(placed: Mapping[str, str], ended: Mapping[str, str] | None) -> str:
         return ", ".join(places)
     elsewhere = sum(ended[node] != host for node, host in placed.items())
     return f"{elsewhere} of {len(placed)} operators ended elsewhere: {', '.join(places)}"
-
-
-@contextmanager
-def progress() -> Iterator[Any]:
-    """A progress bar on a terminal; nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda what, done, total: None
-        return
-    columns = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def tell(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total or None)
-
-        yield tell
-    sys.stderr.flush()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
+from thalweg.experiments.cli.console import JsonOption, counted, end, output, print_json, progress
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def sweep(
             show_default="runs/<name of sweep>",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line, no table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Simulate many network configurations on Spark.
 
@@ -233,7 +234,7 @@ def _faults(
         status = replay(replayed, as_json=as_json)
     else:
         assert count is not None
-        status = run_faults(count, first_seed=first_seed, out=out, master=master, as_json=as_json)
+        status = run_faults(count, first_seed=first_seed, out=out, master=master, as_json=as_json, progress=progress)
     if status:
         raise typer.Exit(status)
 
@@ -241,7 +242,6 @@ def _faults(
 def _run(asked: Sweep, folder: Path, master: str) -> SweepOutcome:
     """Run it with a progress bar; an interrupt is said in one line."""
     from thalweg.experiments.cli.main import Stopped
-    from thalweg.experiments.cli.run import progress
     from thalweg.experiments.sweeps.sweep import run_sweep
 
     reached = 0, 0
@@ -279,25 +279,20 @@ def _print(asked: Sweep, outcome: SweepOutcome, *, as_json: bool) -> None:
             "wall_s": round(outcome.wall_s, 3),
             "placements": results,
         }
-        print(msgspec.json.encode(said).decode())
+        print_json(said)
     else:
         _table(asked, outcome, results)
-    sys.stdout.flush()
-    for line in _failures(outcome):
-        print(f"thalweg: {line}", file=sys.stderr)
-    if outcome.failed:
-        raise typer.Exit(1)
+    end(_failures(outcome))
 
 
 def _table(asked: Sweep, outcome: SweepOutcome, results: dict[str, PlacementResult]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from thalweg.experiments.views.tables import NONE, seconds
 
-    drawn = f"{_count(asked.configurations, 'configuration')} of {_count(asked.pools, 'pool')} ({asked.pool})"
+    drawn = f"{counted(asked.configurations, 'configuration')} of {counted(asked.pools, 'pool')} ({asked.pool})"
     title = f"{outcome.sweep}: {drawn}"
     table = Table(title=Text(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("placement", overflow="fold")
@@ -307,26 +302,22 @@ def _table(asked: Sweep, outcome: SweepOutcome, results: dict[str, PlacementResu
         speedup = NONE if result.median_speedup is None else f"{result.median_speedup:.2f}"
         failed = Text(str(result.failed), "bold red" if result.failed else "")
         table.add_row(Text(label), str(result.runs), failed, seconds(result.mean_interarrival_s), speedup)
-    Console(highlight=False).print(table)
+    output().print(table)
     for note in outcome.notes:
         print(f"note: {note}")
     were = "was" if outcome.skipped == 1 else "were"
     there = f"{outcome.skipped} of them {were} there already"
-    print(f"{_count(outcome.runs, 'run')} in {seconds(outcome.wall_s)} s, {there}")
+    print(f"{counted(outcome.runs, 'run')} in {seconds(outcome.wall_s)} s, {there}")
     print(f"results: {outcome.folder}{os.sep}")
     print(f"next: thalweg report {outcome.folder}")
 
 
 def _failures(outcome: SweepOutcome) -> list[str]:
     """A line for each reason; the rarest are only counted when there are very many."""
-    runs = _count(outcome.runs, "run")
+    runs = counted(outcome.runs, "run")
     lines = [f"{count} of {runs} failed: {reason}" for reason, count in outcome.reasons.items()]
     if len(lines) > REASONS:
         rest = sum(list(outcome.reasons.values())[REASONS:])
-        others = _count(len(lines) - REASONS, "other reason")
+        others = counted(len(lines) - REASONS, "other reason")
         lines[REASONS:] = [f"{rest} of {runs} failed for {others}; see column failed"]
     return lines
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

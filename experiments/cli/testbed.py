@@ -15,7 +15,8 @@ from thalweg.emulation.containers.image import DEFAULT_BASE
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.netns import SUBNET
-from thalweg.experiments.cli.testbed_links import IdOption, JsonOption, say, status, verify
+from thalweg.experiments.cli.console import JsonOption, say
+from thalweg.experiments.cli.testbed_links import IdOption, status, verify
 from thalweg.experiments.cli.testbed_plan import plan
 from thalweg.experiments.cli.uml_option import KernelOption, runs_elsewhere
 from thalweg.experiments.networks.setup import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from thalweg.emulation.links.shape import LinkShape
@@ -20,6 +18,7 @@ from thalweg.emulation.testbeds.shaped import ShapedTestbed
 from thalweg.emulation.testbeds.testbed import RATE_FROM_BPS, STALLED, LinkProof, LinkSample, failures
 from thalweg.emulation.uml import kernel as uml
 from thalweg.emulation.units import format_rate
+from thalweg.experiments.cli.console import JsonOption, end, output, print_json
 from thalweg.experiments.cli.uml_option import KernelOption, runs_elsewhere
 from thalweg.experiments.networks.setup import (
     ContainerLimits,
@@ -32,16 +31,9 @@ from thalweg.experiments.networks.setup import (
 from thalweg.middleware.errors import TestbedError, ThalwegError, UsageError
 from thalweg.middleware.network.view import Link
 
-WIDTH = 110
 LOOK_S, LOOK_STEP_S = 1.0, 0.1  # how long `status --links` watches the links' counters
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 IdOption = Annotated[str | None, typer.Option("--id", help="Which testbed; needed when several are up.")]
-
-
-def say(json: bool, value: Any, text: str) -> None:
-    """Print what was asked for: JSON or text."""
-    typer.echo(msgspec.json.encode(value).decode() if json else text)
 
 
 class Carried(msgspec.Struct):
@@ -63,7 +55,7 @@ def status(
     """
     rows = [_row(state, links=links) for state in detached.known_testbeds()]
     if json:
-        say(True, {"testbeds": rows}, "")
+        print_json({"testbeds": rows})
         return
     if not rows:
         typer.echo("no testbed is up")
@@ -224,7 +216,7 @@ def _report(
             "delay_emulated": delay_emulated,
         }
         more = {"replay": late} if late is not None else {}
-        typer.echo(msgspec.json.encode({"id": name, "links": links, **more, "proofs": proofs}).decode())
+        print_json({"id": name, "links": links, **more, "proofs": proofs})
     else:
         _proofs_table(proofs)
         typer.echo(f"{len(checked)} of {len(proofs)} links asked for 0.5 Mbit/s or more; worst error {worst:.2%}")
@@ -236,10 +228,7 @@ def _report(
             )
         if late is not None and late["steps"]:
             typer.echo(f"replay: {lateness(late)}")
-        for line in off:
-            typer.echo(f"thalweg: {line}", err=True)
-    if off:
-        raise typer.Exit(1)
+    end(off)
 
 
 def delay_error_s(one: LinkProof) -> float:
@@ -268,7 +257,7 @@ def _proofs_table(proofs: list[LinkProof]) -> None:
             row.append("" if jitter is None else f"{one.asked_jitter_s * 1e3:g} → {jitter * 1e3:.1f}")
             row.append(f"{one.asked_loss:.3g} → {one.lost}/{one.sent} ({one.lost_low}–{one.lost_high})")
         table.add_row(*row)
-    print_table(table)
+    output().print(table)
 
 
 def _shapes_table(shapes: Iterable[Mapping[str, Any]]) -> None:
@@ -285,7 +274,7 @@ def _shapes_table(shapes: Iterable[Mapping[str, Any]]) -> None:
             format_rate(one["carried_bps"]) if one["carried_bps"] else "",
             "" if full is None else format_rate(full),
         )
-    print_table(table)
+    output().print(table)
 
 
 def delay_text(delay_s: float, jitter_s: float) -> str:
@@ -293,9 +282,3 @@ def delay_text(delay_s: float, jitter_s: float) -> str:
     if not delay_s and not jitter_s:
         return ""
     return f"{delay_s * 1e3:g} ms" + (f" ± {jitter_s * 1e3:g}" if jitter_s else "")
-
-
-def print_table(table: Table) -> None:
-    """On a terminal as wide as that is."""
-    console = Console()
-    (console if console.is_terminal else Console(width=int(os.environ.get("COLUMNS", WIDTH)))).print(table)

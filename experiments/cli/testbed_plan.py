@@ -5,21 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.scenarios.quantities import format_time, seconds
 from thalweg.emulation.units import format_rate
+from thalweg.experiments.cli.console import JsonOption, output, print_json
 from thalweg.experiments.networks.plan import LinkPlan, Plan, make_plan
 from thalweg.middleware.errors import UsageError
 
 LISTED = 90  # links; of more, a line for every host
-FILE_WIDTH = 140
 
 
 def plan(
@@ -34,7 +32,7 @@ def plan(
     links: Annotated[
         bool, typer.Option("--links", help=f"List every link, also when there are over {LISTED}.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check a scenario file, and show its hosts, links and events, and what this machine must carry for it.
 
@@ -48,7 +46,7 @@ def plan(
 
         draw_plan(found, out)
     if as_json:
-        print(msgspec.json.encode(as_object(found, file, out)).decode())
+        print_json(as_object(found, file, out))
     else:
         _print(found, every_link=links)
         if out is not None:
@@ -92,9 +90,7 @@ def as_object(found: Plan, file: Path, out: Path | None) -> dict[str, Any]:
 
 
 def _print(found: Plan, *, every_link: bool) -> None:
-    console = Console(highlight=False, markup=False, soft_wrap=False)
-    if not console.is_terminal:
-        console.width = FILE_WIDTH
+    console = output()
     scenario = found.scenario
     counts = "IP packets" if scenario.layer == 3 else "Ethernet frames"
     console.print(

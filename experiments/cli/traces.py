@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean, median
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 import typer
 from rich import box
-from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from thalweg.emulation.scenarios.data_sets import Grid, Kind, grid_kind, read_grid
@@ -31,17 +28,15 @@ from thalweg.emulation.traces.files import (
 from thalweg.emulation.traces.generator import LinkClass, TraceModel, generate_pool
 from thalweg.emulation.traces.trace import BandwidthTrace, TraceSummary
 from thalweg.emulation.units import format_rate, parse_rate
+from thalweg.experiments.cli.console import JsonOption, followed, output, print_json
 from thalweg.middleware.errors import UsageError
 
 ENVIRONMENT_VARIABLE = "THALWEG_TRACES"
 EXAMPLE_DURATION_S = 21_600.0  # six hours: longer than any run of the papers
-FILE_WIDTH = 140  # columns of tables that go to a file or a pipe
 _MODEL = TraceModel()
-_Item = TypeVar("_Item")
 
 app = typer.Typer(name="traces", no_args_is_help=True, help="List, describe, import and generate bandwidth traces.")
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, no table.")]
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write the CSV files into.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 StepOption = Annotated[
@@ -82,7 +77,7 @@ def list_traces(
     for one in summaries:
         sets.setdefault(one.name.rpartition("/")[0] or ".", []).append(one)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "path": str(root),
                 "sets": [{"name": name, **_pooled_means(members)} for name, members in sets.items()],
@@ -107,10 +102,10 @@ def list_traces(
                 _or_dash(means["mean_change_s"], ".0f"),
                 f"{means['zero_share']:.1%}",
             )
-        _console().print(table)
+        output().print(table)
     if grids and not as_json:
         _print_grids(grids)
-        _console().print("latency: round trips; for scenario files (`thalweg traces describe FILE` names the sites)")
+        output().print("latency: round trips; for scenario files (`thalweg traces describe FILE` names the sites)")
 
 
 @app.command()
@@ -129,7 +124,7 @@ def describe(path: PathArgument = None, as_json: JsonOption = False, step_s: Ste
     summaries = _summaries(pool, quiet=as_json)
     pooled = _pooled(pool, summaries)
     if as_json:
-        _print_json({"path": str(root), "pool": pooled, "traces": summaries})
+        print_json({"path": str(root), "pool": pooled, "traces": summaries})
         return
     if len(summaries) > 1:
         _print_traces(summaries)
@@ -144,7 +139,7 @@ def describe(path: PathArgument = None, as_json: JsonOption = False, step_s: Ste
         ("time at rate 0", f"{pooled['zero_share']:.1%}"),
     ]:
         table.add_row(label, text)
-    _console().print(table)
+    output().print(table)
 
 
 @app.command("import")
@@ -164,7 +159,7 @@ def import_traces(
 
     Example: thalweg traces import Verizon-LTE.up Verizon-LTE.down --format mahimahi --out traces/lte
     """
-    pool = [_read(file, file_format, step_s) for file in _progress(files, "reading", quiet=as_json)]
+    pool = [_read(file, file_format, step_s) for file in followed(files, "reading", quiet=as_json)]
     _write_pool(pool, out, force=force, as_json=as_json)
 
 
@@ -264,21 +259,21 @@ def _write_pool(
     if present and not force:
         others = f" and {len(present) - 1} more" if len(present) > 1 else ""
         raise UsageError(f"{str(present[0])!r}{others} exists already; choose another --out, or overwrite with --force")
-    for trace, path in _progress(list(zip(pool, paths, strict=True)), "writing", quiet=as_json):
+    for trace, path in followed(list(zip(pool, paths, strict=True)), "writing", quiet=as_json):
         write_csv(trace, path)
     if as_json:
         pooled = _pooled(pool, [trace.summary() for trace in pool])
-        _print_json({"out": str(out), **(more or {}), "pool": pooled, "files": [path.name for path in paths]})
+        print_json({"out": str(out), **(more or {}), "pool": pooled, "files": [path.name for path in paths]})
     else:
         mean_bps = fmean(trace.mean_bps for trace in pool)
-        _console().print(f"{len(pool)} traces with a mean rate of {format_rate(mean_bps)} in {out}", soft_wrap=True)
+        output().print(f"{len(pool)} traces with a mean rate of {format_rate(mean_bps)} in {out}", soft_wrap=True)
 
 
 # --- figures and output -----------------------------------------------------------------------------
 
 
 def _summaries(pool: Sequence[BandwidthTrace], *, quiet: bool) -> list[TraceSummary]:
-    return [trace.summary() for trace in _progress(pool, "measuring", quiet=quiet)]
+    return [trace.summary() for trace in followed(pool, "measuring", quiet=quiet)]
 
 
 def _pooled_means(members: Sequence[TraceSummary]) -> dict[str, Any]:
@@ -317,7 +312,7 @@ def _print_traces(summaries: Sequence[TraceSummary]) -> None:
         rates = [_mbit(rate) for rate in (one.mean_bps, one.p5_bps, one.median_bps, one.p95_bps)]
         change = _or_dash(one.mean_change_s, ".0f")
         table.add_row(one.name, f"{one.duration_s / 3600:.2f}", *rates, change, f"{one.zero_share:.1%}")
-    _console().print(table)
+    output().print(table)
 
 
 def _grids(root: Path) -> list[dict[str, Any]]:
@@ -335,10 +330,10 @@ def _grid(grid: Grid) -> dict[str, Any]:
 def _describe_grid(path: Path, kind: Kind, *, as_json: bool) -> None:
     grid = read_grid(path, kind)
     if as_json:
-        _print_json({"path": str(path), **_grid(grid), "sites": grid.sites.names})
+        print_json({"path": str(path), **_grid(grid), "sites": grid.sites.names})
         return
     _print_grids([_grid(grid)])
-    _console().print(", ".join(grid.sites.names), soft_wrap=False)
+    output().print(", ".join(grid.sites.names), soft_wrap=False)
 
 
 def _print_grids(grids: Sequence[dict[str, Any]]) -> None:
@@ -347,7 +342,7 @@ def _print_grids(grids: Sequence[dict[str, Any]]) -> None:
         show = format_rate if one["kind"] == "throughput" else format_time
         figures = [show(one[key]) for key in ("p5", "median", "p95")]
         table.add_row(one["name"], one["kind"], str(one["sites"]), str(one["pairs"]), *figures)
-    _console().print(table)
+    output().print(table)
 
 
 def _table(first: str, *others: str) -> Table:
@@ -365,21 +360,3 @@ def _mbit(rate_bps: float) -> str:
 
 def _or_dash(value: float | None, spec: str) -> str:
     return "-" if value is None else format(value, spec)
-
-
-def _console() -> Console:
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = FILE_WIDTH
-    return console
-
-
-def _print_json(content: dict[str, Any]) -> None:
-    print(msgspec.json.encode(content).decode())
-
-
-def _progress(items: Sequence[_Item], what: str, *, quiet: bool) -> Iterator[_Item]:
-    """The items, with a bar on a terminal's standard error while they last."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        yield from bar.track(items, description=what)

@@ -21,12 +21,12 @@ from typing import TypeVar
 import msgspec
 
 from thalweg.emulation.virtual.faults import Fault, FaultPlan, OfMessage, Storm
+from thalweg.experiments.command import Progress, Tell, unseen
 from thalweg.experiments.faults.trials import TrialResult, drawn_plan, run_trial
 from thalweg.middleware.errors import RunError, UsageError
 
 T = TypeVar("T")
 Run = Callable[[FaultPlan], tuple[TrialResult, tuple[OfMessage, ...]]]
-Tell = Callable[[str, int, int], None]
 
 FOLDER = Path("runs") / "faults"
 FEW_TRIALS = 50  # are run here: Spark takes longer to start
@@ -86,13 +86,12 @@ def run_faults(
     out: Path | None = None,
     master: str = "local[*]",
     as_json: bool = False,
+    progress: Progress = unseen,
 ) -> int:
     """Run the plans of ``count`` seeds from ``first_seed`` on, print what became of them, and return the exit status.
 
     Raises UsageError for a count below 1, RunError when Spark ends.
     """
-    from thalweg.experiments.cli.run import progress
-
     if count < 1 or first_seed < 0:
         raise UsageError(f"{count} plans from seed {first_seed}; give at least 1, and a seed of at least 0")
     with progress() as tell:

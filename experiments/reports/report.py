@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from thalweg.experiments.command import Tell
 from thalweg.experiments.records.analysis import RunSummary, aggregate, load_runs
 from thalweg.experiments.records.comparisons import (
     COMPARISON,
@@ -35,8 +36,6 @@ from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
     from thalweg.experiments.papers.ranganathan1998.definitions import FigureData
-
-Tell = Callable[[str, int, int], None]  # (what is going on, done, of how many)
 
 
 class Report(msgspec.Struct, frozen=True):

@@ -17,11 +17,12 @@ from typing import Any
 
 import msgspec
 
+from thalweg.experiments.command import Tell
 from thalweg.experiments.records.analysis import RunSummary, failures
 from thalweg.experiments.records.comparisons import CLOSE, COMPARISON, Comparison, Row, furthest
 from thalweg.experiments.records.summary import summarize_run
 from thalweg.experiments.runs.config import RunConfig
-from thalweg.experiments.runs.launcher import Outcome, Tell, execute, prepare_folder, versions
+from thalweg.experiments.runs.launcher import Outcome, execute, prepare_folder, versions
 from thalweg.experiments.runs.strategies import FLAGS, MOVING, make_strategies
 from thalweg.experiments.simulation.recorded import execute_as_on_testbeds
 from thalweg.middleware.errors import UsageError

@@ -13,7 +13,7 @@ import selectors
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +27,7 @@ from thalweg.emulation.testbeds.replay import ReplayHandle
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
 from thalweg.emulation.testbeds.testbed import Testbed, TestbedProcess, open_testbed
 from thalweg.emulation.uml.files import inside_uml
+from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse, Rates, check_collapse, choose_host, collapse_floor_bps
 from thalweg.experiments.networks.described import Network
 from thalweg.experiments.networks.traced import Replayed, Truth, add_truth, build_network
@@ -51,7 +52,6 @@ START_S = 60.0 * PATIENCE
 END_S = 5.0 * PATIENCE
 SAMPLE_S = 0.1  # between two readings of the links' counters
 GRANULARITY_BYTES = PACKET_BYTES + BURST_FLOOR_BYTES  # what a window may have over: packets are whole, and a burst
-Tell = Callable[[str, int, int], None]  # (what is going on, done, of how many; 0 of 0: unknown)
 
 
 class Outcome(msgspec.Struct, frozen=True):

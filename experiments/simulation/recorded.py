@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from thalweg.emulation.virtual.world import World
+from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse, choose_host, collapse_floor_bps
 from thalweg.experiments.networks.traced import build_links
 from thalweg.experiments.records.placed_trees import ended_as, operators_at
@@ -25,7 +26,6 @@ from thalweg.experiments.runs.config import RunConfig
 from thalweg.experiments.runs.launcher import (
     FREE_BYTES_PER_S,
     Outcome,
-    Tell,
     configuration,
     empty_folder,
     prepare_folder,

@@ -14,7 +14,7 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from thalweg.experiments.command import Tell
 from thalweg.experiments.papers.ranganathan1998.definitions import ABLATION, Arm, Grid, minutes
 from thalweg.experiments.records.records import read_toml, to_toml
 from thalweg.experiments.runs.strategies import MOVING
@@ -38,8 +39,6 @@ GENERATED = ("paper", "regions")  # pools that need no traces
 _GRID = ("pool", "pool_seed", "configuration", "placement", "servers", "images", "tree", "period_s", "k", "variant")
 MOVES = ("gate", "hysteresis")  # parameters that go only to placements which take them
 _ABOUT = ("format", "versions")  # does not make it another sweep
-
-Tell = Callable[[str, int, int], None]  # (what is going on, done, of how many; 0 of 0: unknown)
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
