@@ -1,7 +1,7 @@
 """Scenario files: an emulated WAN, and what befalls it, in TOML; the same for every testbed (docs/scenario-files.md).
 
-``read_scenario(path)`` checks everything that can be known without a testbed. Rates and times are emulated; shapes
-for a testbed are of the wall (``Scenario.wall_shapes``). Every error is one line that names file and line.
+``read_scenario(path)`` checks everything that can be known without a testbed. Rates and times are emulated.
+Every error is one line that names file and line. ``timeline`` compiles what was read into the network over time.
 """
 
 from __future__ import annotations
@@ -52,24 +52,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         shaped = any(shape.needs_netem for shape in self.links.values())
         return shaped or any(event.effect.needs_netem for event in self.events)
 
-    @property
-    def interfaces_bps(self) -> dict[str, float]:
-        """The hosts whose interface is limited, in wall-clock bit/s."""
-        return {
-            host.name: host.interface_bps * self.time_scale
-            for host in self.hosts.values()
-            if host.interface_bps is not None
-        }
-
     def rates_only(self) -> Scenario:
         """The same without what takes netem: rates and cuts are left."""
         plain = {link: shape.rates_only() for link, shape in self.links.items()}
         events = tuple(msgspec.structs.replace(event, effect=event.effect.rates_only()) for event in self.events)
         return msgspec.structs.replace(self, links=plain, events=events)
-
-    def wall_shapes(self) -> dict[Link, LinkShape]:
-        """Every link's shape at the start as a testbed takes it: rates times the time scale, delays divided by it."""
-        return {link: shape.dilated(self.time_scale) for link, shape in self.links.items()}
 
 
 def read_scenario(

@@ -1,8 +1,12 @@
-"""A scenario's events become changes of links: from when on, which link, and the total effect that holds then.
+"""A network over time: its links at the start, the traces that their rates follow, and what befalls them.
 
-Where events overlap, a later one in the file wins over an earlier one, figure by figure (a rate, a delay, …); factors
-multiply each other and whatever rate there is, given by an event or by the link; a cut wins over everything. When the
-last ends, the link is as the file describes it, its trace where it would be by then.
+``Timeline`` is the form in which testbeds, plans and the virtual shell all take a network; ``compile_timeline`` makes
+one of a scenario. Its events become changes of links: from when on, which link, and the total effect that holds then.
+
+R1. Where events overlap, a later one in the file wins over an earlier one, figure by figure (a rate, a delay, …).
+R2. Factors multiply each other and whatever rate there is, given by an event or by the link.
+R3. A cut wins over everything.
+R4. When the last event ends, the link is as the file describes it, its trace where it would be by then.
 """
 
 from __future__ import annotations
@@ -10,14 +14,16 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
+import msgspec
 import numpy as np
 
 from thalweg.emulation.links.effects import NEUTRAL, REPLACED, Effect
-from thalweg.emulation.links.shape import RATE_FLOOR_BPS
+from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
 from thalweg.emulation.scenarios.events import MAX_CHANGES
-from thalweg.emulation.scenarios.file import Scenario
+from thalweg.emulation.scenarios.file import HostSpec, Scenario
 from thalweg.emulation.testbeds.replay import Change, ReplayHandle, check_changes
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.changed import ChangedRates, changed
@@ -26,8 +32,92 @@ from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 
 
-def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> list[Change]:
-    """What befalls the links, sorted by time; each change replaces the link's one before it.
+class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A network over time. Seconds and bit/s are emulated, but for what ``wall_…`` gives.
+
+    ``hosts``: by name. ``links``: every directed pair and its shape at the start. ``traces``: of those links whose rate
+    follows one. ``changes``: sorted by time, each replaces its link's one before it; no link of them is missing in
+    ``links``. ``layer``: what rates count, IP packets (3) or Ethernet frames (2).
+    """
+
+    hosts: Mapping[str, HostSpec]
+    links: Mapping[Link, LinkShape]
+    traces: Mapping[Link, BandwidthTrace]
+    changes: Sequence[Change] = ()
+    time_scale: float = 1.0
+    layer: int = 3
+
+    @classmethod
+    def of_traces(cls, traces: Mapping[Link, BandwidthTrace], time_scale: float = 1.0) -> Timeline:
+        """Links that follow traces, and that nothing befalls; their ends are the hosts."""
+        hosts = {host: HostSpec(host) for link in traces for host in link}
+        links = {link: LinkShape(trace.rate_at(0.0)) for link, trace in traces.items()}
+        return cls(hosts=hosts, links=links, traces=traces, time_scale=time_scale)
+
+    @cached_property
+    def by_link(self) -> Mapping[Link, Sequence[tuple[float, Effect]]]:
+        """The changes of every link that has any: (seconds, effect)."""
+        found: dict[Link, list[tuple[float, Effect]]] = {}
+        for one in self.changes:
+            found.setdefault(one.link, []).append((one.at_s, one.effect))
+        return found
+
+    @property
+    def wall_interfaces_bps(self) -> dict[str, float]:
+        """The hosts whose interface is limited, in wall-clock bit/s."""
+        hosts = self.hosts.values()
+        return {one.name: one.interface_bps * self.time_scale for one in hosts if one.interface_bps is not None}
+
+    def wall_shapes(self) -> dict[Link, LinkShape]:
+        """Every link's shape at the start as a testbed takes it: rates times the time scale, delays divided by it."""
+        return {link: shape.dilated(self.time_scale) for link, shape in self.links.items()}
+
+    def trace(self, link: Link) -> BandwidthTrace:
+        """What a link's rate follows before any change; of a constant rate a trace of one row."""
+        found = self.traces.get(link)
+        return _constant(link, self.links[link].rate_bps) if found is None else found
+
+    def rates(
+        self, *, floor_bps: float | None = None, emulated: Mapping[Link, BandwidthTrace] | None = None
+    ) -> dict[Link, BandwidthTrace | ChangedRates]:
+        """What every link's rate really is over time, changes and all.
+
+        ``floor_bps``: the least that a link is set to unless it is cut; default what testbeds can set. ``emulated``:
+        what a replay has made of the traces (``ReplayHandle.emulated``), default the traces themselves.
+        """
+        least_bps = RATE_FLOOR_BPS / self.time_scale if floor_bps is None else floor_bps
+        known = emulated or {}
+        return {
+            link: changed(known.get(link) or self.trace(link), self.by_link.get(link, ()), least_bps)
+            for link in self.links
+        }
+
+    def shapes(self, link: Link) -> list[tuple[float, LinkShape]]:
+        """A link's whole shape, each from its time on until the next; the first from 0 on.
+
+        Of a link that follows a trace the rate is that of the moment: ``rates`` has what comes between.
+        """
+        base, trace = self.links[link], self.trace(link)
+        events = self.by_link.get(link, ())
+        return [(0.0, base), *((at_s, effect.shape(base, trace.rate_at(at_s))) for at_s, effect in events)]
+
+    def renamed(self, names: Mapping[str, str]) -> Timeline:
+        """The same with other names of hosts, each under its present one."""
+
+        def ends(link: Link) -> Link:
+            return names[link[0]], names[link[1]]
+
+        return msgspec.structs.replace(
+            self,
+            hosts={names[host]: msgspec.structs.replace(one, name=names[host]) for host, one in self.hosts.items()},
+            links={ends(link): shape for link, shape in self.links.items()},
+            traces={ends(link): trace for link, trace in self.traces.items()},
+            changes=[msgspec.structs.replace(one, link=ends(one.link)) for one in self.changes],
+        )
+
+
+def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> Timeline:
+    """The network of a scenario over time.
 
     Flaps and churn without an end go on until ``duration_s`` (default: the scenario's own). The same file and seed
     give the same changes; a longer duration only adds to them. Raises UsageError for more than can be kept.
@@ -55,7 +145,10 @@ def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> lis
     for link, found in turns.items():
         changes += _link_changes(link, sorted(found), scenario, known)
     changes.sort(key=lambda change: change.at_s)
-    return changes
+    return Timeline(
+        hosts=scenario.hosts, links=scenario.links, traces=scenario.traces, changes=changes,
+        time_scale=scenario.time_scale, layer=scenario.layer,
+    )  # fmt: skip
 
 
 def _link_changes(
@@ -84,41 +177,15 @@ def _link_changes(
 
 
 def combined(effects: Iterable[Effect]) -> Effect:
-    """What several effects at once come to; the last wins, figure by figure."""
+    """What several effects at once come to, in the order of the file."""
     total = NEUTRAL
     for one in effects:
-        later = {name: value for name in ("rate_bps", *REPLACED) if (value := getattr(one, name)) is not None}
-        total = total._replace(factor=total.factor * one.factor, cut=total.cut or one.cut, **later)
+        later = {name: value for name in ("rate_bps", *REPLACED) if (value := getattr(one, name)) is not None}  # R1
+        total = total._replace(factor=total.factor * one.factor, cut=total.cut or one.cut, **later)  # R2, R3
     return total
 
 
-def by_link(changes: Iterable[Change]) -> dict[Link, list[tuple[float, Effect]]]:
-    """Changes as (seconds, effect) of every link that has any."""
-    found: dict[Link, list[tuple[float, Effect]]] = {}
-    for one in changes:
-        found.setdefault(one.link, []).append((one.at_s, one.effect))
-    return found
-
-
-def rates_over_time(
-    scenario: Scenario, changes: Iterable[Change], emulated: Mapping[Link, BandwidthTrace] | None = None
-) -> dict[Link, BandwidthTrace | ChangedRates]:
-    """What every link's rate really is over time, events and all, in emulated seconds and bit/s.
-
-    ``emulated``: what a replay has made of the traces (``ReplayHandle.emulated``); default the traces themselves,
-    nowhere below what a testbed can set.
-    """
-    floor_bps = RATE_FLOOR_BPS / scenario.time_scale
-    events = by_link(changes)
-    found: dict[Link, BandwidthTrace | ChangedRates] = {}
-    for link, shape in scenario.links.items():
-        trace = (emulated or {}).get(link) or scenario.traces.get(link) or constant(link, shape.rate_bps)
-        found[link] = changed(trace, events.get(link, ()), floor_bps)
-    return found
-
-
-def constant(link: Link, rate_bps: float) -> BandwidthTrace:
-    """A link of one rate as a trace."""
+def _constant(link: Link, rate_bps: float) -> BandwidthTrace:
     return BandwidthTrace(f"{link[0]} → {link[1]}", np.array([0.0]), np.array([rate_bps]))
 
 
@@ -127,26 +194,24 @@ class _LimitsInterfaces(Protocol):
     def limit_interfaces(self, rates_bps: Mapping[str, float], /) -> None: ...
 
 
-def apply(scenario: Scenario, testbed: Testbed, *, sample_interval_s: float | None = 1.0) -> ReplayHandle | None:
-    """Shape a testbed's links and interfaces as the scenario has them at its start, and load what is to come.
+def apply(timeline: Timeline, testbed: Testbed, *, sample_interval_s: float | None = 1.0) -> ReplayHandle | None:
+    """Shape a testbed's links and interfaces as they are at the start, and load what is to come.
 
-    The testbed must be up, with the scenario's hosts. ``start()`` of what is returned begins the traces and the events;
+    The testbed must be up, with the timeline's hosts. ``start()`` of what is returned begins the traces and changes;
     None: the links follow none and nothing befalls them. Raises UsageError for what the testbed cannot do, before
-    anything is set for events that ask of a link what none can be; CapabilityError where its kernel cannot.
+    anything is set for changes that ask of a link what none can be; CapabilityError where its kernel cannot.
     """
-    changes, shapes = compile_timeline(scenario), scenario.wall_shapes()
-    check_changes(changes, shapes, scenario.traces, scenario.time_scale)
-    if limits := scenario.interfaces_bps:
+    changes, shapes = timeline.changes, timeline.wall_shapes()
+    check_changes(changes, shapes, timeline.traces, timeline.time_scale)
+    if limits := timeline.wall_interfaces_bps:
         if not isinstance(testbed, _LimitsInterfaces):
             raise UsageError(f"the {testbed.backend} testbed cannot limit interfaces; leave out interface_rate")
         testbed.limit_interfaces(limits)
     testbed.shape(shapes)
-    followed = dict(scenario.traces)
-    for link in {change.link for change in changes}:
-        followed.setdefault(link, constant(link, scenario.links[link].rate_bps))
+    followed = {link: timeline.trace(link) for link in (*timeline.traces, *timeline.by_link)}
     if not followed:
         return None
-    handle = testbed.replay(followed, scenario.time_scale, sample_interval_s=sample_interval_s)
+    handle = testbed.replay(followed, timeline.time_scale, sample_interval_s=sample_interval_s)
     if changes:
         handle.change(changes)
     return handle

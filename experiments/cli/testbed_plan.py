@@ -79,7 +79,7 @@ def as_object(found: Plan, file: Path, out: Path | None) -> dict[str, Any]:
         "hosts": list(scenario.hosts.values()),
         "links": found.links,
         "events": found.events,
-        "changes": len(found.changes),
+        "changes": len(found.timeline.changes),
         "until_s": found.until_s,
         "wall": found.wall,
         "out": None if out is None else str(out),

@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from thalweg.emulation.links.shape import MAX_RATE_BPS, RATE_FLOOR_BPS
 from thalweg.emulation.scenarios.file import Event, Scenario
-from thalweg.emulation.scenarios.timeline import compile_timeline, rates_over_time
-from thalweg.emulation.testbeds.replay import Change
+from thalweg.emulation.scenarios.timeline import Timeline, compile_timeline
 from thalweg.emulation.traces.changed import bits_until
 from thalweg.experiments.networks.traced import carried_bps
 from thalweg.middleware.network.view import Link
@@ -70,12 +69,12 @@ class WallPlan(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """All of it. ``until_s``: how far the time line is shown; ``changes``: of links, until the scenario's end."""
+    """All of it. ``until_s``: how far the time line is shown; ``timeline``: the network until the scenario's end."""
 
     scenario: Scenario
     links: list[LinkPlan]
     events: list[EventPlan]
-    changes: list[Change]
+    timeline: Timeline
     wall: WallPlan
     until_s: float
 
@@ -85,8 +84,8 @@ def make_plan(scenario: Scenario, until_s: float | None = None) -> Plan:
     end_s = until_s if until_s is not None else _end_s(scenario)
     links = [_link(scenario, link) for link in scenario.links]
     events = [_event(event, number, scenario, end_s) for number, event in enumerate(scenario.events)]
-    changes = compile_timeline(scenario)
-    return Plan(scenario, links, events, changes, _wall(scenario, links, changes), end_s)
+    timeline = compile_timeline(scenario)
+    return Plan(scenario, links, events, timeline, _wall(timeline, links), end_s)
 
 
 def _end_s(scenario: Scenario) -> float:
@@ -124,11 +123,11 @@ def _event(event: Event, number: int, scenario: Scenario, end_s: float) -> Event
     return EventPlan(event.kind, event.at_s, until_s, event.who, event.what, len(event.links), spans)
 
 
-def _wall(scenario: Scenario, links: list[LinkPlan], changes: list[Change]) -> WallPlan:
-    scale = scenario.time_scale
+def _wall(timeline: Timeline, links: list[LinkPlan]) -> WallPlan:
+    scale = timeline.time_scale
     extremes = {(one.src, one.dst): (one.min_bps, one.max_bps) for one in links}
     least, most = ({link: pair[which] for link, pair in extremes.items()} for which in (0, 1))
-    for change in changes:
+    for change in timeline.changes:
         if not change.effect.cut:
             low, high = map(change.effect.rate, extremes[change.link])
             least[change.link] = min(least[change.link], low)
@@ -150,8 +149,8 @@ def sampled_rates(plan: Plan, steps: int) -> tuple[npt.NDArray[np.float64], npt.
     """
     edges = np.linspace(0.0, plan.until_s, steps + 1)
     found = [
-        [np.diff(bits_until(rates, edges)) for rates in rates_over_time(plan.scenario, changes).values()]
-        for changes in (plan.changes, ())
+        [np.diff(bits_until(rates, edges)) for rates in timeline.rates().values()]
+        for timeline in (plan.timeline, msgspec.structs.replace(plan.timeline, changes=()))
     ]
     with_events, without = np.array(found) * (steps / plan.until_s)
     return with_events, without

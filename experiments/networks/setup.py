@@ -66,10 +66,10 @@ def read(file: Path, *, time_scale: float | None = None, seed: int | None = None
 
 def described(scenario: Scenario, *, begin: bool = True) -> Setup:
     """What a scenario file describes; traces and events begin at once, unless it is only wanted as it is at first."""
-    from thalweg.emulation.scenarios.timeline import apply
+    from thalweg.emulation.scenarios.timeline import apply, compile_timeline
 
     def prepare(testbed: ShapedTestbed) -> None:
-        replay = apply(scenario, testbed, sample_interval_s=None)
+        replay = apply(compile_timeline(scenario), testbed, sample_interval_s=None)
         if replay is not None and begin:
             replay.start()
 

@@ -11,6 +11,7 @@ from statistics import fmean
 
 import msgspec
 
+from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.traces.files import load_pool
 from thalweg.emulation.traces.generator import TraceModel, generate_pool
 from thalweg.emulation.traces.pool import assign_traces, scale_pool
@@ -18,7 +19,7 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.uml.files import inside_uml
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.networks.collapse import Rates
-from thalweg.experiments.networks.described import Network, TracedNetwork, described
+from thalweg.experiments.networks.described import Network, described
 from thalweg.experiments.runs.config import RunConfig, is_scenario_file
 from thalweg.experiments.runs.workload import build_dataflow
 from thalweg.middleware.errors import UsageError
@@ -53,7 +54,7 @@ def build_network(config: RunConfig, hosts: Sequence[str], edges: int) -> Networ
         network = described(config)
         check_carried(network.mean_bps, edges, config.time_scale)
         return network
-    return TracedNetwork(build_links(config, hosts, edges), config.time_scale)
+    return Network(Timeline.of_traces(build_links(config, hosts, edges), config.time_scale))
 
 
 def check_carried(mean_bps: float, edges: int, time_scale: float) -> None:

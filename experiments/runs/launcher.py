@@ -200,7 +200,7 @@ class _Session:
         stack.callback(self.bed.collect)
         self.outbox, self.pictures = self.bed.outbox(self.logs), self.bed.outbox(self.folder / IMAGES)
         if self.network is not None:
-            self.notes += self.network.notes()
+            self.notes += self.network.notes
             self._shape_and_prove(self.network)
             if not self.bed.delay_emulated:
                 self.notes.append("links have rates only: no delay is emulated")
@@ -214,7 +214,7 @@ class _Session:
             assert isinstance(self.bed, ShapedTestbed)
             replay = self.network.load(self.bed, SAMPLE_S)
             stack.callback(replay.stop)
-            self.emulated = self.network.rates(replay.emulated())
+            self.emulated = self.network.timeline.rates(emulated=replay.emulated())
         for label in config.placements:
             self._plan_ahead(label, worker, words, replay)
         if config.scenario == "collapse" and replay is not None:
@@ -272,8 +272,8 @@ class _Session:
         self.notes.append(str(one))
 
     def _shape_and_prove(self, network: Network) -> None:
-        self.bed.shape(network.shapes())
-        if limits := network.limits():
+        self.bed.shape(network.timeline.wall_shapes())
+        if limits := network.timeline.wall_interfaces_bps:
             assert isinstance(self.bed, ShapedTestbed)
             self.bed.limit_interfaces(limits)
         if not self.config.prove:

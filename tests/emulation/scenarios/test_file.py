@@ -9,6 +9,7 @@ import pytest
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
+from thalweg.emulation.scenarios.timeline import compile_timeline
 from thalweg.emulation.traces.files import load_pool
 from thalweg.emulation.traces.pool import assign_traces, scale_pool
 from thalweg.middleware.errors import UsageError
@@ -61,7 +62,7 @@ def test_hosts_are_a_number_names_sites_or_tables(folder: Path) -> None:
     ]  # fmt: skip
     tables = 'time_scale = 10\ninterface_rate = "2mbit"\n[[hosts]]\nname = "a"\n[[hosts]]\nname = "b"\n'
     limited = scenario(folder, tables + 'interface_rate = "1mbit"\n' + LINKS)
-    assert limited.interfaces_bps == {"a": 2e7, "b": 1e7}  # on the wall
+    assert compile_timeline(limited).wall_interfaces_bps == {"a": 2e7, "b": 1e7}  # on the wall
 
 
 def test_hosts_without_a_site_get_one_that_was_measured_with_the_others(folder: Path) -> None:
@@ -122,9 +123,10 @@ def test_of_tables_that_say_something_the_last_counts_figure_by_figure(folder: P
 def test_shapes_for_a_testbed_are_of_the_wall(folder: Path) -> None:
     text = "time_scale = 10\n" + HOSTS + LINKS + 'delay = "20ms"\njitter = "2ms"\n'
     found = scenario(folder, text)
-    assert found.wall_shapes()["h1", "h2"] == LinkShape(1e7, 0.002, 0.0002)
+    assert compile_timeline(found).wall_shapes()["h1", "h2"] == LinkShape(1e7, 0.002, 0.0002)
     assert found.needs_netem
-    assert scenario(folder, text, time_scale=1.0).wall_shapes()["h1", "h2"] == LinkShape(1e6, 0.02, 0.002)
+    as_is = compile_timeline(scenario(folder, text, time_scale=1.0))
+    assert as_is.wall_shapes()["h1", "h2"] == LinkShape(1e6, 0.02, 0.002)
     assert not scenario(folder, HOSTS + LINKS).needs_netem
     late = '[[event]]\nkind = "change"\nat = "1h"\nhost = "h1"\nloss = "1%"\n'
     assert scenario(folder, HOSTS + LINKS + late).needs_netem

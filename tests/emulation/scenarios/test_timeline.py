@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,9 +18,10 @@ from thalweg.emulation.links.effects import NEUTRAL, Effect
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.scenarios.events import CUT, Event
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
-from thalweg.emulation.scenarios.timeline import apply, by_link, combined, compile_timeline, rates_over_time
+from thalweg.emulation.scenarios.timeline import Timeline, apply, combined, compile_timeline
 from thalweg.emulation.testbeds.replay import Change
 from thalweg.emulation.testbeds.testbed import open_testbed
+from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import UsageError
 
 HEAD = 'hosts = ["client", "h1", "h2"]\n[links]\nrate = "1mbit"\ndelay = "20ms"\n'
@@ -46,7 +48,7 @@ def test_later_events_win_figure_by_figure_factors_multiply_and_a_cut_wins(tmp_p
         + event("change", 25, for_=5, from_="h1", to="h2", rate="8mbit")
         + event("outage", 35, for_=10, host="h2"),
     )
-    changes = by_link(compile_timeline(found))
+    changes = compile_timeline(found).by_link
     assert changes["h1", "h2"] == [
         (10.0, Effect(0.5, delay_s=1.0)),
         (20.0, Effect(0.05, delay_s=2.0, loss=0.01)),
@@ -59,14 +61,14 @@ def test_later_events_win_figure_by_figure_factors_multiply_and_a_cut_wins(tmp_p
     ]
     assert changes["client", "h2"] == [(35.0, CUT), (45.0, NEUTRAL)]
     assert ("client", "h1") not in changes
-    times = [change.at_s for change in compile_timeline(found)]
+    times = [change.at_s for change in compile_timeline(found).changes]
     assert times == sorted(times)
 
 
 def test_a_flap_is_down_first_and_a_partition_spares_hosts_in_no_group(tmp_path: Path) -> None:
     text = event("flap", 5, for_=7, from_="h1", to="h2", down=2, up=3)
     text += event("partition", 100, groups=[["client"], ["h1"]])
-    changes = by_link(compile_timeline(scenario(tmp_path, text)))
+    changes = compile_timeline(scenario(tmp_path, text)).by_link
     assert changes["h1", "h2"] == [(5.0, CUT), (7.0, NEUTRAL), (10.0, CUT), (12.0, NEUTRAL)]
     assert changes["client", "h1"] == changes["h1", "client"] == [(100.0, CUT)]  # for good
     assert len(changes) == 3
@@ -77,8 +79,8 @@ def test_what_repeats_without_an_end_ends_with_the_scenario(tmp_path: Path) -> N
     found = scenario(tmp_path, text, 'duration = "11s"\n' + HEAD)
     cut, free = CUT, NEUTRAL
     first = [(0.0, cut), (2.0, free), (5.0, cut), (7.0, free), (10.0, cut)]
-    assert by_link(compile_timeline(found))["h1", "h2"] == [*first, (11.0, free)]
-    assert by_link(compile_timeline(found, 13.0))["h1", "h2"] == [*first, (12.0, free)]
+    assert compile_timeline(found).by_link["h1", "h2"] == [*first, (11.0, free)]
+    assert compile_timeline(found, 13.0).by_link["h1", "h2"] == [*first, (12.0, free)]
     with pytest.raises(UsageError, match="shorter duration"):
         compile_timeline(found, 1e8)
 
@@ -92,7 +94,7 @@ def test_a_span_too_short_for_its_time_is_none() -> None:
     brief = Event(kind="change", at_s=1e15, until_s=1e15 + 0.01, links=(link,), effect=CUT, who="", what="")
     held = Event(kind="change", at_s=1e15, until_s=1e15 + 2, links=(link,), effect=Effect(0.5), who="", what="")
     one = Scenario(name="", hosts={}, links={link: LinkShape(1e6)}, traces={}, events=(brief, held))
-    assert by_link(compile_timeline(one)) == {link: [(1e15, Effect(0.5)), (1e15 + 2, NEUTRAL)]}
+    assert compile_timeline(one).by_link == {link: [(1e15, Effect(0.5)), (1e15 + 2, NEUTRAL)]}
 
 
 def test_an_impossible_event_is_refused_before_anything_is_set(tmp_path: Path) -> None:
@@ -100,15 +102,15 @@ def test_an_impossible_event_is_refused_before_anything_is_set(tmp_path: Path) -
     found = scenario(tmp_path, event("change", 3, from_="h1", to="h2", factor=5000), head)
     untouched = Recorder()
     with pytest.raises(UsageError, match="link h1 → h2, as an event changes it: 5000 Mbit/s"):
-        apply(found, untouched)  # type: ignore[arg-type]
+        apply(compile_timeline(found), untouched)  # type: ignore[arg-type]
     assert (untouched.shaped, untouched.limits) == ({}, {})
 
 
 def test_churn_is_the_same_every_time_and_as_long_as_asked(tmp_path: Path) -> None:
     found = scenario(tmp_path, event("churn", 10, mean_up="2min", mean_down="30s"), 'duration = "20h"\n' + HEAD)
-    changes = compile_timeline(found)
-    assert changes == compile_timeline(found)
-    short = compile_timeline(found, 3600.0)
+    changes = compile_timeline(found).changes
+    assert changes == compile_timeline(found).changes
+    short = compile_timeline(found, 3600.0).changes
     assert short[:-4] == changes[: len(short) - 4]
     assert all(change.at_s > 10 for change in changes)
     away = {host: [span for span in found.events[0].spans(72_000, 1, 0) if all(host in x for x in span[2])]
@@ -121,12 +123,12 @@ def test_churn_is_the_same_every_time_and_as_long_as_asked(tmp_path: Path) -> No
         assert {link for _, _, links in away[host] for link in links} == {link for link in found.links if host in link}
     assert [span[:2] for span in away["h1"]] != [span[:2] for span in away["h2"]]
     assert (
-        compile_timeline(scenario(tmp_path, event("churn", 10, mean_up=120, mean_down=30), "seed = 2\n" + HEAD))
+        compile_timeline(scenario(tmp_path, event("churn", 10, mean_up=120, mean_down=30), "seed = 2\n" + HEAD)).changes
         != changes
     )
     named = scenario(tmp_path, event("churn", 10, mean_up=120, mean_down=30, hosts=["client"]))
-    assert {host for host in ("h1", "h2") if (host, "client") not in by_link(compile_timeline(named))} == set()
-    assert ("h1", "h2") not in by_link(compile_timeline(named))
+    assert {host for link in compile_timeline(named).by_link for host in link} == {"client", "h1", "h2"}
+    assert ("h1", "h2") not in compile_timeline(named).by_link
 
 
 EFFECTS = st.sampled_from([CUT, Effect(0.5), Effect(0.1, delay_s=0.1), Effect(rate_bps=5.0), Effect(delay_s=0.3)])
@@ -141,7 +143,7 @@ def test_at_every_moment_the_changes_say_what_holds(spans: list[tuple[int, float
         for at, held, effect in spans
     )
     one = Scenario(name="", hosts={}, links={link: LinkShape(1e6)}, traces={}, events=events)
-    found = by_link(compile_timeline(one)).get(link, [])
+    found = compile_timeline(one).by_link.get(link, [])
     assert all(later[1] != earlier[1] for earlier, later in pairwise(found))
     for moment in [i / 2 for i in range(70)]:
         holds = combined(event.effect for event in events if event.at_s <= moment < event.until_s)
@@ -151,9 +153,28 @@ def test_at_every_moment_the_changes_say_what_holds(spans: list[tuple[int, float
 def test_rates_over_time_have_the_floor_that_testbeds_have(tmp_path: Path) -> None:
     text = event("change", 10, for_=10, from_="h1", to="h2", factor=0.001) + event("outage", 15, for_=1, host="h2")
     found = scenario(tmp_path, text, "time_scale = 10\n" + HEAD)
-    rates = rates_over_time(found, compile_timeline(found))
+    rates = compile_timeline(found).rates()
     assert [rates["h1", "h2"].rate_at(t_s) for t_s in (0, 12, 15, 17, 20)] == [1e6, 6400, 0, 6400, 1e6]
     assert rates["h2", "h1"].bits_between(0, 20) == pytest.approx(19e6)
+
+
+def test_a_link_has_a_shape_from_every_change_on_and_keeps_all_under_other_names(tmp_path: Path) -> None:
+    text = event("change", 10, for_=10, from_="h1", to="h2", factor=0.5, delay="1s") + event("outage", 15, host="h2")
+    given = compile_timeline(scenario(tmp_path, text, "time_scale = 10\n" + HEAD))
+    found = given.renamed({"client": "client", "h1": "h2", "h2": "h1"})
+    assert found.shapes(("h2", "h1")) == [
+        (0.0, LinkShape(1e6, 0.02)),
+        (10.0, LinkShape(0.5e6, 1.0)),
+        (15.0, LinkShape(0.5e6, 1.0, cut=True)),
+        (20.0, LinkShape(1e6, 0.02, cut=True)),
+    ]
+    assert list(found.hosts) == ["client", "h2", "h1"] == [host.name for host in found.hosts.values()]
+    assert found.by_link["h2", "h1"] == given.by_link["h1", "h2"]
+    assert found.wall_shapes()["h2", "h1"] == LinkShape(1e7, 0.002)
+    rising = BandwidthTrace("a", np.array([0.0, 5.0]), np.array([1e6, 3e6]))
+    followed = Timeline.of_traces({("a", "b"): rising}, 2.0)
+    assert followed.shapes(("a", "b")) == [(0.0, LinkShape(1e6))]
+    assert followed.rates() == {("a", "b"): rising}
 
 
 class Recorder:
@@ -183,12 +204,12 @@ class Recorder:
 
 def test_a_testbed_gets_shapes_limits_traces_and_changes(tmp_path: Path) -> None:
     still = Recorder()
-    assert apply(scenario(tmp_path, ""), still) is None  # type: ignore[arg-type]
+    assert apply(compile_timeline(scenario(tmp_path, "")), still) is None  # type: ignore[arg-type]
     assert still.shaped["h1", "h2"] == LinkShape(1e6, 0.02)
     head = 'time_scale = 2\ninterface_rate = "3mbit"\n' + HEAD
     found = scenario(tmp_path, event("outage", 3, from_="h1", to="h2"), head)
     moving = Recorder()
-    assert apply(found, moving, sample_interval_s=None) is not None  # type: ignore[arg-type]
+    assert apply(compile_timeline(found), moving, sample_interval_s=None) is not None  # type: ignore[arg-type]
     assert moving.limits == dict.fromkeys(("client", "h1", "h2"), 6e6)
     assert moving.shaped["h1", "h2"] == LinkShape(2e6, 0.01)
     traces, *more = moving.replayed
@@ -196,7 +217,7 @@ def test_a_testbed_gets_shapes_limits_traces_and_changes(tmp_path: Path) -> None
     assert more == [2.0, None]
     assert moving.changed == [Change(3.0, ("h1", "h2"), CUT)]
     with pytest.raises(UsageError, match="cannot limit interfaces; leave out interface_rate"):
-        apply(found, open_testbed("loopback", list(found.hosts)))
+        apply(compile_timeline(found), open_testbed("loopback", list(found.hosts)))
 
 
 @pytest.mark.timed
@@ -206,7 +227,7 @@ def test_events_come_to_pass_on_namespaces_and_are_undone_by_the_next_start(tmp_
     found = scenario(tmp_path, text, "time_scale = 10\n" + HEAD.replace('delay = "20ms"\n', ""))
     seen: dict[float, tuple[bool, float]] = {}
     with open_testbed("netns", list(found.hosts)) as bed:
-        handle = apply(found, bed, sample_interval_s=None)
+        handle = apply(compile_timeline(found), bed, sample_interval_s=None)
         assert handle is not None
         t0_s = handle.start()
         while (at_s := time.monotonic() - t0_s) < 0.75:

@@ -11,7 +11,8 @@ import pytest
 
 from thalweg.emulation.scenarios.file import read_scenario
 from thalweg.experiments.cli.main import invoke
-from thalweg.experiments.networks.described import DescribedNetwork, described, roles
+from thalweg.experiments.networks.described import described, roles
+from thalweg.experiments.networks.setup import read
 from thalweg.experiments.runs.config import RunConfig
 from thalweg.middleware.errors import UsageError
 
@@ -49,17 +50,18 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_hosts_take_their_roles_and_keep_their_links(file: Path) -> None:
-    network = DescribedNetwork(read_scenario(file))
-    assert network.roles == {"client": "client", "paris": "h1", "tokyo": "h2"}
-    assert network.shapes()["h1", "client"].delay_s == pytest.approx(0.03 / 60)
-    assert network.shapes()["h1", "client"].rate_bps == pytest.approx(24e6)
-    assert network.limits() == dict.fromkeys(("client", "h1", "h2"), 120e6)
-    assert {change.link for change in network.changes if change.effect.cut} == {("h1", "client")}
-    rates = network.rates(network.traces)
+    assert roles(read_scenario(file), "a") == {"client": "client", "paris": "h1", "tokyo": "h2"}
+    network = described(RunConfig(scenario=str(file), time_scale=60.0))
+    timeline = network.timeline
+    assert timeline.wall_shapes()["h1", "client"].delay_s == pytest.approx(0.03 / 60)
+    assert timeline.wall_shapes()["h1", "client"].rate_bps == pytest.approx(24e6)
+    assert timeline.wall_interfaces_bps == dict.fromkeys(("client", "h1", "h2"), 120e6)
+    assert {change.link for change in timeline.changes if change.effect.cut} == {("h1", "client")}
+    rates = timeline.rates(emulated=network.traces)
     assert rates["h2", "h1"].rate_at(30.0) == pytest.approx(0.4e6)
     assert rates["h2", "h1"].rate_at(90.0) == pytest.approx(0.2e6)
     assert rates["h1", "client"].bits_between(300.0, 320.0) == 0.0
-    assert "h2 is tokyo (aws:ap-northeast-1)" in network.notes()[0]
+    assert "h2 is tokyo (aws:ap-northeast-1)" in network.notes[0]
 
 
 def test_without_a_host_named_client_the_first_is_it(file: Path) -> None:
@@ -72,10 +74,10 @@ def test_without_a_host_named_client_the_first_is_it(file: Path) -> None:
 
 def test_no_delay_leaves_the_rates(file: Path) -> None:
     network = described(RunConfig(scenario=str(file), no_delay=True, time_scale=60.0))
-    shape = network.shapes()["h1", "client"]
+    shape = network.timeline.wall_shapes()["h1", "client"]
     assert (shape.delay_s, shape.rate_bps) == (0.0, pytest.approx(24e6))
-    assert not network.scenario.needs_netem
-    assert any(change.effect.cut for change in network.changes)
+    assert not read(file, no_delay=True).needs_netem
+    assert any(change.effect.cut for change in network.timeline.changes)
 
 
 @pytest.mark.parametrize(
