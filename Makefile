@@ -33,7 +33,7 @@ bench: setup
 	$(BIN)/thalweg bench sim
 
 docs: setup
-	$(BIN)/python -m thalweg.middleware.diagrams docs/*.md
+	$(BIN)/python docs/diagrams.py docs/*.md
 
 clean:
 	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -22,11 +22,13 @@ import msgspec
 
 from thalweg.experiments.faults.trials import Seen, seen, shown
 from thalweg.middleware.core.host import HostCore
-from thalweg.middleware.core.run import CoreConfig, RunState
+from thalweg.middleware.core.machine import Machine
+from thalweg.middleware.core.run import RunState
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, LocalMoves
+from thalweg.middleware.protocol.limits import CoreConfig
 
 CLIENT = "client"
 MAX_LOSSES = 6  # in a row, of messages that say the same
@@ -558,18 +560,18 @@ class Scripted(World):
 
 
 @contextmanager
-def traced(machine: type[Any], state: str) -> Iterator[set[tuple[Any, Any]]]:
-    """The entries of its table that the ``move`` of all such machines used; their state is attribute ``state``."""
+def traced(machine: type[Machine]) -> Iterator[set[tuple[Any, Any]]]:
+    """The entries of its table that all such machines used."""
     used: set[tuple[Any, Any]] = set()
-    move = machine.move
+    to = machine.to
 
-    def traced_move(self: Any, sign: Any) -> None:
-        entry = (getattr(self, state), sign)
-        move(self, sign)
+    def traced_to(self: Machine, event: Any) -> None:
+        entry = (self.state, event)
+        to(self, event)
         used.add(entry)
 
-    machine.move = traced_move
+    machine.to = traced_to  # type: ignore[method-assign]
     try:
         yield used
     finally:
-        machine.move = move
+        machine.to = to  # type: ignore[method-assign]

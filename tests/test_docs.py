@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import typer
+from diagrams import DIAGRAMS, draw, main, state_diagram
 
 from thalweg.experiments.cli.main import app
-from thalweg.middleware.diagrams import DIAGRAMS, draw, main, state_diagram
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.shell import daemon
 

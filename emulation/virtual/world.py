@@ -29,13 +29,14 @@ import numpy as np
 from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, PROBE, LinkRate, Transfer
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import RunError, one_line
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves
+from thalweg.middleware.protocol.limits import CoreConfig
 
 RUN = "run"
 MAX_EVENTS = 200_000_000  # hours of computing: whoever gets there has an endless loop
@@ -206,7 +207,7 @@ class World:
         if send.bulk:
             size, rank = send.size_bytes, PROBE if type(send.message) is m.Probe else BULK
         else:
-            size, rank = len(m.encode(send.message)), CONTROL  # type: ignore[arg-type]
+            size, rank = len(frames.encode(send.message)), CONTROL  # type: ignore[arg-type]
         self.links.send(Transfer(self._sent, host.name, send.to, size, rank, send), self.now)
 
     def _lies(self, transfer: Transfer) -> None:

@@ -41,6 +41,7 @@ from thalweg.middleware.client.client import Client, Run
 from thalweg.middleware.client.cluster import host_command, host_environment, wait_ready_lines
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import CapabilityError, RunError, ThalwegError, UsageError
+from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 
 BOUND_SHARE, BOUND_TRIPS = 1.2, 4
@@ -103,7 +104,7 @@ class Line:
             socket.connect(address)
 
     def send(self, host: str, message: m.Control) -> None:
-        self._sockets[host].send(m.encode(message))
+        self._sockets[host].send(frames.encode(message))
 
     def trip_s(self, host: str) -> float:
         """Seconds there and back."""

@@ -40,8 +40,6 @@ from thalweg.emulation.virtual.faults import (
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import Made, NodeCode, WorldConfig
 from thalweg.middleware.client.replanning import Search
-from thalweg.middleware.core.monitoring.monitor import MonitorConfig
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.view import Link
@@ -57,6 +55,7 @@ from thalweg.middleware.protocol.adaptation import (
     RandomMoves,
     RandomReshapes,
 )
+from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 
 CLIENT = "client"
 FREE = Code("free")  # of operators that combine in any order and grouping

@@ -37,12 +37,12 @@ from thalweg.experiments.runs.strategies import cost_options, make_strategies, m
 from thalweg.experiments.runs.worker import Go, Job, Word
 from thalweg.experiments.runs.workload import CLIENT, build_dataflow, host_names, images_available, reference_digests
 from thalweg.middleware.client.cluster import host_command, host_environment, wait_ready_lines
-from thalweg.middleware.core.monitoring.monitor import MonitorConfig
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, ThalwegError, UsageError
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import CostParameters
 from thalweg.middleware.planning.registry import Strategy
+from thalweg.middleware.protocol.limits import MonitorConfig
 
 SCENARIO = "scenario.toml"  # a copy of the file that a run was given
 PORT = 7800  # control port of every host in a testbed with addresses of its own

@@ -21,13 +21,12 @@ import numpy as np
 from thalweg.experiments.records.placed_trees import ended_as, operators_at
 from thalweg.experiments.runs.strategies import begins_with_one_shot, make_strategy, placed_detail
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.core.monitoring.monitor import MonitorConfig
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import ThalwegError, UsageError
 from thalweg.middleware.network.view import LinkEstimate, NetworkView
 from thalweg.middleware.planning import CostParameters, ProbedPlan, get_cost_model
 from thalweg.middleware.planning.registry import Strategy
+from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.operators import Value, digest, write_image
 

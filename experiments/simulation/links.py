@@ -13,9 +13,8 @@ import msgspec
 
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import WorldConfig
-from thalweg.middleware.core.monitoring.monitor import MonitorConfig
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.network.view import Link
+from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 
 Interface = Literal["single", "independent"]
 AnyLink = TypeVar("AnyLink", bound=LinkRate)

@@ -22,7 +22,6 @@ from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.replanning import MEASURED, Search, ask_hints
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.core.relocation.shape import reshape
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Placement, check_placement
 from thalweg.middleware.errors import (
     HostAbsentError,
@@ -47,8 +46,10 @@ from thalweg.middleware.planning import (
 )
 from thalweg.middleware.planning.registry import AGAIN
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves, RandomReshapes
+from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.shell import Shell, ShellConfig, with_address
 
@@ -239,7 +240,7 @@ class Client:
             afresh=known is not None,
         )
         try:
-            m.decode_control(m.encode(install))  # what a host would refuse is refused here
+            frames.decode_control(frames.encode(install))  # what a host would refuse is refused here
         except (ProtocolError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise UsageError(f"the run cannot be told to the hosts: {error}") from None
         search = None
@@ -536,7 +537,7 @@ def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s:
                 raise UsageError(
                     f"host {name!r}: {address!r} is not an endpoint (tcp://ADDRESS:PORT): {error}"
                 ) from None
-            socket.send(m.encode(m.Hello()))
+            socket.send(frames.encode(m.Hello()))
             waiting[socket] = name
             poller.register(socket, zmq.POLLIN)
         deadline = time.monotonic() + timeout_s
@@ -552,7 +553,7 @@ def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s:
                 name = waiting.pop(socket)
                 poller.unregister(socket)
                 try:
-                    answer = m.decode_control(socket.recv())
+                    answer = frames.decode_control(socket.recv())
                 except ProtocolError as error:
                     raise HostAbsentError(
                         f"what answers at {addresses[name]} is not a host of this version: {error}"

@@ -22,15 +22,16 @@ from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.relocation.barrier import Barrier
 from thalweg.middleware.core.relocation.handover import Mover
 from thalweg.middleware.core.relocation.inheritance import Inheritance
-from thalweg.middleware.core.relocation.proposal import Part
+from thalweg.middleware.core.relocation.proposal import MemberState
 from thalweg.middleware.core.relocation.reshaping import Reshaper
-from thalweg.middleware.core.run import CoreConfig, RunState
-from thalweg.middleware.core.steering.epochs import BookState
+from thalweg.middleware.core.run import RunState
 from thalweg.middleware.core.steering.local import LocalSteering
 from thalweg.middleware.core.steering.planned import Steering
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.messages import BookState
 
 
 class HostCore:
@@ -103,7 +104,7 @@ class HostCore:
             for consumer, producer in run.pending:
                 assert producer in run.nodes[consumer].asked, (consumer, producer)
             for name in run.leaving:
-                assert (name in run.nodes) == (run.leaving[name].step != "committed"), name
+                assert (name in run.nodes) == (run.leaving[name].state != "committed"), name
             assert run.guests.keys().isdisjoint(run.nodes), run.guests
             for name in run.nodes:
                 assert run.locations[name].host == self.host, name
@@ -112,16 +113,16 @@ class HostCore:
     @staticmethod
     def _validate_trees(run: RunState) -> None:
         """One tree, or two while a host has both; what is only in the old one ends with it."""
-        assert (run.former is not None) == (run.member.part is Part.BOTH), run.member.part
+        assert (run.former is not None) == (run.member.state is MemberState.BOTH), run.member.state
         assert run.buds.keys().isdisjoint(run.nodes), run.buds
-        assert not run.buds or run.member.part in (Part.PREPARING, Part.VOTED), run.member.part
+        assert not run.buds or run.member.state in (MemberState.PREPARING, MemberState.VOTED), run.member.state
         assert run.former is not None or not (run.heirs or run.legacies), (run.heirs, run.legacies)
         assert run.nodes.keys() >= run.heirs.keys() | run.legacies.keys(), (run.heirs, run.legacies)
         known = set(run.dataflow.by_name)
         if run.former is not None:
             known |= run.former.by_name.keys()
             assert not run.leaving, run.leaving
-            assert all(guest.state is None for guest in run.guests.values()), run.guests
+            assert all(guest.came is None for guest in run.guests.values()), run.guests
             for name in run.nodes.keys() - run.dataflow.by_name.keys():
                 assert run.nodes[name].limit == run.turn + 1, run.nodes[name]
         assert run.locations.keys() == known, run.locations.keys() ^ known
@@ -457,7 +458,7 @@ class HostCore:
         why = self.mover.obstacle(run, message.node, message.target)
         if not why and here.version != message.version:
             why = f"{message.node!r} has moved since"
-        if not why and run.member.part is not Part.FREE:
+        if not why and run.member.state is not MemberState.FREE:
             why = "a proposal is under way"
         if why:
             self.send(run.id, sender, m.Relocated(run.id, message.node, False, here, why))

@@ -1,4 +1,4 @@
-"""One run as a host sees it, and the limits within which a host works.
+"""One run as a host sees it, .
 
 What is decided about it is in ``flow``, ``relocation`` and ``barrier`` (moves), ``reshaping`` and ``inheritance``
 (other trees), ``steering`` and ``local_steering`` (when), ``silence`` (ways that are dead) and ``coordinator``
@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.core.flow.node import NodeCore
-from thalweg.middleware.core.monitoring.monitor import MonitorConfig
 from thalweg.middleware.core.relocation.handover import Arrival, Guest, Leaving, Tail
 from thalweg.middleware.core.relocation.inheritance import Heir, Legacy
 from thalweg.middleware.core.relocation.proposal import Membership, Proposer, Switch
@@ -21,32 +20,6 @@ from thalweg.middleware.core.relocation.reshaping import Bud
 from thalweg.middleware.core.steering.epochs import EpochBook
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import messages as m
-
-
-class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of the core: times in seconds of the shell's (possibly dilated) clock, and room.
-
-    ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a vote, is waited for;
-    ``probe_s``: how long a planner waits for links to be measured, unless partitions take longer (``steering``).
-    ``max_operators`` run here at most, of all runs.
-    """
-
-    retry_s: float = 0.5
-    retry_max_s: float = 8.0
-    ping_s: float = 2.0
-    liveness_s: float = 15.0
-    lease_s: float = 60.0
-    handoff_s: float = 10.0
-    barrier_s: float = 10.0
-    probe_s: float = 10.0
-    max_operators: int = 1000
-    max_state_bytes: int = 64 * 1024 * 1024
-    monitor: MonitorConfig = MonitorConfig()
-
-    def dilated(self, time_scale: float) -> CoreConfig:
-        """The same limits of wall-clock time on a clock that runs ``time_scale`` times as fast."""
-        times = {name: value for name, value in msgspec.structs.asdict(self).items() if name.endswith("_s")}
-        return msgspec.structs.replace(self, **{name: value * time_scale for name, value in times.items()})
 
 
 class Pending(msgspec.Struct):

@@ -1,10 +1,4 @@
-"""What hosts say to each other, and how it is put into frames.
-
-A control frame is the two bytes ``TW``, one byte protocol version, and one msgpack array of a struct below. A
-control message has one to ``MAX_FRAMES`` such frames: credits may travel with what is sent to the same host anyway.
-A bulk message has two frames: a control-style frame with a ``Chunk``, and the chunk's bytes. Nothing
-executable is ever decoded: every field is typed and checked by msgspec, and every size is limited.
-"""
+"""What hosts say to each other: structs whose every field is typed, and checked by msgspec when they are decoded."""
 
 from __future__ import annotations
 
@@ -12,15 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from thalweg.middleware.core.steering.epochs import BookState
 from thalweg.middleware.dataflow import Dataflow
-from thalweg.middleware.errors import ProtocolError, UsageError, one_line
 from thalweg.middleware.protocol.adaptation import LocalMoves
 
-PROTOCOL_VERSION = 4
-MAGIC = b"TW"
-MAX_CONTROL_BYTES = 4 * 1024 * 1024  # an Install of a tree of thousands of nodes fits
-MAX_FRAMES = 16
 MAX_PARTITION_BYTES = 1024 * 1024 * 1024
 INLINE_STATE_BYTES = 16_384  # a state up to this travels as control, ahead of all bulk
 MAX_GAP_S = 3600.0  # between two bulk messages; an hour stands for longer ones, and for none before
@@ -29,6 +17,7 @@ PROBE_BYTES = 16_384  # round-trip message of the paper's bandwidth study; Ranga
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
 # What a socket can dial without refusing it at once: a host that is told anything else drops the message.
 Endpoint = Annotated[
     str, msgspec.Meta(pattern=r"\Atcp://([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Za-z:.%]+\]):[0-9]{1,5}\Z", max_length=300)
@@ -109,6 +98,25 @@ class News(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     locations: tuple[Location, ...] = ()
     estimates: tuple[Estimate, ...] = ()
+
+
+class BookState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What an operator takes along when it moves: what its host has counted (``epochs.EpochBook``).
+
+    Raises ValueError (on decoding, msgspec.ValidationError) for counts that cannot be.
+    """
+
+    round: Count
+    sends: Count
+    later: Count
+    unmarked: bool
+    last: Annotated[int, msgspec.Meta(ge=-1)]
+    mostly_later: bool
+    consumer_critical: bool
+
+    def __post_init__(self) -> None:
+        if self.later > self.sends or (self.unmarked and self.last < 0):
+            raise ValueError(f"a book cannot have {self.later} of {self.sends} sends later, the last {self.last}")
 
 
 class Hello(_Message, frozen=True):
@@ -488,56 +496,3 @@ Control = (
     | Partition  # only an end-of-stream marker, which has no bytes
 )
 Message = Control | Probe
-
-_PREFIX = MAGIC + bytes([PROTOCOL_VERSION])
-_encoder = msgspec.msgpack.Encoder()
-_control = msgspec.msgpack.Decoder(Control)
-_chunk = msgspec.msgpack.Decoder(Chunk)
-
-
-def encode(message: Control | Chunk) -> bytes:
-    """One frame."""
-    return _PREFIX + _encoder.encode(message)
-
-
-def _body(frame: memoryview | bytes) -> memoryview | bytes:
-    if 3 < len(frame) <= MAX_CONTROL_BYTES and frame[:3] == _PREFIX:
-        return frame[3:]
-    view = memoryview(frame)
-    if len(view) > MAX_CONTROL_BYTES:
-        raise ProtocolError(f"a control frame of {len(view)} bytes is over the limit of {MAX_CONTROL_BYTES}")
-    if len(view) < 4 or view[:2] != MAGIC:
-        raise ProtocolError(f"a frame of {len(view)} bytes is not Thalweg's")
-    if view[2] != PROTOCOL_VERSION:
-        raise ProtocolError(f"a frame of protocol version {view[2]}; this host speaks {PROTOCOL_VERSION}")
-    return view[3:]
-
-
-def decode_control(frame: memoryview | bytes) -> Control:
-    """The message of a control frame; ProtocolError when it is not one."""
-    try:
-        message: Control = _control.decode(_body(frame))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UsageError) as error:
-        raise ProtocolError(f"a control frame does not decode: {one_line(error)}") from None
-    if isinstance(message, Partition) and not message.end:
-        raise ProtocolError(f"partition {message.index} of {message.producer!r} came as control, without its bytes")
-    if isinstance(message, State) and message.inline is None:
-        raise ProtocolError(f"the state of {message.node!r} came as control, without its bytes")
-    return message
-
-
-def decode_chunk(frame: memoryview | bytes) -> Chunk:
-    """The header of a bulk message; ProtocolError when it is not one."""
-    try:
-        chunk = _chunk.decode(_body(frame))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"a bulk header does not decode: {one_line(error)}") from None
-    if isinstance(chunk.message, Probe):
-        if chunk.total_bytes > PROBE_BYTES:
-            raise ProtocolError(f"a probe of {chunk.total_bytes} bytes; it has at most {PROBE_BYTES}")
-    elif isinstance(chunk.message, State):
-        if chunk.message.inline is not None or chunk.dtype or chunk.total_bytes != chunk.message.size_bytes:
-            raise ProtocolError(f"the state of {chunk.message.node!r} came as bulk, but says it has other bytes")
-    elif chunk.message.end:
-        raise ProtocolError(f"the end of {chunk.message.producer!r} came as bulk; it has no bytes")
-    return chunk

@@ -16,12 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from thalweg.middleware.core.monitoring.monitor import MonitorConfig
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.errors import ThalwegError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.network.forecasting import FORECASTERS
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell.security import Keys
 from thalweg.middleware.shell.shell import Shell, ShellConfig
 

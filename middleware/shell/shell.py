@@ -23,11 +23,12 @@ import zmq
 
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.errors import OperatorError, ProtocolError, ThalwegError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, registered
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.frames import MAX_CONTROL_BYTES, MAX_FRAMES, decode_chunk, decode_control, encode
+from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.duty import Duty
 from thalweg.middleware.shell.load import HostLoad
 from thalweg.middleware.shell.recorder import Recorder
@@ -239,11 +240,11 @@ class Shell:
             self._recorder.write_to_all("rejected", {"detail": {"reason": str(error)}})
 
     def _receive_control(self, frames: list[zmq.Frame]) -> None:
-        if not 2 <= len(frames) <= 1 + m.MAX_FRAMES:
-            raise ProtocolError(f"a control message of {len(frames) - 1} frames; it has 1 to {m.MAX_FRAMES}")
+        if not 2 <= len(frames) <= 1 + MAX_FRAMES:
+            raise ProtocolError(f"a control message of {len(frames) - 1} frames; it has 1 to {MAX_FRAMES}")
         identity = frames[0].bytes
         sender = _name(identity)
-        for message in [m.decode_control(frame.bytes) for frame in frames[1:]]:
+        for message in [decode_control(frame.bytes) for frame in frames[1:]]:
             if type(message) is m.Credit:
                 self._credited(sender, message)
                 continue
@@ -254,7 +255,7 @@ class Shell:
     def _receive_bulk(self, frames: list[zmq.Frame]) -> None:
         if len(frames) != 3:
             raise ProtocolError(f"a bulk message of {len(frames) - 1} frames; it has two")
-        chunk = m.decode_chunk(frames[1].bytes)
+        chunk = decode_chunk(frames[1].bytes)
         body = frames[2].buffer
         identity = frames[0].bytes
         sender = _name(identity)
@@ -402,7 +403,7 @@ class Shell:
         for chunk, piece in out.chunks():
             now = time.monotonic()  # before: what is sent may be on the line before this thread goes on
             try:
-                socket.send(m.encode(chunk), NOBLOCK_MORE)
+                socket.send(encode(chunk), NOBLOCK_MORE)
                 socket.send(piece, NOBLOCK, copy=piece.nbytes < ZERO_COPY_BYTES)
             except zmq.Again:
                 self._counts["sends_refused"] += 1
@@ -432,9 +433,9 @@ class Shell:
 
     def _post(self, run: str, to: str, message: m.Control) -> None:
         """Send a control message, or count that it could not be sent (the core repeats what matters)."""
-        frames = [m.encode(message)]
+        frames = [encode(message)]
         if self._credits:
-            frames = self._held_credits(run, to, m.MAX_FRAMES - 1) + frames
+            frames = self._held_credits(run, to, MAX_FRAMES - 1) + frames
         self._post_frames(run, to, frames)
 
     def _held_credits(self, run: str, to: str, limit: int) -> list[bytes]:
@@ -443,7 +444,7 @@ class Shell:
         if len(held) > limit:
             self._credits[run, to] = held[limit:]
         now = time.monotonic()
-        return [m.encode(msgspec.structs.replace(credit, held_s=now - since)) for credit, since in held[:limit]]
+        return [encode(msgspec.structs.replace(credit, held_s=now - since)) for credit, since in held[:limit]]
 
     def _send_credits(self) -> None:
         """Send the credits that have waited long enough, and all others to the same hosts."""
@@ -452,7 +453,7 @@ class Shell:
         for run, to in list(self._credits):
             if self._credits[run, to][0][1] + CREDIT_HOLD_S <= now:
                 while (run, to) in self._credits:
-                    self._post_frames(run, to, self._held_credits(run, to, m.MAX_FRAMES))
+                    self._post_frames(run, to, self._held_credits(run, to, MAX_FRAMES))
         if self._credits:
             self._credits_due_s = min(held[0][1] for held in self._credits.values()) + CREDIT_HOLD_S
 
@@ -510,7 +511,7 @@ class Shell:
         socket: zmq.Socket[bytes] = self._context.socket(kind)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        socket.setsockopt(zmq.MAXMSGSIZE, max(m.MAX_CONTROL_BYTES, CHUNK_BYTES) + 1024)
+        socket.setsockopt(zmq.MAXMSGSIZE, max(MAX_CONTROL_BYTES, CHUNK_BYTES) + 1024)
         socket.setsockopt(zmq.LINGER, 200)
         _heartbeat(socket)
         secure_router(socket, self._keys, endpoint, insecure=self.config.insecure)

@@ -13,9 +13,9 @@ from runtime_codes import ALLOW
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.core.host import HostCore
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
 
 CODE = Code("some")
 TESTS = Path(__file__).parents[1]

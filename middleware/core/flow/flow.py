@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from thalweg.middleware.core.flow.node import Action, Ask, Dispatch, Hand, NodeCore, Output, Phase, Run, Turned
+from thalweg.middleware.core.flow.node import Action, Ask, Dispatch, Hand, NodeCore, NodeState, Output, RunCode, Turned
 from thalweg.middleware.core.run import Pending
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -65,7 +65,7 @@ class Flow:
         if verdict == "taken":
             if fresh and run.books and name in run.books:
                 run.books[name].on_mark(demand.later, demand.critical)
-            if run.leaving and name in run.leaving and node.phase is Phase.LIGHT:
+            if run.leaving and name in run.leaving and node.state is NodeState.LIGHT:
                 run.leaving[name].demand = _passed_on(demand)
             self.perform(run, node, actions)
 
@@ -165,7 +165,7 @@ class Flow:
             if type(action) is Ask:  # not match: a class pattern takes three times as long, and this is the hot path
                 for producer in node.node.inputs:
                     self.ask(run, name, producer, action.index)
-            elif type(action) is Run:
+            elif type(action) is RunCode:
                 if run.heirs and name in run.heirs:  # which has nothing to go by yet
                     run.heirs[name].run = action
                     continue
@@ -183,7 +183,7 @@ class Flow:
                 self.core.reshaper.on_turned(run, node)
             else:
                 self.core.mover.on_light(run, node)
-        if run.leaving and node.phase is Phase.ENDED:
+        if run.leaving and node.state is NodeState.ENDED:
             self.core.mover.check_over(run, node)
 
     def ask(self, run: RunState, consumer: str, producer: str, index: int) -> None:

@@ -18,7 +18,7 @@ Rules (Ranganathan et al., section 2, "light-move requirement"):
   consumes from then on has *turned* when it has dispatched its last one for the old consumer, which somebody else keeps
   (``Turned``); the new consumer may have demanded its first by then. One that gets other inputs gathers from them then.
 
-The phases and what moves between them are the table ``TRANSITIONS``; anything else is a defect of the
+The states and what moves between them are the table ``TRANSITIONS``; anything else is a defect of the
 host core and raises. Late and repeated messages are no defects: they change nothing.
 """
 
@@ -29,10 +29,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.dataflow import Node
 
 
-class Phase(StrEnum):
+class NodeState(StrEnum):
     IDLE = "idle"  # nothing has been demanded of it yet
     GATHERING = "gathering"
     RUNNING = "running"
@@ -41,7 +42,7 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-class Trigger(StrEnum):
+class NodeEvent(StrEnum):
     DEMANDED = "demanded"
     GATHERED = "gathered"
     DELIVERED = "delivered"  # the sink's gathering is complete
@@ -53,26 +54,22 @@ class Trigger(StrEnum):
     REPLACED = "replaced"  # another node makes what is next
 
 
-TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
-    (Phase.IDLE, Trigger.DEMANDED): Phase.GATHERING,
-    (Phase.GATHERING, Trigger.GATHERED): Phase.RUNNING,
-    (Phase.GATHERING, Trigger.DELIVERED): Phase.IDLE,
-    (Phase.GATHERING, Trigger.FINISHED): Phase.HOLDING,  # an input ended: nothing is left to run
-    (Phase.RUNNING, Trigger.FINISHED): Phase.HOLDING,
-    (Phase.HOLDING, Trigger.DISPATCHED): Phase.GATHERING,
-    (Phase.HOLDING, Trigger.EXHAUSTED): Phase.ENDED,
-    (Phase.IDLE, Trigger.EXHAUSTED): Phase.ENDED,
-    (Phase.IDLE, Trigger.FROZEN): Phase.LIGHT,
-    (Phase.GATHERING, Trigger.FROZEN): Phase.LIGHT,
-    (Phase.HOLDING, Trigger.FROZEN): Phase.LIGHT,
-    (Phase.LIGHT, Trigger.THAWED): Phase.GATHERING,
-    (Phase.IDLE, Trigger.REPLACED): Phase.ENDED,
-    (Phase.GATHERING, Trigger.REPLACED): Phase.ENDED,
+TRANSITIONS: dict[tuple[NodeState, NodeEvent], NodeState] = {
+    (NodeState.IDLE, NodeEvent.DEMANDED): NodeState.GATHERING,
+    (NodeState.GATHERING, NodeEvent.GATHERED): NodeState.RUNNING,
+    (NodeState.GATHERING, NodeEvent.DELIVERED): NodeState.IDLE,
+    (NodeState.GATHERING, NodeEvent.FINISHED): NodeState.HOLDING,  # an input ended: nothing is left to run
+    (NodeState.RUNNING, NodeEvent.FINISHED): NodeState.HOLDING,
+    (NodeState.HOLDING, NodeEvent.DISPATCHED): NodeState.GATHERING,
+    (NodeState.HOLDING, NodeEvent.EXHAUSTED): NodeState.ENDED,
+    (NodeState.IDLE, NodeEvent.EXHAUSTED): NodeState.ENDED,
+    (NodeState.IDLE, NodeEvent.FROZEN): NodeState.LIGHT,
+    (NodeState.GATHERING, NodeEvent.FROZEN): NodeState.LIGHT,
+    (NodeState.HOLDING, NodeEvent.FROZEN): NodeState.LIGHT,
+    (NodeState.LIGHT, NodeEvent.THAWED): NodeState.GATHERING,
+    (NodeState.IDLE, NodeEvent.REPLACED): NodeState.ENDED,
+    (NodeState.GATHERING, NodeEvent.REPLACED): NodeState.ENDED,
 }
-
-
-class InvalidTransition(Exception):
-    """A defect of the host core; carries the node's story."""
 
 
 class Output(msgspec.Struct, frozen=True, gc=False):
@@ -90,7 +87,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     index: int
 
 
-class Run(msgspec.Struct, frozen=True, gc=False):
+class RunCode(msgspec.Struct, frozen=True, gc=False):
     """Run the code on ``inputs``, in the order of the node's producers."""
 
     index: int
@@ -120,11 +117,11 @@ class Turned(msgspec.Struct, frozen=True, gc=False):
     """What ``release`` gives is to be kept for the old consumer; the next partition is for the new one."""
 
 
-Action = Ask | Run | Dispatch | Hand | Lighten | Turned
+Action = Ask | RunCode | Dispatch | Hand | Lighten | Turned
 Verdict = Literal["taken", "duplicate", "late", "ahead"]
 
 
-class NodeCore:
+class NodeCore(Machine):
     """The state of one node. Every method returns what is to be done, in order."""
 
     __slots__ = (
@@ -139,7 +136,6 @@ class NodeCore:
         "limit",
         "node",
         "output",
-        "phase",
         "retained",
         "rewired",
         "sending",
@@ -148,10 +144,13 @@ class NodeCore:
         "turns_after",
     )
 
+    TABLE = TRANSITIONS
+    state: NodeState
+
     def __init__(self, node: Node, limit: int | None = None) -> None:
         self.node = node
         self.limit = limit  # how many partitions the run has, None: until the sources end
-        self.phase = Phase.IDLE
+        self.state = NodeState.IDLE
         self.index = 0  # of the next output
         self.demanded = -1  # highest index the consumer asked for
         self.inputs: dict[str, Output] = {}
@@ -179,18 +178,12 @@ class NodeCore:
     def come(cls, node: Node, limit: int | None, index: int, demanded: int) -> NodeCore:
         """A node that has just come from another host, light."""
         core = cls(node, limit)
-        core.phase = Phase.LIGHT
+        core.state = NodeState.LIGHT
         core.index, core.demanded = index, demanded
         return core
 
-    def _move(self, trigger: Trigger) -> None:
-        try:
-            self.phase = TRANSITIONS[self.phase, trigger]
-        except KeyError:
-            raise InvalidTransition(f"{self!r} cannot be {trigger}") from None
-
     def __repr__(self) -> str:
-        return f"<node {self.node.name} {self.phase} at {self.index}, demanded {self.demanded}>"
+        return f"<node {self.node.name} {self.state} at {self.index}, demanded {self.demanded}>"
 
     def on_demand(self, index: int, again: bool = False) -> tuple[Verdict, list[Action]]:
         """The consumer (or for a sink, the application) demands partition ``index``; ``again``: as no answer came."""
@@ -214,20 +207,20 @@ class NodeCore:
         self.demanded = index
         self.retained = None
         self.sending = False
-        if self.phase is Phase.IDLE:
+        if self.state is NodeState.IDLE:
             if self.limit is not None and self.index >= self.limit:
                 return "taken", self._end()
             if self.leaves_after is not None and self.index > self.leaves_after:
                 return "taken", self._freeze()
-            self._move(Trigger.DEMANDED)
+            self.to(NodeEvent.DEMANDED)
             return "taken", self._gather()
-        if self.phase is Phase.HOLDING and not self.suspended:
+        if self.state is NodeState.HOLDING and not self.suspended:
             return "taken", self._dispatch()
         return "taken", []
 
     def on_partition(self, producer: str, output: Output) -> tuple[Verdict, list[Action]]:
         """``producer`` delivered a partition."""
-        if producer not in self.asked or output.index != self.index or self.phase is not Phase.GATHERING:
+        if producer not in self.asked or output.index != self.index or self.state is not NodeState.GATHERING:
             return ("ahead" if output.index > self.index else "duplicate"), []
         self.asked.discard(producer)
         self.inputs[producer] = output
@@ -236,7 +229,7 @@ class NodeCore:
 
     def on_finished(self, output: Output) -> tuple[Verdict, list[Action]]:
         """The node's code returned."""
-        if self.phase is not Phase.RUNNING or output.index != self.index:
+        if self.state is not NodeState.RUNNING or output.index != self.index:
             return "late", []
         return "taken", self._hold(output)
 
@@ -252,7 +245,7 @@ class NodeCore:
         ``recall``: also where inputs are demanded. What has come of them is let go: the producers have it still.
         """
         self.leaves_after = after
-        if recall and self.phase is Phase.GATHERING and self.index > after:
+        if recall and self.state is NodeState.GATHERING and self.index > after:
             self.inputs = {}
             return self._freeze()
         return []
@@ -260,17 +253,17 @@ class NodeCore:
     def stay(self) -> list[Action]:
         """Go on, if it was light; it leaves no more."""
         self.leaves_after = None
-        if self.phase is not Phase.LIGHT:
+        if self.state is not NodeState.LIGHT:
             return []
-        self._move(Trigger.THAWED)
+        self.to(NodeEvent.THAWED)
         return self._gather()
 
     def replace(self, after: int) -> list[Action]:
         """Dispatch nothing after partition ``after``: other nodes do. Nobody can have sent inputs for more."""
         self.limit = after + 1
-        if self.index > after and self.phase in (Phase.IDLE, Phase.GATHERING):
+        if self.index > after and self.state in (NodeState.IDLE, NodeState.GATHERING):
             self.asked, self.inputs = set(), {}
-            self._move(Trigger.REPLACED)
+            self.to(NodeEvent.REPLACED)
         return []
 
     def turn(self, after: int) -> list[Action]:
@@ -281,7 +274,7 @@ class NodeCore:
     def rewire(self, after: int, node: Node) -> list[Action]:
         """After partition ``after`` be ``node``: the same, but for its inputs."""
         self.rewired = after, node
-        if self.index <= after or self.phase is not Phase.GATHERING:
+        if self.index <= after or self.state is not NodeState.GATHERING:
             return []
         self.inputs = {}
         return self._gather()
@@ -293,9 +286,9 @@ class NodeCore:
 
     def begin(self) -> list[Action]:
         """Gather at once, demanded or not (a node that has just appeared)."""
-        if self.phase is not Phase.IDLE or (self.limit is not None and self.index >= self.limit):
+        if self.state is not NodeState.IDLE or (self.limit is not None and self.index >= self.limit):
             return []
-        self._move(Trigger.DEMANDED)
+        self.to(NodeEvent.DEMANDED)
         return self._gather()
 
     def release(self) -> Output | None:
@@ -310,12 +303,12 @@ class NodeCore:
 
     def resume(self) -> list[Action]:
         self.suspended = False
-        return self._dispatch() if self.phase is Phase.HOLDING and self.demanded == self.index else []
+        return self._dispatch() if self.state is NodeState.HOLDING and self.demanded == self.index else []
 
     # ------------------------------------------------------------------------------------------------
 
     def _freeze(self) -> list[Action]:
-        self._move(Trigger.FROZEN)
+        self.to(NodeEvent.FROZEN)
         self.asked = set()
         return [Lighten(self.index)]
 
@@ -337,18 +330,18 @@ class NodeCore:
         self.inputs = {}
         over = any(output.end for output in inputs)
         if self.node.kind == "sink":
-            self._move(Trigger.DELIVERED)
+            self.to(NodeEvent.DELIVERED)
             self.index += 1
             if over:
-                self._move(Trigger.EXHAUSTED)
+                self.to(NodeEvent.EXHAUSTED)
             return [Hand(inputs[0])]
         if over:
             return self._hold(Output(self.index, end=True))
-        self._move(Trigger.GATHERED)
-        return [Run(self.index, tuple([output.value for output in inputs]))]
+        self.to(NodeEvent.GATHERED)
+        return [RunCode(self.index, tuple([output.value for output in inputs]))]
 
     def _hold(self, output: Output) -> list[Action]:
-        self._move(Trigger.FINISHED)
+        self.to(NodeEvent.FINISHED)
         self.output = output
         return self._dispatch() if self.demanded == self.index and not self.suspended else []
 
@@ -363,31 +356,31 @@ class NodeCore:
         if output.index == self.turns_after:
             actions += self._turn()
         if output.end or self.index == self.limit:
-            self._move(Trigger.EXHAUSTED)
+            self.to(NodeEvent.EXHAUSTED)
             return actions
         if self.leaves_after is not None and self.index > self.leaves_after:
             return actions + self._freeze()
-        self._move(Trigger.DISPATCHED)
+        self.to(NodeEvent.DISPATCHED)
         return actions + self._gather()
 
     def _end(self) -> list[Action]:
         """A sink whose run has its number of partitions delivers the end of the stream."""
-        self._move(Trigger.EXHAUSTED)
+        self.to(NodeEvent.EXHAUSTED)
         return [Hand(Output(self.index, end=True))]
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""
-        held = (self.output is not None) + (self.retained is not None) + (self.phase is Phase.RUNNING)
+        held = (self.output is not None) + (self.retained is not None) + (self.state is NodeState.RUNNING)
         assert held <= 2, f"{self!r} holds {held} outputs"
-        assert (self.output is not None) == (self.phase is Phase.HOLDING), self
+        assert (self.output is not None) == (self.state is NodeState.HOLDING), self
         assert self.demanded <= self.index, self
         assert self.retained is None or self.retained.index == self.index - 1, self
-        assert not (self.demanded == self.index and self.phase is Phase.HOLDING and not self.suspended), self
+        assert not (self.demanded == self.index and self.state is NodeState.HOLDING and not self.suspended), self
         assert not self.suspended or self.node.kind == "source", self
         assert self.leaves_after is None or self.node.kind == "operator", self
         assert not self.sending or self.retained is not None, self
         assert self.asked.isdisjoint(self.inputs), self
-        if self.phase is Phase.GATHERING:
+        if self.state is NodeState.GATHERING:
             assert self.asked | set(self.inputs) == set(self.node.inputs), self
         else:
             assert not self.asked, self

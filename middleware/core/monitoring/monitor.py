@@ -22,61 +22,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.forecasting import Forecaster, Window, make_forecaster
 from thalweg.middleware.network.history import History
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import MonitorConfig
 
-S_THRES = 16_384  # bytes; Ranganathan et al., section 4
-T_THRES = 40.0  # seconds; section 4: a little less than half the time between changes by 10 %
-NEWS_BYTES = 1024  # section 4
 KEPT = 10  # times T_THRES that what has timed out is still kept, for those who find nothing newer in time
 How = Literal["passive", "probe"]
 
 _size = msgspec.msgpack.Encoder()
-
-
-class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a host watches the network. Seconds are emulated ones, whatever the time scale.
-
-    ``forecaster``: a name of ``network.forecasting.FORECASTERS``. It is given the fastest of the last
-    ``best_of`` samples: a host that has to wait for its processor makes a link look slower, and hardly anything makes
-    one look faster. Of a link's passive samples one in ``sample_interval_s`` is taken. ``probe_interval_s``: no link
-    is probed more often; ``probe_patience_s``: so long a probe holds up the next; ``probe_age_s``: an estimate younger
-    than this answers a request without a probe; ``probe_train``: see ``probing``.
-    Raises UsageError for a figure out of its range or an unknown forecaster.
-    """
-
-    max_age_s: float = T_THRES
-    min_size_bytes: int = S_THRES
-    news_bytes: int = NEWS_BYTES
-    change: float = 0.1
-    tell_interval_s: float = T_THRES / 8
-    forecaster: str = "best"
-    best_of: int = 2
-    sample_interval_s: float = 0.1
-    probe_interval_s: float = 5.0
-    probe_patience_s: float = 10.0
-    probe_age_s: float = T_THRES / 4
-    probe_train: bool = True
-    max_links: int = 16_384
-
-    def __post_init__(self) -> None:
-        make_forecaster(self.forecaster)
-        for name in ("max_age_s", "change", "max_links", "best_of"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UsageError(f"{name} of the monitor is {getattr(self, name)}; give a number above 0")
-        for name in (
-            "min_size_bytes",
-            "news_bytes",
-            "sample_interval_s",
-            "probe_interval_s",
-            "probe_patience_s",
-            "probe_age_s",
-        ):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UsageError(f"{name} of the monitor is {getattr(self, name)}; give 0 or more")
 
 
 class _Series:

@@ -27,7 +27,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from thalweg.middleware.core.relocation.proposal import Change, News, Part, Phase, Switch, Wish, Word
+from thalweg.middleware.core.relocation.proposal import (
+    MemberEvent,
+    MemberState,
+    Proposal,
+    ProposalEvent,
+    ProposalState,
+    Switch,
+    Wish,
+)
 from thalweg.middleware.core.relocation.shape import Reshaped, as_rows, reshape
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import DataflowError
@@ -55,7 +63,7 @@ class Barrier:
         dataflow: Dataflow | None = None,
         free: tuple[Code, ...] = (),
     ) -> bool:
-        """Change over to ``placement`` as soon as no other change is under way; False when nothing would change.
+        """Proposal over to ``placement`` as soon as no other change is under way; False when nothing would change.
 
         With ``dataflow`` to another tree, in which operators whose code is in ``free`` may be others.
         """
@@ -89,7 +97,7 @@ class Barrier:
             present = tuple(run.locations[name] for name in run.dataflow.operators)
             shape = m.Shape(grown.grafts, present)
             voters |= {entry.host for entry in present} | {graft.host for graft in grown.grafts if graft.like}
-        change = proposer.change = Change(number, moves, voters, reason, self.core.now, shape)
+        change = proposer.change = Proposal(number, moves, voters, reason, self.core.now, shape)
         if grown is not None:
             where = hosts | {graft.node: graft.host for graft in grown.grafts}
             change.trees = {"before": as_rows(run.dataflow, hosts), "after": as_rows(grown.dataflow, where)}
@@ -115,23 +123,23 @@ class Barrier:
         if change is None:
             self.core.send(run.id, sender, m.Abort(run.id, message.number))  # of a proposal long over
             return
-        if change.phase is not Phase.PROPOSED:
+        if change.state is not ProposalState.PROPOSED:
             self._tell(run, change, sender)
         elif message.error:
-            self._end(run, change, News.REFUSED, f"host {sender!r}: {message.error}")
+            self._end(run, change, ProposalEvent.REFUSED, f"host {sender!r}: {message.error}")
         elif sender in change.waiting:
             change.waiting.discard(sender)
             change.iteration = max(change.iteration, message.iteration)
             if not change.waiting:
-                self._end(run, change, News.AGREED, "")
+                self._end(run, change, ProposalEvent.AGREED, "")
 
     def on_done(self, sender: str, message: m.Done) -> None:
         run, change = self._change(message.run, message.number)
         if run is None or sender not in run.hosts:
             return
         self.core.locate(run, message.locations)
-        if change is not None and change.phase is not Phase.PROPOSED and sender in change.waiting:
-            if change.phase is Phase.RETIRING and not message.retired:  # it says again that it has both trees
+        if change is not None and change.state is not ProposalState.PROPOSED and sender in change.waiting:
+            if change.state is ProposalState.RETIRING and not message.retired:  # it says again that it has both trees
                 return
             change.waiting.discard(sender)
             self._check_done(run, change)
@@ -142,10 +150,12 @@ class Barrier:
         change = run.proposer.change if run is not None else None
         if run is None or change is None or not change.waiting:
             return
-        if change.phase is Phase.PROPOSED:
+        if change.state is ProposalState.PROPOSED:
             if self.core.now - change.begun_s >= self.core.config.barrier_s:
                 silent = ", ".join(sorted(change.waiting))
-                self._end(run, change, News.EXPIRED, f"no vote of {silent} in {self.core.config.barrier_s:g} s")
+                self._end(
+                    run, change, ProposalEvent.EXPIRED, f"no vote of {silent} in {self.core.config.barrier_s:g} s"
+                )
                 return
             for host in sorted(change.waiting):
                 self.core.send(run.id, host, m.Propose(run.id, change.number, change.moves, change.shape))
@@ -158,30 +168,30 @@ class Barrier:
         change = run.proposer.change
         if change is None:
             return
-        if change.phase is Phase.PROPOSED:
+        if change.state is ProposalState.PROPOSED:
             grafts = () if change.shape is None else change.shape.grafts
             concerned = {host for move in change.moves for host in (move.source, move.target)}
             if host in change.waiting or host in concerned or any(graft.host == host for graft in grafts):
-                self._end(run, change, News.LOST, f"host {host!r} went away")
+                self._end(run, change, ProposalEvent.LOST, f"host {host!r} went away")
         elif host in change.waiting:
             change.waiting.discard(host)
             self._check_done(run, change)
 
-    def _end(self, run: RunState, change: Change, news: News, why: str) -> None:
+    def _end(self, run: RunState, change: Proposal, news: ProposalEvent, why: str) -> None:
         """Commit or abort, or retire the old tree, and tell everyone."""
-        change.move(news)
-        change.phases_s[change.phase.value] = self.core.now
+        change.to(news)
+        change.phases_s[change.state.value] = self.core.now
         change.why = why
         change.waiting = set(run.hosts)
         for host in sorted(change.waiting):
             self._tell(run, change, host)
         self._arm(run)
 
-    def _tell(self, run: RunState, change: Change, host: str) -> None:
+    def _tell(self, run: RunState, change: Proposal, host: str) -> None:
         word: m.Commit | m.Retire | m.Abort
-        if change.phase is Phase.COMMITTED:
+        if change.state is ProposalState.COMMITTED:
             word = m.Commit(run.id, change.number, change.iteration, change.moves, change.reason, change.shape)
-        elif change.phase is Phase.RETIRING:
+        elif change.state is ProposalState.RETIRING:
             word = m.Retire(run.id, change.number)
         else:
             word = m.Abort(run.id, change.number)
@@ -191,7 +201,7 @@ class Barrier:
         """The application has got a partition; the change of the shape may wait for it."""
         change, now = run.proposer.change, self.core.now
         run.proposer.delivered_s = now
-        if change is None or change.shape is None or change.phase in (Phase.PROPOSED, Phase.ABORTED):
+        if change is None or change.shape is None or change.state in (ProposalState.PROPOSED, ProposalState.ABORTED):
             return
         delivered = run.nodes[run.dataflow.sink].index - 1
         if delivered == change.iteration:
@@ -207,21 +217,21 @@ class Barrier:
             why = "" if change.outcome == "committed" else change.why or "the run ended before"
             self._record(run, change.number, change.moves, change.outcome, why, change.reason, change)
 
-    def _check_done(self, run: RunState, change: Change) -> None:
+    def _check_done(self, run: RunState, change: Proposal) -> None:
         if change.waiting:
             return
-        if change.shape is not None and change.phase is not Phase.ABORTED:
+        if change.shape is not None and change.state is not ProposalState.ABORTED:
             change.phases_s.setdefault("switched", self.core.now)
             delivered = run.nodes[run.dataflow.sink].index - 1
-            if change.phase is Phase.COMMITTED:
+            if change.state is ProposalState.COMMITTED:
                 if delivered >= change.iteration:
                     change.drained_s = change.drained_s or run.proposer.delivered_s  # before it was committed
-                    self._end(run, change, News.DRAINED, "")
+                    self._end(run, change, ProposalEvent.DRAINED, "")
                 return
             if delivered <= change.iteration:
                 return
         outcome = change.outcome
-        change.move(News.DONE)
+        change.to(ProposalEvent.DONE)
         run.proposer.change = None
         self._record(run, change.number, change.moves, outcome, change.why, change.reason, change)
         self.core.steering.on_change_over(run, change)
@@ -241,7 +251,7 @@ class Barrier:
         outcome: str,
         why: str,
         reason: str,
-        change: Change | None = None,
+        change: Proposal | None = None,
     ) -> None:
         committed = change is not None and outcome == "committed"
         detail = {"number": number, "outcome": outcome, "why": why, "reason": reason}
@@ -256,7 +266,7 @@ class Barrier:
             detail=detail | {"moves": [[move.node, move.source, move.target] for move in moves]},
         )
 
-    def _record_shape(self, run: RunState, change: Change, detail: dict[str, Any]) -> None:
+    def _record_shape(self, run: RunState, change: Proposal, detail: dict[str, Any]) -> None:
         """The pause: between the last partition of the old tree and the first of the new one, at the application."""
         committed, first_s = detail["outcome"] == "committed", change.phases_s.get("first")
         detail["outcome"] = "reshaped" if committed else "stayed"
@@ -269,7 +279,7 @@ class Barrier:
             detail=detail | {"ago": ago, **change.trees},
         )
 
-    def _change(self, run_id: str, number: int) -> tuple[RunState | None, Change | None]:
+    def _change(self, run_id: str, number: int) -> tuple[RunState | None, Proposal | None]:
         """The run, if it is this host's own, and its present proposal, if it has this number."""
         run = self.core.runs.get(run_id)
         if run is None or run.install.client != self.core.host:
@@ -288,16 +298,16 @@ class Barrier:
         if run is None or sender not in run.hosts:
             return
         member = run.member
-        if message.number == member.number and (member.part is Part.VOTED or member.error):
+        if message.number == member.number and (member.state is MemberState.VOTED or member.error):
             self._vote(run)  # the first one may have been lost
         known = sender == run.install.client or message.number == member.number + 1  # passed on, as others do
         if message.number <= member.number or not known:
             return
-        if member.part is not Part.FREE:
+        if member.state is not MemberState.FREE:
             self.core.record(run.id, "unexpected", peer=sender, detail={"message": "Propose", "number": message.number})
             return
         member.number, member.moves, member.error = message.number, message.moves, ""
-        member.move(Word.PROPOSED)
+        member.to(MemberEvent.PROPOSED)
         self._pass_on(run, sender, message)
         for node in run.nodes.values():
             if node.node.kind == "source":
@@ -341,18 +351,18 @@ class Barrier:
         """Vote, if everything that may come here has its code loaded."""
         member = run.member
         coming = [guest for guest in run.guests.values() if guest.number == member.number]
-        ready = all(guest.stage == "prepared" for guest in coming) and all(bud.ready for bud in run.buds.values())
-        if member.part is Part.PREPARING and ready:
-            member.move(Word.READY)
+        ready = all(guest.state == "prepared" for guest in coming) and all(bud.ready for bud in run.buds.values())
+        if member.state is MemberState.PREPARING and ready:
+            member.to(MemberEvent.READY)
             self._vote(run)
 
     def on_unprepared(self, run: RunState, number: int, why: str) -> None:
-        if run.member.number == number and run.member.part is Part.PREPARING:
+        if run.member.number == number and run.member.state is MemberState.PREPARING:
             self._unable(run, why)
 
     def _unable(self, run: RunState, why: str) -> None:
         """A vote against it is the end of a proposal: there is nothing to wait for."""
-        run.member.move(Word.UNABLE)
+        run.member.to(MemberEvent.UNABLE)
         run.member.error = why[:4000]
         self._vote(run)
         self._release(run)
@@ -368,17 +378,17 @@ class Barrier:
         if run is None:
             return
         member = run.member
-        if message.number < member.number or (message.number == member.number and member.part is Part.FREE):
+        if message.number < member.number or (message.number == member.number and member.state is MemberState.FREE):
             self._done(run, message.number, retired=message.shape is not None)
             return
-        if message.number == member.number and member.part in (Part.SWITCHING, Part.BOTH):
-            if member.part is Part.BOTH:
+        if message.number == member.number and member.state in (MemberState.SWITCHING, MemberState.BOTH):
+            if member.state is MemberState.BOTH:
                 self.on_merged(run)
             return
         if message.shape is not None:
             self._switch(run, sender, message)
             return
-        if member.part in (Part.VOTED, Part.FREE):
+        if member.state in (MemberState.VOTED, MemberState.FREE):
             member.number, member.moves, member.error = message.number, message.moves, ""
             run.switch = Switch(message.iteration, {move.node: move for move in message.moves}, message)
             for move in message.moves:
@@ -392,20 +402,20 @@ class Barrier:
                         run, move.node, move.target, protocol="barrier", reason=message.reason,
                         after=message.iteration, number=message.number,
                     )  # fmt: skip
-            member.move(Word.COMMITTED)  # not before: a hand-over may be over at once, and is not the last
+            member.to(MemberEvent.COMMITTED)  # not before: a hand-over may be over at once, and is not the last
             self._resume(run)
             self.on_settled(run, message.number)
 
     def _switch(self, run: RunState, sender: str, message: m.Commit) -> None:
         """Another shape is committed."""
         member = run.member
-        if member.part not in (Part.VOTED, Part.FREE) or not self.core.reshaper.can_switch(run, message):
+        if member.state not in (MemberState.VOTED, MemberState.FREE) or not self.core.reshaper.can_switch(run, message):
             self.core.record(run.id, "unexpected", peer=sender, detail={"message": "Commit", "number": message.number})
             return
         member.number, member.moves, member.error = message.number, message.moves, ""
         run.switch = Switch(message.iteration, {}, message)
         todo = self.core.reshaper.switch(run, message)
-        member.move(Word.RESHAPED)
+        member.to(MemberEvent.RESHAPED)
         for node, actions in todo:
             self.core.flow.perform(run, node, actions)
         self._resume(run)
@@ -421,9 +431,9 @@ class Barrier:
         run = self.core.runs.get(message.run)
         if run is None or message.number > run.member.number:
             return
-        if message.number == run.member.number and run.member.part is Part.BOTH:
+        if message.number == run.member.number and run.member.state is MemberState.BOTH:
             self.core.reshaper.retire(run)
-            run.member.move(Word.RETIRED)
+            run.member.to(MemberEvent.RETIRED)
         self._done(run, message.number, retired=True)
 
     def on_abort(self, sender: str, message: m.Abort) -> None:
@@ -431,20 +441,20 @@ class Barrier:
         if run is None:
             return
         member = run.member
-        if message.number == member.number and member.part in (Part.PREPARING, Part.VOTED):
-            member.move(Word.ABORTED)
+        if message.number == member.number and member.state in (MemberState.PREPARING, MemberState.VOTED):
+            member.to(MemberEvent.ABORTED)
             self._release(run)
         member.number = max(member.number, message.number)  # what comes late of it is not news
-        if member.part is not Part.SWITCHING:
+        if member.state is not MemberState.SWITCHING:
             self._done(run, message.number)
 
     def on_settled(self, run: RunState, number: int) -> None:
         """A hand-over of proposal ``number`` is over: when it was the last, this host is done."""
         member = run.member
-        if not number or member.number != number or member.part is not Part.SWITCHING:
+        if not number or member.number != number or member.state is not MemberState.SWITCHING:
             return
         if not any(leaving.number == number for leaving in run.leaving.values()):
-            member.move(Word.SETTLED)
+            member.to(MemberEvent.SETTLED)
             self._done(run, number)
 
     def _done(self, run: RunState, number: int, *, retired: bool = False) -> None:

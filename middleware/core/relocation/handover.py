@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from thalweg.middleware.core.flow.node import Ask, InvalidTransition, NodeCore, Output, Phase
+from thalweg.middleware.core.flow.node import Ask, NodeCore, NodeState, Output
+from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from thalweg.middleware.core.run import RunState
 
 
-class Step(StrEnum):
+class DepartureState(StrEnum):
     OFFERED = "offered"
     AGREED = "agreed"  # the other host is ready; the operator works on until it is light
     SUSPENDED = "suspended"  # light; its state is being taken
@@ -44,7 +45,7 @@ class Step(StrEnum):
     STAYED = "stayed"
 
 
-class Sign(StrEnum):
+class DepartureEvent(StrEnum):
     ACCEPTED = "accepted"
     REFUSED = "refused"
     LIGHTENED = "lightened"
@@ -57,30 +58,30 @@ class Sign(StrEnum):
     ENDED = "ended"  # the stream was over before the operator was light
 
 
-LEAVING: dict[tuple[Step, Sign], Step] = {
-    (Step.OFFERED, Sign.ACCEPTED): Step.AGREED,
-    (Step.OFFERED, Sign.REFUSED): Step.STAYED,
-    (Step.OFFERED, Sign.EXPIRED): Step.STAYED,
-    (Step.OFFERED, Sign.LOST): Step.STAYED,
-    (Step.OFFERED, Sign.ENDED): Step.STAYED,
-    (Step.AGREED, Sign.LIGHTENED): Step.SUSPENDED,
-    (Step.AGREED, Sign.REFUSED): Step.STAYED,
-    (Step.AGREED, Sign.LOST): Step.STAYED,
-    (Step.AGREED, Sign.ENDED): Step.STAYED,
-    (Step.SUSPENDED, Sign.TAKEN): Step.SENT,
-    (Step.SUSPENDED, Sign.REFUSED): Step.STAYED,
-    (Step.SUSPENDED, Sign.FAILED): Step.STAYED,
-    (Step.SUSPENDED, Sign.LOST): Step.STAYED,
-    (Step.SENT, Sign.RESTORED): Step.COMMITTED,
-    (Step.SENT, Sign.REFUSED): Step.STAYED,
-    (Step.SENT, Sign.EXPIRED): Step.STAYED,
-    (Step.SENT, Sign.LOST): Step.STAYED,
-    (Step.COMMITTED, Sign.RESUMED): Step.MOVED,
-    (Step.COMMITTED, Sign.LOST): Step.MOVED,
+LEAVING: dict[tuple[DepartureState, DepartureEvent], DepartureState] = {
+    (DepartureState.OFFERED, DepartureEvent.ACCEPTED): DepartureState.AGREED,
+    (DepartureState.OFFERED, DepartureEvent.REFUSED): DepartureState.STAYED,
+    (DepartureState.OFFERED, DepartureEvent.EXPIRED): DepartureState.STAYED,
+    (DepartureState.OFFERED, DepartureEvent.LOST): DepartureState.STAYED,
+    (DepartureState.OFFERED, DepartureEvent.ENDED): DepartureState.STAYED,
+    (DepartureState.AGREED, DepartureEvent.LIGHTENED): DepartureState.SUSPENDED,
+    (DepartureState.AGREED, DepartureEvent.REFUSED): DepartureState.STAYED,
+    (DepartureState.AGREED, DepartureEvent.LOST): DepartureState.STAYED,
+    (DepartureState.AGREED, DepartureEvent.ENDED): DepartureState.STAYED,
+    (DepartureState.SUSPENDED, DepartureEvent.TAKEN): DepartureState.SENT,
+    (DepartureState.SUSPENDED, DepartureEvent.REFUSED): DepartureState.STAYED,
+    (DepartureState.SUSPENDED, DepartureEvent.FAILED): DepartureState.STAYED,
+    (DepartureState.SUSPENDED, DepartureEvent.LOST): DepartureState.STAYED,
+    (DepartureState.SENT, DepartureEvent.RESTORED): DepartureState.COMMITTED,
+    (DepartureState.SENT, DepartureEvent.REFUSED): DepartureState.STAYED,
+    (DepartureState.SENT, DepartureEvent.EXPIRED): DepartureState.STAYED,
+    (DepartureState.SENT, DepartureEvent.LOST): DepartureState.STAYED,
+    (DepartureState.COMMITTED, DepartureEvent.RESUMED): DepartureState.MOVED,
+    (DepartureState.COMMITTED, DepartureEvent.LOST): DepartureState.MOVED,
 }
 
 
-class Stage(StrEnum):
+class ArrivalState(StrEnum):
     PREPARING = "preparing"  # the code is being loaded
     PREPARED = "prepared"
     RESTORING = "restoring"
@@ -89,7 +90,7 @@ class Stage(StrEnum):
     DISCARDED = "discarded"
 
 
-class Cue(StrEnum):
+class ArrivalEvent(StrEnum):
     OPENED = "opened"
     STATE_CAME = "state came"
     RESTORED = "restored"
@@ -98,17 +99,17 @@ class Cue(StrEnum):
     WITHDRAWN = "withdrawn"  # the operator stays, or has gone elsewhere
 
 
-COMING: dict[tuple[Stage, Cue], Stage] = {
-    (Stage.PREPARING, Cue.OPENED): Stage.PREPARED,
-    (Stage.PREPARING, Cue.FAILED): Stage.DISCARDED,
-    (Stage.PREPARING, Cue.WITHDRAWN): Stage.DISCARDED,
-    (Stage.PREPARED, Cue.STATE_CAME): Stage.RESTORING,
-    (Stage.PREPARED, Cue.WITHDRAWN): Stage.DISCARDED,
-    (Stage.RESTORING, Cue.RESTORED): Stage.RESTORED,
-    (Stage.RESTORING, Cue.FAILED): Stage.DISCARDED,
-    (Stage.RESTORING, Cue.WITHDRAWN): Stage.DISCARDED,
-    (Stage.RESTORED, Cue.COMMITTED): Stage.ACTIVE,
-    (Stage.RESTORED, Cue.WITHDRAWN): Stage.DISCARDED,
+COMING: dict[tuple[ArrivalState, ArrivalEvent], ArrivalState] = {
+    (ArrivalState.PREPARING, ArrivalEvent.OPENED): ArrivalState.PREPARED,
+    (ArrivalState.PREPARING, ArrivalEvent.FAILED): ArrivalState.DISCARDED,
+    (ArrivalState.PREPARING, ArrivalEvent.WITHDRAWN): ArrivalState.DISCARDED,
+    (ArrivalState.PREPARED, ArrivalEvent.STATE_CAME): ArrivalState.RESTORING,
+    (ArrivalState.PREPARED, ArrivalEvent.WITHDRAWN): ArrivalState.DISCARDED,
+    (ArrivalState.RESTORING, ArrivalEvent.RESTORED): ArrivalState.RESTORED,
+    (ArrivalState.RESTORING, ArrivalEvent.FAILED): ArrivalState.DISCARDED,
+    (ArrivalState.RESTORING, ArrivalEvent.WITHDRAWN): ArrivalState.DISCARDED,
+    (ArrivalState.RESTORED, ArrivalEvent.COMMITTED): ArrivalState.ACTIVE,
+    (ArrivalState.RESTORED, ArrivalEvent.WITHDRAWN): ArrivalState.DISCARDED,
 }
 
 
@@ -130,48 +131,45 @@ class Arrival(msgspec.Struct, frozen=True):
     resumed_s: float
 
 
-class Leaving:
+class Leaving(Machine):
     """A hand-over as the host sees it that the operator leaves."""
+
+    TABLE = LEAVING
+    state: DepartureState
 
     def __init__(self, node: str, target: str, version: int, protocol: str, reason: str, number: int) -> None:
         self.node, self.target, self.version = node, target, version
         self.protocol, self.reason = protocol, reason
         self.number = number  # of the barrier's proposal, 0 for none
-        self.step = Step.OFFERED
+        self.state = DepartureState.OFFERED
         self.begun_s: dict[str, float] = {}  # phase -> when it began
         self.expires_s = 0.0
         self.sending = False  # a bulk transfer of the state is under way
-        self.state: e.StateTaken | None = None
+        self.taken: e.StateTaken | None = None
         self.size_bytes = 0  # of the state
         self.index = 0  # of the operator's next partition, once it is light
         self.demand: m.Demand | None = None  # for that partition, which the other host is to answer
 
-    def move(self, sign: Sign) -> None:
-        try:
-            self.step = LEAVING[self.step, sign]
-        except KeyError:
-            raise InvalidTransition(f"{self.node} on its way to {self.target}, {self.step}: {sign}") from None
-
-    def can(self, sign: Sign) -> bool:
-        return (self.step, sign) in LEAVING
+    def __repr__(self) -> str:
+        return f"{self.node} on its way to {self.target}, {self.state}"
 
 
-class Guest:
+class Guest(Machine):
     """An operator that may come, as the host sees it that it would come to."""
+
+    TABLE = COMING
+    state: ArrivalState
 
     def __init__(self, node: str, source: str, version: int, number: int) -> None:
         self.node, self.source, self.version, self.number = node, source, version, number
-        self.stage = Stage.PREPARING
-        self.state: m.State | None = None
+        self.state = ArrivalState.PREPARING
+        self.came: m.State | None = None
         self.came_s = 0.0
         self.expects: int | None = None  # the partition a committed barrier says it will begin with
         self.early: dict[str, Output] = {}  # its inputs for that, which came before it
 
-    def move(self, cue: Cue) -> None:
-        try:
-            self.stage = COMING[self.stage, cue]
-        except KeyError:
-            raise InvalidTransition(f"{self.node} from {self.source}, {self.stage}: {cue}") from None
+    def __repr__(self) -> str:
+        return f"{self.node} from {self.source}, {self.state}"
 
 
 class Mover:
@@ -216,7 +214,7 @@ class Mover:
         leaving.begun_s["decided"] = self.core.now
         run.leaving[name] = leaving
         if number:
-            leaving.move(Sign.ACCEPTED)
+            leaving.to(DepartureEvent.ACCEPTED)
             self._agreed(run, leaving, after, recall=True)
         else:
             leaving.expires_s = self.core.now + self.core.config.handoff_s
@@ -235,12 +233,12 @@ class Mover:
     def check_over(self, run: RunState, node: NodeCore) -> None:
         """An operator whose stream is over never becomes light."""
         leaving = run.leaving.get(node.node.name)
-        if leaving is not None and node.phase is Phase.ENDED and leaving.can(Sign.ENDED):
-            self._stay(run, leaving, Sign.ENDED, "the stream ended first")
+        if leaving is not None and node.state is NodeState.ENDED and leaving.can(DepartureEvent.ENDED):
+            self._stay(run, leaving, DepartureEvent.ENDED, "the stream ended first")
 
     def on_light(self, run: RunState, node: NodeCore) -> None:
         leaving = run.leaving[node.node.name]
-        leaving.move(Sign.LIGHTENED)
+        leaving.to(DepartureEvent.LIGHTENED)
         leaving.begun_s["suspended"] = self.core.now
         leaving.index = node.index
         for producer in node.node.inputs:
@@ -250,25 +248,29 @@ class Mover:
     def on_taken(self, event: e.StateTaken) -> None:
         run = self.core.runs.get(event.run)
         leaving = run.leaving.get(event.node) if run is not None else None
-        if run is None or leaving is None or (leaving.step, leaving.version) != (Step.SUSPENDED, event.version):
+        if (
+            run is None
+            or leaving is None
+            or (leaving.state, leaving.version) != (DepartureState.SUSPENDED, event.version)
+        ):
             return
         limit = self.core.config.max_state_bytes
         if event.error:
-            self._stay(run, leaving, Sign.FAILED, event.error)
+            self._stay(run, leaving, DepartureEvent.FAILED, event.error)
         elif len(event.state) > limit:
             why = f"its state has {len(event.state)} bytes; this host sends up to {limit}"
-            self._stay(run, leaving, Sign.FAILED, why)
+            self._stay(run, leaving, DepartureEvent.FAILED, why)
         else:
-            leaving.state = event
+            leaving.taken = event
             leaving.size_bytes = run.state_bytes[event.node] = len(event.state)
             leaving.begun_s["state_out"] = self.core.now
             leaving.expires_s = self.core.now + self.core.config.handoff_s
-            leaving.move(Sign.TAKEN)
+            leaving.to(DepartureEvent.TAKEN)
             self._send_state(run, leaving)
             self._arm(run)
 
     def _send_state(self, run: RunState, leaving: Leaving) -> None:
-        node, taken = run.nodes[leaving.node], leaving.state
+        node, taken = run.nodes[leaving.node], leaving.taken
         assert taken is not None
         size = len(taken.state)
         book = run.books.get(leaving.node)
@@ -308,45 +310,45 @@ class Mover:
         if leaving is None:
             if run.locations[message.node].version > message.version:  # else a barrier's commit is still to come here
                 self.core.send(run.id, sender, m.Withdraw(run.id, message.node, message.version))
-        elif leaving.step is Step.OFFERED:
-            leaving.move(Sign.ACCEPTED)
+        elif leaving.state is DepartureState.OFFERED:
+            leaving.to(DepartureEvent.ACCEPTED)
             self._agreed(run, leaving, -1, recall=False)
-        elif leaving.step is Step.SENT and not leaving.sending:
+        elif leaving.state is DepartureState.SENT and not leaving.sending:
             self._send_state(run, leaving)
 
     def on_refuse(self, sender: str, message: m.Refuse) -> None:
         run, leaving = self._leaving(sender, message)
-        if run is not None and leaving is not None and leaving.can(Sign.REFUSED):
-            self._stay(run, leaving, Sign.REFUSED, f"host {sender!r} refuses it: {message.reason}")
+        if run is not None and leaving is not None and leaving.can(DepartureEvent.REFUSED):
+            self._stay(run, leaving, DepartureEvent.REFUSED, f"host {sender!r} refuses it: {message.reason}")
 
     def on_restored(self, sender: str, message: m.Restored) -> None:
         run, leaving = self._leaving(sender, message)
         if run is None:
             return
-        if leaving is not None and leaving.step is Step.SENT:
+        if leaving is not None and leaving.state is DepartureState.SENT:
             self._commit(run, leaving)
         elif leaving is None:  # it stayed, or this is an echo
             self.core.send(run.id, sender, m.Located(run.id, (run.locations[message.node],)))
 
     def on_resumed(self, sender: str, message: m.Resumed) -> None:
         run, leaving = self._leaving(sender, message)
-        if run is not None and leaving is not None and leaving.can(Sign.RESUMED):
-            leaving.move(Sign.RESUMED)
+        if run is not None and leaving is not None and leaving.can(DepartureEvent.RESUMED):
+            leaving.to(DepartureEvent.RESUMED)
             self._settle(run, leaving, "")
 
     def settle(self, run: RunState) -> None:
         """All that has left is where it went: a proposal of another shape that says so has been agreed upon there."""
         for leaving in list(run.leaving.values()):
-            if leaving.can(Sign.RESUMED):
-                leaving.move(Sign.RESUMED)
+            if leaving.can(DepartureEvent.RESUMED):
+                leaving.to(DepartureEvent.RESUMED)
                 self._settle(run, leaving, "")
 
     def _check_moved_on(self, run: RunState, location: m.Location) -> bool:
         """A version after the commit's shows that the other host has resumed: nobody else can have made it."""
         leaving = run.leaving.get(location.node)
-        if leaving is None or leaving.step is not Step.COMMITTED or location.version <= leaving.version + 1:
+        if leaving is None or leaving.state is not DepartureState.COMMITTED or location.version <= leaving.version + 1:
             return False
-        leaving.move(Sign.RESUMED)
+        leaving.to(DepartureEvent.RESUMED)
         self._settle(run, leaving, "")
         return True
 
@@ -363,8 +365,8 @@ class Mover:
     def _commit(self, run: RunState, leaving: Leaving) -> None:
         """From here on the operator is at the other host."""
         name, core = leaving.node, self.core
-        leaving.move(Sign.RESTORED)
-        leaving.state = None
+        leaving.to(DepartureEvent.RESTORED)
+        leaving.taken = None
         node = run.nodes.pop(name)
         location = m.Location(name, leaving.target, leaving.version + 1)
         core.locate(run, (location,))
@@ -392,8 +394,8 @@ class Mover:
             if host != self.core.host:
                 self.core.send(run.id, host, m.Located(run.id, (location,)))
 
-    def _stay(self, run: RunState, leaving: Leaving, sign: Sign, why: str) -> None:
-        leaving.move(sign)
+    def _stay(self, run: RunState, leaving: Leaving, sign: DepartureEvent, why: str) -> None:
+        leaving.to(sign)
         core, name = self.core, leaving.node
         core.send(run.id, leaving.target, m.Withdraw(run.id, name, leaving.version))
         location = m.Location(name, core.host, leaving.version + 1)  # so that this hand-over is over for everyone
@@ -407,7 +409,7 @@ class Mover:
         core, name = self.core, leaving.node
         del run.leaving[name]
         self._record(run, leaving, why)
-        moved, location, why = leaving.step is Step.MOVED, run.locations[name], why[:4000]
+        moved, location, why = leaving.state is DepartureState.MOVED, run.locations[name], why[:4000]
         core.send(run.id, run.install.client, m.Relocated(run.id, name, moved, location, why, leaving.size_bytes))
         core.barrier.on_settled(run, leaving.number)
 
@@ -418,11 +420,11 @@ class Mover:
             "relocated",
             node=leaving.node,
             peer=leaving.target,
-            index=leaving.index if leaving.step is Step.MOVED else run.nodes[leaving.node].index,
+            index=leaving.index if leaving.state is DepartureState.MOVED else run.nodes[leaving.node].index,
             size_bytes=leaving.size_bytes,
             duration_s=None if suspended_s is None else core.now - suspended_s,
             detail={
-                "outcome": leaving.step.value,
+                "outcome": leaving.state.value,
                 "protocol": leaving.protocol,
                 "reason": leaving.reason,
                 "why": why,
@@ -441,9 +443,9 @@ class Mover:
         guest = run.guests.get(name)
         if guest is not None and (guest.source, guest.version) == (sender, message.version):
             guest.number = 0  # a proposal that names it as well is voted down by the sender
-            if guest.stage is Stage.PREPARED:
+            if guest.state is ArrivalState.PREPARED:
                 self.core.send(run.id, sender, m.Accept(run.id, name, message.version))
-            elif guest.stage is Stage.RESTORED:
+            elif guest.state is ArrivalState.RESTORED:
                 self.core.send(run.id, sender, m.Restored(run.id, name, message.version))
             return
         if here.version > message.version:  # late: it has moved, or stayed, since
@@ -461,7 +463,7 @@ class Mover:
         if old is not None and old.version == version and not old.number:
             return f"{name!r} is on its way there"
         if old is not None:
-            self.discard(run, old, Cue.WITHDRAWN)
+            self.discard(run, old, ArrivalEvent.WITHDRAWN)
         if name in run.nodes:
             return f"{name!r} is here already"
         if run.node_of(name).kind != "operator":
@@ -485,12 +487,12 @@ class Mover:
         if run is not None and event.node in run.buds:
             self.core.reshaper.on_opened(run, event)
             return
-        if run is None or guest is None or guest.stage is not Stage.PREPARING:
+        if run is None or guest is None or guest.state is not ArrivalState.PREPARING:
             return
         if event.error:
             self._refuse(run, guest, event.error)
             return
-        guest.move(Cue.OPENED)
+        guest.to(ArrivalEvent.OPENED)
         if guest.number:
             self.core.barrier.on_prepared(run)
         else:
@@ -508,16 +510,16 @@ class Mover:
             else:
                 why = "it was not offered here"
                 self.core.send(run.id, sender, m.Refuse(run.id, message.node, message.version, why))
-        elif guest.stage is Stage.RESTORED:
+        elif guest.state is ArrivalState.RESTORED:
             self.core.send(run.id, sender, m.Restored(run.id, message.node, message.version))
-        elif guest.stage is Stage.PREPARED and message.size_bytes > self.core.config.max_state_bytes:
+        elif guest.state is ArrivalState.PREPARED and message.size_bytes > self.core.config.max_state_bytes:
             limit = self.core.config.max_state_bytes
-            self.discard(run, guest, Cue.WITHDRAWN)
+            self.discard(run, guest, ArrivalEvent.WITHDRAWN)
             why = f"its state has {message.size_bytes} bytes; host {self.core.host!r} takes up to {limit}"
             self.core.send(run.id, sender, m.Refuse(run.id, message.node, message.version, why))
-        elif guest.stage is Stage.PREPARED:
-            guest.move(Cue.STATE_CAME)
-            guest.state, guest.came_s = msgspec.structs.replace(message, inline=None), self.core.now
+        elif guest.state is ArrivalState.PREPARED:
+            guest.to(ArrivalEvent.STATE_CAME)
+            guest.came, guest.came_s = msgspec.structs.replace(message, inline=None), self.core.now
             state = payload if message.inline is None else message.inline
             self.core.emit(
                 e.RestoreState(run.id, guest.node, guest.version, state, message.digest, message.state_version)
@@ -526,19 +528,19 @@ class Mover:
     def on_state_restored(self, event: e.StateRestored) -> None:
         run = self.core.runs.get(event.run)
         guest = run.guests.get(event.node) if run is not None else None
-        if run is None or guest is None or (guest.stage, guest.version) != (Stage.RESTORING, event.version):
+        if run is None or guest is None or (guest.state, guest.version) != (ArrivalState.RESTORING, event.version):
             return
         if event.error:
             self._refuse(run, guest, event.error)
             return
-        guest.move(Cue.RESTORED)
+        guest.to(ArrivalEvent.RESTORED)
         self.core.send(run.id, guest.source, m.Restored(run.id, guest.node, guest.version))
 
     def on_withdraw(self, sender: str, message: m.Withdraw) -> None:
         run = self.core.runs.get(message.run)
         guest = run.guests.get(message.node) if run is not None else None
         if run is not None and guest is not None and (guest.source, guest.version) == (sender, message.version):
-            self.discard(run, guest, Cue.WITHDRAWN)
+            self.discard(run, guest, ArrivalEvent.WITHDRAWN)
 
     def on_located(self, run: RunState, sender: str, news: tuple[m.Location, ...]) -> None:
         """Locations that are new here, or repeated by ``sender``, who may wait for what follows from them."""
@@ -546,18 +548,18 @@ class Mover:
             self._check_moved_on(run, entry)
             guest = run.guests.get(entry.node)
             if guest is not None and entry.version > guest.version:
-                if entry.host == self.core.host and guest.stage is Stage.RESTORED:
+                if entry.host == self.core.host and guest.state is ArrivalState.RESTORED:
                     self._activate(run, guest, entry)
                 else:
-                    self.discard(run, guest, Cue.WITHDRAWN)
+                    self.discard(run, guest, ArrivalEvent.WITHDRAWN)
             if entry.host == self.core.host and entry.node in run.nodes and sender != self.core.host:
                 self.core.send(run.id, sender, m.Resumed(run.id, entry.node, entry.version - 1))
 
     def _activate(self, run: RunState, guest: Guest, location: m.Location) -> None:
         """The operator has moved here: it demands its next inputs."""
-        core, state, name = self.core, guest.state, guest.node
+        core, state, name = self.core, guest.came, guest.node
         assert state is not None
-        guest.move(Cue.COMMITTED)
+        guest.to(ArrivalEvent.COMMITTED)
         del run.guests[name]
         node = NodeCore.come(run.node_of(name), run.install.partitions, state.index, state.demanded)
         run.nodes[name] = node
@@ -582,35 +584,35 @@ class Mover:
                     core.flow.ask(run, name, producer, action.index)
 
     def _refuse(self, run: RunState, guest: Guest, why: str) -> None:
-        self.discard(run, guest, Cue.FAILED)
-        if guest.number and guest.state is None:
+        self.discard(run, guest, ArrivalEvent.FAILED)
+        if guest.number and guest.came is None:
             self.core.barrier.on_unprepared(run, guest.number, f"{guest.node!r} cannot run there: {why}")
         else:
             refusal = m.Refuse(run.id, guest.node, guest.version, why[:4000])
             self.core.send(run.id, guest.source, refusal)
 
-    def discard(self, run: RunState, guest: Guest, cue: Cue) -> None:
-        guest.move(cue)
+    def discard(self, run: RunState, guest: Guest, cue: ArrivalEvent) -> None:
+        guest.to(cue)
         del run.guests[guest.node]
         self.core.emit(e.CloseNode(run.id, guest.node))
 
     def uninvite(self, run: RunState, number: int) -> None:
         """Proposal ``number`` is off: what would have come by it does not."""
         for guest in [each for each in run.guests.values() if each.number == number]:
-            self.discard(run, guest, Cue.WITHDRAWN)
+            self.discard(run, guest, ArrivalEvent.WITHDRAWN)
 
     # --- both -----------------------------------------------------------------------------------------
 
     def on_lost(self, run: RunState, host: str) -> None:
         """``host`` is gone for good: what was on its way there stays, or is lost with it."""
         for leaving in [each for each in run.leaving.values() if each.target == host]:
-            if leaving.step is Step.COMMITTED:
-                leaving.move(Sign.LOST)
+            if leaving.state is DepartureState.COMMITTED:
+                leaving.to(DepartureEvent.LOST)
                 self._settle(run, leaving, f"host {host!r} went away")
             else:
-                self._stay(run, leaving, Sign.LOST, f"host {host!r} went away")
+                self._stay(run, leaving, DepartureEvent.LOST, f"host {host!r} went away")
         for guest in [each for each in run.guests.values() if each.source == host]:
-            self.discard(run, guest, Cue.WITHDRAWN)
+            self.discard(run, guest, ArrivalEvent.WITHDRAWN)
 
     def on_timer(self, run_id: str) -> None:
         """Ask again where an answer is due, and give up where it is overdue."""
@@ -623,13 +625,15 @@ class Mover:
         for leaving in list(run.leaving.values()):
             if self._check_moved_on(run, run.locations[leaving.node]):
                 continue
-            if leaving.step is Step.COMMITTED:
+            if leaving.state is DepartureState.COMMITTED:
                 located = m.Located(run_id, (run.locations[leaving.node],))
                 self.core.send(run_id, leaving.target, located)
-            elif leaving.step in (Step.OFFERED, Step.SENT) and not leaving.sending:
+            elif leaving.state in (DepartureState.OFFERED, DepartureState.SENT) and not leaving.sending:
                 if self.core.now >= leaving.expires_s:
                     limit_s = self.core.config.handoff_s
-                    self._stay(run, leaving, Sign.EXPIRED, f"host {leaving.target!r} did not answer in {limit_s:g} s")
+                    self._stay(
+                        run, leaving, DepartureEvent.EXPIRED, f"host {leaving.target!r} did not answer in {limit_s:g} s"
+                    )
                 else:
                     self._offer(run, leaving)
         self._arm(run)
@@ -638,23 +642,23 @@ class Mover:
         """Ask the host that an operator was to come from whether it still is: the word that it is not may be lost."""
         if guest.number and guest.expects is None:  # a proposal's end is told until it is heard
             return
-        if guest.stage is Stage.PREPARED:
+        if guest.state is ArrivalState.PREPARED:
             self.core.send(run.id, guest.source, m.Accept(run.id, guest.node, guest.version))
-        elif guest.stage is Stage.RESTORED:
+        elif guest.state is ArrivalState.RESTORED:
             self.core.send(run.id, guest.source, m.Restored(run.id, guest.node, guest.version))
 
     def on_close(self, run: RunState) -> None:
         """The run is over in the middle of hand-overs: what is committed has moved."""
         for leaving in list(run.leaving.values()):
-            moved = leaving.step is Step.COMMITTED
-            leaving.step = Step.MOVED if moved else Step.STAYED
+            moved = leaving.state is DepartureState.COMMITTED
+            leaving.state = DepartureState.MOVED if moved else DepartureState.STAYED
             self._record(run, leaving, "" if moved else "the run ended before")
 
     def _arm(self, run: RunState) -> None:
         """Look after the hand-overs again: soon where this host has begun them, else now and then."""
-        waiting = (Step.OFFERED, Step.SENT, Step.COMMITTED)
+        waiting = (DepartureState.OFFERED, DepartureState.SENT, DepartureState.COMMITTED)
         config = self.core.config
-        if any(leaving.step in waiting for leaving in run.leaving.values()):
+        if any(leaving.state in waiting for leaving in run.leaving.values()):
             due_s = self.core.now + config.retry_s
         elif run.guests:
             due_s = self.core.now + config.retry_max_s

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from thalweg.middleware.core.flow.node import Phase, Run
+from thalweg.middleware.core.flow.node import NodeState, RunCode
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -46,7 +46,7 @@ class Heir:
     def __init__(self, node: str, takes: dict[str, str]) -> None:
         self.node, self.takes = node, takes
         self.states: dict[str, e.Inherited] = {}
-        self.run: Run | None = None  # its first partition, which waits
+        self.run: RunCode | None = None  # its first partition, which waits
         self.error = ""
         self.since_s = 0.0
         self.interval_s = 0.0
@@ -84,7 +84,7 @@ class Inheritance:
     def check_made(self, run: RunState, name: str) -> None:
         """Take the state of ``name``, if it has made its last partition."""
         legacy, node = run.legacies[name], run.nodes[name]
-        made = node.index > run.turn or (node.index == run.turn and node.phase is Phase.HOLDING)
+        made = node.index > run.turn or (node.index == run.turn and node.state is NodeState.HOLDING)
         if made and not legacy.asked:
             legacy.asked = True
             self.core.emit(e.TakeState(run.id, name, run.locations[name].version))

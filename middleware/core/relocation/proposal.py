@@ -1,6 +1,6 @@
 """A proposal of the barrier, as the client sees it and as every host does: the states, and what moves between them.
 
-``CHANGE`` is the client's side, ``MEMBER`` every host's (the client is a host, too). The rules are the barrier's.
+``PROPOSAL`` is the client's side, ``MEMBER`` every host's (the client is a host, too). The rules are the barrier's.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from thalweg.middleware.core.flow.node import InvalidTransition
+from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.protocol import messages as m
 
 
-class Phase(StrEnum):
+class ProposalState(StrEnum):
     PROPOSED = "proposed"
     COMMITTED = "committed"
     RETIRING = "retiring"  # another shape: the old tree is drained
@@ -23,7 +23,7 @@ class Phase(StrEnum):
     OVER = "over"
 
 
-class News(StrEnum):
+class ProposalEvent(StrEnum):
     AGREED = "all agreed"
     REFUSED = "refused"
     EXPIRED = "expired"
@@ -32,19 +32,19 @@ class News(StrEnum):
     DONE = "all done"
 
 
-CHANGE: dict[tuple[Phase, News], Phase] = {
-    (Phase.PROPOSED, News.AGREED): Phase.COMMITTED,
-    (Phase.PROPOSED, News.REFUSED): Phase.ABORTED,
-    (Phase.PROPOSED, News.EXPIRED): Phase.ABORTED,
-    (Phase.PROPOSED, News.LOST): Phase.ABORTED,
-    (Phase.COMMITTED, News.DONE): Phase.OVER,
-    (Phase.COMMITTED, News.DRAINED): Phase.RETIRING,
-    (Phase.RETIRING, News.DONE): Phase.OVER,
-    (Phase.ABORTED, News.DONE): Phase.OVER,
+PROPOSAL: dict[tuple[ProposalState, ProposalEvent], ProposalState] = {
+    (ProposalState.PROPOSED, ProposalEvent.AGREED): ProposalState.COMMITTED,
+    (ProposalState.PROPOSED, ProposalEvent.REFUSED): ProposalState.ABORTED,
+    (ProposalState.PROPOSED, ProposalEvent.EXPIRED): ProposalState.ABORTED,
+    (ProposalState.PROPOSED, ProposalEvent.LOST): ProposalState.ABORTED,
+    (ProposalState.COMMITTED, ProposalEvent.DONE): ProposalState.OVER,
+    (ProposalState.COMMITTED, ProposalEvent.DRAINED): ProposalState.RETIRING,
+    (ProposalState.RETIRING, ProposalEvent.DONE): ProposalState.OVER,
+    (ProposalState.ABORTED, ProposalEvent.DONE): ProposalState.OVER,
 }
 
 
-class Part(StrEnum):
+class MemberState(StrEnum):
     FREE = "free"
     PREPARING = "preparing"  # suspended; code is being loaded
     VOTED = "voted"  # suspended
@@ -52,7 +52,7 @@ class Part(StrEnum):
     BOTH = "both trees"
 
 
-class Word(StrEnum):
+class MemberEvent(StrEnum):
     PROPOSED = "proposed"
     READY = "ready"
     UNABLE = "unable"
@@ -63,23 +63,29 @@ class Word(StrEnum):
     RETIRED = "retired"
 
 
-MEMBER: dict[tuple[Part, Word], Part] = {
-    (Part.FREE, Word.PROPOSED): Part.PREPARING,
-    (Part.FREE, Word.COMMITTED): Part.SWITCHING,  # it had no vote, or has not heard of the proposal
-    (Part.PREPARING, Word.READY): Part.VOTED,
-    (Part.PREPARING, Word.UNABLE): Part.FREE,
-    (Part.PREPARING, Word.ABORTED): Part.FREE,
-    (Part.VOTED, Word.COMMITTED): Part.SWITCHING,
-    (Part.VOTED, Word.ABORTED): Part.FREE,
-    (Part.SWITCHING, Word.SETTLED): Part.FREE,
-    (Part.FREE, Word.RESHAPED): Part.BOTH,
-    (Part.VOTED, Word.RESHAPED): Part.BOTH,
-    (Part.BOTH, Word.RETIRED): Part.FREE,
+MEMBER: dict[tuple[MemberState, MemberEvent], MemberState] = {
+    (MemberState.FREE, MemberEvent.PROPOSED): MemberState.PREPARING,
+    (
+        MemberState.FREE,
+        MemberEvent.COMMITTED,
+    ): MemberState.SWITCHING,  # it had no vote, or has not heard of the proposal
+    (MemberState.PREPARING, MemberEvent.READY): MemberState.VOTED,
+    (MemberState.PREPARING, MemberEvent.UNABLE): MemberState.FREE,
+    (MemberState.PREPARING, MemberEvent.ABORTED): MemberState.FREE,
+    (MemberState.VOTED, MemberEvent.COMMITTED): MemberState.SWITCHING,
+    (MemberState.VOTED, MemberEvent.ABORTED): MemberState.FREE,
+    (MemberState.SWITCHING, MemberEvent.SETTLED): MemberState.FREE,
+    (MemberState.FREE, MemberEvent.RESHAPED): MemberState.BOTH,
+    (MemberState.VOTED, MemberEvent.RESHAPED): MemberState.BOTH,
+    (MemberState.BOTH, MemberEvent.RETIRED): MemberState.FREE,
 }
 
 
-class Change:
+class Proposal(Machine):
     """A proposal as the client sees it."""
+
+    TABLE = PROPOSAL
+    state: ProposalState
 
     def __init__(
         self,
@@ -91,7 +97,7 @@ class Change:
         shape: m.Shape | None = None,
     ) -> None:
         self.number, self.moves, self.reason, self.shape = number, moves, reason, shape
-        self.phase = Phase.PROPOSED
+        self.state = ProposalState.PROPOSED
         self.waiting = voters  # for their votes, then for all hosts to be done
         self.iteration = -1
         self.begun_s = now
@@ -104,13 +110,10 @@ class Change:
     @property
     def outcome(self) -> str:
         """What it has come to so far, for the records."""
-        return "committed" if self.phase in (Phase.COMMITTED, Phase.RETIRING) else "aborted"
+        return "committed" if self.state in (ProposalState.COMMITTED, ProposalState.RETIRING) else "aborted"
 
-    def move(self, news: News) -> None:
-        try:
-            self.phase = CHANGE[self.phase, news]
-        except KeyError:
-            raise InvalidTransition(f"proposal {self.number}, {self.phase}: {news}") from None
+    def __repr__(self) -> str:
+        return f"proposal {self.number}, {self.state}"
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -127,25 +130,25 @@ class Proposer:
 
     def __init__(self) -> None:
         self.count = 0
-        self.change: Change | None = None
+        self.change: Proposal | None = None
         self.next: Wish | None = None
         self.delivered_s: float | None = None  # when the application last got something
 
 
-class Membership:
+class Membership(Machine):
     """A host's side of one run."""
 
+    TABLE = MEMBER
+    state: MemberState
+
     def __init__(self) -> None:
-        self.part = Part.FREE
+        self.state = MemberState.FREE
         self.number = 0  # of the proposal it is in, or was in last
         self.moves: tuple[m.Move, ...] = ()
         self.error = ""  # why it has voted against it
 
-    def move(self, word: Word) -> None:
-        try:
-            self.part = MEMBER[self.part, word]
-        except KeyError:
-            raise InvalidTransition(f"proposal {self.number}, {self.part}: {word}") from None
+    def __repr__(self) -> str:
+        return f"proposal {self.number}, {self.state}"
 
 
 class Switch(msgspec.Struct, frozen=True):

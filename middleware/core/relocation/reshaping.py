@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from thalweg.middleware.core.flow.node import Action, NodeCore, Phase
-from thalweg.middleware.core.relocation.handover import Cue, Tail
+from thalweg.middleware.core.flow.node import Action, NodeCore, NodeState
+from thalweg.middleware.core.relocation.handover import ArrivalEvent, Tail
 from thalweg.middleware.core.relocation.inheritance import Heir
 from thalweg.middleware.core.relocation.shape import regrow
 from thalweg.middleware.dataflow import Node
@@ -148,7 +148,7 @@ class Reshaper:
             if graft.like:
                 run.locations[graft.node] = m.Location(graft.node, graft.host, 1)
         for guest in [each for name, each in run.guests.items() if name not in new.by_name]:
-            core.mover.discard(run, guest, Cue.WITHDRAWN)
+            core.mover.discard(run, guest, ArrivalEvent.WITHDRAWN)
         todo: list[tuple[NodeCore, list[Action]]] = []
         for name, node in run.nodes.items():
             kept = new.by_name.get(name)
@@ -177,7 +177,7 @@ class Reshaper:
     @staticmethod
     def _forget_demands(run: RunState, node: NodeCore, turn: int) -> None:
         """What a node has asked of the old tree for a partition of the new one."""
-        if node.index > turn and node.phase is Phase.GATHERING:
+        if node.index > turn and node.state is NodeState.GATHERING:
             for producer in node.node.inputs:
                 run.pending.pop((node.node.name, producer), None)
 

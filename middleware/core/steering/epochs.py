@@ -32,16 +32,15 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated
 
 import msgspec
 
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol.adaptation import LocalMoves, migration_s, worth_moving
+from thalweg.middleware.protocol.messages import BookState
 
 EXPECTED_PERIOD_SHAPE = 4.0  # of the links' variation; the default of planning.expected_period
-Count = Annotated[int, msgspec.Meta(ge=0)]
 Rate = Callable[[str, str], float | None]  # bit/s from one host to another; infinite on one host, None when unknown
 
 
@@ -54,25 +53,6 @@ def waves_of(dataflow: Dataflow) -> tuple[dict[str, int], int]:
     levels = {name: dataflow.level[name] for name in dataflow.operators}
     waves = max(levels.values(), default=1)
     return {name: waves - level for name, level in levels.items()}, waves
-
-
-class BookState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What an operator takes along when it moves: see the attributes of :class:`EpochBook`.
-
-    Raises ValueError (on decoding, msgspec.ValidationError) for counts that cannot be.
-    """
-
-    round: Count
-    sends: Count
-    later: Count
-    unmarked: bool
-    last: Annotated[int, msgspec.Meta(ge=-1)]
-    mostly_later: bool
-    consumer_critical: bool
-
-    def __post_init__(self) -> None:
-        if self.later > self.sends or (self.unmarked and self.last < 0):
-            raise ValueError(f"a book cannot have {self.later} of {self.sends} sends later, the last {self.last}")
 
 
 class Verdict(msgspec.Struct, frozen=True):

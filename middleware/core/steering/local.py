@@ -13,11 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
-from thalweg.middleware.core.relocation.proposal import Part
+from thalweg.middleware.core.relocation.proposal import MemberState
 from thalweg.middleware.core.steering import epochs as epoch
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.messages import BookState
 
 if TYPE_CHECKING:
     from thalweg.middleware.core.host import HostCore
@@ -48,7 +49,7 @@ class LocalSteering:
         for key in [key for key in self.choices if key[0] == run_id]:
             del self.choices[key]
 
-    def keep(self, run: RunState, name: str, state: epoch.BookState | None) -> None:
+    def keep(self, run: RunState, name: str, state: BookState | None) -> None:
         """Count epochs for an operator that is here, from where its last host left off."""
         options, dataflow = run.install.moves, run.dataflow
         assert options is not None
@@ -100,7 +101,7 @@ class LocalSteering:
             return "not critical"
         if node.node.pinned is not None:
             return "pinned"
-        if name in run.leaving or run.member.part is not Part.FREE:
+        if name in run.leaving or run.member.state is not MemberState.FREE:
             return "a move is under way"
         if any((name, producer) not in run.sizes for producer in node.node.inputs) or node.size_bytes is None:
             return "nothing has come through yet"

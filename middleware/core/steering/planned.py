@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
-from thalweg.middleware.core.relocation.proposal import Change
+from thalweg.middleware.core.relocation.proposal import Proposal
 from thalweg.middleware.core.steering.shuffling import shuffled
 from thalweg.middleware.network.history import History, Past, Weather
 from thalweg.middleware.network.view import Link, LinkEstimate
@@ -360,7 +360,7 @@ class Steering:
             book.moving.pop(message.node, None)
             book.moved += message.moved
 
-    def on_change_over(self, run: RunState, change: Change) -> None:
+    def on_change_over(self, run: RunState, change: Proposal) -> None:
         """A proposal is over, whatever became of it: what had to wait for its end goes on."""
         if run.id in self.overdue:
             self.overdue.discard(run.id)

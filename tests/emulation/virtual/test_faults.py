@@ -30,12 +30,12 @@ from thalweg.emulation.virtual.faults import (
 )
 from thalweg.emulation.virtual.world import Made, NodeCode, WorldConfig
 from thalweg.middleware.core.monitoring.silence import Suspicions
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import RandomMoves
+from thalweg.middleware.protocol.limits import CoreConfig
 
 HOSTS = ("h1", "h2", "h3", "client")
 PLACEMENT = {"s": "h1", "o": "h2", "t": "client"}

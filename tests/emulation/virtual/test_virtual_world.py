@@ -14,14 +14,14 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual import world as virtual_world
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import Made, NodeCode, World, WorldConfig
-from thalweg.middleware.core.monitoring.monitor import MonitorConfig
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, RandomMoves
+from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 
 HOSTS = ("h1", "h2", "client")
 ENDLESS = BandwidthTrace("as good as no link at all", np.array([0.0]), np.array([1e15]))
@@ -189,7 +189,7 @@ def test_a_message_takes_its_bytes_the_start_up_cost_and_the_time_until_it_is_ta
     (late_s,) = Watched(codes, network, WorldConfig("independent", startup_s=0.0, take_up_s=0.25)).run(
         LINE, placement, 1
     )
-    answer_s = len(m.encode(m.Installed("run", "h1"))) / 1000
+    answer_s = len(frames.encode(m.Installed("run", "h1"))) / 1000
     assert at_s == pytest.approx(answer_s + 4.0)
     assert started_s == pytest.approx(at_s + 4 * 0.5)
     assert late_s == pytest.approx(at_s + 4 * 0.25)

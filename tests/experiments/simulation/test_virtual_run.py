@@ -13,8 +13,6 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.simulation.run import Work, plan_ahead, real_code, run_ahead, sized_code
-from thalweg.middleware.core.monitoring.monitor import MonitorConfig
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Node, complete_binary_tree
 from thalweg.middleware.errors import OperatorError, PlacementError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
@@ -24,6 +22,7 @@ from thalweg.middleware.planning.problem.hints import propagate_hints
 from thalweg.middleware.planning.registry import Strategy, get_strategy
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves, RandomReshapes
+from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.operators import Operator, Source, digest, reference_run
 
 HERE = __name__

@@ -17,9 +17,9 @@ from runtime_codes import ALLOW
 
 from thalweg.middleware.client.client import Client, Run, say_hello
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, left_deep_tree, star_tree
 from thalweg.middleware.errors import DataflowError, HostLostError, PlacementError, RunError, UsageError
+from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.operators.reference import digest, reference_run
 
 MIX = Code("runtime_codes:Mix")

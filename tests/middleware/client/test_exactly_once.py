@@ -16,11 +16,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.core.steering.shuffling import shuffled
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import Adaptation, LocalMoves, RandomMoves, RandomReshapes
+from thalweg.middleware.protocol.limits import CoreConfig
 
 # A failure is reproduced by its mood's seed; shrinking it would take minutes and rarely makes it simpler.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)

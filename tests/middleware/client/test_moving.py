@@ -18,10 +18,10 @@ from runtime_codes import ALLOW
 
 from thalweg.middleware.client.client import Client, Run, say_hello
 from thalweg.middleware.client.cluster import LocalCluster, host_command, host_environment, wait_ready_lines
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
 from thalweg.middleware.errors import PlacementError, RunError, UsageError
 from thalweg.middleware.protocol.adaptation import RandomMoves
+from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.daemon import main as host_main
 from thalweg.operators.reference import digest, reference_run
 

@@ -46,8 +46,8 @@ from adversary import (
     right,
 )
 
-from thalweg.middleware.core.relocation.handover import COMING, LEAVING, Stage, Step
-from thalweg.middleware.core.relocation.proposal import CHANGE, MEMBER, Part, Phase
+from thalweg.middleware.core.relocation.handover import COMING, LEAVING, ArrivalState, DepartureState
+from thalweg.middleware.core.relocation.proposal import MEMBER, PROPOSAL, MemberState, ProposalState
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -283,34 +283,34 @@ LOSSES = """
 # --- steps ------------------------------------------------------------------------------------------
 
 
-def leaving(step: Step) -> When:
+def leaving(step: DepartureState) -> When:
     def reached(world: Scripted) -> bool:
         run = world.run_at("h3")
-        return run is not None and "o" in run.leaving and run.leaving["o"].step is step
+        return run is not None and "o" in run.leaving and run.leaving["o"].state is step
 
     return reached
 
 
-def coming(stage: Stage) -> When:
+def coming(stage: ArrivalState) -> When:
     def reached(world: Scripted) -> bool:
         run = world.run_at(world.target)
-        return run is not None and "o" in run.guests and run.guests["o"].stage is stage
+        return run is not None and "o" in run.guests and run.guests["o"].state is stage
 
     return reached
 
 
-def changing(phase: Phase) -> When:
+def changing(phase: ProposalState) -> When:
     def reached(world: Scripted) -> bool:
         run = world.run_at(CLIENT)
-        return run is not None and run.proposer.change is not None and run.proposer.change.phase is phase
+        return run is not None and run.proposer.change is not None and run.proposer.change.state is phase
 
     return reached
 
 
-def member(who: str, part: Part) -> When:
+def member(who: str, part: MemberState) -> When:
     def reached(world: Scripted) -> bool:
         run = world.run_at(world.target if who == "target" else who)
-        return run is not None and run.member.number == 1 and run.member.part is part
+        return run is not None and run.member.number == 1 and run.member.state is part
 
     return reached
 
@@ -318,22 +318,29 @@ def member(who: str, part: Part) -> When:
 STEPS: dict[str, When] = {
     **{f"leaving: {step}": leaving(step) for step, _ in LEAVING},
     **{f"coming: {stage}": coming(stage) for stage, _ in COMING},
-    **{f"change: {phase}": changing(phase) for phase, _ in CHANGE if phase is not Phase.RETIRING},
-    "target: preparing": member("target", Part.PREPARING),
-    "source: voted": member("h1", Part.VOTED),
-    "target: voted": member("target", Part.VOTED),
-    "leaver: switching": member("h3", Part.SWITCHING),
-    "source: free again": member("h1", Part.FREE),
-    "leaver: free again": member("h3", Part.FREE),
+    **{f"change: {phase}": changing(phase) for phase, _ in PROPOSAL if phase is not ProposalState.RETIRING},
+    "target: preparing": member("target", MemberState.PREPARING),
+    "source: voted": member("h1", MemberState.VOTED),
+    "target: voted": member("target", MemberState.VOTED),
+    "leaver: switching": member("h3", MemberState.SWITCHING),
+    "source: free again": member("h1", MemberState.FREE),
+    "leaver: free again": member("h3", MemberState.FREE),
 }
 
 SHAPE_STEPS: dict[str, When] = {
-    **{f"change: {phase}": changing(phase) for phase in (Phase.PROPOSED, Phase.COMMITTED, Phase.RETIRING)},
-    "target: preparing": member("target", Part.PREPARING),
+    **{
+        f"change: {phase}": changing(phase)
+        for phase in (ProposalState.PROPOSED, ProposalState.COMMITTED, ProposalState.RETIRING)
+    },
+    "target: preparing": member("target", MemberState.PREPARING),
     **{
         f"{who}: {name}": member(host, part)
         for who, host in (("source", "h1"), ("target", "target"), ("old", "h3"))
-        for name, part in (("voted", Part.VOTED), ("both trees", Part.BOTH), ("free again", Part.FREE))
+        for name, part in (
+            ("voted", MemberState.VOTED),
+            ("both trees", MemberState.BOTH),
+            ("free again", MemberState.FREE),
+        )
     },
 }
 
@@ -788,11 +795,11 @@ def test_shape_losses(message: str, sender: str, how: str, expected: str) -> Non
 
 
 def test_every_step_before_the_end_of_every_table_has_its_row() -> None:
-    """``Part.FREE`` is before and after; ``change: proposed`` is before."""
+    """``MemberState.FREE`` is before and after; ``change: proposed`` is before."""
     epoch, barrier = ({row["step"] for row in rows(table)} for table in (EPOCH_DEATHS, BARRIER_DEATHS))
     assert epoch == {f"leaving: {step}" for step, _ in LEAVING} | {f"coming: {stage}" for stage, _ in COMING}
     shape = {row["step"] for row in rows(SHAPE_DEATHS)}
-    assert {f"change: {phase}" for phase, _ in CHANGE} <= barrier | shape
+    assert {f"change: {phase}" for phase, _ in PROPOSAL} <= barrier | shape
     steps_of_members = {step.split(": ")[1].removesuffix(" again") for step in barrier | shape}
     assert steps_of_members >= {part.value for part, _ in MEMBER}
     assert shape == set(SHAPE_STEPS) == {row["step"] for row in rows(SHAPE_WORDS)}

@@ -12,10 +12,10 @@ from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.flow.flow import MAX_HOPS
 from thalweg.middleware.core.host import merge_locations
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
 
 Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]

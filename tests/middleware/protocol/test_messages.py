@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.middleware.core.steering.epochs import BookState
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import ProtocolError
+from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalCost, LocalMoves
+from thalweg.middleware.protocol.messages import BookState
 
 BIG = 2**40
-VERSION = bytes([m.PROTOCOL_VERSION])
+VERSION = bytes([frames.PROTOCOL_VERSION])
 
 
 def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
@@ -114,22 +115,22 @@ control_messages = st.one_of([messages_of(kind) for kind in CONTROL])
 def test_every_control_message_comes_back_as_it_went(kind: type[Any]) -> None:
     @given(messages_of(kind))
     def check(message: Any) -> None:
-        assert m.decode_control(m.encode(message)) == message
-        assert m.decode_control(memoryview(bytearray(m.encode(message)))) == message
+        assert frames.decode_control(frames.encode(message)) == message
+        assert frames.decode_control(memoryview(bytearray(frames.encode(message)))) == message
 
     check()
 
 
 @given(chunks)
 def test_every_bulk_header_comes_back_as_it_went(chunk: m.Chunk) -> None:
-    assert m.decode_chunk(m.encode(chunk)) == chunk
+    assert frames.decode_chunk(frames.encode(chunk)) == chunk
 
 
 def decoded(frame: bytes) -> list[Any]:
     """What a frame decodes to, as control and as bulk; anything but a ProtocolError is a failure."""
     out: list[Any] = []
     errors: list[str] = []
-    for decode in (m.decode_control, m.decode_chunk):
+    for decode in (frames.decode_control, frames.decode_chunk):
         try:
             out.append(decode(frame))
         except ProtocolError as error:
@@ -138,7 +139,7 @@ def decoded(frame: bytes) -> list[Any]:
     return out
 
 
-@given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda body: m.MAGIC + b"\x01" + body))
+@given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda body: frames.MAGIC + b"\x01" + body))
 def test_garbage_is_a_protocol_error(frame: bytes) -> None:
     decoded(frame)
 
@@ -147,16 +148,16 @@ def test_garbage_is_a_protocol_error(frame: bytes) -> None:
 def test_a_damaged_message_is_one_that_keeps_the_limits_or_a_protocol_error(
     message: Any, where: int, damage: bytes, insert: bool
 ) -> None:
-    frame = m.encode(message)
+    frame = frames.encode(message)
     at = 3 + where % (len(frame) - 3)
     for survivor in decoded(frame[:at] + damage + frame[at + (0 if insert else len(damage)) :]):
-        again = m.encode(survivor)  # compared as frames: a float may have become NaN
-        assert [m.encode(each) for each in decoded(again)] == [again]
+        again = frames.encode(survivor)  # compared as frames: a float may have become NaN
+        assert [frames.encode(each) for each in decoded(again)] == [again]
 
 
 @given(control_messages, st.data())
 def test_a_cut_message_is_a_protocol_error(message: Any, data: st.DataObject) -> None:
-    frame = m.encode(message)
+    frame = frames.encode(message)
     assert decoded(frame[: data.draw(st.integers(0, len(frame) - 1))]) == []
 
 
@@ -166,26 +167,26 @@ def test_a_cut_message_is_a_protocol_error(message: Any, data: st.DataObject) ->
         (b"", "not Thalweg's"),
         (b"TW\x01", "not Thalweg's"),
         (b"XX\x01\x90", "not Thalweg's"),
-        (b"TW\x01" + m.encode(m.Hello())[3:], "protocol version 1; this host speaks 4"),
-        (m.encode(m.Hello()) + b"\xc0", "does not decode"),
-        (m.encode(m.Ping("r"))[:3] + b"\x92\xa4Nope\xa1r", "does not decode"),
-        (m.encode(m.Demand("r", "p", "c", 1, 65)), "<= 64"),
-        (m.encode(m.Demand("", "p", "c", 1)), "length >= 1"),
-        (m.encode(m.Demand("r", "p", "c", -1)), ">= 0"),
-        (m.encode(m.Demand("r", "p" * 129, "c", 1)), "length <= 128"),
-        (m.encode(m.ProbeRequest("r", (), m.Peer("h", "ipc:///tmp/x", "tcp://h:1"))), "matching regex"),
-        (m.encode(m.Partition("r", "p", "c", 7)), "came as control, without its bytes"),
+        (b"TW\x01" + frames.encode(m.Hello())[3:], "protocol version 1; this host speaks 4"),
+        (frames.encode(m.Hello()) + b"\xc0", "does not decode"),
+        (frames.encode(m.Ping("r"))[:3] + b"\x92\xa4Nope\xa1r", "does not decode"),
+        (frames.encode(m.Demand("r", "p", "c", 1, 65)), "<= 64"),
+        (frames.encode(m.Demand("", "p", "c", 1)), "length >= 1"),
+        (frames.encode(m.Demand("r", "p", "c", -1)), ">= 0"),
+        (frames.encode(m.Demand("r", "p" * 129, "c", 1)), "length <= 128"),
+        (frames.encode(m.ProbeRequest("r", (), m.Peer("h", "ipc:///tmp/x", "tcp://h:1"))), "matching regex"),
+        (frames.encode(m.Partition("r", "p", "c", 7)), "came as control, without its bytes"),
     ],
 )
 def test_the_error_says_what_is_wrong(frame: bytes, says: str) -> None:
     with pytest.raises(ProtocolError, match=says):
-        m.decode_control(frame)
+        frames.decode_control(frame)
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://-:5", "tcp://*:5", "tcp://h:*", "tcp://h", "tcp://h:5\n", "tcp://é:5"])
 def test_an_endpoint_that_no_socket_can_dial_is_refused(endpoint: str) -> None:
     with pytest.raises(ProtocolError):
-        m.decode_control(m.encode(m.ProbeRequest("r", (m.Peer("h", "tcp://h:1", endpoint),), PEER)))
+        frames.decode_control(frames.encode(m.ProbeRequest("r", (m.Peer("h", "tcp://h:1", endpoint),), PEER)))
 
 
 PEER = m.Peer("h", "tcp://h:1", "tcp://h:2")
@@ -194,11 +195,11 @@ PEER = m.Peer("h", "tcp://h:1", "tcp://h:2")
 def test_bulk_limits() -> None:
     part = m.Partition("r", "p", "c", 7)
     with pytest.raises(ProtocolError, match="1073741824"):
-        m.decode_chunk(m.encode(m.Chunk(1, m.MAX_PARTITION_BYTES + 1, 0, part)))
+        frames.decode_chunk(frames.encode(m.Chunk(1, m.MAX_PARTITION_BYTES + 1, 0, part)))
     with pytest.raises(ProtocolError, match="a probe of 16385 bytes"):
-        m.decode_chunk(m.encode(m.Chunk(1, 16_385, 0, m.Probe("r", 1, PEER, True))))
+        frames.decode_chunk(frames.encode(m.Chunk(1, 16_385, 0, m.Probe("r", 1, PEER, True))))
     with pytest.raises(ProtocolError, match="the end of 'p' came as bulk"):
-        m.decode_chunk(m.encode(m.Chunk(1, 0, 0, m.Partition("r", "p", "c", 7, end=True))))
+        frames.decode_chunk(frames.encode(m.Chunk(1, 0, 0, m.Partition("r", "p", "c", 7, end=True))))
 
 
 STATE = m.State("r", "o", 1, 0, -1, 1, 8, "sha256:x")
@@ -216,37 +217,37 @@ DOUBLE = b"\xcb"  # msgpack's mark of one
     ids=["an array without a shape", "an array", "another size", "inline as well"],
 )
 def test_a_state_in_bulk_is_bytes_of_the_size_it_says(wrong: m.Chunk) -> None:
-    assert m.decode_chunk(m.encode(m.Chunk(1, 8, 0, STATE))).message == STATE
+    assert frames.decode_chunk(frames.encode(m.Chunk(1, 8, 0, STATE))).message == STATE
     with pytest.raises(ProtocolError, match=r"^the state of 'o' came as bulk, but says it has other bytes$"):
-        m.decode_chunk(m.encode(wrong))
+        frames.decode_chunk(frames.encode(wrong))
 
 
 @pytest.mark.parametrize("period_s", [0.0, 1e-300, 0.000999, -1.0, math.inf, math.nan])
 def test_a_period_in_which_a_host_would_do_nothing_but_decide_is_a_protocol_error(period_s: float) -> None:
     locations = (m.Location("s", "h1", 1),)
-    frame = m.encode(m.Install("r", Dataflow(()), locations, (), "client", moves=LocalMoves(period_s=0.125)))
+    frame = frames.encode(m.Install("r", Dataflow(()), locations, (), "client", moves=LocalMoves(period_s=0.125)))
     assert frame.count(DOUBLE + struct.pack(">d", 0.125)) == 1
     shorter = frame.replace(struct.pack(">d", 0.125), struct.pack(">d", period_s))
     with pytest.raises(ProtocolError, match=r"period_s is .*; it must be at least 0\.001 seconds and finite"):
-        m.decode_control(shorter)
+        frames.decode_control(shorter)
 
 
 def test_an_oversized_frame_is_refused_unread() -> None:
     with pytest.raises(ProtocolError, match="over the limit"):
-        m.decode_control(m.MAGIC + b"\x01" + bytes(m.MAX_CONTROL_BYTES))
+        frames.decode_control(frames.MAGIC + b"\x01" + bytes(frames.MAX_CONTROL_BYTES))
 
 
 def test_nesting_without_end_is_a_protocol_error() -> None:
     text = msgspec.msgpack.encode
     code = b"\x82" + text("use") + text("u") + text("params") + b"\x81" + text("k") + b"\x91" * 100_000
     node = b"\x83" + text("name") + text("n") + text("kind") + text("source") + text("code") + code
-    frame = m.MAGIC + VERSION + b"\x96" + text("Install") + text("r") + b"\x81" + text("nodes") + b"\x91" + node
+    frame = frames.MAGIC + VERSION + b"\x96" + text("Install") + text("r") + b"\x81" + text("nodes") + b"\x91" + node
     with pytest.raises(ProtocolError, match="recursion"):
-        m.decode_control(frame)
+        frames.decode_control(frame)
 
 
 def test_a_declared_length_takes_no_memory() -> None:
     text = msgspec.msgpack.encode
-    frame = m.MAGIC + VERSION + b"\x93" + text("Located") + text("r") + b"\xdd\xff\xff\xff\xff"
+    frame = frames.MAGIC + VERSION + b"\x93" + text("Located") + text("r") + b"\xdd\xff\xff\xff\xff"
     with pytest.raises(ProtocolError, match="truncated"):
-        m.decode_control(frame)
+        frames.decode_control(frame)

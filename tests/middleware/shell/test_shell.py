@@ -22,6 +22,7 @@ from thalweg.middleware.client.client import Client, say_hello
 from thalweg.middleware.client.cluster import LocalCluster, host_command
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.shell import Shell, ShellConfig
 
@@ -70,25 +71,25 @@ CONTROL_GARBAGE = [
     [b""],
     [b"garbage"],
     [b"GET / HTTP/1.1\r\n\r\n"],
-    [m.MAGIC + bytes([m.PROTOCOL_VERSION + 1]) + m.encode(m.Hello())[3:]],
-    [m.MAGIC + bytes([m.PROTOCOL_VERSION]) + b"\xff" * 100],
-    [m.encode(m.Hello())] * (m.MAX_FRAMES + 1),
+    [frames.MAGIC + bytes([frames.PROTOCOL_VERSION + 1]) + frames.encode(m.Hello())[3:]],
+    [frames.MAGIC + bytes([frames.PROTOCOL_VERSION]) + b"\xff" * 100],
+    [frames.encode(m.Hello())] * (frames.MAX_FRAMES + 1),
     [b"x" * 100_000],
-    [m.encode(m.Chunk(1, 1, 0, PART)), b"x"],
-    [m.encode(m.ProbeRequest("r", (m.Peer("y", "nowhere", "tcp://*:*"),), PEER))],
-    [m.encode(PART)],
+    [frames.encode(m.Chunk(1, 1, 0, PART)), b"x"],
+    [frames.encode(m.ProbeRequest("r", (m.Peer("y", "nowhere", "tcp://*:*"),), PEER))],
+    [frames.encode(PART)],
 ]
 BULK_GARBAGE = [
     [b""],
     [b"garbage", b"more"],
-    [m.encode(m.Hello())],
-    [m.encode(m.Hello()), b""],
-    [m.encode(m.Chunk(1, 4, 0, PART, "O", (1,))), b"1234"],
-    [m.encode(m.Chunk(1, 4, 0, PART, "<f4,(", (1,))), b"1234"],
-    [m.encode(m.Chunk(1, 4, 0, PART, "<f4", (9,))), b"1234"],
-    [m.encode(m.Chunk(1, m.MAX_PARTITION_BYTES, 0, PART)), b"1234"],
-    [m.encode(m.Chunk(1, 2 * m.PROBE_BYTES, 0, m.Probe("r", 1, PEER, False))), b"1234"],
-    [m.encode(m.Chunk(1, 1, 0, PART)), b"1", b"2"],
+    [frames.encode(m.Hello())],
+    [frames.encode(m.Hello()), b""],
+    [frames.encode(m.Chunk(1, 4, 0, PART, "O", (1,))), b"1234"],
+    [frames.encode(m.Chunk(1, 4, 0, PART, "<f4,(", (1,))), b"1234"],
+    [frames.encode(m.Chunk(1, 4, 0, PART, "<f4", (9,))), b"1234"],
+    [frames.encode(m.Chunk(1, m.MAX_PARTITION_BYTES, 0, PART)), b"1234"],
+    [frames.encode(m.Chunk(1, 2 * m.PROBE_BYTES, 0, m.Probe("r", 1, PEER, False))), b"1234"],
+    [frames.encode(m.Chunk(1, 1, 0, PART)), b"1", b"2"],
 ]
 
 
@@ -98,12 +99,12 @@ def test_garbage_on_both_ports_is_counted_and_the_run_goes_on(
     run = client.run(chain(), {"o": "client"})
     assert next(run).index == 0
     control, bulk = dial(client.shell.me.control), dial(client.shell.me.bulk)
-    for frames in CONTROL_GARBAGE:
-        control.send_multipart(frames)
-    for frames in BULK_GARBAGE:
-        bulk.send_multipart(frames)
+    for garbage in CONTROL_GARBAGE:
+        control.send_multipart(garbage)
+    for garbage in BULK_GARBAGE:
+        bulk.send_multipart(garbage)
     nameless = dial(client.shell.me.control, b"nameless")
-    nameless.send(m.encode(m.Hello()))
+    nameless.send(frames.encode(m.Hello()))
     sent = len(CONTROL_GARBAGE) + len(BULK_GARBAGE) + 1
     index = 0
     while client.shell.statistics().frames_rejected < sent:
@@ -112,8 +113,8 @@ def test_garbage_on_both_ports_is_counted_and_the_run_goes_on(
         assert delivered.index == index
         assert index < 3_000, client.shell.statistics()
     assert client.shell.statistics().frames_rejected == sent
-    control.send(m.encode(m.Hello()))
-    assert m.decode_control(control.recv()).host == "client"  # type: ignore[union-attr]
+    control.send(frames.encode(m.Hello()))
+    assert frames.decode_control(control.recv()).host == "client"  # type: ignore[union-attr]
     for expected in range(index + 1, index + 5):
         assert next(run).index == expected
 
@@ -122,7 +123,7 @@ def test_an_oversized_message_costs_its_connection_and_no_more(
     client: Client, dial: Callable[..., zmq.Socket[bytes]]
 ) -> None:
     rude = dial(client.shell.me.control)
-    rude.send(bytes(m.MAX_CONTROL_BYTES + 10_000))
+    rude.send(bytes(frames.MAX_CONTROL_BYTES + 10_000))
     run = client.run(chain(), {"o": "client"}, partitions=20)
     assert len(list(run)) == 20
 
@@ -144,11 +145,11 @@ def test_messages_nobody_expects_change_nothing(client: Client, dial: Callable[.
         m.Credit(12345, 10, True),
         m.Partition(run.id, "o", "t", 99, True),
     ):
-        control.send(m.encode(message))
-    bulk.send_multipart([m.encode(m.Chunk(1, 1, 0, m.Partition(run.id, "o", "t", 77))), b"x"])
-    bulk.send_multipart([m.encode(m.Chunk(2, 9, 4, m.Partition(run.id, "o", "t", 1))), b"x"])
-    control.send(m.encode(m.Hello()))
-    while not isinstance(m.decode_control(control.recv()), m.Welcome):  # all before it has been handled
+        control.send(frames.encode(message))
+    bulk.send_multipart([frames.encode(m.Chunk(1, 1, 0, m.Partition(run.id, "o", "t", 77))), b"x"])
+    bulk.send_multipart([frames.encode(m.Chunk(2, 9, 4, m.Partition(run.id, "o", "t", 1))), b"x"])
+    control.send(frames.encode(m.Hello()))
+    while not isinstance(frames.decode_control(control.recv()), m.Welcome):  # all before it has been handled
         continue
     assert [next(run).index for _ in range(10)] == list(range(1, 11))
     assert client.shell.statistics().frames_rejected == 0
@@ -161,10 +162,10 @@ def test_a_partition_nobody_asked_for_is_given_no_memory(
     run = client.run(chain(), {"o": "client"})
     next(run)
     control, bulk = dial(client.shell.me.control), dial(client.shell.me.bulk)
-    control.send(m.encode(m.Ping(run.id)))  # makes the way back known
-    assert control.recv() == m.encode(m.Pong(run.id))
-    bulk.send_multipart([m.encode(m.Chunk(5, 10**8, 0, m.Partition(run.id, "s", "o", 10**6))), b"x"])
-    credit = m.decode_control(control.recv())
+    control.send(frames.encode(m.Ping(run.id)))  # makes the way back known
+    assert control.recv() == frames.encode(m.Pong(run.id))
+    bulk.send_multipart([frames.encode(m.Chunk(5, 10**8, 0, m.Partition(run.id, "s", "o", 10**6))), b"x"])
+    credit = frames.decode_control(control.recv())
     assert isinstance(credit, m.Credit)
     assert (credit.transfer, credit.received_bytes, credit.done) == (5, 0, True)
     assert client.shell._incoming == {}
@@ -175,7 +176,7 @@ def test_probes_of_runs_that_are_over_are_answered_and_leave_nothing(dial: Calla
         bulk = dial(host.me.bulk)
         for number in range(1, 21):
             probe = m.Probe(f"over-{number}", 1, other.me, True, 0)
-            bulk.send_multipart([m.encode(m.Chunk(number, 0, 0, probe)), b""])
+            bulk.send_multipart([frames.encode(m.Chunk(number, 0, 0, probe)), b""])
         bulk.send(b"garbage")
         credits: list[m.Credit] = []
         other._credited = lambda sender, credit: credits.append(credit)  # type: ignore[method-assign]

@@ -30,15 +30,15 @@ from thalweg.middleware.core.flow.node import (
     Ask,
     Dispatch,
     Hand,
-    InvalidTransition,
     Lighten,
     NodeCore,
+    NodeEvent,
+    NodeState,
     Output,
-    Phase,
-    Run,
-    Trigger,
+    RunCode,
     Turned,
 )
+from thalweg.middleware.core.machine import InvalidTransition
 from thalweg.middleware.dataflow import Code, Node
 
 CODE = Code("some")
@@ -48,12 +48,12 @@ class Traced(NodeCore):
     """A node that remembers the table entries it used."""
 
     def __init__(self, node: Node, limit: int | None = None) -> None:
-        self.used: list[tuple[Phase, Trigger]] = []
+        self.used: list[tuple[NodeState, NodeEvent]] = []
         super().__init__(node, limit)
 
-    def _move(self, trigger: Trigger) -> None:
-        entry = (self.phase, trigger)
-        super()._move(trigger)
+    def to(self, trigger: NodeEvent) -> None:
+        entry = (self.state, trigger)
+        super().to(trigger)
         self.used.append(entry)
 
 
@@ -78,11 +78,11 @@ def out(index: int, value: object = None, *, end: bool = False) -> Output:
 
 def source_runs_when_demanded_and_prefetches_one() -> NodePlaybook:
     book = source()
-    book << Demanded(0) >> [Run(0, ())]
-    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), Run(1, ())]
+    book << Demanded(0) >> [RunCode(0, ())]
+    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), RunCode(1, ())]
     book << Finished(1, "p1") >> []
-    assert book.node.phase is Phase.HOLDING
-    book << Demanded(1) >> [Dispatch(out(1, "p1")), Run(2, ())]
+    assert book.node.state is NodeState.HOLDING
+    book << Demanded(1) >> [Dispatch(out(1, "p1")), RunCode(2, ())]
     return book
 
 
@@ -90,7 +90,7 @@ def operator_gathers_runs_and_dispatches() -> NodePlaybook:
     book = operator()
     book << Demanded(0) >> [Ask(0)]
     book << Arrived("b", 0, "b0") >> []
-    book << Arrived("a", 0, "a0") >> [Run(0, ("a0", "b0"))]
+    book << Arrived("a", 0, "a0") >> [RunCode(0, ("a0", "b0"))]
     book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Ask(1)]
     return book
 
@@ -98,9 +98,9 @@ def operator_gathers_runs_and_dispatches() -> NodePlaybook:
 def operator_holds_until_demanded() -> NodePlaybook:
     book = operator_gathers_runs_and_dispatches()
     book << Arrived("a", 1, "a1") >> []
-    book << Arrived("b", 1, "b1") >> [Run(1, ("a1", "b1"))]
+    book << Arrived("b", 1, "b1") >> [RunCode(1, ("a1", "b1"))]
     book << Finished(1, "ab1") >> []
-    assert book.node.phase is Phase.HOLDING
+    assert book.node.state is NodeState.HOLDING
     assert book.node.retained == out(0, "ab0")
     book << Demanded(1) >> [Dispatch(out(1, "ab1")), Ask(2)]
     assert book.node.retained == out(1, "ab1")
@@ -111,7 +111,7 @@ def demand_while_running_dispatches_when_finished() -> NodePlaybook:
     book = operator_gathers_runs_and_dispatches()
     book << Demanded(1) >> []
     book << Arrived("a", 1) >> []
-    book << Arrived("b", 1) >> [Run(1, (None, None))]
+    book << Arrived("b", 1) >> [RunCode(1, (None, None))]
     book << Finished(1, "ab1") >> [Dispatch(out(1, "ab1")), Ask(2)]
     return book
 
@@ -121,15 +121,15 @@ def operator_passes_the_end_on_without_running() -> NodePlaybook:
     book << Demanded(0) >> [Ask(0)]
     book << Arrived("a", 0, end=True) >> []
     book << Arrived("b", 0, "b0") >> [Dispatch(out(0, end=True))]
-    assert book.node.phase is Phase.ENDED
+    assert book.node.state is NodeState.ENDED
     return book
 
 
 def source_ends_its_stream() -> NodePlaybook:
     book = source()
-    book << Demanded(0) >> [Run(0, ())]
+    book << Demanded(0) >> [RunCode(0, ())]
     book << Finished(0, end=True) >> [Dispatch(out(0, end=True))]
-    assert book.node.phase is Phase.ENDED
+    assert book.node.state is NodeState.ENDED
     return book
 
 
@@ -138,7 +138,7 @@ def sink_hands_each_partition_to_the_application() -> NodePlaybook:
     for i in range(3):
         book << Demanded(i) >> [Ask(i)]
         book << Arrived("o", i, f"p{i}") >> [Hand(out(i, f"p{i}"))]
-        assert book.node.phase is Phase.IDLE
+        assert book.node.state is NodeState.IDLE
     return book
 
 
@@ -146,7 +146,7 @@ def sink_hands_the_end() -> NodePlaybook:
     book = sink_hands_each_partition_to_the_application()
     book << Demanded(3) >> [Ask(3)]
     book << Arrived("o", 3, end=True) >> [Hand(out(3, end=True))]
-    assert book.node.phase is Phase.ENDED
+    assert book.node.state is NodeState.ENDED
     return book
 
 
@@ -179,7 +179,7 @@ def operator_is_light_when_its_output_has_gone() -> NodePlaybook:
     book << Demanded(0) >> [Ask(0)]
     book << Arrived("a", 0, "a0") >> []
     book << ToLeave() >> []  # it has an input in hand
-    book << Arrived("b", 0, "b0") >> [Run(0, ("a0", "b0"))]
+    book << Arrived("b", 0, "b0") >> [RunCode(0, ("a0", "b0"))]
     book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Lighten(1)]
     assert book.node.retained == out(0, "ab0")
     return book
@@ -192,7 +192,7 @@ def a_light_operator_goes_on() -> NodePlaybook:
     book << Stayed() >> [Ask(1)]
     book << Stayed() >> []
     book << Arrived("a", 1, "a1") >> []
-    book << Arrived("b", 1, "b1") >> [Run(1, ("a1", "b1"))]
+    book << Arrived("b", 1, "b1") >> [RunCode(1, ("a1", "b1"))]
     book << Finished(1, "ab1") >> [Dispatch(out(1, "ab1")), Ask(2)]
     return book
 
@@ -208,7 +208,7 @@ def an_operator_is_replaced() -> NodePlaybook:
     book = operator()
     book << Demanded(0) >> [Ask(0)]
     book << Arrived("a", 0) >> []
-    book << Arrived("b", 0) >> [Run(0, (None, None))]
+    book << Arrived("b", 0) >> [RunCode(0, (None, None))]
     book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Ask(1)]
     book << Replaced(0) >> []
     book << Arrived("a", 1) >> "duplicate"
@@ -217,37 +217,39 @@ def an_operator_is_replaced() -> NodePlaybook:
     return book
 
 
-WALKS: dict[tuple[Phase, Trigger], Callable[[], NodePlaybook]] = {
-    (Phase.IDLE, Trigger.DEMANDED): source_runs_when_demanded_and_prefetches_one,
-    (Phase.GATHERING, Trigger.GATHERED): operator_gathers_runs_and_dispatches,
-    (Phase.GATHERING, Trigger.DELIVERED): sink_hands_each_partition_to_the_application,
-    (Phase.GATHERING, Trigger.FINISHED): operator_passes_the_end_on_without_running,
-    (Phase.RUNNING, Trigger.FINISHED): demand_while_running_dispatches_when_finished,
-    (Phase.HOLDING, Trigger.DISPATCHED): operator_holds_until_demanded,
-    (Phase.HOLDING, Trigger.EXHAUSTED): source_ends_its_stream,
-    (Phase.IDLE, Trigger.EXHAUSTED): sink_ends_at_the_limit,
-    (Phase.IDLE, Trigger.FROZEN): operator_is_light_before_its_first_demand,
-    (Phase.GATHERING, Trigger.FROZEN): operator_calls_its_demands_back,
-    (Phase.HOLDING, Trigger.FROZEN): operator_is_light_when_its_output_has_gone,
-    (Phase.LIGHT, Trigger.THAWED): a_light_operator_goes_on,
-    (Phase.IDLE, Trigger.REPLACED): an_operator_is_replaced_before_it_began,
-    (Phase.GATHERING, Trigger.REPLACED): an_operator_is_replaced,
+WALKS: dict[tuple[NodeState, NodeEvent], Callable[[], NodePlaybook]] = {
+    (NodeState.IDLE, NodeEvent.DEMANDED): source_runs_when_demanded_and_prefetches_one,
+    (NodeState.GATHERING, NodeEvent.GATHERED): operator_gathers_runs_and_dispatches,
+    (NodeState.GATHERING, NodeEvent.DELIVERED): sink_hands_each_partition_to_the_application,
+    (NodeState.GATHERING, NodeEvent.FINISHED): operator_passes_the_end_on_without_running,
+    (NodeState.RUNNING, NodeEvent.FINISHED): demand_while_running_dispatches_when_finished,
+    (NodeState.HOLDING, NodeEvent.DISPATCHED): operator_holds_until_demanded,
+    (NodeState.HOLDING, NodeEvent.EXHAUSTED): source_ends_its_stream,
+    (NodeState.IDLE, NodeEvent.EXHAUSTED): sink_ends_at_the_limit,
+    (NodeState.IDLE, NodeEvent.FROZEN): operator_is_light_before_its_first_demand,
+    (NodeState.GATHERING, NodeEvent.FROZEN): operator_calls_its_demands_back,
+    (NodeState.HOLDING, NodeEvent.FROZEN): operator_is_light_when_its_output_has_gone,
+    (NodeState.LIGHT, NodeEvent.THAWED): a_light_operator_goes_on,
+    (NodeState.IDLE, NodeEvent.REPLACED): an_operator_is_replaced_before_it_began,
+    (NodeState.GATHERING, NodeEvent.REPLACED): an_operator_is_replaced,
 }
 
 
 @pytest.mark.parametrize("entry", TRANSITIONS, ids=lambda entry: f"{entry[0]}-{entry[1]}")
-def test_every_entry_of_the_table_is_used_by_its_conversation(entry: tuple[Phase, Trigger]) -> None:
+def test_every_entry_of_the_table_is_used_by_its_conversation(entry: tuple[NodeState, NodeEvent]) -> None:
     assert entry in WALKS, "a transition nobody tests; add a conversation that uses it"
     assert entry in WALKS[entry]().node.used
 
 
-@pytest.mark.parametrize(("phase", "trigger"), [(p, t) for p in Phase for t in Trigger if (p, t) not in TRANSITIONS])
-def test_what_is_not_in_the_table_is_a_defect(phase: Phase, trigger: Trigger) -> None:
+@pytest.mark.parametrize(
+    ("phase", "trigger"), [(p, t) for p in NodeState for t in NodeEvent if (p, t) not in TRANSITIONS]
+)
+def test_what_is_not_in_the_table_is_a_defect(phase: NodeState, trigger: NodeEvent) -> None:
     node = source().node
-    node.phase = phase
-    with pytest.raises(InvalidTransition, match=re.escape(f"<node s {phase} at 0, demanded -1> cannot be {trigger}")):
-        node._move(trigger)
-    assert node.phase is phase
+    node.state = phase
+    with pytest.raises(InvalidTransition, match=re.escape(f"<node s {phase} at 0, demanded -1>: {trigger}")):
+        node.to(trigger)
+    assert node.state is phase
 
 
 def test_the_end_at_the_sink_is_handed_once() -> None:
@@ -261,11 +263,11 @@ def test_an_operator_leaves_only_after_the_partition_it_is_told() -> None:
     book << ToLeave(1, recall=True) >> []
     book << Demanded(0) >> [Ask(0)]
     book << Arrived("a", 0) >> []
-    book << Arrived("b", 0) >> [Run(0, (None, None))]
+    book << Arrived("b", 0) >> [RunCode(0, (None, None))]
     book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Ask(1)]
     book << Demanded(1) >> []
     book << Arrived("a", 1) >> []
-    book << Arrived("b", 1) >> [Run(1, (None, None))]
+    book << Arrived("b", 1) >> [RunCode(1, (None, None))]
     book << Finished(1, "ab1") >> [Dispatch(out(1, "ab1")), Lighten(2)]
 
 
@@ -277,14 +279,14 @@ def test_an_operator_that_is_called_back_lets_go_of_an_input_that_has_come() -> 
     assert book.node.inputs == {}
     book << Stayed() >> [Ask(0)]  # of both; the producer has it still
     book << Arrived("a", 0, "a0") >> []
-    book << Arrived("b", 0, "b0") >> [Run(0, ("a0", "b0"))]
+    book << Arrived("b", 0, "b0") >> [RunCode(0, ("a0", "b0"))]
 
 
 def test_an_operator_that_has_ended_does_not_become_light() -> None:
     book = operator_passes_the_end_on_without_running()
     book << ToLeave(recall=True) >> []
     book << Stayed() >> []
-    assert book.node.phase is Phase.ENDED
+    assert book.node.state is NodeState.ENDED
 
 
 def test_an_operator_that_has_come_asks_where_the_other_left_off() -> None:
@@ -292,20 +294,20 @@ def test_an_operator_that_has_come_asks_where_the_other_left_off() -> None:
     book << Stayed() >> [Ask(7)]
     book << Demanded(7) >> "duplicate"
     book << Arrived("a", 7) >> []
-    book << Arrived("b", 7) >> [Run(7, (None, None))]
+    book << Arrived("b", 7) >> [RunCode(7, (None, None))]
     book << Finished(7, "ab7") >> [Dispatch(out(7, "ab7")), Ask(8)]
 
 
 def test_a_suspended_source_holds_what_is_demanded_until_it_resumes() -> None:
     book = source()
-    book << Demanded(0) >> [Run(0, ())]
-    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), Run(1, ())]
+    book << Demanded(0) >> [RunCode(0, ())]
+    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), RunCode(1, ())]
     book << Suspended() >> []
     assert book.node.suspend() == 0  # the last it has dispatched
     book << Finished(1, "p1") >> []
     book << Demanded(0) >> [Dispatch(out(0, "p0"), again=True)]  # nothing new
     book << Demanded(1) >> []
-    book << Resumed() >> [Dispatch(out(1, "p1")), Run(2, ())]
+    book << Resumed() >> [Dispatch(out(1, "p1")), RunCode(2, ())]
     book << Suspended() >> []
     book << Resumed() >> []  # nothing is demanded
 
@@ -331,7 +333,7 @@ def test_late_repeated_and_early_messages_change_nothing() -> None:
     book << Arrived("stranger", 0, "x") >> "duplicate"
     book << Arrived("a", 0, "a0") >> []
     book << Arrived("a", 0, "a0 again") >> "duplicate"
-    book << Arrived("b", 0, "b0") >> [Run(0, ("a0", "b0"))]
+    book << Arrived("b", 0, "b0") >> [RunCode(0, ("a0", "b0"))]
     book << Arrived("b", 0, "b0 again") >> "duplicate"
     book << Finished(1, "of another index") >> "late"
     book << Finished(0, "x") >> [Dispatch(out(0, "x")), Ask(1)]
@@ -385,12 +387,12 @@ def test_after_a_transfer_that_may_have_failed_every_repeated_demand_is_answered
 
 def test_what_has_arrived_says_nothing_of_the_next_partition() -> None:
     book = source(limit=3)
-    book << Demanded(0) >> [Run(0, ())]
-    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), Run(1, ())]
+    book << Demanded(0) >> [RunCode(0, ())]
+    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), RunCode(1, ())]
     book.node.sending = True
     book << TransferOver(0) >> []
     book << Finished(1, "p1") >> []
-    book << Demanded(1) >> [Dispatch(out(1, "p1")), Run(2, ())]
+    book << Demanded(1) >> [Dispatch(out(1, "p1")), RunCode(2, ())]
     book << Demanded(1, again=True) >> [Dispatch(out(1, "p1"), again=True)]
 
 
@@ -406,11 +408,11 @@ def test_the_next_demand_lets_the_retained_output_go() -> None:
 
 def test_the_last_partition_of_a_limited_run_stays_retained_after_the_end() -> None:
     book = source(limit=2)
-    book << Demanded(0) >> [Run(0, ())]
-    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), Run(1, ())]
+    book << Demanded(0) >> [RunCode(0, ())]
+    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), RunCode(1, ())]
     book << Finished(1, "p1") >> []
     book << Demanded(1) >> [Dispatch(out(1, "p1"))]
-    assert book.node.phase is Phase.ENDED
+    assert book.node.state is NodeState.ENDED
     book << Demanded(1) >> [Dispatch(out(1, "p1"), again=True)]
     book << Demanded(3) >> "ahead"
 
@@ -462,35 +464,35 @@ def test_an_operator_that_is_replaced_ends_with_the_last_partition_of_its_tree()
     book << Replaced(1) >> []
     for index, after in ((0, [Ask(1)]), (1, [])):
         book << Arrived("a", index) >> []
-        book << Arrived("b", index) >> [Run(index, (None, None))]
+        book << Arrived("b", index) >> [RunCode(index, (None, None))]
         book << Finished(index, "ab") >> [Dispatch(out(index, "ab")), *after]
         book << Demanded(index + 1) >> []
-    assert book.node.phase is Phase.ENDED
+    assert book.node.state is NodeState.ENDED
 
 
 def test_a_source_turns_to_its_new_consumer_whose_demand_was_there_first() -> None:
     book = source()
-    book << Demanded(0) >> [Run(0, ())]
+    book << Demanded(0) >> [RunCode(0, ())]
     book << ToTurn(0) >> []
     book << Demanded(2) >> "ahead"
     book << Demanded(1) >> []  # the new consumer, which waits since the commit
     book << Demanded(1) >> "duplicate"
-    book << Finished(0, "s0") >> [Dispatch(out(0, "s0")), Turned(), Run(1, ())]
+    book << Finished(0, "s0") >> [Dispatch(out(0, "s0")), Turned(), RunCode(1, ())]
     assert book.node.release() == out(0, "s0")
     book << Demanded(0) >> "late"  # whoever keeps it answers that
-    book << Finished(1, "s1") >> [Dispatch(out(1, "s1")), Run(2, ())]
+    book << Finished(1, "s1") >> [Dispatch(out(1, "s1")), RunCode(2, ())]
 
 
 def test_what_the_old_consumer_has_demanded_of_the_new_tree_counts_no_more() -> None:
     book = source()
-    book << Demanded(0) >> [Run(0, ())]
-    book << Finished(0, "s0") >> [Dispatch(out(0, "s0")), Run(1, ())]
+    book << Demanded(0) >> [RunCode(0, ())]
+    book << Finished(0, "s0") >> [Dispatch(out(0, "s0")), RunCode(1, ())]
     book << Suspended() >> []
     book << Demanded(1) >> []
     book << Finished(1, "s1") >> []
     book << ToTurn(0) >> [Turned()]
     book << Resumed() >> []
-    book << Demanded(1) >> [Dispatch(out(1, "s1")), Run(2, ())]
+    book << Demanded(1) >> [Dispatch(out(1, "s1")), RunCode(2, ())]
 
 
 def test_a_node_gathers_from_its_new_inputs_after_the_change_over() -> None:
@@ -498,11 +500,11 @@ def test_a_node_gathers_from_its_new_inputs_after_the_change_over() -> None:
     book << Demanded(0) >> [Ask(0)]
     book << Rewired(0, "c", "d") >> []
     book << Arrived("a", 0) >> []
-    book << Arrived("b", 0, "b0") >> [Run(0, (None, "b0"))]
+    book << Arrived("b", 0, "b0") >> [RunCode(0, (None, "b0"))]
     book << Finished(0, "ab0") >> [Dispatch(out(0, "ab0")), Ask(1)]
     book << Arrived("a", 1) >> "duplicate"
     book << Arrived("d", 1, "d1") >> []
-    book << Arrived("c", 1, "c1") >> [Run(1, ("c1", "d1"))]
+    book << Arrived("c", 1, "c1") >> [RunCode(1, ("c1", "d1"))]
 
 
 def test_a_node_that_waits_for_the_old_inputs_already_asks_the_new_ones() -> None:

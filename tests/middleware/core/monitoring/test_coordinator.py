@@ -9,9 +9,10 @@ import pytest
 from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.monitoring.coordinator import REMOVE_TRIES
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
 
 Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
@@ -170,7 +171,7 @@ def test_a_long_reason_is_cut_to_what_a_message_may_carry(make_book: Book, make_
     host << got("client", make_install()) >> ANY
     host << e.OperatorFailed("r", "o", "é" * 10_000) >> ANY
     (failed,) = host.sent("client")
-    assert m.decode_control(m.encode(failed)) == failed
+    assert frames.decode_control(frames.encode(failed)) == failed
 
 
 def test_remove_is_repeated_until_all_have_answered(ready: Playbook) -> None:

@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from thalweg.middleware.core.monitoring.monitor import (
     KEPT,
-    NEWS_BYTES,
-    S_THRES,
-    T_THRES,
     Monitor,
-    MonitorConfig,
     as_link_estimate,
     as_message,
     estimate_fields,
@@ -23,6 +19,7 @@ from thalweg.middleware.core.monitoring.monitor import (
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import LinkEstimate
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import NEWS_BYTES, S_THRES, T_THRES, MonitorConfig
 
 
 def sample(monitor: Monitor, target: str, rate_bps: float, now: float, size_bytes: int = 131_072) -> None:

@@ -9,11 +9,10 @@ import msgspec
 import pytest
 from playbook import ANY, Playbook
 
-from thalweg.middleware.core.monitoring.monitor import MonitorConfig
 from thalweg.middleware.core.monitoring.prober import EMPTIES, LAST, LEAD, LEAD_BYTES, PIECES, STAGE_PAYLOADS
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 
 Took = Callable[[str, str, m.Probe, int], float | None]  # (from, to, probe, size) -> seconds, None: it is lost
 LATENCY_S = 0.5

@@ -10,9 +10,9 @@ import pytest
 from adversary import CLIENT, SCRIPTED, SCRIPTED_PLACEMENT, Scripted
 from playbook import ANY, Playbook, got
 
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
 
 Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]

@@ -9,11 +9,20 @@ import pytest
 from adversary import BEGINS_S, CLIENT, FREE, FREE_DATAFLOW, Scripted, another_tree, content, traced
 from playbook import ANY, Playbook, got
 
-from thalweg.middleware.core.flow.node import InvalidTransition
-from thalweg.middleware.core.relocation.proposal import CHANGE, MEMBER, Change, Membership, News, Part, Phase, Word
-from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.core.machine import InvalidTransition
+from thalweg.middleware.core.relocation.proposal import (
+    MEMBER,
+    PROPOSAL,
+    MemberEvent,
+    Membership,
+    MemberState,
+    Proposal,
+    ProposalEvent,
+    ProposalState,
+)
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
 
 Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
@@ -22,28 +31,28 @@ Scene = Callable[[], Scripted]
 # --- the tables -------------------------------------------------------------------------------------
 
 
-def at(part: Part, host: str, then: Callable[[Scripted], None] | None = None) -> Scripted:
+def at(part: MemberState, host: str, then: Callable[[Scripted], None] | None = None) -> Scripted:
     """Operator ``o`` is proposed to go from h3 to h4 (see ``Scripted``); when a host is in this part, ``then``."""
 
     def reached(world: Scripted) -> bool:
         run = world.run_at(host)
-        return run is not None and (run.member.number, run.member.part) == (1, part)
+        return run is not None and (run.member.number, run.member.state) == (1, part)
 
     return Scripted(reached, then).at(BEGINS_S, CLIENT, e.PlacementProposed("r", {"o": "h4"}, "a test"))
 
 
 def plain() -> Scripted:
-    return at(Part.SWITCHING, "h3")
+    return at(MemberState.SWITCHING, "h3")
 
 
 def unable() -> Scripted:
-    world = at(Part.PREPARING, "h4")
+    world = at(MemberState.PREPARING, "h4")
     world.errors[e.OpenNode] = ("h4", "it cannot")
     return world
 
 
 def silent() -> Scripted:
-    world = at(Part.PREPARING, "h4")
+    world = at(MemberState.PREPARING, "h4")
     world.loses = lambda host, send: isinstance(send.message, m.Vote) and host == "h4"
     return world
 
@@ -54,11 +63,11 @@ def missed(world: Scripted) -> None:
 
 
 def gone() -> Scripted:
-    return at(Part.PREPARING, "h4", missed)
+    return at(MemberState.PREPARING, "h4", missed)
 
 
 def called_off() -> Scripted:
-    return at(Part.PREPARING, "h4", lambda world: world.tell("h4", CLIENT, m.Abort("r", 1)))
+    return at(MemberState.PREPARING, "h4", lambda world: world.tell("h4", CLIENT, m.Abort("r", 1)))
 
 
 def reshaped(then: Callable[[Scripted], None] | None = None) -> Scripted:
@@ -68,37 +77,37 @@ def reshaped(then: Callable[[Scripted], None] | None = None) -> Scripted:
     return world.at(BEGINS_S, CLIENT, wish)
 
 
-CHANGE_SCENES: dict[tuple[Phase, News], tuple[Scene, str]] = {
-    (Phase.PROPOSED, News.AGREED): (plain, ""),
-    (Phase.PROPOSED, News.REFUSED): (unable, "host 'h4': 'o' cannot run there: it cannot"),
-    (Phase.PROPOSED, News.EXPIRED): (silent, "no vote of h4 in 2 s"),
-    (Phase.PROPOSED, News.LOST): (gone, "host 'h4' went away"),
-    (Phase.COMMITTED, News.DONE): (plain, ""),
-    (Phase.COMMITTED, News.DRAINED): (reshaped, ""),
-    (Phase.RETIRING, News.DONE): (reshaped, ""),
-    (Phase.ABORTED, News.DONE): (unable, "host 'h4': 'o' cannot run there: it cannot"),
+CHANGE_SCENES: dict[tuple[ProposalState, ProposalEvent], tuple[Scene, str]] = {
+    (ProposalState.PROPOSED, ProposalEvent.AGREED): (plain, ""),
+    (ProposalState.PROPOSED, ProposalEvent.REFUSED): (unable, "host 'h4': 'o' cannot run there: it cannot"),
+    (ProposalState.PROPOSED, ProposalEvent.EXPIRED): (silent, "no vote of h4 in 2 s"),
+    (ProposalState.PROPOSED, ProposalEvent.LOST): (gone, "host 'h4' went away"),
+    (ProposalState.COMMITTED, ProposalEvent.DONE): (plain, ""),
+    (ProposalState.COMMITTED, ProposalEvent.DRAINED): (reshaped, ""),
+    (ProposalState.RETIRING, ProposalEvent.DONE): (reshaped, ""),
+    (ProposalState.ABORTED, ProposalEvent.DONE): (unable, "host 'h4': 'o' cannot run there: it cannot"),
 }
 
-MEMBER_SCENES: dict[tuple[Part, Word], Scene] = {
-    (Part.FREE, Word.PROPOSED): plain,
-    (Part.FREE, Word.COMMITTED): plain,  # h6 holds nothing: nobody passes the proposal on to it
-    (Part.PREPARING, Word.READY): plain,
-    (Part.PREPARING, Word.UNABLE): unable,
-    (Part.PREPARING, Word.ABORTED): called_off,
-    (Part.VOTED, Word.COMMITTED): plain,
-    (Part.VOTED, Word.ABORTED): unable,
-    (Part.SWITCHING, Word.SETTLED): plain,
-    (Part.FREE, Word.RESHAPED): reshaped,
-    (Part.VOTED, Word.RESHAPED): reshaped,
-    (Part.BOTH, Word.RETIRED): reshaped,
+MEMBER_SCENES: dict[tuple[MemberState, MemberEvent], Scene] = {
+    (MemberState.FREE, MemberEvent.PROPOSED): plain,
+    (MemberState.FREE, MemberEvent.COMMITTED): plain,  # h6 holds nothing: nobody passes the proposal on to it
+    (MemberState.PREPARING, MemberEvent.READY): plain,
+    (MemberState.PREPARING, MemberEvent.UNABLE): unable,
+    (MemberState.PREPARING, MemberEvent.ABORTED): called_off,
+    (MemberState.VOTED, MemberEvent.COMMITTED): plain,
+    (MemberState.VOTED, MemberEvent.ABORTED): unable,
+    (MemberState.SWITCHING, MemberEvent.SETTLED): plain,
+    (MemberState.FREE, MemberEvent.RESHAPED): reshaped,
+    (MemberState.VOTED, MemberEvent.RESHAPED): reshaped,
+    (MemberState.BOTH, MemberEvent.RETIRED): reshaped,
 }
 
 
-@pytest.mark.parametrize("entry", CHANGE, ids=lambda entry: f"{entry[0]}-{entry[1]}")
-def test_every_turn_of_a_proposal_is_taken_by_its_scene(entry: tuple[Phase, News]) -> None:
+@pytest.mark.parametrize("entry", PROPOSAL, ids=lambda entry: f"{entry[0]}-{entry[1]}")
+def test_every_turn_of_a_proposal_is_taken_by_its_scene(entry: tuple[ProposalState, ProposalEvent]) -> None:
     assert entry in CHANGE_SCENES, "a transition nobody tests; add a scene that uses it"
     scene, why = CHANGE_SCENES[entry]
-    with traced(Change, "phase") as used:
+    with traced(Proposal) as used:
         world = scene()
         world.run()
     assert entry in used
@@ -119,9 +128,9 @@ def test_every_turn_of_a_proposal_is_taken_by_its_scene(entry: tuple[Phase, News
 
 
 @pytest.mark.parametrize("entry", MEMBER, ids=lambda entry: f"{entry[0]}-{entry[1]}")
-def test_every_turn_of_a_member_is_taken_by_its_scene(entry: tuple[Part, Word]) -> None:
+def test_every_turn_of_a_member_is_taken_by_its_scene(entry: tuple[MemberState, MemberEvent]) -> None:
     assert entry in MEMBER_SCENES, "a transition nobody tests; add a scene that uses it"
-    with traced(Membership, "part") as used:
+    with traced(Membership) as used:
         world = MEMBER_SCENES[entry]()
         world.run()
     assert entry in used
@@ -129,22 +138,24 @@ def test_every_turn_of_a_member_is_taken_by_its_scene(entry: tuple[Part, Word]) 
     assert world.delivered == [content(world.dataflow, "t", i)[3] for i in range(len(world.delivered))]
 
 
-@pytest.mark.parametrize(("phase", "news"), [(a, b) for a in Phase for b in News if (a, b) not in CHANGE])
-def test_a_proposal_takes_no_other_turn(phase: Phase, news: News) -> None:
-    change = Change(3, (), set(), "a test", 0.0)
-    change.phase = phase
+@pytest.mark.parametrize(
+    ("phase", "news"), [(a, b) for a in ProposalState for b in ProposalEvent if (a, b) not in PROPOSAL]
+)
+def test_a_proposal_takes_no_other_turn(phase: ProposalState, news: ProposalEvent) -> None:
+    change = Proposal(3, (), set(), "a test", 0.0)
+    change.state = phase
     with pytest.raises(InvalidTransition, match=f"^proposal 3, {phase}: {news}$"):
-        change.move(news)
-    assert change.phase is phase
+        change.to(news)
+    assert change.state is phase
 
 
-@pytest.mark.parametrize(("part", "word"), [(a, b) for a in Part for b in Word if (a, b) not in MEMBER])
-def test_a_member_takes_no_other_turn(part: Part, word: Word) -> None:
+@pytest.mark.parametrize(("part", "word"), [(a, b) for a in MemberState for b in MemberEvent if (a, b) not in MEMBER])
+def test_a_member_takes_no_other_turn(part: MemberState, word: MemberEvent) -> None:
     member = Membership()
-    member.part = part
+    member.state = part
     with pytest.raises(InvalidTransition, match=f"^proposal 0, {part}: {word}$"):
-        member.move(word)
-    assert member.part is part
+        member.to(word)
+    assert member.state is part
 
 
 # --- conversations ----------------------------------------------------------------------------------
@@ -331,7 +342,7 @@ def test_a_proposal_that_another_host_passes_on_is_the_next_or_none(host: Callab
     member = book.core.runs["r"].member
     for number in (2, 99):
         book << got("h2", m.Propose("r", number, (MOVE,))) >> []
-    assert (member.number, member.part) == (0, Part.FREE)
+    assert (member.number, member.state) == (0, MemberState.FREE)
     book << got("h2", PROPOSE) >> [e.Send("r", CLIENT, vote("h1"))]
     book << got(CLIENT, ABORT) >> ANY
     second = m.Propose("r", 3, (MOVE,))
@@ -390,7 +401,7 @@ def test_only_the_client_has_the_last_word(host: Callable[[str], Playbook], send
     book << got(sender, COMMIT) >> []
     book << got(CLIENT, m.Commit("old", 1, 4, (MOVE,))) >> []
     book << got("h9", m.Propose("r", 9, (MOVE,))) >> []  # of no part in the run
-    assert book.core.runs["r"].member.part is Part.VOTED
+    assert book.core.runs["r"].member.state is MemberState.VOTED
 
 
 def test_a_proposal_from_before_a_move_is_voted_down(host: Callable[[str], Playbook]) -> None:

@@ -10,13 +10,22 @@ from adversary import BEGINS_S, CLIENT, Scripted, content, traced
 from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.flow.flow import LET_GO
-from thalweg.middleware.core.flow.node import InvalidTransition
-from thalweg.middleware.core.relocation.handover import COMING, LEAVING, Cue, Guest, Leaving, Sign, Stage, Step
-from thalweg.middleware.core.run import CoreConfig
+from thalweg.middleware.core.machine import InvalidTransition
+from thalweg.middleware.core.relocation.handover import (
+    COMING,
+    LEAVING,
+    ArrivalEvent,
+    ArrivalState,
+    DepartureEvent,
+    DepartureState,
+    Guest,
+    Leaving,
+)
 from thalweg.middleware.core.steering.epochs import EpochBook
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalMoves
+from thalweg.middleware.protocol.limits import CoreConfig
 
 Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
@@ -25,20 +34,20 @@ Scene = Callable[[], Scripted]
 # --- the tables -------------------------------------------------------------------------------------
 
 
-def at(step: Step, then: Callable[[Scripted], None] | None = None) -> Scripted:
+def at(step: DepartureState, then: Callable[[Scripted], None] | None = None) -> Scripted:
     """Operator ``o`` goes from h3 to h4 (see ``Scripted``); when h3 is in this step, ``then`` is done."""
 
     def reached(world: Scripted) -> bool:
         run = world.run_at("h3")
-        return run is not None and "o" in run.leaving and run.leaving["o"].step is step
+        return run is not None and "o" in run.leaving and run.leaving["o"].state is step
 
     return _order(Scripted(reached, then))
 
 
-def at_stage(stage: Stage, then: Callable[[Scripted], None] | None = None) -> Scripted:
+def at_stage(stage: ArrivalState, then: Callable[[Scripted], None] | None = None) -> Scripted:
     def reached(world: Scripted) -> bool:
         run = world.run_at("h4")
-        return run is not None and "o" in run.guests and run.guests["o"].stage is stage
+        return run is not None and "o" in run.guests and run.guests["o"].state is stage
 
     return _order(Scripted(reached, then))
 
@@ -61,12 +70,12 @@ def withdrawn(world: Scripted) -> None:
 
 
 def plain() -> Scripted:
-    return at(Step.COMMITTED)
+    return at(DepartureState.COMMITTED)
 
 
 def without(command: type[e.Command], host: str) -> Scene:
     def scene() -> Scripted:
-        world = at(Step.OFFERED)
+        world = at(DepartureState.OFFERED)
         world.errors[command] = (host, "it cannot")
         return world
 
@@ -74,7 +83,7 @@ def without(command: type[e.Command], host: str) -> Scene:
 
 
 def no_room() -> Scripted:
-    world = at(Step.OFFERED)
+    world = at(DepartureState.OFFERED)
     world.configure("h4", max_operators=0)
     return world
 
@@ -94,32 +103,44 @@ def over_before(answered: bool) -> Scene:
     return scene
 
 
-LEAVING_SCENES: dict[tuple[Step, Sign], tuple[Scene, str]] = {
-    (Step.OFFERED, Sign.ACCEPTED): (plain, ""),
-    (Step.OFFERED, Sign.REFUSED): (no_room, "host 'h4' refuses it: it has room for 0 operators"),
-    (Step.OFFERED, Sign.EXPIRED): (
-        lambda: at(Step.OFFERED, lambda world: world.kill("h4")),
+LEAVING_SCENES: dict[tuple[DepartureState, DepartureEvent], tuple[Scene, str]] = {
+    (DepartureState.OFFERED, DepartureEvent.ACCEPTED): (plain, ""),
+    (DepartureState.OFFERED, DepartureEvent.REFUSED): (no_room, "host 'h4' refuses it: it has room for 0 operators"),
+    (DepartureState.OFFERED, DepartureEvent.EXPIRED): (
+        lambda: at(DepartureState.OFFERED, lambda world: world.kill("h4")),
         "host 'h4' did not answer in 2 s",
     ),
-    (Step.OFFERED, Sign.LOST): (lambda: at(Step.OFFERED, missed), "host 'h4' went away"),
-    (Step.OFFERED, Sign.ENDED): (over_before(answered=False), "the stream ended first"),
-    (Step.AGREED, Sign.LIGHTENED): (plain, ""),
-    (Step.AGREED, Sign.REFUSED): (lambda: at(Step.AGREED, refused), "host 'h4' refuses it: on second thoughts"),
-    (Step.AGREED, Sign.LOST): (lambda: at(Step.AGREED, missed), "host 'h4' went away"),
-    (Step.AGREED, Sign.ENDED): (over_before(answered=True), "the stream ended first"),
-    (Step.SUSPENDED, Sign.TAKEN): (plain, ""),
-    (Step.SUSPENDED, Sign.REFUSED): (lambda: at(Step.SUSPENDED, refused), "host 'h4' refuses it: on second thoughts"),
-    (Step.SUSPENDED, Sign.FAILED): (without(e.TakeState, "h3"), "it cannot"),
-    (Step.SUSPENDED, Sign.LOST): (lambda: at(Step.SUSPENDED, missed_late), "host 'h4' went away"),
-    (Step.SENT, Sign.RESTORED): (plain, ""),
-    (Step.SENT, Sign.REFUSED): (without(e.RestoreState, "h4"), "host 'h4' refuses it: it cannot"),
-    (Step.SENT, Sign.EXPIRED): (
-        lambda: at(Step.SENT, lambda world: world.kill("h4")),
+    (DepartureState.OFFERED, DepartureEvent.LOST): (lambda: at(DepartureState.OFFERED, missed), "host 'h4' went away"),
+    (DepartureState.OFFERED, DepartureEvent.ENDED): (over_before(answered=False), "the stream ended first"),
+    (DepartureState.AGREED, DepartureEvent.LIGHTENED): (plain, ""),
+    (DepartureState.AGREED, DepartureEvent.REFUSED): (
+        lambda: at(DepartureState.AGREED, refused),
+        "host 'h4' refuses it: on second thoughts",
+    ),
+    (DepartureState.AGREED, DepartureEvent.LOST): (lambda: at(DepartureState.AGREED, missed), "host 'h4' went away"),
+    (DepartureState.AGREED, DepartureEvent.ENDED): (over_before(answered=True), "the stream ended first"),
+    (DepartureState.SUSPENDED, DepartureEvent.TAKEN): (plain, ""),
+    (DepartureState.SUSPENDED, DepartureEvent.REFUSED): (
+        lambda: at(DepartureState.SUSPENDED, refused),
+        "host 'h4' refuses it: on second thoughts",
+    ),
+    (DepartureState.SUSPENDED, DepartureEvent.FAILED): (without(e.TakeState, "h3"), "it cannot"),
+    (DepartureState.SUSPENDED, DepartureEvent.LOST): (
+        lambda: at(DepartureState.SUSPENDED, missed_late),
+        "host 'h4' went away",
+    ),
+    (DepartureState.SENT, DepartureEvent.RESTORED): (plain, ""),
+    (DepartureState.SENT, DepartureEvent.REFUSED): (without(e.RestoreState, "h4"), "host 'h4' refuses it: it cannot"),
+    (DepartureState.SENT, DepartureEvent.EXPIRED): (
+        lambda: at(DepartureState.SENT, lambda world: world.kill("h4")),
         "host 'h4' did not answer in 2 s",
     ),
-    (Step.SENT, Sign.LOST): (lambda: at(Step.SENT, missed), "host 'h4' went away"),
-    (Step.COMMITTED, Sign.RESUMED): (plain, ""),
-    (Step.COMMITTED, Sign.LOST): (lambda: at(Step.COMMITTED, missed), "host 'h4' went away"),
+    (DepartureState.SENT, DepartureEvent.LOST): (lambda: at(DepartureState.SENT, missed), "host 'h4' went away"),
+    (DepartureState.COMMITTED, DepartureEvent.RESUMED): (plain, ""),
+    (DepartureState.COMMITTED, DepartureEvent.LOST): (
+        lambda: at(DepartureState.COMMITTED, missed),
+        "host 'h4' went away",
+    ),
 }
 
 
@@ -129,40 +150,40 @@ def missed_late(world: Scripted) -> None:
     world.tell("h3", CLIENT, m.Lost("r", "h4", ()))
 
 
-COMING_SCENES: dict[tuple[Stage, Cue], Scene] = {
-    (Stage.PREPARING, Cue.OPENED): plain,
-    (Stage.PREPARING, Cue.FAILED): without(e.OpenNode, "h4"),
-    (Stage.PREPARING, Cue.WITHDRAWN): lambda: at_stage(Stage.PREPARING, withdrawn),
-    (Stage.PREPARED, Cue.STATE_CAME): plain,
-    (Stage.PREPARED, Cue.WITHDRAWN): without(e.TakeState, "h3"),
-    (Stage.RESTORING, Cue.RESTORED): plain,
-    (Stage.RESTORING, Cue.FAILED): without(e.RestoreState, "h4"),
-    (Stage.RESTORING, Cue.WITHDRAWN): lambda: at_stage(Stage.RESTORING, withdrawn),
-    (Stage.RESTORED, Cue.COMMITTED): plain,
-    (Stage.RESTORED, Cue.WITHDRAWN): lambda: at_stage(Stage.RESTORED, withdrawn),
+COMING_SCENES: dict[tuple[ArrivalState, ArrivalEvent], Scene] = {
+    (ArrivalState.PREPARING, ArrivalEvent.OPENED): plain,
+    (ArrivalState.PREPARING, ArrivalEvent.FAILED): without(e.OpenNode, "h4"),
+    (ArrivalState.PREPARING, ArrivalEvent.WITHDRAWN): lambda: at_stage(ArrivalState.PREPARING, withdrawn),
+    (ArrivalState.PREPARED, ArrivalEvent.STATE_CAME): plain,
+    (ArrivalState.PREPARED, ArrivalEvent.WITHDRAWN): without(e.TakeState, "h3"),
+    (ArrivalState.RESTORING, ArrivalEvent.RESTORED): plain,
+    (ArrivalState.RESTORING, ArrivalEvent.FAILED): without(e.RestoreState, "h4"),
+    (ArrivalState.RESTORING, ArrivalEvent.WITHDRAWN): lambda: at_stage(ArrivalState.RESTORING, withdrawn),
+    (ArrivalState.RESTORED, ArrivalEvent.COMMITTED): plain,
+    (ArrivalState.RESTORED, ArrivalEvent.WITHDRAWN): lambda: at_stage(ArrivalState.RESTORED, withdrawn),
 }
 
 
 @pytest.mark.parametrize("entry", LEAVING, ids=lambda entry: f"{entry[0]}-{entry[1]}")
-def test_every_way_to_leave_is_gone_by_its_scene(entry: tuple[Step, Sign]) -> None:
+def test_every_way_to_leave_is_gone_by_its_scene(entry: tuple[DepartureState, DepartureEvent]) -> None:
     assert entry in LEAVING_SCENES, "a transition nobody tests; add a scene that uses it"
     scene, why = LEAVING_SCENES[entry]
-    with traced(Leaving, "step") as used:
+    with traced(Leaving) as used:
         world = scene()
         world.run()
     assert entry in used
     assert world.delivered == [content(world.dataflow, "t", i)[3] for i in range(len(world.delivered))]
-    lost_with_it = entry == (Step.COMMITTED, Sign.LOST)
+    lost_with_it = entry == (DepartureState.COMMITTED, DepartureEvent.LOST)
     (settled,) = world.settled
     assert settled["detail"]["why"].startswith(why)
-    assert settled["detail"]["outcome"] == ("stayed" if LEAVING[entry] is Step.STAYED else "moved")
+    assert settled["detail"]["outcome"] == ("stayed" if LEAVING[entry] is DepartureState.STAYED else "moved")
     assert world.failed == ("host 'h4', which holds o, went away" if lost_with_it else None)
 
 
 @pytest.mark.parametrize("entry", COMING, ids=lambda entry: f"{entry[0]}-{entry[1]}")
-def test_every_way_to_come_is_gone_by_its_scene(entry: tuple[Stage, Cue]) -> None:
+def test_every_way_to_come_is_gone_by_its_scene(entry: tuple[ArrivalState, ArrivalEvent]) -> None:
     assert entry in COMING_SCENES, "a transition nobody tests; add a scene that uses it"
-    with traced(Guest, "stage") as used:
+    with traced(Guest) as used:
         world = COMING_SCENES[entry]()
         world.run()
     assert entry in used
@@ -170,23 +191,25 @@ def test_every_way_to_come_is_gone_by_its_scene(entry: tuple[Stage, Cue]) -> Non
     assert world.delivered == [content(world.dataflow, "t", i)[3] for i in range(len(world.delivered))]
 
 
-@pytest.mark.parametrize(("step", "sign"), [(a, b) for a in Step for b in Sign if (a, b) not in LEAVING])
-def test_no_other_way_leads_away(step: Step, sign: Sign) -> None:
+@pytest.mark.parametrize(
+    ("step", "sign"), [(a, b) for a in DepartureState for b in DepartureEvent if (a, b) not in LEAVING]
+)
+def test_no_other_way_leads_away(step: DepartureState, sign: DepartureEvent) -> None:
     leaving = Leaving("o", "h4", 1, "epoch", "a test", 0)
-    leaving.step = step
+    leaving.state = step
     assert not leaving.can(sign)
     with pytest.raises(InvalidTransition, match=f"^o on its way to h4, {step}: {sign}$"):
-        leaving.move(sign)
-    assert leaving.step is step
+        leaving.to(sign)
+    assert leaving.state is step
 
 
-@pytest.mark.parametrize(("stage", "cue"), [(a, b) for a in Stage for b in Cue if (a, b) not in COMING])
-def test_no_other_way_leads_in(stage: Stage, cue: Cue) -> None:
+@pytest.mark.parametrize(("stage", "cue"), [(a, b) for a in ArrivalState for b in ArrivalEvent if (a, b) not in COMING])
+def test_no_other_way_leads_in(stage: ArrivalState, cue: ArrivalEvent) -> None:
     guest = Guest("o", "h3", 1, 0)
-    guest.stage = stage
+    guest.state = stage
     with pytest.raises(InvalidTransition, match=f"^o from h3, {stage}: {cue}$"):
-        guest.move(cue)
-    assert guest.stage is stage
+        guest.to(cue)
+    assert guest.state is stage
 
 
 # --- conversations ----------------------------------------------------------------------------------
@@ -392,7 +415,7 @@ def test_a_guest_that_nobody_calls_off_frees_its_room_when_the_way_is_there_agai
 
     def prepared(world: Scripted) -> bool:
         run = world.run_at("h4")
-        return run is not None and "o" in run.guests and run.guests["o"].stage is Stage.PREPARED
+        return run is not None and "o" in run.guests and run.guests["o"].state is ArrivalState.PREPARED
 
     world = _order(Scripted(prepared, last_s=25.0))
     world.loses = lambda host, send: (host, send.to) == ("h3", "h4") and prepared(world) and world.now < 6.0
@@ -476,13 +499,15 @@ def test_a_run_that_is_closed_after_the_commit_has_moved_its_operator(sent: Play
     assert (row["size_bytes"], row["duration_s"]) == (3, pytest.approx(0.3))
 
 
-@pytest.mark.parametrize("step", [step for step in Step if step not in (Step.MOVED, Step.STAYED)])
-def test_every_hand_over_leaves_one_row_whenever_its_run_ends(step: Step) -> None:
+@pytest.mark.parametrize(
+    "step", [step for step in DepartureState if step not in (DepartureState.MOVED, DepartureState.STAYED)]
+)
+def test_every_hand_over_leaves_one_row_whenever_its_run_ends(step: DepartureState) -> None:
     world = at(step)
     world.last_s = 0.0
     world.run()
     (settled,) = world.settled
-    moved = step is Step.COMMITTED  # the application ends a message's time later: no other step is so short
+    moved = step is DepartureState.COMMITTED  # the application ends a message's time later: no other step is so short
     assert settled["detail"]["outcome"] == ("moved" if moved else "stayed")
     assert settled["detail"]["why"] == ("" if moved else "the run ended before")
 

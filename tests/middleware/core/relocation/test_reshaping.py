@@ -16,7 +16,7 @@ from runtime_codes import ALLOW
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.core.relocation.proposal import Part
+from thalweg.middleware.core.relocation.proposal import MemberState
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, star_tree
 from thalweg.middleware.errors import DataflowError, PlacementError
 from thalweg.middleware.planning.planners.planner import PlanResult
@@ -198,16 +198,16 @@ def test_a_host_that_was_never_asked_takes_the_commit_and_a_stray_retirement_cha
     book << got(CLIENT, m.Retire("r", 1)) >> []
     book << got("h3", m.Retire("r", 0)) >> []
     book << got(CLIENT, commit(-1)) >> [e.Send("r", CLIENT, done("h2"))]
-    assert book.core.runs["r"].member.part is Part.BOTH
+    assert book.core.runs["r"].member.state is MemberState.BOTH
     book << got("h3", m.Retire("r", 1)) >> []  # it is no client
-    assert book.core.runs["r"].member.part is Part.BOTH
+    assert book.core.runs["r"].member.state is MemberState.BOTH
 
 
 def test_a_commit_for_a_host_that_has_not_prepared_is_not_taken(host: Callable[[str], Playbook]) -> None:
     book = host("h3")
     book << got(CLIENT, commit(3)) >> []
     assert book.recorded() == ["unexpected"]
-    assert book.core.runs["r"].member.part is Part.FREE
+    assert book.core.runs["r"].member.state is MemberState.FREE
 
 
 @pytest.mark.parametrize(

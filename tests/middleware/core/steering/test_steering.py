@@ -10,11 +10,11 @@ import pytest
 from adversary import CLIENT
 from playbook import ANY, Playbook, got
 
-from thalweg.middleware.core.run import CoreConfig
 from thalweg.middleware.network.view import LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, RandomMoves
+from thalweg.middleware.protocol.limits import CoreConfig
 
 Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]

@@ -1,6 +1,6 @@
 """State diagrams in Mermaid, drawn from the transition tables of the core modules.
 
-``python -m thalweg.middleware.diagrams docs/*.md`` draws those of the pages again, in place: whatever is between
+``python docs/diagrams.py docs/*.md`` draws those of the pages again, in place: whatever is between
 the line ``<!-- diagram: NAME -->`` and the next ``<!-- end of diagram -->``. Names are the keys of ``DIAGRAMS``.
 """
 
@@ -22,11 +22,11 @@ Event = TypeVar("Event", bound=str)
 
 # name -> table and first state
 DIAGRAMS: dict[str, tuple[Mapping[tuple[Any, Any], Any], str]] = {
-    "node": (node.TRANSITIONS, node.Phase.IDLE),
-    "leaving": (relocation.LEAVING, relocation.Step.OFFERED),
-    "coming": (relocation.COMING, relocation.Stage.PREPARING),
-    "change": (proposal.CHANGE, proposal.Phase.PROPOSED),
-    "member": (proposal.MEMBER, proposal.Part.FREE),
+    "node": (node.TRANSITIONS, node.NodeState.IDLE),
+    "leaving": (relocation.LEAVING, relocation.DepartureState.OFFERED),
+    "coming": (relocation.COMING, relocation.ArrivalState.PREPARING),
+    "proposal": (proposal.PROPOSAL, proposal.ProposalState.PROPOSED),
+    "member": (proposal.MEMBER, proposal.MemberState.FREE),
 }
 _DIAGRAM = re.compile(r"^<!-- diagram: (.*?) -->\n.*?^<!-- end of diagram -->$", re.DOTALL | re.MULTILINE)
 

@@ -1,0 +1,82 @@
+"""The limits within which a host works, and how it watches the network. Their defaults stand here, and nowhere else."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.forecasting import make_forecaster
+
+S_THRES = 16_384  # bytes; Ranganathan et al., section 4
+T_THRES = 40.0  # seconds; section 4: a little less than half the time between changes by 10 %
+NEWS_BYTES = 1024  # section 4
+
+
+class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a host watches the network. Seconds are emulated ones, whatever the time scale.
+
+    ``forecaster``: a name of ``network.forecasting.FORECASTERS``. It is given the fastest of the last
+    ``best_of`` samples: a host that has to wait for its processor makes a link look slower, and hardly anything makes
+    one look faster. Of a link's passive samples one in ``sample_interval_s`` is taken. ``probe_interval_s``: no link
+    is probed more often; ``probe_patience_s``: so long a probe holds up the next; ``probe_age_s``: an estimate younger
+    than this answers a request without a probe; ``probe_train``: see ``probing``.
+    Raises UsageError for a figure out of its range or an unknown forecaster.
+    """
+
+    max_age_s: float = T_THRES
+    min_size_bytes: int = S_THRES
+    news_bytes: int = NEWS_BYTES
+    change: float = 0.1
+    tell_interval_s: float = T_THRES / 8
+    forecaster: str = "best"
+    best_of: int = 2
+    sample_interval_s: float = 0.1
+    probe_interval_s: float = 5.0
+    probe_patience_s: float = 10.0
+    probe_age_s: float = T_THRES / 4
+    probe_train: bool = True
+    max_links: int = 16_384
+
+    def __post_init__(self) -> None:
+        make_forecaster(self.forecaster)
+        for name in ("max_age_s", "change", "max_links", "best_of"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UsageError(f"{name} of the monitor is {getattr(self, name)}; give a number above 0")
+        for name in (
+            "min_size_bytes",
+            "news_bytes",
+            "sample_interval_s",
+            "probe_interval_s",
+            "probe_patience_s",
+            "probe_age_s",
+        ):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(f"{name} of the monitor is {getattr(self, name)}; give 0 or more")
+
+
+class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits of the core: times in seconds of the shell's (possibly dilated) clock, and room.
+
+    ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a vote, is waited for;
+    ``probe_s``: how long a planner waits for links to be measured, unless partitions take longer (``steering``).
+    ``max_operators`` run here at most, of all runs.
+    """
+
+    retry_s: float = 0.5
+    retry_max_s: float = 8.0
+    ping_s: float = 2.0
+    liveness_s: float = 15.0
+    lease_s: float = 60.0
+    handoff_s: float = 10.0
+    barrier_s: float = 10.0
+    probe_s: float = 10.0
+    max_operators: int = 1000
+    max_state_bytes: int = 64 * 1024 * 1024
+    monitor: MonitorConfig = MonitorConfig()
+
+    def dilated(self, time_scale: float) -> CoreConfig:
+        """The same limits of wall-clock time on a clock that runs ``time_scale`` times as fast."""
+        times = {name: value for name, value in msgspec.structs.asdict(self).items() if name.endswith("_s")}
+        return msgspec.structs.replace(self, **{name: value * time_scale for name, value in times.items()})
