@@ -1,13 +1,17 @@
 """What an event makes of a link: the rate that its trace or its own shape gives, changed, and other figures replaced.
 
-Standard library only, because the supervisor imports it; no input or output.
+No input or output.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
-from thalweg.emulation.links.shape import LinkShape
+import msgspec
+
+from thalweg.emulation.links.shape import SHARES, LinkShape
+from thalweg.middleware.network.view import Link
 
 
 class Effect(NamedTuple):
@@ -47,6 +51,20 @@ class Effect(NamedTuple):
     def needs_netem(self) -> bool:
         return self.shape(LinkShape(1.0), 1.0).needs_netem
 
+    def objection(self) -> str:
+        """What of it no link can have, and what it must be; empty if there is nothing."""
+        if not 0 < self.factor < math.inf:
+            return f"the factor of a link's rate is {self.factor:g}; it must be above 0"
+        for name in ("floor_bps", "rate_bps", "delay_s", "jitter_s", "burst_bytes"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                return f"a changed link's {name} is {value:g}; it must be at least 0"
+        for name in SHARES:
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                return f"a changed link's {name} is {value:g}; it is a share, at least 0 and below 1"
+        return ""
+
     def rates_only(self) -> Effect:
         """The same without what takes netem."""
         return Effect(self.factor, self.floor_bps, self.rate_bps, self.cut, burst_bytes=self.burst_bytes)
@@ -65,3 +83,14 @@ class Effect(NamedTuple):
 
 REPLACED = ("delay_s", "jitter_s", "loss", "distribution", "duplicate", "reorder", "corrupt", "burst_bytes")
 NEUTRAL = Effect()
+
+
+class LinkChange(msgspec.Struct, frozen=True, gc=False):  # there may be half a million
+    """``at_s`` after a replay's start the link comes under ``effect``, and stays so until its next change.
+
+    Emulated seconds and bit/s.
+    """
+
+    at_s: float
+    link: Link
+    effect: Effect

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.emulation.testbeds.testbed import LinkSample
+from thalweg.emulation.proofs.proof import LinkSample
 from thalweg.middleware.network.view import Link
 
 WINDOW_S = 0.1

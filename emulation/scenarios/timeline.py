@@ -20,11 +20,11 @@ from typing import Protocol, runtime_checkable
 import msgspec
 import numpy as np
 
-from thalweg.emulation.links.effects import NEUTRAL, REPLACED, Effect
+from thalweg.emulation.links.effects import NEUTRAL, REPLACED, Effect, LinkChange
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
 from thalweg.emulation.scenarios.events import MAX_CHANGES
 from thalweg.emulation.scenarios.file import HostSpec, Scenario
-from thalweg.emulation.testbeds.replay import Change, ReplayHandle, check_changes
+from thalweg.emulation.testbeds.replay import ReplayHandle, check_changes
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.changed import ChangedRates, changed
 from thalweg.emulation.traces.trace import BandwidthTrace
@@ -43,7 +43,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     hosts: Mapping[str, HostSpec]
     links: Mapping[Link, LinkShape]
     traces: Mapping[Link, BandwidthTrace]
-    changes: Sequence[Change] = ()
+    changes: Sequence[LinkChange] = ()
     time_scale: float = 1.0
     layer: int = 3
 
@@ -141,7 +141,7 @@ def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> Tim
                 if stop_s < math.inf:
                     found.append((stop_s, number, -1))
     known: dict[tuple[int, ...], Effect] = {(): NEUTRAL}
-    changes: list[Change] = []
+    changes: list[LinkChange] = []
     for link, found in turns.items():
         changes += _link_changes(link, sorted(found), scenario, known)
     changes.sort(key=lambda change: change.at_s)
@@ -153,9 +153,9 @@ def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> Tim
 
 def _link_changes(
     link: Link, turns: Sequence[tuple[float, int, int]], scenario: Scenario, known: dict[tuple[int, ...], Effect]
-) -> list[Change]:
+) -> list[LinkChange]:
     """One link's changes, of the beginnings and ends of what befalls it."""
-    changes: list[Change] = []
+    changes: list[LinkChange] = []
     spans = [0] * len(scenario.events)  # that hold now, of every event
     holding: list[int] = []  # the events that do, in order
     last = NEUTRAL
@@ -172,7 +172,7 @@ def _link_changes(
             known[key] = combined(scenario.events[one].effect for one in holding)
         if known[key] != last:
             last = known[key]
-            changes.append(Change(at_s, link, last))
+            changes.append(LinkChange(at_s, link, last))
     return changes
 
 

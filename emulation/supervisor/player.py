@@ -1,4 +1,4 @@
-"""The supervisor's timed work: replaying schedules of rates and changes of shapes, and sampling what the links carry.
+"""The supervisor's replay: schedules of rates and changes of shapes, set when they are due.
 
 Standard library only. Times are ``time.monotonic()``, one clock for all processes of a machine.
 """
@@ -20,9 +20,6 @@ from thalweg.emulation.links.shape import LinkShape
 
 AHEAD_S = 0.002
 """What is due this soon is applied now: one wake-up for changes that lie closer than a timer can tell apart."""
-
-
-READING_S = 0.02  # of an interval: a reading that takes longer may be off by as much
 
 
 class Schedule:
@@ -100,7 +97,6 @@ class Lags:
 
 
 STEP, CHANGE = 0, 1
-LONGEST_S = 3600.0  # of a wait: what select takes ends at 24 days
 
 
 class Player:
@@ -234,68 +230,3 @@ class Player:
             "lag_p99_s": self._lags.at(0.99),
             "lag_max_s": self._lags.max_s,
         }
-
-
-class Sampler:
-    """Reads every link's counters periodically and keeps a row for each link that was not idle."""
-
-    COLUMNS = 6  # end, source's number, target's number, asked, delivered, backlogged
-
-    def __init__(self, world: World, interval_s: float) -> None:
-        self._world, self.interval_s = world, interval_s
-        self._sources = sorted({source for source, _ in world.links})
-        self._last: dict[tuple[str, str], tuple[float, int, int, float]] = {}
-        self._rows = array("d")
-        self.next_s = time.monotonic()
-        self.refusal = ""
-        """Why it has stopped by itself."""
-
-    def sample(self) -> None:
-        """Take one sample of all links; rows cover the time since the sample before.
-
-        A reading that was held up, so that nobody knows when the counters were read, is left out: the next row covers
-        its time.
-        """
-        for source in self._sources:
-            began_s = time.monotonic()
-            counters = self._world.counters(source)
-            now_s = time.monotonic()
-            if now_s - began_s > READING_S * self.interval_s and any(
-                (source, target) in self._last for target in counters
-            ):
-                continue
-            now_s = (began_s + now_s) / 2
-            for target, counted in counters.items():
-                link = self._world.links.get((source, target))
-                if link is None:  # a class of a link whose setting up the kernel refused halfway
-                    continue
-                asked_bits = link.asked_bits(now_s)
-                before = self._last.get((source, target))
-                self._last[source, target] = (now_s, counted.sent_bytes, counted.backlog_bytes, asked_bits)
-                if before is None or now_s <= before[0]:
-                    continue
-                seconds, sent = now_s - before[0], counted.sent_bytes - before[1]
-                if not sent and not counted.backlog_bytes:
-                    continue
-                self._rows.extend(
-                    (
-                        now_s,
-                        link.source.number,
-                        link.target.number,
-                        (asked_bits - before[3]) / seconds,
-                        sent * 8 / seconds,
-                        float(before[2] > 0 and counted.backlog_bytes > 0),
-                    )
-                )
-        self.next_s = max(self.next_s + self.interval_s, time.monotonic())
-
-    def take(self) -> bytes:
-        """The rows since the last call, as float64, COLUMNS to a row."""
-        rows, self._rows = self._rows, array("d")
-        return rows.tobytes()
-
-
-def due_in_s(*moments: float | None) -> float | None:
-    """Seconds until the first of the moments, at most ``LONGEST_S``; None when there is none."""
-    known = [moment for moment in moments if moment is not None and moment < math.inf]
-    return min(max(0.0, min(known) - time.monotonic()), LONGEST_S) if known else None

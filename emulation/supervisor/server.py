@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import math
 import os
 import select
 import selectors
@@ -32,12 +33,15 @@ from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.kernel.world import NamespaceWorld, World, probe_kernel
 from thalweg.emulation.links.effects import Effect
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.proofs import proof
-from thalweg.emulation.supervisor.player import Player, Sampler, due_in_s, read_changes, read_schedules
+from thalweg.emulation.proofs.delay import Interrupted
+from thalweg.emulation.proofs.rate import measure
+from thalweg.emulation.supervisor.player import Player, read_changes, read_schedules
 from thalweg.emulation.supervisor.processes import KEPT
+from thalweg.emulation.supervisor.sampler import Sampler
 from thalweg.middleware.errors import ThalwegError, one_line
 
 MAX_DESCRIPTORS = 8
+LONGEST_S = 3600.0  # of a wait: what select takes ends at 24 days
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 Answer = dict[str, Any]
 
@@ -360,8 +364,8 @@ class Supervisor:
             raise Refused("links cannot be proven while a replay changes them; stop the replay first", "usage")
         chosen = [(source, target) for source, target in links]
         try:
-            found = proof.measure(self._need_world(), chosen, seconds, lambda: self._ending or connection.hung_up())
-        except proof.Interrupted:
+            found = measure(self._need_world(), chosen, seconds, lambda: self._ending or connection.hung_up())
+        except Interrupted:
             raise Refused("interrupted") from None
         return {"proofs": found}
 
@@ -449,6 +453,12 @@ class Supervisor:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(left, timeout=1)
+
+
+def due_in_s(*moments: float | None) -> float | None:
+    """Seconds until the first of the moments, at most ``LONGEST_S``; None when there is none."""
+    known = [moment for moment in moments if moment is not None and moment < math.inf]
+    return min(max(0.0, min(known) - time.monotonic()), LONGEST_S) if known else None
 
 
 def _said(error: Exception) -> str:

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.emulation.links.effects import Effect
-from thalweg.emulation.links.shape import RATE_FLOOR_BPS, SHARES, LinkShape
+from thalweg.emulation.links.effects import Effect, LinkChange
+from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
 from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.traces.trace import SINGLE_ROW_DURATION_S, BandwidthTrace
 from thalweg.middleware.errors import TestbedError, UsageError
@@ -37,17 +37,6 @@ class Replayable(Protocol):
     def duration_s(self) -> float: ...
 
     def steps(self, start_s: float, stop_s: float) -> Iterable[tuple[float, float]]: ...
-
-
-class Change(msgspec.Struct, frozen=True, gc=False):  # there may be half a million
-    """``at_s`` after a replay's start the link comes under ``effect``, and stays so until its next change.
-
-    Emulated seconds and bit/s.
-    """
-
-    at_s: float
-    link: Link
-    effect: Effect
 
 
 class LinkSchedule(msgspec.Struct, frozen=True):
@@ -157,7 +146,7 @@ class ReplayHandle:
         """Whether a change gives a link a delay."""
         return self._delays
 
-    def change(self, changes: Iterable[Change]) -> None:
+    def change(self, changes: Iterable[LinkChange]) -> None:
         """What befalls the links after every later ``start``; added to what has been asked before.
 
         Raises UsageError for a link that is not replayed and for what no link can be set to, CapabilityError for a
@@ -171,7 +160,7 @@ class ReplayHandle:
             if one.link not in numbers:
                 raise UsageError(f"link {one.link[0]} → {one.link[1]} is not replayed; it cannot be changed")
             if id(one.effect) not in seen:
-                _check(one.effect)
+                _refuse(one.effect)
                 seen[id(one.effect)] = effects.setdefault(one.effect, len(effects))
             if not 0 <= one.at_s < math.inf:
                 raise UsageError(f"links are to be changed from {one.at_s:g} s on; it must be at least 0")
@@ -190,7 +179,7 @@ class ReplayHandle:
         It holds until the next change of a link, however often its trace starts over. Raises as ``change`` does.
         """
         effect = Effect(factor=factor, floor_bps=floor_bps)
-        self.change(Change(from_s, link, effect) for link in links)
+        self.change(LinkChange(from_s, link, effect) for link in links)
 
     def start(self) -> float:
         """Begin now; returns the start as ``time.monotonic()``, which all processes of this machine share."""
@@ -211,7 +200,10 @@ class ReplayHandle:
 
 
 def check_changes(
-    changes: Iterable[Change], shapes: Mapping[Link, LinkShape], traces: Mapping[Link, Replayable], time_scale: float
+    changes: Iterable[LinkChange],
+    shapes: Mapping[Link, LinkShape],
+    traces: Mapping[Link, Replayable],
+    time_scale: float,
 ) -> None:
     """Raise UsageError for a change that makes of a link what none can be set to; a replay's links are as in ``apply``.
 
@@ -221,7 +213,7 @@ def check_changes(
     dilated: dict[int, Effect] = {}
     for link, effect in {(one.link, id(one.effect)): (one.link, one.effect) for one in changes}.values():
         if id(effect) not in dilated:
-            _check(effect)
+            _refuse(effect)
             dilated[id(effect)] = effect.dilated(time_scale)
         rate_bps, trace = shapes[link].rate_bps, traces.get(link)
         if trace is not None:
@@ -232,18 +224,9 @@ def check_changes(
             raise UsageError(f"link {link[0]} → {link[1]}, as an event changes it: {wrong}")
 
 
-def _check(effect: Effect) -> None:
-    """Raise UsageError for figures that no link can have."""
-    if not 0 < effect.factor < math.inf:
-        raise UsageError(f"the factor of a link's rate is {effect.factor:g}; it must be above 0")
-    for name in ("floor_bps", "rate_bps", "delay_s", "jitter_s", "burst_bytes"):
-        value = getattr(effect, name)
-        if value is not None and not 0 <= value < math.inf:
-            raise UsageError(f"a changed link's {name} is {value:g}; it must be at least 0")
-    for name in SHARES:
-        value = getattr(effect, name)
-        if value is not None and not 0 <= value < 1:
-            raise UsageError(f"a changed link's {name} is {value:g}; it is a share, at least 0 and below 1")
+def _refuse(effect: Effect) -> None:
+    if wrong := effect.objection():
+        raise UsageError(wrong)
 
 
 def _write(file: IO[bytes], schedules: Iterable[LinkSchedule]) -> None:

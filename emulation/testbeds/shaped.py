@@ -5,7 +5,6 @@ The supervisor does the work; here requests are checked and answers become value
 
 from __future__ import annotations
 
-import math
 import socket
 from abc import abstractmethod
 from array import array
@@ -16,11 +15,12 @@ from typing import Any
 import msgspec
 
 from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, outside
-from thalweg.emulation.proofs.delay import Passage
+from thalweg.emulation.proofs.proof import LinkProof, LinkSample, judged
+from thalweg.emulation.proofs.rate import Measured
 from thalweg.emulation.supervisor.client import StartedSupervisor
-from thalweg.emulation.supervisor.player import Sampler
+from thalweg.emulation.supervisor.sampler import Sampler
 from thalweg.emulation.testbeds.replay import LinkSchedule, Replayable, ReplayHandle, schedule
-from thalweg.emulation.testbeds.testbed import LinkProof, LinkSample, SupervisedTestbed
+from thalweg.emulation.testbeds.testbed import SupervisedTestbed
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 
@@ -146,7 +146,7 @@ class ShapedTestbed(SupervisedTestbed):
         if not chosen:
             return []
         rows = self._client.call("prove", timeout_s=600, links=[list(link) for link in chosen], seconds=seconds)
-        return [_proof(*row) for row in rows["proofs"]]
+        return [judged(one) for one in msgspec.convert(rows["proofs"], list[Measured])]
 
     def start_sampling(self, interval_s: float = 1.0) -> None:
         self._client.call("sample_start", interval_s=interval_s)
@@ -165,35 +165,3 @@ class ShapedTestbed(SupervisedTestbed):
             )
             for i in range(0, len(rows), width)
         ]
-
-
-def _proof(
-    src: str,
-    dst: str,
-    asked: float,
-    delivered: float,
-    seconds: float,
-    size: int,
-    passage: list[Any] | None,
-    stalled: float,
-) -> LinkProof:
-    error = delivered / asked - 1 if asked else math.inf if delivered else 0.0
-    rate = LinkProof(src, dst, asked, delivered, error, seconds, size, "udp", stalled=stalled)
-    if passage is None:
-        return rate
-    one = Passage(*passage)
-    return msgspec.structs.replace(
-        rate,
-        asked_delay_s=one.asked_delay_s,
-        delivered_delay_s=one.delay_s,
-        delay_low_s=one.delay_low_s,
-        delay_high_s=one.delay_high_s,
-        asked_jitter_s=one.asked_jitter_s,
-        delivered_jitter_s=one.jitter_s,
-        asked_loss=one.asked_loss,
-        sent=one.sent,
-        lost=one.lost,
-        lost_low=one.lost_low,
-        lost_high=one.lost_high,
-        duplicates=one.duplicates,
-    )

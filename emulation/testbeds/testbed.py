@@ -1,7 +1,7 @@
-"""The testbed interface: hosts, the links between them, processes on them; and the loopback testbed.
+"""The testbed interface: hosts, the links between them, processes on them.
 
 A testbed is built once and taken down once; every method is idempotent, and ``with`` does both. Whatever ends the
-launcher, a testbed of this module leaves no process behind.
+launcher, no testbed leaves a process behind.
 """
 
 from __future__ import annotations
@@ -13,128 +13,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ClassVar, Self
-
-import msgspec
+from typing import ClassVar, Self
 
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.proofs.delay import delay_holds
-from thalweg.emulation.supervisor.client import (
-    Held,
-    Redirect,
-    SupervisorClient,
-    TestbedProcess,
-    start_plain,
-)
+from thalweg.emulation.proofs.proof import LinkProof, LinkSample
+from thalweg.emulation.supervisor.client import Held, Redirect, SupervisorClient, TestbedProcess
 from thalweg.emulation.testbeds.replay import Replayable, ReplayHandle
 from thalweg.middleware.errors import TestbedError, UsageError
 from thalweg.middleware.network.view import Link
-
-__all__ = [
-    "LinkProof",
-    "LinkSample",
-    "LoopbackTestbed",
-    "Testbed",
-    "TestbedProcess",
-    "failures",
-    "open_testbed",
-    "passive_proofs",
-]
-
-
-RATE_ERROR = 0.05  # what a link may be off by …
-RATE_FROM_BPS = 0.5e6  # … from this rate on
-STALLED, MOST_STALLED = 0.02, 0.35  # shares of stalls from which on people are told, and that make a link wrong
-
-
-class LinkProof(msgspec.Struct, frozen=True):
-    """What a link delivered against what was asked, at the testbed's layer.
-
-    ``asked_bps`` is what can be expected: the link's rate, that of an interface at its ends if lower, 0 for one that is
-    cut. ``error`` is delivered / asked - 1; ``seconds`` and ``size_bytes`` are what was measured; ``method`` is ``udp``
-    (the link was filled on purpose) or ``counters`` (read while a flow filled it). ``stalled``: the share of the time
-    in which the machine let nothing pass though packets waited, for longer than the link's burst makes up; it is not in
-    ``seconds``, and a flow loses it (``udp`` only).
-
-    Links with delay, loss and the like (netem) are also measured for those, the others keep None and 0: the delay one
-    way with its 99 % confidence interval; the jitter, in terms of the distribution asked; how many of ``sent`` packets
-    were lost, and the least and the most that a link with the loss asked loses in 99 % of cases; copies that came.
-    """
-
-    src: str
-    dst: str
-    asked_bps: float
-    delivered_bps: float
-    error: float
-    seconds: float
-    size_bytes: int
-    method: str
-    asked_delay_s: float = 0.0
-    delivered_delay_s: float | None = None
-    delay_low_s: float | None = None
-    delay_high_s: float | None = None
-    asked_jitter_s: float = 0.0
-    delivered_jitter_s: float | None = None
-    asked_loss: float = 0.0
-    sent: int = 0
-    lost: int = 0
-    lost_low: int = 0
-    lost_high: int = 0
-    duplicates: int = 0
-    stalled: float = 0.0
-
-    @property
-    def rate_ok(self) -> bool:
-        """Within 5 %, stalls apart; below 0.5 Mbit/s, where few packets pass in a proof's time, within 10 %."""
-        return abs(self.error) <= (RATE_ERROR if self.asked_bps >= RATE_FROM_BPS else 2 * RATE_ERROR)
-
-    @property
-    def delay_ok(self) -> bool:
-        """Not less than asked, nor over 2 ms and over 10 % more, as far as can be told; or not measured."""
-        if self.delay_low_s is None or self.delay_high_s is None:
-            return True
-        return delay_holds(self.asked_delay_s, self.delay_low_s, self.delay_high_s)
-
-    @property
-    def loss_ok(self) -> bool:
-        """Within what 99 % of links with the loss asked lose; or not measured."""
-        return self.lost_low <= self.lost <= self.lost_high
-
-
-def failures(proofs: Iterable[LinkProof]) -> list[str]:
-    """One line for every link that is not as asked: what is off, and by how much."""
-    lines = []
-    for one in proofs:
-        wrong = []
-        if not one.rate_ok:
-            asked, found = one.asked_bps / 1e6, one.delivered_bps / 1e6
-            what = f"instead of {asked:.3g} Mbit/s ({one.error:+.1%})" if asked else "Mbit/s though it is cut"
-            wrong.append(f"delivers {found:.3g} {what}")
-        if not one.delay_ok and one.delivered_delay_s is not None:
-            wrong.append(f"delays by {one.delivered_delay_s * 1e3:.3g} instead of {one.asked_delay_s * 1e3:.3g} ms")
-        if not one.loss_ok:
-            most = f"{one.lost_low} to {one.lost_high} of which the {one.asked_loss:.3g} asked would explain"
-            wrong.append(f"loses {one.lost} of {one.sent} packets, {most}")
-        if one.stalled > MOST_STALLED:
-            wrong.append(f"is kept waiting by this machine for {one.stalled:.0%} of the time; make it less busy")
-        if wrong:
-            lines.append(f"link {one.src} → {one.dst} {'; '.join(wrong)}")
-    return lines
-
-
-class LinkSample(msgspec.Struct, frozen=True):
-    """What a link carried in the sampling interval that ended at ``at_s`` (``time.monotonic()``).
-
-    ``asked_bps`` is the mean of what it was set to. ``backlogged``: packets waited at both ends of the interval.
-    """
-
-    at_s: float
-    src: str
-    dst: str
-    asked_bps: float
-    delivered_bps: float
-    backlogged: bool
 
 
 class Testbed(ABC):
@@ -302,80 +188,3 @@ class SupervisedTestbed(Testbed):
         self._supervisor = None
         for process in self._processes:
             process.close()
-
-
-class LoopbackTestbed(SupervisedTestbed):
-    """Hosts are processes on 127.0.0.1, links are not shaped: for functional runs and benchmarks."""
-
-    backend: ClassVar[str] = "loopback"
-
-    @property
-    def hosts(self) -> Mapping[str, str]:
-        return MappingProxyType(dict.fromkeys(self._names, "127.0.0.1"))
-
-    def _start(self) -> Held:
-        return start_plain(self.run_id)
-
-    def shape(self, links: Mapping[Link, LinkShape]) -> None:
-        raise UsageError("the loopback testbed has no links to shape; use --testbed netns for shaped links")
-
-    def replay(
-        self, traces: Mapping[Link, Replayable], time_scale: float = 1.0, *, sample_interval_s: float | None = 1.0
-    ) -> ReplayHandle:
-        raise UsageError("the loopback testbed cannot replay traces; use --testbed netns for shaped links")
-
-    def prove(self, links: Iterable[Link] | None = None, seconds: float | None = None) -> list[LinkProof]:
-        return []
-
-    def start_sampling(self, interval_s: float = 1.0) -> None:
-        return
-
-    def samples(self) -> list[LinkSample]:
-        return []
-
-
-OPTIONS = {
-    "netns": {"subnet", "layer"},
-    "loopback": set[str](),
-    "docker": {"subnet", "layer", "image", "cpus", "memory_bytes", "mounts", "serve", "same_code"},
-}
-
-
-def open_testbed(backend: str, hosts: Sequence[str], *, run_id: str | None = None, **options: Any) -> Testbed:
-    """A testbed by its backend's name, not yet up; what options each takes is in ``OPTIONS``.
-
-    Raises UsageError for an unknown backend or option.
-    """
-    if backend not in OPTIONS:
-        raise UsageError(f"unknown testbed {backend!r}; there are {', '.join(OPTIONS)}")
-    known = OPTIONS[backend]
-    for option in options.keys() - known:
-        raise UsageError(f"the {backend} testbed has no option {option!r}; it has {sorted(known) or 'none'}")
-    if backend == "loopback":
-        return LoopbackTestbed(hosts, run_id=run_id)
-    if backend == "netns":
-        from thalweg.emulation.testbeds.netns import NetnsTestbed
-
-        return NetnsTestbed(hosts, run_id=run_id, **options)
-    from thalweg.emulation.testbeds.docker import DockerTestbed
-
-    return DockerTestbed(hosts, run_id=run_id, **options)
-
-
-def passive_proofs(samples: Iterable[LinkSample]) -> list[LinkProof]:
-    """What a flow's own traffic proves: for each link its intervals with a backlog at both ends, added up."""
-    sums: dict[Link, list[float]] = {}
-    last: dict[Link, float] = {}
-    for one in samples:
-        link = (one.src, one.dst)
-        before, last[link] = last.get(link), one.at_s
-        if one.backlogged and before is not None:
-            seconds = one.at_s - before
-            total = sums.setdefault(link, [0.0, 0.0, 0.0])
-            for i, part in enumerate((seconds, one.asked_bps * seconds, one.delivered_bps * seconds)):
-                total[i] += part
-    return [
-        LinkProof(src, dst, asked / s, sent / s, sent / asked - 1, s, round(sent / 8), "counters")
-        for (src, dst), (s, asked, sent) in sums.items()
-        if asked  # nothing is asked of a link that is cut
-    ]

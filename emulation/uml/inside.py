@@ -186,27 +186,27 @@ class Agent:
                 os.close(descriptor)
         self._adopt(Process(number, ours, popen))
 
-    def lend(self, number: int) -> tuple[Process, tuple[int, int, int]]:
-        """A process that somebody else will start and watch, and the standard streams for it."""
+    def lend(self, number: int) -> tuple[int, int, int]:
+        """The standard streams of a process that somebody else will start and watch."""
         theirs, ours = pipes()
-        process = Process(number, ours, None)
-        self._adopt(process)
-        return process, theirs
+        self._adopt(Process(number, ours, None))
+        return theirs
 
     def _adopt(self, process: Process) -> None:
         self._processes[process.number] = process
         for stream in process.streams.values():
             self._pump(stream)
 
-    def ended(self, process: Process, status: int) -> None:
+    def ended(self, number: int, status: int) -> None:
         """A process has ended; it is reported when all that it wrote has been passed on."""
-        process.status = status
-        for stream in process.streams.values():
-            self._pump(stream)
+        if (process := self._processes.get(number)) is not None:
+            process.status = status
+            for stream in process.streams.values():
+                self._pump(stream)
 
-    def drop(self, process: Process) -> None:
+    def drop(self, number: int) -> None:
         """Have no more to do with a process."""
-        if self._processes.pop(process.number, None) is not None:
+        if (process := self._processes.pop(number, None)) is not None:
             for stream in process.streams.values():
                 self._close(stream)
             process.waiting = deque([b""])
@@ -272,7 +272,7 @@ class Agent:
         """Report a process that has ended and been read out, when all that it wrote is with the host."""
         over = process.status is not None and not any(stream.open for stream in process.streams.values())
         if over and process.number in self._processes:
-            self.drop(process)
+            self.drop(process.number)
             os.sync()
             assert process.status is not None
             self.send(Kind.ENDED, process.number, STATUS.pack(process.status))
@@ -288,7 +288,7 @@ class Agent:
                 return
             for process in list(self._processes.values()):
                 if process.popen is not None and process.popen.pid == ended.si_pid:
-                    self.ended(process, process.popen.wait())
+                    self.ended(process.number, process.popen.wait())
                     break
             else:
                 os.waitpid(ended.si_pid, 0)

@@ -7,13 +7,10 @@ import select
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from thalweg.emulation.uml.wire import COUNT, PIECE, STATUS, STREAM_WINDOW, Kind
 from thalweg.middleware.errors import TestbedError, UsageError
-
-if TYPE_CHECKING:
-    from thalweg.emulation.uml.kernel import Kernel
 
 
 class Credit:
@@ -44,11 +41,18 @@ class Credit:
             self._changed.notify_all()
 
 
+class Line(Protocol):
+    """The way into a kernel (``uml.kernel``)."""
+
+    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None: ...
+    def last_words(self) -> str: ...
+
+
 class InsideProcess:
     """A command inside the kernel. ``wait`` gives its status, negative for a signal, when all its output has gone."""
 
-    def __init__(self, kernel: Kernel, number: int, stdin: int | None, stdout: int, stderr: int) -> None:
-        self._kernel, self.number = kernel, number
+    def __init__(self, line: Line, number: int, stdin: int | None, stdout: int, stderr: int) -> None:
+        self._line, self.number = line, number
         self._input = Credit(STREAM_WINDOW)
         self._queues: dict[int, SimpleQueue[bytes]] = {1: SimpleQueue(), 2: SimpleQueue()}
         self._ended, self._ending = threading.Event(), threading.Lock()
@@ -70,7 +74,7 @@ class InsideProcess:
 
     def send_signal(self, number: int) -> None:
         """Send a signal; nothing happens when the command has ended."""
-        self._kernel.send(Kind.SIGNAL, self.number, bytes([number]))
+        self._line.send(Kind.SIGNAL, self.number, bytes([number]))
 
     def wait(self) -> int:
         """Its status. Raises UsageError when it could not be run, TestbedError when the kernel ended before it."""
@@ -82,7 +86,7 @@ class InsideProcess:
         if self._refused is not None:
             raise UsageError(self._refused)
         if self._status is None:
-            raise TestbedError(f"the User-Mode Linux kernel ended: {self._kernel.last_words()}")
+            raise TestbedError(f"the User-Mode Linux kernel ended: {self._line.last_words()}")
         return self._status
 
     def hear(self, kind: int, payload: bytes) -> None:
@@ -118,8 +122,8 @@ class InsideProcess:
                     _write_all(target, data)
                 except OSError:
                     whole = False
-                    self._kernel.send(Kind.SHUT, self.number, bytes([which]))
-            self._kernel.send(Kind.TAKEN, self.number, COUNT.pack(which, len(data)))
+                    self._line.send(Kind.SHUT, self.number, bytes([which]))
+            self._line.send(Kind.TAKEN, self.number, COUNT.pack(which, len(data)))
 
     def _read(self, source: int | None) -> None:
         """Pass on what it is given to read, only as much as it takes, until its end."""
@@ -134,8 +138,8 @@ class InsideProcess:
             if not data:
                 break
             self._input.give(room - len(data))
-            self._kernel.send(Kind.INPUT, self.number, data)
-        self._kernel.send(Kind.INPUT, self.number)
+            self._line.send(Kind.INPUT, self.number, data)
+        self._line.send(Kind.INPUT, self.number)
         self._ended.wait()
         os.close(self._stop_read)
 

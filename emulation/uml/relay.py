@@ -11,15 +11,23 @@ import json
 import os
 import selectors
 import socket
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from thalweg.emulation.uml.wire import Kind, relayed, unrelayed
 
-if TYPE_CHECKING:
-    from thalweg.emulation.uml.inside import Agent, Process
-
 MAX_DESCRIPTORS = 8
+
+
+class Agent(Protocol):
+    """The loop that connections hang in, and that has the streams of processes, by number (``uml.inside``)."""
+
+    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None: ...
+    def watch(self, descriptor: int, events: int, act: Callable[[], None] | None = None) -> None: ...
+    def lend(self, number: int) -> tuple[int, int, int]: ...
+    def ended(self, number: int, status: int) -> None: ...
+    def drop(self, number: int) -> None: ...
 
 
 class _Connection:
@@ -31,8 +39,8 @@ class _Connection:
         self.socket.connect(path)
         self.pending = b""
         self.files: dict[int, int] = {}  # request → an empty file to be filled
-        self.spawning: dict[int, Process] = {}  # request → process
-        self.processes: dict[int, Process] = {}  # by the number they have with their supervisor
+        self.spawning: dict[int, int] = {}  # request → process
+        self.processes: dict[int, int] = {}  # the supervisor's number of a process → ours
 
 
 class Relay:
@@ -62,7 +70,7 @@ class Relay:
         request = json.loads(line)
         given: tuple[int, ...] = ()
         if process:
-            connection.spawning[request["id"]], given = self._agent.lend(process)
+            connection.spawning[request["id"]], given = process, self._agent.lend(process)
         elif request.get("fds"):
             file = os.memfd_create("content")
             os.write(file, content)

@@ -31,7 +31,8 @@ import numpy as np
 import zmq
 
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.testbeds.testbed import Testbed, open_testbed
+from thalweg.emulation.testbeds.open import open_testbed
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.experiments.bench.ballast import Ballast
 from thalweg.experiments.bench.link import RawLink
 from thalweg.experiments.bench.rounds import Plan, Progress, play, silent

@@ -16,8 +16,9 @@ import numpy as np
 import psutil
 
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
-from thalweg.emulation.testbeds.testbed import Testbed, open_testbed
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.middleware.client.cluster import LocalCluster

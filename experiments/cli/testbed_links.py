@@ -12,10 +12,10 @@ import typer
 from rich.table import Table
 
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.proofs.proof import RATE_FROM_BPS, STALLED, LinkProof, LinkSample, failures
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.netns import SUBNET
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
-from thalweg.emulation.testbeds.testbed import RATE_FROM_BPS, STALLED, LinkProof, LinkSample, failures
 from thalweg.emulation.uml import kernel as uml
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.cli.console import JsonOption, end, output, print_json

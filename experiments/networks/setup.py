@@ -13,8 +13,8 @@ import typer
 from thalweg.emulation.containers.limits import CPUS, MEMORY_BYTES
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.scenarios.file import HostSpec, Scenario, read_scenario
+from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
-from thalweg.emulation.testbeds.testbed import open_testbed
 from thalweg.emulation.units import parse_rate
 from thalweg.middleware.errors import UsageError
 

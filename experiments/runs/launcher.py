@@ -23,9 +23,11 @@ import msgspec
 
 from thalweg.emulation.links.shape import BURST_FLOOR_BYTES, PACKET_BYTES
 from thalweg.emulation.proofs.windows import worst_sampled
+from thalweg.emulation.supervisor.client import TestbedProcess
+from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.replay import ReplayHandle
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
-from thalweg.emulation.testbeds.testbed import Testbed, TestbedProcess, open_testbed
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.uml.files import inside_uml
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse, Rates, check_collapse, choose_host, collapse_floor_bps

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from thalweg.emulation.testbeds.testbed import STALLED
+from thalweg.emulation.proofs.proof import STALLED
 from thalweg.experiments.records.analysis import (
     PlacementAggregate,
     PlacementSummary,

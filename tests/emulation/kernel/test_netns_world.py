@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.proofs.proof import passive_proofs
 from thalweg.emulation.testbeds.netns import NetnsTestbed
-from thalweg.emulation.testbeds.testbed import passive_proofs
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
@@ -219,7 +219,7 @@ def test_nothing_outlives_a_killed_launcher(sign: signal.Signals) -> None:
     script = """
         import signal, sys
         from thalweg.emulation.links.shape import LinkShape
-        from thalweg.emulation.testbeds.testbed import open_testbed
+        from thalweg.emulation.testbeds.open import open_testbed
         bed = open_testbed("netns", ["a", "b"])
         bed.up()
         hide = "import os, signal; os.setsid() if os.fork() == 0 else 0; signal.pause()"

@@ -17,9 +17,10 @@ import msgspec
 import pytest
 
 from thalweg.emulation.links.shape import LinkShape, burst_bytes
+from thalweg.emulation.proofs.proof import LinkProof, failures
 from thalweg.emulation.proofs.windows import RateChange, worst_window
+from thalweg.emulation.supervisor.client import TestbedProcess
 from thalweg.emulation.testbeds.netns import NetnsTestbed
-from thalweg.emulation.testbeds.testbed import LinkProof, TestbedProcess, failures
 from thalweg.middleware.errors import CapabilityError, UsageError
 
 pytestmark = [pytest.mark.netns, pytest.mark.timed]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from thalweg.emulation.kernel import netem
 from thalweg.emulation.links.shape import DISTRIBUTIONS, LinkShape
 from thalweg.emulation.proofs.delay import binomial_interval, delay_holds, passage
-from thalweg.emulation.proofs.proof import DATAGRAM_BYTES, datagram_bytes, link_rounds, tournament
-from thalweg.emulation.testbeds.testbed import LinkProof, failures
+from thalweg.emulation.proofs.proof import LinkProof, failures
+from thalweg.emulation.proofs.rate import DATAGRAM_BYTES, datagram_bytes, link_rounds, tournament
 
 
 @given(st.integers(2, 40))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from thalweg.emulation.proofs.proof import LinkSample
 from thalweg.emulation.proofs.windows import RateChange, worst_sampled, worst_window
-from thalweg.emulation.testbeds.testbed import LinkSample
 
 GAPS = st.lists(st.floats(1e-4, 0.05), min_size=1, max_size=60)
 STEPS = st.lists(st.tuples(st.floats(0.01, 0.2), st.sampled_from([3e6, 8e6, 50e6])), min_size=1, max_size=6)

@@ -14,13 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.emulation.links.effects import NEUTRAL, Effect
+from thalweg.emulation.links.effects import NEUTRAL, Effect, LinkChange
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.scenarios.events import CUT, Event
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.scenarios.timeline import Timeline, apply, combined, compile_timeline
-from thalweg.emulation.testbeds.replay import Change
-from thalweg.emulation.testbeds.testbed import open_testbed
+from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import UsageError
 
@@ -185,7 +184,7 @@ class Recorder:
     def __init__(self) -> None:
         self.shaped: dict[Any, LinkShape] = {}
         self.replayed: list[Any] = []
-        self.changed: list[Change] = []
+        self.changed: list[LinkChange] = []
         self.limits: dict[str, float] = {}
 
     def shape(self, links: dict[Any, LinkShape]) -> None:
@@ -195,7 +194,7 @@ class Recorder:
         self.replayed = [traces, time_scale, sample_interval_s]
         return SimpleNamespace(change=self._change)
 
-    def _change(self, changes: Iterable[Change]) -> None:
+    def _change(self, changes: Iterable[LinkChange]) -> None:
         self.changed += changes
 
     def limit_interfaces(self, limits_bps: dict[str, float]) -> None:
@@ -215,7 +214,7 @@ def test_a_testbed_gets_shapes_limits_traces_and_changes(tmp_path: Path) -> None
     traces, *more = moving.replayed
     assert {link: trace.mean_bps for link, trace in traces.items()} == {("h1", "h2"): 1e6}
     assert more == [2.0, None]
-    assert moving.changed == [Change(3.0, ("h1", "h2"), CUT)]
+    assert moving.changed == [LinkChange(3.0, ("h1", "h2"), CUT)]
     with pytest.raises(UsageError, match="cannot limit interfaces; leave out interface_rate"):
         apply(compile_timeline(found), open_testbed("loopback", list(found.hosts)))
 

@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.emulation.links.effects import NEUTRAL, Effect
+from thalweg.emulation.links.effects import NEUTRAL, Effect, LinkChange
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
-from thalweg.emulation.supervisor import player as supervisor_replay
+from thalweg.emulation.supervisor import player as players
 from thalweg.emulation.supervisor.player import Lags, Player, Schedule, read_schedules
-from thalweg.emulation.testbeds.replay import GAP_S, SHARE, Change, ReplayHandle, check_changes, schedule
+from thalweg.emulation.supervisor.server import LONGEST_S, due_in_s
+from thalweg.emulation.testbeds.replay import GAP_S, SHARE, ReplayHandle, check_changes, schedule
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import UsageError
 
@@ -82,7 +83,7 @@ def test_schedules_survive_their_journey() -> None:
 
 def test_a_player_catches_up_in_one_batch_and_counts_its_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(supervisor_replay.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(players.time, "monotonic", lambda: clock[0])
     batches: list[list[tuple[str, str, float]]] = []
 
     def shape(shapes, *, replayed: bool) -> int:  # type: ignore[no-untyped-def]
@@ -96,7 +97,7 @@ def test_a_player_catches_up_in_one_batch_and_counts_its_lag(monkeypatch: pytest
         Schedule(("a", "b"), array("d", [0, 1, 2]), array("d", [10, 11, 12]), 4.0),
         Schedule(("b", "a"), array("d", [0, 1]), array("d", [20, 21]), 3.0),
     ]
-    player = supervisor_replay.Player(world, plans)  # type: ignore[arg-type]
+    player = players.Player(world, plans)  # type: ignore[arg-type]
     assert player.start() == 100.0
     assert batches == [[("a", "b", 10), ("b", "a", 20)]]
     assert player.next_due_s() == 101.0
@@ -146,7 +147,7 @@ PLANS = [
 
 def playing(monkeypatch: pytest.MonkeyPatch) -> tuple[Player, World, list[float]]:
     clock = [100.0]
-    monkeypatch.setattr(supervisor_replay.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(players.time, "monotonic", lambda: clock[0])
     world = World(*LINKS)
     return Player(world, PLANS), world, clock  # type: ignore[arg-type]
 
@@ -245,8 +246,8 @@ def test_lags_are_told_within_a_few_percent(lags_s: list[float]) -> None:
 
 
 def test_an_event_weeks_away_is_a_wait_that_select_takes() -> None:
-    assert supervisor_replay.due_in_s(1e15, None) == supervisor_replay.LONGEST_S
-    assert supervisor_replay.due_in_s(None, float("inf")) is None
+    assert due_in_s(1e15, None) == LONGEST_S
+    assert due_in_s(None, float("inf")) is None
 
 
 def test_of_changes_at_one_time_the_later_given_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +276,7 @@ class Calls:
         self.made.append((op, given))
         if op == "replay_change":
             effects = [Effect(*row) for row in json.loads(json.dumps(given["effects"]))]
-            self.changes += supervisor_replay.read_changes(os.dup(descriptors[0]), effects)
+            self.changes += players.read_changes(os.dup(descriptors[0]), effects)
         return {}
 
 
@@ -285,7 +286,7 @@ def test_changes_are_told_in_wall_time_and_checked() -> None:
     handle = ReplayHandle(calls, known, 120.0, None)  # type: ignore[arg-type]
     handle.scale([("a", "b")], 0.1, 300.0, 1e4)
     late = Effect(rate_bps=1e5, delay_s=0.6, jitter_s=0.06, loss=0.01, distribution="normal")
-    handle.change([Change(600.0, ("a", "b"), late), Change(720.0, ("a", "b"), Effect(cut=True))])
+    handle.change([LinkChange(600.0, ("a", "b"), late), LinkChange(720.0, ("a", "b"), Effect(cut=True))])
     assert calls.changes == [
         (2.5, 0, Effect(0.1, 1.2e6)),
         (5.0, 0, Effect(rate_bps=1.2e7, delay_s=0.005, jitter_s=0.0005, loss=0.01, distribution="normal")),
@@ -301,7 +302,7 @@ def test_changes_are_told_in_wall_time_and_checked() -> None:
             handle.scale(links, factor, from_s)
     for effect, says in [(Effect(loss=1.0), "loss"), (Effect(delay_s=-1.0), "delay_s")]:
         with pytest.raises(UsageError, match=says):
-            handle.change([Change(0.0, ("a", "b"), effect)])
+            handle.change([LinkChange(0.0, ("a", "b"), effect)])
     assert len(calls.made) == 3
     assert handle.delays
 
@@ -320,8 +321,8 @@ def test_changes_that_no_link_can_take_name_it_and_half_a_million_are_checked() 
         (("a", "b"), Effect(distribution="gamma"), "no distribution 'gamma'"),
     ]:
         with pytest.raises(UsageError, match=says):
-            check_changes([Change(1.0, link, effect)], shapes, traces, 10.0)
-    fine = [Change(1.0, ("b", "a"), effect) for effect in (reorder, Effect(20.0), Effect(delay_s=600.0))]
+            check_changes([LinkChange(1.0, link, effect)], shapes, traces, 10.0)
+    fine = [LinkChange(1.0, ("b", "a"), effect) for effect in (reorder, Effect(20.0), Effect(delay_s=600.0))]
     check_changes(fine * 170_000, shapes, traces, 10.0)
 
 

@@ -12,7 +12,9 @@ import psutil
 import pytest
 
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.testbeds.testbed import LinkSample, Testbed, open_testbed, passive_proofs
+from thalweg.emulation.proofs.proof import LinkSample, passive_proofs
+from thalweg.emulation.testbeds.open import open_testbed
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import TestbedError, UsageError
 
 PYTHON = sys.executable

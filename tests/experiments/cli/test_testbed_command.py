@@ -17,8 +17,8 @@ import pytest
 from typer import Exit, Typer
 from typer.testing import CliRunner
 
+from thalweg.emulation.proofs.proof import LinkProof
 from thalweg.emulation.testbeds import detached
-from thalweg.emulation.testbeds.testbed import LinkProof
 from thalweg.experiments.cli import testbed_links as testbed_links_command
 from thalweg.experiments.cli.doctor import doctor
 from thalweg.experiments.cli.testbed import app, host_names

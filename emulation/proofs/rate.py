@@ -1,0 +1,371 @@
+"""What rate links really deliver: filled on purpose, and measured against what was asked.
+
+Before a flow, every link is filled with UDP datagrams for a fraction of a second and the kernel's receive
+time stamps are compared. Links are measured many at a time, arranged so that a host sends on at most one link and
+receives on at most one: the rounds of a round-robin tournament (a 1-factorisation of the complete graph), each pair
+in both directions. Links that ask for delay, loss and the like are then measured for those, all at once
+(``thalweg.emulation.proofs.delay``). Standard library only, because the supervisor imports it.
+
+Source of the rounds: the circle method, Kirkman (1847); of the time stamps: socket(7), SO_TIMESTAMPNS.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import math
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import NamedTuple
+
+from thalweg.emulation.kernel import netem
+from thalweg.emulation.kernel.world import World
+from thalweg.emulation.links.shape import LinkShape, burst_bytes
+from thalweg.emulation.proofs import delay as proof_delay
+from thalweg.emulation.proofs.delay import HEADERS_BYTES, Interrupted, Link, Passage
+from thalweg.emulation.proofs.stalls import Pace, steady
+
+SIOCOUTQ = 0x5411  # linux/sockios.h: bytes that have not left
+SO_NO_CHECK, SO_SNDBUFFORCE = 11, 32  # asm-generic/socket.h
+FILL_PORT = 47_808  # any: the namespaces are ours
+DATAGRAM_BYTES = (64, 1400)
+PACKETS_WANTED = 40  # in a measurement: smaller datagrams on slow links rather than few of them
+SENDER_QUEUE_S = 0.09  # kept in each sender's socket against late wake-ups; the link's own queue holds 0.1 s
+SEND_BYTES = 1 << 24  # in the socket of one that goes by the clock: no limit
+FILL_DATAGRAMS = 256  # at a time: a link faster than this process would never push back
+TOGETHER_BPS = 6e8  # rates measured at once: about half of what one core sends and receives with 1400-byte datagrams
+SLOW_DATAGRAM_S = 25e-6  # a kernel that takes so long to pass one (User-Mode Linux) has late timers too …
+SLOW_TOGETHER_BPS = 15e6  # … and this is what it carries with links still right
+PROOF_S, PROOF_ROUND_S = 3.0, (0.12, 0.35)  # aimed at for all links together; what a round may last
+TRUST = 0.03  # an error above this is measured again, longer: another process may have taken the processor …
+# … with this share of the rates at once, for so many seconds: the more packets, the less what a stall leaves weighs
+AGAIN = (0.3, 0.35), (0.1, 0.35), (0.0, 0.35), (0.0, 0.7), (0.0, 1.4)
+TRUST_STALLED, STALLED_TRIES = 0.1, 2  # a link kept waiting for more of the time is measured again, so many times
+AHEAD_S = 0.05  # worth of rate sent at once into netem, which takes packets from their sender and never pushes back …
+AHEAD_FACTOR = 1.25  # … and how much faster than asked from then on: a link that is up to so much too fast shows
+WAIT_MS, CLOCK_MS = 5, 2  # a look at all receivers, and at the clock, at least as often
+
+_HEAD = struct.Struct("=II")  # which stream, which datagram
+_numbers = itertools.count()
+
+
+class Measured(NamedTuple):
+    """One link's measurement; ``asked_bps`` and ``delivered_bps`` count bytes of the testbed's layer.
+
+    ``asked_bps`` is what can be expected: the link's rate, that of an interface at its ends if lower, 0 for one that is
+    cut. ``passage`` is None where neither delay nor loss is asked for. ``stalled``: the share of the time in which the
+    machine kept the link waiting (``stalls.steady``), which ``seconds`` does not hold; when it kept the sender from
+    sending, for so long that the link ran dry, is in neither.
+    """
+
+    source: str
+    target: str
+    asked_bps: float
+    delivered_bps: float
+    seconds: float
+    size_bytes: int
+    passage: Passage | None = None
+    stalled: float = 0.0
+
+
+def tournament(players: Sequence[str]) -> list[list[tuple[str, str]]]:
+    """Rounds of disjoint pairs in which everybody meets everybody once: n - 1 rounds, or n when n is odd."""
+    seats: list[str | None] = [*players] if len(players) % 2 == 0 else [*players, None]
+    rounds = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        pairs = zip(seats[:half], reversed(seats[half:]), strict=True)
+        rounds.append([(a, b) for a, b in pairs if a is not None and b is not None])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return rounds
+
+
+def link_rounds(rates_bps: Mapping[Link, float], together_bps: float = TOGETHER_BPS) -> list[list[Link]]:
+    """The links in groups to be measured at once: in a group no host sends twice or receives twice.
+
+    A group's rates add up to at most ``together_bps`` unless it is a single link.
+    """
+    hosts = list(dict.fromkeys(host for link in rates_bps for host in link))
+    groups: list[list[Link]] = []
+    for pairs in tournament(hosts) if len(hosts) > 1 else []:
+        links = [link for a, b in pairs for link in ((a, b), (b, a)) if link in rates_bps]
+        total, group = 0.0, list[Link]()
+        for link in links:
+            if group and total + rates_bps[link] > together_bps:
+                groups.append(group)
+                total, group = 0.0, []
+            group.append(link)
+            total += rates_bps[link]
+        if group:
+            groups.append(group)
+    return groups
+
+
+def datagram_bytes(rate_bps: float, seconds: float) -> int:
+    """The payload that gives enough packets in a measurement of ``seconds``."""
+    smallest, largest = DATAGRAM_BYTES
+    return int(min(largest, max(smallest, rate_bps / 8 * seconds / PACKETS_WANTED - HEADERS_BYTES[3])))
+
+
+class _Filling(NamedTuple):
+    """A time during which the link had something to send: since when, from which datagram on."""
+
+    start_s: float
+    first: int
+
+
+class _Stream:
+    """One link being filled: a sending socket in one namespace, what arrived in the other, with time stamps.
+
+    Datagrams are numbered. When the link runs dry (another process had the processor), it has been idle through no
+    fault of its own: what follows counts as a filling of its own, with its own burst.
+
+    A plain queue keeps packets charged to their sender's socket, which says so when it is full. netem's delay does
+    not (``skb_orphan_partial``), nor do queues behind it, so there the stream goes by the clock.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        link: Link,
+        shape: LinkShape,
+        rate_bps: float,
+        seconds: float,
+        layer: int,
+        sender: socket.socket,
+    ) -> None:
+        self.number, self.link, self.shape, self.rate_bps, self.sender = number, link, shape, rate_bps, sender
+        # what an interface holds up queues at the other end of the cable, and what is cut disappears at once
+        self.by_clock = shape.delay_s > 0 or shape.jitter_s > 0 or rate_bps < shape.rate_bps
+        self._pace_bps = rate_bps or shape.rate_bps
+        self._burst_s = shape.burst * 8 / self._pace_bps
+        # how much most packets come before or after the delay
+        around = (netem.quantile(shape.distribution, share) * shape.jitter_s for share in (0.005, 0.995))
+        early_s, late_s = around if shape.jitter_s else (0.0, 0.0)
+        self._first_s = 0.0 if shape.reorder else max(0.0, shape.delay_s + early_s)
+        self._last_s = shape.delay_s + late_s
+        self.seconds = seconds + self._last_s - self._first_s
+        self._payload = bytearray(datagram_bytes(rate_bps, seconds))
+        self._bits = 8 * (len(self._payload) + HEADERS_BYTES[layer])
+        self._sent, self._filled_s, self._full = 0, 0.0, False
+        self._fillings: list[_Filling] = []
+        self.arrivals: list[tuple[int, int]] = []  # number, nanoseconds
+        if shape.corrupt:  # a corrupted datagram has been carried as well as any other
+            sender.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
+        truesize = 256 + (1 << (len(self._payload) + 447).bit_length())  # sk_buff and its data, as the kernel counts
+        packets = rate_bps / 8 * SENDER_QUEUE_S / (len(self._payload) + 28)
+        room = SEND_BYTES if self.by_clock else int(max(2.0, packets) * truesize / 2)
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
+        if self.by_clock:
+            with suppress(PermissionError):
+                sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, room)
+
+    @property
+    def tail_s(self) -> float:
+        """How long after its end packets that matter can still arrive, and the queue is not empty yet."""
+        queued_s = AHEAD_S + self._burst_s + (AHEAD_FACTOR - 1) * self.seconds
+        return self._last_s + queued_s if self.by_clock else 0.0
+
+    def fill(self) -> None:
+        now_s = time.time()
+        if not self._fillings or self._ran_dry(now_s):
+            self._fillings.append(_Filling(now_s, self._sent))
+        count = FILL_DATAGRAMS
+        if self.by_clock:
+            start_s, first = self._fillings[-1]
+            due_s = self._burst_s + AHEAD_S + AHEAD_FACTOR * (now_s - start_s)
+            count = math.ceil(due_s * self._pace_bps / self._bits / self._passing) + 1 - (self._sent - first)
+        self._full = True
+        with suppress(BlockingIOError):
+            for _ in range(min(count, FILL_DATAGRAMS)):
+                _HEAD.pack_into(self._payload, 0, self.number, self._sent)
+                self.sender.send(self._payload)
+                self._sent += 1
+            self._full = False
+        self._filled_s = now_s
+
+    @property
+    def _passing(self) -> float:
+        return 1 - self.shape.loss
+
+    def _ran_dry(self, now_s: float) -> bool:
+        if not self.by_clock:
+            return not struct.unpack("=i", fcntl.ioctl(self.sender, SIOCOUTQ, b"\0\0\0\0"))[0]
+        if self._full:
+            return False
+        start_s, first = self._fillings[-1]
+        passed_s = (self._sent - first) * self._passing * self._bits / self._pace_bps
+        return passed_s - self._burst_s < now_s - start_s
+
+    def result(self) -> Measured:
+        """Packets after each filling's initial burst over the time between their arrivals.
+
+        For a link that is cut, all that arrived all the same.
+        """
+        size = self._bits // 8
+        if self.shape.cut:
+            return Measured(*self.link, 0.0, len(self.arrivals) * self._bits / self.seconds, self.seconds, 0)
+        pace = self._pace(size)
+        counted, elapsed_ns, stalled_ns, span_ns = 0, 0, 0, 0
+        ends = [*((one.start_s, one.first) for one in self._fillings[1:]), (self._filled_s, self._sent)]
+        for (start_s, first), (end_s, last) in zip(self._fillings, ends, strict=True):
+            times = sorted(at for number, at in self.arrivals if first <= number < last)
+            if self.by_clock:  # while the first are missing and while the last trickle in, the link is not full
+                begin_ns, end_ns = (start_s + self._last_s) * 1e9, (end_s + self._first_s) * 1e9
+                times = [at for at in times if begin_ns <= at <= end_ns]
+            steps, full_ns, still_ns = steady(times, pace)
+            counted += size * steps
+            elapsed_ns += full_ns
+            stalled_ns += still_ns
+            span_ns += times[-1] - times[0] if times else 0
+        rate_bps = counted * 8e9 / elapsed_ns if counted else 0.0
+        stalled = stalled_ns / span_ns if stalled_ns else 0.0
+        return Measured(*self.link, self.rate_bps, rate_bps, elapsed_ns / 1e9, counted, stalled=stalled)
+
+    def _pace(self, size: int) -> Pace:
+        """What is expected of packets of ``size`` bytes if the link is as asked."""
+        bursts, bucket_s, slack_s = 1, self._burst_s, self._last_s - self._first_s
+        if self.rate_bps < self.shape.rate_bps:  # an interface's bucket, from which the assured part borrows
+            bursts, bucket_s, slack_s = 3, burst_bytes(self.rate_bps) * 8 / self.rate_bps, slack_s + self._burst_s
+        packet_ns, bucket_ns, slack_ns = (round(s * 1e9) for s in (self._bits / self.rate_bps, bucket_s, slack_s))
+        return Pace(packet_ns, bucket_ns, bursts * self.shape.burst // size + 1, slack_ns)
+
+
+def measure(
+    world: World, links: Iterable[Link], seconds: float | None = None, interrupted: Callable[[], bool] = lambda: False
+) -> list[Measured]:
+    """Fill the links in rounds of ``seconds`` each and say what they delivered, in no particular order.
+
+    ``seconds``: None for as many as make ``PROOF_S`` of all rounds. Links found wrong are measured again, longer and
+    with fewer at once, in the end each on its own, and stalled ones twice; the last measurement counts. Links with
+    delay, loss and the like are measured for those after that. Raises Interrupted once ``interrupted`` says so.
+    """
+    rates = {link: _expected_bps(world, link) for link in links}
+    delayed = [link for link in rates if world.links[link].shape.needs_netem and not world.links[link].shape.cut]
+    with ExitStack() as stack:
+        hosts = dict.fromkeys(target for _, target in rates)
+        receivers = {host: proof_delay.open_receiver(world, host, FILL_PORT, stack) for host in hosts}
+        found: dict[Link, Measured] = {}
+        carried_bps = {link: world.links[link].shape.rate_bps for link in rates}
+        together_bps = _together_bps()
+        groups = link_rounds(carried_bps, together_bps)
+        if seconds is None:
+            seconds = min(max(PROOF_S / len(groups), PROOF_ROUND_S[0]), PROOF_ROUND_S[1])
+        more = iter(AGAIN)
+        for tries in itertools.count():
+            for one in _fill(world, rates, groups, receivers, seconds, interrupted):
+                found[one.source, one.target] = one
+            stalled = TRUST_STALLED if tries < STALLED_TRIES else math.inf
+            wrong = {link: carried_bps[link] for link, one in found.items() if _wrong(one) or one.stalled > stalled}
+            again = next(more, None)
+            if not wrong or again is None:
+                break
+            share, again_s = again
+            groups, seconds = link_rounds(wrong, share * together_bps), max(seconds, again_s)
+        if delayed:
+            latest_s = max(proof_delay.latest_s(world.links[link].shape) for link in delayed)
+            _drain({}, receivers, time.monotonic() + latest_s + proof_delay.SETTLE_S, interrupted)
+    slow = together_bps < TOGETHER_BPS
+    for link, passage in proof_delay.measure(world, delayed, interrupted, slow=slow).items() if delayed else ():
+        found[link] = found[link]._replace(passage=passage)
+    return list(found.values())
+
+
+def _together_bps() -> float:
+    """The rates that can be measured at once without the emulator being what is measured."""
+    payload, buffer, cost_s = bytes(DATAGRAM_BYTES[1]), bytearray(8), math.inf
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other,
+    ):
+        one.bind(("127.0.0.1", 0))
+        other.connect(one.getsockname())
+        for _ in range(30):  # the fastest counts: others are at work too
+            began_s = time.perf_counter()
+            for _ in range(10):
+                other.send(payload)
+                one.recvmsg_into([buffer])
+            cost_s = min(cost_s, (time.perf_counter() - began_s) / 10)
+    return TOGETHER_BPS if cost_s < SLOW_DATAGRAM_S else SLOW_TOGETHER_BPS
+
+
+def _expected_bps(world: World, link: Link) -> float:
+    shape = world.links[link].shape
+    limits = (world.limits[host] for host in link if host in world.limits)
+    return 0.0 if shape.cut else min(shape.rate_bps, *limits, math.inf)
+
+
+def _wrong(one: Measured) -> bool:
+    return abs(one.delivered_bps - one.asked_bps) > TRUST * one.asked_bps
+
+
+def _fill(
+    world: World,
+    rates: Mapping[Link, float],
+    groups: Iterable[Iterable[Link]],
+    receivers: Mapping[str, socket.socket],
+    seconds: float,
+    interrupted: Callable[[], bool],
+) -> list[Measured]:
+    """Fill one group after another; what is still under way when a group's time is over arrives during the next.
+
+    At the end the queues are empty, as far as links are what they are asked to be.
+    """
+    streams: dict[int, _Stream] = {}
+    until_s = 0.0
+    for group in groups:
+        with ExitStack() as stack:
+            filled: dict[int, _Stream] = {}
+            poller = select.poll()
+            for link in group:
+                source, target = link
+                with world.inside(source):
+                    sender = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+                sender.setblocking(False)
+                sender.connect((world.hosts[target].ip, FILL_PORT))
+                number, shape = next(_numbers), world.links[link].shape
+                stream = _Stream(number, link, shape, rates[link], seconds, world.layer, sender)
+                filled[sender.fileno()] = streams[number] = stream
+                if not stream.by_clock:
+                    poller.register(sender, select.POLLOUT)
+            by_clock = [stream for stream in filled.values() if stream.by_clock]
+            stop_s = time.monotonic() + max(stream.seconds for stream in filled.values())
+            while time.monotonic() < stop_s:
+                for descriptor, _ in poller.poll(CLOCK_MS if by_clock else WAIT_MS):
+                    filled[descriptor].fill()
+                for stream in by_clock:
+                    stream.fill()
+                _receive(streams, receivers)
+                if interrupted():
+                    raise Interrupted
+            until_s = max(until_s, stop_s + max(stream.tail_s for stream in filled.values()))
+        if world.limits:  # else queues of other links are no matter
+            _drain(streams, receivers, until_s, interrupted)
+    _drain(streams, receivers, until_s, interrupted)
+    return [stream.result() for stream in streams.values()]
+
+
+def _receive(streams: Mapping[int, _Stream], receivers: Mapping[str, socket.socket]) -> None:
+    buffer = bytearray(_HEAD.size)
+    for receiver in receivers.values():
+        while (stamp_ns := proof_delay.receive(receiver, buffer)) is not None:
+            stream, number = _HEAD.unpack(buffer)
+            if stream in streams:  # an earlier one's last datagrams may come, and corrupted ones say anything
+                streams[stream].arrivals.append((number, stamp_ns))
+
+
+def _drain(
+    streams: Mapping[int, _Stream],
+    receivers: Mapping[str, socket.socket],
+    until_s: float,
+    interrupted: Callable[[], bool],
+) -> None:
+    while (left_s := until_s - time.monotonic()) > 0:
+        select.select(receivers.values(), [], [], min(left_s, 0.05))
+        _receive(streams, receivers)
+        if interrupted():
+            raise Interrupted

@@ -1,0 +1,38 @@
+"""Testbeds by their backend's name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thalweg.emulation.testbeds.testbed import Testbed
+from thalweg.middleware.errors import UsageError
+
+OPTIONS = {
+    "netns": {"subnet", "layer"},
+    "loopback": set[str](),
+    "docker": {"subnet", "layer", "image", "cpus", "memory_bytes", "mounts", "serve", "same_code"},
+}
+
+
+def open_testbed(backend: str, hosts: Sequence[str], *, run_id: str | None = None, **options: Any) -> Testbed:
+    """A testbed by its backend's name, not yet up; what options each takes is in ``OPTIONS``.
+
+    Raises UsageError for an unknown backend or option.
+    """
+    if backend not in OPTIONS:
+        raise UsageError(f"unknown testbed {backend!r}; there are {', '.join(OPTIONS)}")
+    known = OPTIONS[backend]
+    for option in options.keys() - known:
+        raise UsageError(f"the {backend} testbed has no option {option!r}; it has {sorted(known) or 'none'}")
+    if backend == "loopback":
+        from thalweg.emulation.testbeds.loopback import LoopbackTestbed
+
+        return LoopbackTestbed(hosts, run_id=run_id)
+    if backend == "netns":
+        from thalweg.emulation.testbeds.netns import NetnsTestbed
+
+        return NetnsTestbed(hosts, run_id=run_id, **options)
+    from thalweg.emulation.testbeds.docker import DockerTestbed
+
+    return DockerTestbed(hosts, run_id=run_id, **options)
