@@ -21,7 +21,7 @@ import hashlib
 import heapq
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -30,42 +30,18 @@ from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, PROBE, LinkRa
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
-from thalweg.middleware.errors import RunError, one_line
+from thalweg.middleware.errors import RunError
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell import node_code
+from thalweg.middleware.shell.node_code import Made, NodeCode, StateCall
 
 RUN = "run"
 MAX_EVENTS = 200_000_000  # hours of computing: whoever gets there has an endless loop
-
-
-class Made(msgspec.Struct, frozen=True, gc=False):
-    """What a node's code made, and the seconds its disk or processor takes for it. ``end``: its stream is over."""
-
-    value: Any
-    size_bytes: int
-    seconds: float
-    end: bool = False
-
-
-class NodeCode(Protocol):
-    """The code of one node on one host. ``make`` raises whatever the code raises."""
-
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made: ...
-
-    def snapshot(self) -> tuple[bytes, int]: ...
-
-    def restore(self, state: bytes, state_version: int) -> None: ...
-
-
-@runtime_checkable
-class MergingCode(NodeCode, Protocol):
-    """Such code of a reorderable operator with state, which it says with an attribute ``merging`` that is true."""
-
-    def merge(self, states: Sequence[bytes]) -> bytes: ...
 
 
 CodeBook = Callable[[Node], NodeCode]
@@ -230,11 +206,9 @@ class World:
         code = host.code.get(command.node)
         if code is None:
             return
-        try:
-            made = code.make(command.index, command.inputs)
-        except Exception as error:  # user code: whatever it raises ends the run with its name
-            reason = _reason(error, f" at partition {command.index}")
-            self._soon(host, e.OperatorFailed(command.run, command.node, reason))
+        made = node_code.make(lambda: code, command)
+        if not isinstance(made, Made):
+            self._soon(host, made)
             return
         if command.inputs:
             seconds = made.seconds * host.factor
@@ -242,10 +216,7 @@ class World:
         else:
             seconds = made.seconds
             done_s = host.disk_free_s = max(self.now, host.disk_free_s) + seconds
-        finished = e.OperatorFinished(
-            command.run, command.node, command.index, made.value, made.size_bytes, made.end, seconds
-        )
-        self._schedule(done_s, self._tell, (host, finished))
+        self._schedule(done_s, self._tell, (host, node_code.finished(command, made, seconds)))
 
     def _soon(self, host: VirtualHost, event: e.Event) -> None:
         self._schedule(self.now, self._tell, (host, event))
@@ -255,18 +226,14 @@ class World:
             case e.OpenRun(install, nodes):
                 coded = [install.dataflow.by_name[name] for name in nodes]
                 host.code = {node.name: self._code(node) for node in coded if node.code is not None}
-            case e.OpenNode(run, node):
-                self._soon(host, e.NodeOpened(run, node.name, self._open(host, command)))
+            case e.OpenNode():
+                self._soon(host, node_code.open_node(lambda: self._open(host, command.node), command))
             case e.CloseNode(run, name):
                 host.code.pop(name, None)
             case e.CloseRun():
                 host.code.clear()
-            case e.TakeState():
-                self._take_state(host, command)
-            case e.RestoreState():
-                self._restore_state(host, command)
-            case e.MergeStates():
-                self._merge_states(host, command)
+            case e.TakeState() | e.RestoreState() | e.MergeStates():
+                self._call_about_state(host, command)
             case e.Ready(run):
                 self._soon(host, e.NextRequested(run))
             case e.Deliver(run):
@@ -293,60 +260,14 @@ class World:
             case e.Report(source, target, estimate):
                 self._reports[source, target] = estimate
 
-    def _open(self, host: VirtualHost, command: e.OpenNode) -> str:
-        """Construct the code of an operator that may come, or begin here; why it cannot be, empty when it can."""
-        node = command.node
-        try:
-            code = host.code[node.name] = self._code(node)
-        except Exception as error:
-            return _reason(error)
-        assert node.code is not None
-        if command.fresh and not getattr(code, "reorderable", False):
-            return f"{node.code.use!r} is not reorderable"
-        if command.fresh and getattr(code, "merging", False) and not command.merging:
-            return f"{node.code.use!r} has state, which would be lost"
-        return ""
+    def _open(self, host: VirtualHost, node: Node) -> NodeCode:
+        code = host.code[node.name] = self._code(node)
+        return code
 
-    def _take_state(self, host: VirtualHost, command: e.TakeState) -> None:
-        code, (run, name, version) = host.code.get(command.node), (command.run, command.node, command.version)
-        if code is None:
-            return
-        try:
-            state, state_version = code.snapshot()
-        except Exception as error:
-            self._soon(host, e.StateTaken(run, name, version, error=_reason(error, " in snapshot()")))
-        else:
-            digest = hashlib.sha256(state).hexdigest()
-            self._soon(host, e.StateTaken(run, name, version, state, digest, state_version))
-
-    def _restore_state(self, host: VirtualHost, command: e.RestoreState) -> None:
-        code, state, error = host.code.get(command.node), bytes(command.state), ""
-        if code is None:
-            return
-        if hashlib.sha256(state).hexdigest() != command.digest:
-            error = "the state does not have its digest"
-        else:
-            try:
-                code.restore(state, command.state_version)
-            except Exception as raised:
-                error = _reason(raised, " in restore()")
-        self._soon(host, e.StateRestored(command.run, command.node, command.version, error))
-
-    def _merge_states(self, host: VirtualHost, command: e.MergeStates) -> None:
-        code, error = host.code.get(command.node), ""
-        if code is None:
-            return
-        states = [bytes(each.state) for each in command.states]
-        digests = [hashlib.sha256(state).hexdigest() for state in states]
-        if digests != [each.digest for each in command.states]:
-            error = "a state does not have its digest"
-        else:
-            try:
-                assert isinstance(code, MergingCode), "it was opened as such"
-                code.restore(code.merge(states), command.states[0].state_version)
-            except Exception as raised:
-                error = _reason(raised, " in merge()")
-        self._soon(host, e.StateRestored(command.run, command.node, command.version, error))
+    def _call_about_state(self, host: VirtualHost, command: StateCall) -> None:
+        code = host.code.get(command.node)
+        if code is not None:
+            self._soon(host, node_code.take_or_give(lambda: code, command))
 
     def _delivered(self, host: VirtualHost, command: e.Deliver) -> None:
         if not command.end and self.on_delivered is not None:
@@ -418,7 +339,3 @@ def _as_bytes(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).data).digest()
     return repr(value)
-
-
-def _reason(error: BaseException, where: str = "") -> str:
-    return f"{type(error).__name__}{where}: {one_line(error)}"

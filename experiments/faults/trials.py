@@ -38,7 +38,7 @@ from thalweg.emulation.virtual.faults import (
     draw_plan,
 )
 from thalweg.emulation.virtual.links import LinkRate
-from thalweg.emulation.virtual.world import Made, NodeCode, WorldConfig
+from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError, one_line
@@ -56,6 +56,7 @@ from thalweg.middleware.protocol.adaptation import (
     RandomReshapes,
 )
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
+from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode
 
 CLIENT = "client"
 FREE = Code("free")  # of operators that combine in any order and grouping
@@ -261,7 +262,7 @@ def mixed(index: int, inputs: tuple[Any, ...]) -> Any:
     return ("mixed", index, tuple(sorted(parts)))
 
 
-class _Counting:
+class _Counting(NodeCode):
     """Makes partitions that say what they were made of, and how many before them; that number is its state.
 
     The state of one that merges is all that it was given.
@@ -269,19 +270,19 @@ class _Counting:
 
     def __init__(self, trial: Trial, node: Node) -> None:
         self.trial, self.node = trial, node
-        self.merging = node.code == MERGING
-        self.reorderable = self.merging or node.code == FREE
+        self.keeps_state = node.code == MERGING  # that it could lose
+        self.reorderable = self.keeps_state or node.code == FREE
         appeared = STATES[zlib.crc32(node.name.encode()) % len(STATES)]
-        self.size_bytes = trial.sizes.get(node.name, appeared if self.merging else 1)
+        self.size_bytes = trial.sizes.get(node.name, appeared if self.keeps_state else 1)
         self.before = 0
         self.seen: set[Seen] = set()
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
         if not inputs:
             if index >= self.trial.length:
-                return Made(None, 0, 0.0, True)
+                return ENDED
             return Made((self.node.name, index, 0), self.size_bytes, DISK_S)
-        if self.merging:
+        if self.keeps_state:
             self.seen |= seen(inputs)
             value: Any = shown(index, self.seen)
         else:
@@ -289,12 +290,12 @@ class _Counting:
         self.before += 1
         return Made(value, 20_000, self.trial.compute_s)
 
-    def snapshot(self) -> tuple[bytes, int]:
-        what = sorted(self.seen) if self.merging else self.before
-        return msgspec.json.encode(what).ljust(self.size_bytes), 1
+    def snapshot(self) -> bytes:
+        what = sorted(self.seen) if self.keeps_state else self.before
+        return msgspec.json.encode(what).ljust(self.size_bytes)
 
-    def restore(self, state: bytes, state_version: int) -> None:
-        if self.merging:
+    def restore(self, state: bytes) -> None:
+        if self.keeps_state:
             self.seen = set(msgspec.json.decode(state, type=list[Seen]))
         else:
             self.before = int(state)

@@ -6,25 +6,18 @@ What a ``thalweg run --testbed sim`` and a simulation of a sweep have in common.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
 
 from thalweg.emulation.virtual.links import LinkRate
-from thalweg.emulation.virtual.world import CodeBook, Made, NodeCode, World, WorldConfig
+from thalweg.emulation.virtual.world import CodeBook, World, WorldConfig
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.dataflow import Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
-from thalweg.middleware.loading import (
-    DEFAULT_ALLOW,
-    keeps_state,
-    load_code,
-    may_reorder,
-    merging_codes,
-    reorderable_codes,
-)
+from thalweg.middleware.loading import DEFAULT_ALLOW, load_code, merging_codes, reorderable_codes
 from thalweg.middleware.network.outlook import Outlook
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import (
@@ -41,6 +34,7 @@ from thalweg.middleware.planning.costs.period import Interface
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves, RandomReshapes
+from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode, OwnCode
 from thalweg.middleware.shell.transfers import size_of
 from thalweg.operators import Operator, Source
 
@@ -204,7 +198,7 @@ class _Sizes:
         return known[index]
 
 
-class _SizedSource:
+class _SizedSource(NodeCode):
     """A source of which only the sizes are known."""
 
     def __init__(self, sizes: _Sizes, bytes_per_s: float) -> None:
@@ -212,18 +206,10 @@ class _SizedSource:
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
         size = self.sizes.at(index)
-        if size is None:
-            return Made(None, 0, 0.0, True)
-        return Made(size, size, size / self.bytes_per_s)
-
-    def snapshot(self) -> tuple[bytes, int]:
-        return b"", 1
-
-    def restore(self, state: bytes, state_version: int) -> None:
-        raise AssertionError("sources do not move")
+        return ENDED if size is None else Made(size, size, size / self.bytes_per_s)
 
 
-class _SizedOperator:
+class _SizedOperator(NodeCode):
     """An operator of which only sizes and times are known, as it tells them itself."""
 
     def __init__(self, hints: SupportsHints, factor: float) -> None:
@@ -234,55 +220,22 @@ class _SizedOperator:
         size = round(self.hints.output_size_bytes(inputs))
         return Made(size, size, self.hints.compute_s(inputs) * self.factor)
 
-    def snapshot(self) -> tuple[bytes, int]:
-        return b"", 1
 
-    def restore(self, state: bytes, state_version: int) -> None:
-        return
-
-
-class _Real:
+class _Real(OwnCode):
     """The node's own code on real values. Its time is what it says of itself, as no measured one is twice the same."""
 
     def __init__(self, node: Node, allow: Collection[str], disk_bytes_per_s: float, factor: float) -> None:
-        assert node.code is not None
-        self.code = load_code(node.code, allow)
-        self.source = node.kind == "source"
-        self.reorderable = may_reorder(self.code)
-        self.merging = self.reorderable and keeps_state(self.code)
+        super().__init__(node, allow)
         self.disk_bytes_per_s, self.factor = disk_bytes_per_s, factor
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
-        value = self.code.produce(index) if self.source else self.code.combine(inputs, index)
-        if value is None:
-            if not self.source:
-                raise OperatorError("combine() returned None")
-            return Made(None, 0, 0.0, True)
-        size = size_of(value)
-        if self.source:
-            return Made(value, size, size / self.disk_bytes_per_s)
+        made = super().make(index, inputs)
         seconds = 0.0
-        if isinstance(self.code, SupportsHints):
+        if self.is_source:
+            seconds = made.size_bytes / self.disk_bytes_per_s
+        elif isinstance(self.code, SupportsHints):
             seconds = self.code.compute_s([float(size_of(each)) for each in inputs]) * self.factor
-        return Made(value, size, seconds)
-
-    def snapshot(self) -> tuple[bytes, int]:
-        take = getattr(self.code, "snapshot", None)
-        state = b"" if take is None else take()
-        if not isinstance(state, bytes):
-            raise OperatorError(f"snapshot() returned {type(state).__name__}, not bytes")
-        return state, int(getattr(self.code, "state_version", 1))
-
-    def restore(self, state: bytes, state_version: int) -> None:
-        give = getattr(self.code, "restore", None)
-        if give is not None:
-            give(state)
-        elif state:
-            raise OperatorError(f"there are {len(state)} bytes of state, and the code has no restore()")
-
-    def merge(self, states: Sequence[bytes]) -> bytes:
-        merged: bytes = self.code.merge(states)
-        return merged
+        return Made(made.value, made.size_bytes, seconds, made.end)
 
 
 def real_code(allow: Collection[str], disk_bytes_per_s: float, factor: float = 1.0) -> CodeBook:

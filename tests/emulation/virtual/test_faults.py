@@ -28,7 +28,7 @@ from thalweg.emulation.virtual.faults import (
     Unconfirmed,
     draw_plan,
 )
-from thalweg.emulation.virtual.world import Made, NodeCode, WorldConfig
+from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import UsageError
@@ -36,6 +36,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import RandomMoves
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.node_code import Made, NodeCode
 
 HOSTS = ("h1", "h2", "h3", "client")
 PLACEMENT = {"s": "h1", "o": "h2", "t": "client"}
@@ -52,7 +53,7 @@ COUNT, BYTES, COMPUTE_S = 12, 25_000, 0.1
 STORM = Storm(0.2, 0.3, 0.3, 0.3, 0.5)
 
 
-class Adding:
+class Adding(NodeCode):
     """Makes pairs of the index and how many it has made before."""
 
     def __init__(self) -> None:
@@ -62,10 +63,10 @@ class Adding:
         self.made += 1
         return Made((index, self.made - 1, *inputs), BYTES, COMPUTE_S)
 
-    def snapshot(self) -> tuple[bytes, int]:
-        return str(self.made).encode().ljust(BYTES), 1
+    def snapshot(self) -> bytes:
+        return str(self.made).encode().ljust(BYTES)
 
-    def restore(self, state: bytes, state_version: int) -> None:
+    def restore(self, state: bytes) -> None:
         self.made = int(state)
 
 

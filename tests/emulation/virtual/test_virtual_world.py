@@ -13,7 +13,7 @@ import pytest
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual import world as virtual_world
 from thalweg.emulation.virtual.links import LinkRate
-from thalweg.emulation.virtual.world import Made, NodeCode, World, WorldConfig
+from thalweg.emulation.virtual.world import World, WorldConfig
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.network.view import Link
@@ -22,6 +22,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, RandomMoves
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
+from thalweg.middleware.shell.node_code import Made, NodeCode
 
 HOSTS = ("h1", "h2", "client")
 ENDLESS = BandwidthTrace("as good as no link at all", np.array([0.0]), np.array([1e15]))
@@ -35,7 +36,7 @@ def links(trace: LinkRate = ENDLESS, **others: LinkRate) -> dict[Link, LinkRate]
     return {(a, b): others.get(f"{a}_{b}", trace) for a, b in permutations(HOSTS, 2)}
 
 
-class Takes:
+class Takes(NodeCode):
     """Code that takes ``seconds`` for every partition of ``size_bytes``, and counts what it has made."""
 
     def __init__(self, seconds: float = 0.0, size_bytes: int = 1000, length: float = math.inf) -> None:
@@ -48,10 +49,10 @@ class Takes:
         self.made += 1
         return Made((index, *inputs), self.size_bytes, self.seconds)
 
-    def snapshot(self) -> tuple[bytes, int]:
-        return str(self.made).encode(), 1
+    def snapshot(self) -> bytes:
+        return str(self.made).encode()
 
-    def restore(self, state: bytes, state_version: int) -> None:
+    def restore(self, state: bytes) -> None:
         self.made = int(state)
 
 
@@ -67,15 +68,15 @@ class Fails(Takes):
             raise ValueError("no such\n  pixel")
         return super().make(index, inputs)
 
-    def snapshot(self) -> tuple[bytes, int]:
+    def snapshot(self) -> bytes:
         if self.what == "snapshot":
             raise ValueError("no such\n  pixel")
         return super().snapshot()
 
-    def restore(self, state: bytes, state_version: int) -> None:
+    def restore(self, state: bytes) -> None:
         if self.what == "restore":
             raise ValueError("no such\n  pixel")
-        super().restore(state, state_version)
+        super().restore(state)
 
 
 PAIR = Dataflow(

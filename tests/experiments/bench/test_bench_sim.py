@@ -10,13 +10,13 @@ import pytest
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.links import BULK, CONTROL
-from thalweg.emulation.virtual.world import Made, NodeCode
 from thalweg.experiments.bench import peers_simpy
 from thalweg.experiments.bench.sim import PLACEMENTS, SIMPY_KEYS, STAYING, bench_sim, run_memory
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
 from thalweg.middleware.dataflow import Code, Node, complete_binary_tree
 from thalweg.middleware.errors import RunError, UsageError
+from thalweg.middleware.shell.node_code import Made, NodeCode
 
 needs_simpy = pytest.mark.skipif(not peers_simpy.installed(), reason="SimPy is not installed (the dev extra)")
 
@@ -24,17 +24,11 @@ SIZE = 1000.0
 LINK = BandwidthTrace("constant", np.zeros(1), np.full(1, 8.0 * SIZE))  # a partition a second
 
 
-class Steady:
+class Steady(NodeCode):
     """Makes partitions of one size; sources take half a second, operators a quarter."""
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
         return Made(index, int(SIZE), 0.25 if inputs else 0.5)
-
-    def snapshot(self) -> tuple[bytes, int]:
-        raise AssertionError("nothing moves")
-
-    def restore(self, state: bytes, state_version: int) -> None:
-        raise AssertionError("nothing moves")
 
 
 def steady(node: Node) -> NodeCode:

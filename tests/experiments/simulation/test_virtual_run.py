@@ -134,7 +134,7 @@ def test_an_operator_of_sizes_takes_what_it_says_on_a_clock_that_may_be_dilated(
     for factor, seconds in ((1.0, 3.0), (60.0, 180.0)):
         made = sized_code(ALLOW, 1e3, factor)(operator("Halves")).make(0, (1000, 2000))
         assert (made.value, made.size_bytes, made.seconds, made.end) == (500, 500, seconds, False)
-        assert sized_code(ALLOW, 1e3)(operator("Halves")).snapshot() == (b"", 1)
+        assert sized_code(ALLOW, 1e3)(operator("Halves")).snapshot() == b""
 
 
 @pytest.mark.parametrize(
@@ -179,14 +179,14 @@ def test_real_code_makes_values_in_the_time_that_sizes_take() -> None:
 def test_real_code_that_gives_what_cannot_be_sent_says_so() -> None:
     bare = real_code(ALLOW, 1e3)(operator("Bare"))
     assert bare.make(0, (b"ab", b"c")).value == b"ab"
-    with pytest.raises(OperatorError, match=r"combine\(\) returned None"):
+    with pytest.raises(OperatorError, match="combine returned None for partition 1"):
         bare.make(1, (b"ab", b"c"))
-    assert bare.snapshot() == (b"", 1)
-    with pytest.raises(OperatorError, match=r"3 bytes of state, and the code has no restore\(\)"):
-        bare.restore(b"abc", 1)
+    assert bare.snapshot() == b""
+    with pytest.raises(OperatorError, match=r"3 bytes of state, and the code here has no restore\(\)"):
+        bare.restore(b"abc")
     with pytest.raises(OperatorError, match=r"snapshot\(\) returned str, not bytes"):
         real_code(ALLOW, 1e3)(operator("RemembersAlone")).snapshot()
-    assert real_code(ALLOW, 1e3)(operator("Remembers")).snapshot() == (b"something", 1)
+    assert real_code(ALLOW, 1e3)(operator("Remembers")).snapshot() == b"something"
 
 
 # --- planned and run ----------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import pytest
 from thalweg.middleware.dataflow import Code, Node
 from thalweg.middleware.loading import merging_codes, reorderable_codes
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.shell.workers import Workers, digest_of
+from thalweg.middleware.shell.node_code import digest_of
+from thalweg.middleware.shell.workers import Workers
 from thalweg.operators import Operator
 
 WAIT_S = 10.0  # for an event that comes within milliseconds

@@ -1,0 +1,207 @@
+"""The code of one node, as every shell calls it: opened, run, asked for its state, given one, or several to merge.
+
+Rules:
+
+- R1: Whatever user code raises (SystemExit too) is an answer with the reason in one line, and ends no thread.
+- R2: A state is restored only if it has its digest and the version that the code here reads.
+- R3: Code begins anew in another tree only if it is reorderable, and has no state that would be lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.dataflow import Node
+from thalweg.middleware.errors import OperatorError, ThalwegError, one_line
+from thalweg.middleware.loading import keeps_state, load_code, may_reorder
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.shell.transfers import frames_of, size_of
+
+
+class Made(msgspec.Struct, frozen=True, gc=False):
+    """What a node's code made, in ``seconds`` where time is simulated. ``end``: its stream is over (no value)."""
+
+    value: Any
+    size_bytes: int
+    seconds: float = 0.0
+    end: bool = False
+
+
+ENDED = Made(None, 0, end=True)
+
+
+class NodeCode(ABC):
+    """The code of one node on one host; what is not overridden is that of a node without state.
+
+    Every method and attribute raises whatever the code raises.
+    """
+
+    reorderable: bool = False
+    keeps_state: bool = False
+    state_bytes: int | None = None  # of the state that was last taken or given
+
+    @property
+    def state_version(self) -> int:
+        return 1
+
+    @abstractmethod
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        """Partition ``index`` of the output, from the inputs' (none for a source)."""
+
+    def snapshot(self) -> bytes:
+        return b""
+
+    def restore(self, state: bytes) -> None:
+        if state:
+            raise OperatorError(f"there are {len(state)} bytes of state, and the code here has no restore()")
+
+    def merge(self, states: Sequence[bytes]) -> bytes:
+        raise OperatorError("the code here has no merge()")
+
+
+class OwnCode(NodeCode):
+    """What a node's ``Code`` names, constructed; OperatorError when that is not possible here."""
+
+    def __init__(self, node: Node, allow: Collection[str]) -> None:
+        assert node.code is not None
+        self.code = load_code(node.code, allow)
+        self.is_source = node.kind == "source"
+        wants = "produce" if self.is_source else "combine"
+        call = getattr(self.code, wants, None)
+        if call is None:
+            raise OperatorError(f"{node.code.use!r} cannot run as {node.kind}: it has no {wants}()")
+        self._call: Callable[..., Any] = call
+        self.reorderable = may_reorder(self.code)
+        self.keeps_state = keeps_state(self.code)
+
+    @property
+    def state_version(self) -> int:
+        return int(getattr(self.code, "state_version", 1))
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        value = self._call(index) if self.is_source else self._call(inputs, index)
+        if value is not None:
+            frames_of(value)  # raises for what cannot be sent
+            return Made(value, size_of(value))
+        if not self.is_source:
+            raise OperatorError(f"combine returned None for partition {index}")
+        return ENDED
+
+    def snapshot(self) -> bytes:
+        take = getattr(self.code, "snapshot", None)
+        return b"" if take is None else _bytes_of("snapshot", take())
+
+    def restore(self, state: bytes) -> None:
+        give = getattr(self.code, "restore", None)
+        if give is None:
+            super().restore(state)
+        else:
+            give(state)
+
+    def merge(self, states: Sequence[bytes]) -> bytes:
+        return _bytes_of("merge", self.code.merge(states))
+
+
+def _bytes_of(method: str, state: Any) -> bytes:
+    if not isinstance(state, bytes):
+        raise OperatorError(f"{method}() returned {type(state).__name__}, not bytes")
+    return state
+
+
+# --- calls, and their answers -------------------------------------------------------------------------
+
+Opener = Callable[[], NodeCode]
+StateCall = e.TakeState | e.RestoreState | e.MergeStates
+
+
+def open_node(opener: Opener, command: e.OpenNode) -> e.NodeOpened:
+    """Construct code that may come, or begin here."""
+    node = command.node
+    try:
+        code = opener()
+        assert node.code is not None
+        if command.fresh and not code.reorderable:  # R3
+            raise OperatorError(f"{node.code.use!r} is not reorderable")
+        if command.fresh and code.keeps_state and not command.merging:  # R3
+            raise OperatorError(f"{node.code.use!r} has state, which would be lost")
+    except BaseException as error:  # R1
+        return e.NodeOpened(command.run, node.name, _reason(error))
+    return e.NodeOpened(command.run, node.name)
+
+
+def make(opener: Opener, command: e.RunOperator) -> Made | e.OperatorFailed:
+    """Run the code once."""
+    try:
+        return opener().make(command.index, command.inputs)
+    except BaseException as error:  # R1
+        return e.OperatorFailed(command.run, command.node, _reason(error, f" at partition {command.index}"))
+
+
+def finished(command: e.RunOperator, made: Made, duration_s: float) -> e.OperatorFinished:
+    """What the core is told of a call that took ``duration_s`` seconds."""
+    run, node, index = command.run, command.node, command.index
+    return e.OperatorFinished(run, node, index, made.value, made.size_bytes, made.end, duration_s)
+
+
+def take_or_give(opener: Opener, command: StateCall) -> e.StateTaken | e.StateRestored:
+    """Ask for the state, or have the code take one over, or several of them merged."""
+    return _take(opener, command) if isinstance(command, e.TakeState) else _give(opener, command)
+
+
+def _take(opener: Opener, command: e.TakeState) -> e.StateTaken:
+    run, node, version = command.run, command.node, command.version
+    try:
+        code = opener()
+        state = code.snapshot()
+        state_version = code.state_version
+        code.state_bytes = len(state)
+    except BaseException as error:  # R1
+        return e.StateTaken(run, node, version, error=_reason(error, " in snapshot()"))
+    return e.StateTaken(run, node, version, state, digest_of(state), state_version)
+
+
+def _give(opener: Opener, command: e.RestoreState | e.MergeStates) -> e.StateRestored:
+    where = " in restore()"
+    try:
+        code = opener()
+        if isinstance(command, e.MergeStates):
+            where = " in merge()"
+            for each in command.states:
+                _check(code, each, "a")
+            state = code.merge([bytes(each.state) for each in command.states])
+        else:
+            _check(code, command, "its")
+            state = bytes(command.state)
+        code.restore(state)
+        code.state_bytes = len(state)
+    except BaseException as error:  # R1
+        return e.StateRestored(command.run, command.node, command.version, _reason(error, where))
+    return e.StateRestored(command.run, command.node, command.version)
+
+
+def _check(code: NodeCode, came: e.RestoreState | e.Inherited, whose: str) -> None:
+    if digest_of(came.state) != came.digest:  # R2
+        raise OperatorError(f"the {len(came.state)} bytes that came do not have the state's digest")
+    if came.state_version != code.state_version:  # R2
+        said = f"{whose} state is of version {came.state_version}; the code here reads {code.state_version}"
+        raise OperatorError(said)
+
+
+def digest_of(state: bytes) -> str:
+    """What a state is recognised by when it has arrived."""
+    return hashlib.sha256(state).hexdigest()
+
+
+def _reason(error: BaseException, where: str = "") -> str:
+    """What went wrong, in one line; our own errors speak for themselves."""
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise error  # whoever runs this wants it to stop
+    if isinstance(error, ThalwegError):
+        return one_line(error)
+    return f"{type(error).__name__}{where}: {one_line(error)}"
