@@ -118,7 +118,7 @@ def passive_proofs(samples: Iterable[LinkSample]) -> list[LinkProof]:
     sums: dict[Link, list[float]] = {}
     last: dict[Link, float] = {}
     for one in samples:
-        link = (one.src, one.dst)
+        link = Link(one.src, one.dst)
         before, last[link] = last.get(link), one.at_s
         if one.backlogged and before is not None:
             seconds = one.at_s - before

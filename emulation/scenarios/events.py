@@ -21,7 +21,7 @@ from thalweg.emulation.scenarios.toml_table import Reader, Table, above_zero, on
 from thalweg.emulation.traces.pool import two_draws
 from thalweg.emulation.units import format_rate
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import Link, links_between
 
 CLIENT = "client"  # churn spares it unless it is named
 CUT = Effect(cut=True)
@@ -178,7 +178,7 @@ def _where(table: Table, hosts: Mapping[str, HostSpec]) -> tuple[tuple[Link, ...
         return _between(table, hosts)
     if kind == "churn":
         away = _away(table, hosts)
-        return tuple((a, b) for a in hosts for b in hosts if a != b and (a in away or b in away)), _listed(away)
+        return tuple(link for link in links_between(hosts) if link.source in away or link.target in away), _listed(away)
     links = links_named(table, hosts)
     if "host" in values:
         return links, f"all links of {_listed(hosts_named(table, 'host', hosts))}"
@@ -198,7 +198,7 @@ def _between(table: Table, hosts: Mapping[str, HostSpec]) -> tuple[tuple[Link, .
                 raise table.error(f"groups: host {host!r} stands there twice; a host is on one side only",
                                   "groups", number, place)  # fmt: skip
             group_of[host] = number
-    links = tuple((a, b) for a in group_of for b in group_of if group_of[a] != group_of[b])
+    links = tuple(link for link in links_between(group_of) if group_of[link.source] != group_of[link.target])
     return links, " | ".join(_listed(group) for group in groups)
 
 

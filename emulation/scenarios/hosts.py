@@ -13,7 +13,7 @@ from thalweg.emulation.scenarios.quantities import rate_bps, size_bytes
 from thalweg.emulation.scenarios.toml_table import Reader, Table, above_zero, text
 from thalweg.emulation.traces.pool import choose
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import Link, links_between
 
 MAX_HOSTS = 1023  # addresses that a testbed has
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")  # becomes a container's and a host's name
@@ -114,13 +114,13 @@ def links_named(table: Table, hosts: Mapping[str, Any]) -> tuple[Link, ...]:
         if other := next((key for key in ("from", "to", "both") if key in values), None):
             raise table.error(f"host is all links of a host, both ways; leave out {other}", other)
         chosen = hosts_named(table, "host", hosts)
-        return tuple((a, b) for a in hosts for b in hosts if a != b and (a in chosen or b in chosen))
+        return tuple(link for link in links_between(hosts) if link.source in chosen or link.target in chosen)
     if "from" not in values and "to" not in values:
         raise table.error(f'{table.what} says nothing about which links; give from and to ("*" is all hosts), or host')
     ends = [hosts_named(table, key, hosts) if key in values else tuple(hosts) for key in ("from", "to")]
-    found = dict.fromkeys((a, b) for a in ends[0] for b in ends[1] if a != b)
+    found = dict.fromkeys(Link(a, b) for a in ends[0] for b in ends[1] if a != b)
     if values.get("both"):
-        found |= dict.fromkeys((b, a) for a, b in list(found))
+        found |= dict.fromkeys(Link(b, a) for a, b in list(found))
     if not found:
         raise table.error("no link has these ends; from and to must be different hosts", "from")
     return tuple(found)

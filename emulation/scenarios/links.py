@@ -29,7 +29,7 @@ from thalweg.emulation.traces.files import read_trace
 from thalweg.emulation.traces.pool import draw, scale_pool, two_draws
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import Link, links_between
 
 MAX_DELAY_S = 60.0
 FILL = "fill"
@@ -75,7 +75,7 @@ class LinkReader:
         self._pools: dict[tuple[Path | None, float | None], TraceSet] = {}
         self._sets: dict[tuple[int, str], Any] = {}  # by table and key
         self._grids: dict[tuple[Path, Kind], Grid] = {}
-        self._says: dict[Link, dict[str, Table]] = {(a, b): {} for a in hosts for b in hosts if a != b}
+        self._says: dict[Link, dict[str, Table]] = {link: {} for link in links_between(hosts)}
         common = root.inner("links", "[links]")
         common.read(LINKS)
         self._take(common, self._says)

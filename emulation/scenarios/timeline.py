@@ -105,7 +105,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The same with other names of hosts, each under its present one."""
 
         def ends(link: Link) -> Link:
-            return names[link[0]], names[link[1]]
+            return Link(*(names[host] for host in link))
 
         return msgspec.structs.replace(
             self,

@@ -84,7 +84,7 @@ class ShapedTestbed(SupervisedTestbed):
         is the processor time that the supervisor has taken.
         """
         answer = self._client.call("status")
-        self._shapes = {(source, target): LinkShape(*rest) for source, target, *rest in answer.pop("shapes")}
+        self._shapes = {Link(source, target): LinkShape(*rest) for source, target, *rest in answer.pop("shapes")}
         self._limits = answer["limits"]
         self._replay_delays = answer.pop("replay_delays", False)
         return answer

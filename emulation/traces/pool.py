@@ -13,6 +13,7 @@ import msgspec
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError
+from thalweg.middleware.network.view import Link, links_between
 
 MAX_STEPS, PRECISION = 30, 0.001  # of looking for a pool's constant
 
@@ -104,9 +105,7 @@ def scale_pool_to_fetch(
     return [trace.scaled(factor) for trace in pool]
 
 
-def assign_traces(
-    pool: Sequence[BandwidthTrace], hosts: Sequence[str], seed: int
-) -> dict[tuple[str, str], BandwidthTrace]:
+def assign_traces(pool: Sequence[BandwidthTrace], hosts: Sequence[str], seed: int) -> dict[Link, BandwidthTrace]:
     """A trace for every directed pair of ``hosts``, drawn uniformly from the pool, starting anywhere in it.
 
     Both draws of a link depend on ``seed`` and the names of its two hosts alone, so that adding a host leaves
@@ -114,12 +113,7 @@ def assign_traces(
     """
     _check_pool(pool)
     check_hosts(hosts)
-    links: dict[tuple[str, str], BandwidthTrace] = {}
-    for source in hosts:
-        for target in hosts:
-            if source != target:
-                links[source, target] = draw(pool, seed, source, target).cut()
-    return links
+    return {link: draw(pool, seed, *link).cut() for link in links_between(hosts)}
 
 
 def draw(pool: Sequence[BandwidthTrace], *key: int | str) -> Window:
@@ -155,7 +149,7 @@ class Pool(msgspec.Struct, frozen=True, eq=False):
     places: tuple[str, ...] = ()
     classes: Callable[[str, str], Sequence[int]] | None = None
 
-    def network(self, hosts: Sequence[str], configuration: int) -> dict[tuple[str, str], Window]:
+    def network(self, hosts: Sequence[str], configuration: int) -> dict[Link, Window]:
         """The link of every directed pair of ``hosts`` in one configuration; both directions of a pair are alike.
 
         The trace is uniform in the pool, or in the class of the pair's places. It starts at noon where it has a
@@ -167,7 +161,7 @@ class Pool(msgspec.Struct, frozen=True, eq=False):
         check_number("configuration", configuration)
         everything: Sequence[int] = range(len(self.traces))
         places = {host: self.place(host, configuration) for host in hosts} if self.places else {}
-        links: dict[tuple[str, str], Window] = {}
+        links: dict[Link, Window] = {}
         for one, other in combinations(sorted(hosts), 2):
             members = everything
             if self.classes is not None:
@@ -175,7 +169,7 @@ class Pool(msgspec.Struct, frozen=True, eq=False):
             number, share = choose(len(members), self.seed, configuration, one, other)
             trace, noon_s = self.traces[members[number]], self.noons_s[members[number]]
             window = Window(trace, share * trace.duration_s if noon_s is None else noon_s)
-            links[one, other] = links[other, one] = window
+            links[Link(one, other)] = links[Link(other, one)] = window
         return links
 
     def place(self, host: str, configuration: int) -> str:

@@ -32,7 +32,7 @@ from thalweg.emulation.virtual.world import CodeBook, VirtualHost, World, WorldC
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.network.view import Link, LinkEstimate, Pair
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation
@@ -269,10 +269,10 @@ class FaultyWorld(World):
         self.progress_s = plan.over_s
         self._storms = [fault for fault in plan.faults if isinstance(fault, Storm)]
         self._dice: dict[Kind, Random] = {}
-        self._in_a_row: defaultdict[Link, int] = defaultdict(int)
+        self._in_a_row: defaultdict[Pair, int] = defaultdict(int)
         self._counts: defaultdict[Kind, int] = defaultdict(int)
         self._of_message: defaultdict[tuple[Kind, int], list[OfMessage]] = defaultdict(list)
-        self._cuts: defaultdict[Link, list[tuple[float, float]]] = defaultdict(list)
+        self._cuts: defaultdict[Pair, list[tuple[float, float]]] = defaultdict(list)
         # of every message under way: the hosts it was between when it was sent, and what is to become of it
         self._under_way: dict[int, tuple[VirtualHost, VirtualHost, Collection[OfMessage]]] = {}
         self._crashed_s: dict[int, float] = {}  # by the identity of what a host was before
@@ -395,7 +395,7 @@ class FaultyWorld(World):
         self._in_a_row[link] = self._in_a_row[link] + 1 if lost else 0
         return fates
 
-    def _cut(self, link: Link, since_s: float) -> bool:
+    def _cut(self, link: Pair, since_s: float) -> bool:
         return any(since_s < until_s and from_s <= self.now for from_s, until_s in self._cuts.get(link, ()))
 
     def _arrived(self, transfer: Transfer) -> None:

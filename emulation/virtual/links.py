@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import Link, Pair
 
 CONTROL, PROBE, BULK = RANKS = range(3)
 Schedule = Callable[[float, Callable[[Any], None], Any], None]  # (at, call, with what)
@@ -52,7 +52,8 @@ class LinkModel:
         schedule: Schedule,
         arrived: Callable[[Transfer], None],
     ) -> None:
-        self.links, self.startup_s, self.schedule, self.arrived = dict(links), startup_s, schedule, arrived
+        self.links: dict[Pair, LinkRate] = dict(links.items())
+        self.startup_s, self.schedule, self.arrived = startup_s, schedule, arrived
 
     def send(self, transfer: Transfer, now: float) -> None:
         raise NotImplementedError
@@ -69,7 +70,7 @@ class IndependentLinks(LinkModel):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._queues: dict[Link, deque[Transfer]] = {link: deque() for link in self.links}  # the first is going
+        self._queues: dict[Pair, deque[Transfer]] = {link: deque() for link in self.links}  # the first is going
 
     def send(self, transfer: Transfer, now: float) -> None:
         if transfer.rank == CONTROL:

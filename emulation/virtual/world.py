@@ -258,7 +258,7 @@ class World:
                 self.planner_failed = self.planner_failed or answer.failed or None
                 self._soon(host, answer)
             case e.Report(source, target, estimate):
-                self._reports[source, target] = estimate
+                self._reports[Link(source, target)] = estimate
 
     def _open(self, host: VirtualHost, node: Node) -> NodeCode:
         code = host.code[node.name] = self._code(node)

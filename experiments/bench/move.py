@@ -42,6 +42,7 @@ from thalweg.middleware.client.client import Client, Run
 from thalweg.middleware.client.cluster import host_command, host_environment, wait_ready_lines
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import CapabilityError, RunError, ThalwegError, UsageError
+from thalweg.middleware.network.view import links_between
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 
@@ -384,7 +385,7 @@ def bench_move(
             continue
         with tempfile.TemporaryDirectory(prefix="thalweg-") as folder, bed:
             if backend != "loopback":
-                bed.shape({link: LinkShape(rate) for link in itertools.permutations(bed.hosts, 2)})
+                bed.shape({link: LinkShape(rate) for link in links_between(bed.hosts)})
             trips_s = run_on(bed, sizes_bytes, moves, Path(folder), progress)
             pauses = read_pauses(Path(folder))
         for size_bytes in sizes_bytes:

@@ -156,7 +156,7 @@ class _World:
     def transfer(self, source: str, target: str, size_bytes: int, rank: int, into: Any, item: Any) -> Process:
         env, startup_s = self.env, self.startup_s
         yield self.interfaces.take(source, target, rank)
-        link = self.links[source, target]
+        link = self.links[Link(source, target)]
         yield env.timeout(startup_s + link.transfer_time_s(size_bytes, env.now + startup_s))
         into.put(item)
         yield env.timeout(0)  # what the arrival gives rise to waits with the rest

@@ -24,8 +24,8 @@ from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.history import KEPT, Past, Sample
-from thalweg.middleware.network.outlook import look_ahead, read_weather
-from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView
+from thalweg.middleware.network.outlook import look_ahead, read_variability
+from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView, links_between
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
@@ -129,7 +129,7 @@ class _Problem:
         self.dataflow: Dataflow = TREES[tree](dict.fromkeys(self.hosts[1:], _CODE), _CODE)
         sizes = {node.name: max(1.0, rng.gauss(128_000, 32_000)) for node in self.dataflow.nodes if node.kind != "sink"}
         self.hints = Hints(sizes, dict.fromkeys(self.dataflow.operators, 0.9))
-        pairs = [(a, b) for a in self.hosts for b in self.hosts if a != b]
+        pairs = links_between(self.hosts)
         self.rng = rng
         self.view = NetworkView({pair: LinkEstimate(rng.lognormvariate(12, 1.2)) for pair in pairs})
         self.current: Placement = {node.name: node.pinned or rng.choice(self.hosts) for node in self.dataflow.nodes}
@@ -156,10 +156,10 @@ class _Problem:
                 at_s, value = at_s + step_s, value * stays + self.rng.gauss(0, math.sqrt(1 - stays**2))
                 of_link.append(Sample(at_s, math.log(estimate.rate_bps) + 0.5 * value, 1))
             samples[link] = tuple(of_link)
-        before = read_weather(samples)
+        before = read_variability(samples)
 
         def look() -> PlanResult | None:
-            past = Past(samples, 2 * now_s, weather=read_weather(samples, before))
+            past = Past(samples, 2 * now_s, variability=read_variability(samples, before))
             try:
                 return self._thalweg(found.dataflow, look_ahead(past, self.hosts, HORIZON_S), found.placement)
             except LinksNeeded:

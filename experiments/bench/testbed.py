@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import shutil
 import statistics
@@ -23,6 +22,7 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.errors import CapabilityError, UsageError
+from thalweg.middleware.network.view import links_between
 
 RATE_BPS = 16e6  # of every link; what it is does not matter here
 REPLAY_HOSTS = 9  # of how many hosts a replay is watched at most
@@ -35,7 +35,7 @@ def time_network(hosts: int, backend: str = "netns", replay_s: float = 0.0) -> d
     for so long. Raises CapabilityError where the machine cannot.
     """
     names = [f"h{i + 1}" for i in range(hosts)]
-    links = {(a, b): LinkShape(rate_bps=RATE_BPS) for a, b in itertools.permutations(names, 2)}
+    links = {link: LinkShape(rate_bps=RATE_BPS) for link in links_between(names)}
     testbed = open_testbed(backend, names)
     replay_share = None
     begun = time.perf_counter()

@@ -20,7 +20,7 @@ from thalweg.experiments.cli.console import JsonOption, output, print_json
 from thalweg.experiments.runs.own_code import find_own_code
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError, nearest
-from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView
+from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView, links_between
 from thalweg.middleware.planning import (
     CostParameters,
     DownloadAll,
@@ -207,13 +207,13 @@ def _view(spec: PlacementFile) -> NetworkView:
                 raise UsageError(f"a link names unknown host {host!r}; {nearest(host, spec.hosts)}")
         if link.src == link.dst:
             raise UsageError(f"a link leads from {link.src!r} to itself; that takes no time, leave it out")
-        for pair in [(link.src, link.dst), (link.dst, link.src)][: 1 + link.both]:
+        for pair in [Link(link.src, link.dst), Link(link.dst, link.src)][: 1 + link.both]:
             if pair in rates:
                 raise UsageError(f"the link {pair[0]} to {pair[1]} is given twice")
             rates[pair] = _rate_bps(link.rate, f"the link {link.src} to {link.dst}")
     if spec.default_rate is not None:
         default = _rate_bps(spec.default_rate, "default_rate")
-        for pair in ((a, b) for a in spec.hosts for b in spec.hosts if a != b):
+        for pair in links_between(spec.hosts):
             rates.setdefault(pair, default)
     return NetworkView({pair: LinkEstimate(rate) for pair, rate in rates.items()})
 

@@ -101,7 +101,7 @@ def _row(state: detached.TestbedState, *, links: bool) -> dict[str, Any]:
                     "src": a,
                     "dst": b,
                     **msgspec.to_builtins(shape),
-                    **msgspec.to_builtins(watched.get((a, b), Carried())),
+                    **msgspec.to_builtins(watched.get(Link(a, b), Carried())),
                 }
                 for (a, b), shape in shapes.items()
             ]
@@ -131,7 +131,7 @@ def carried(samples: Iterable[LinkSample]) -> dict[Link, Carried]:
     """Each link's mean over the samples, and over those in which packets waited at both ends."""
     by_link: dict[Link, list[LinkSample]] = {}
     for one in samples:
-        by_link.setdefault((one.src, one.dst), []).append(one)
+        by_link.setdefault(Link(one.src, one.dst), []).append(one)
     found = {}
     for link, seen in by_link.items():
         full = [one.delivered_bps for one in seen if one.backlogged]

@@ -42,7 +42,7 @@ from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError, one_line
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import Link, links_between
 from thalweg.middleware.planning import CostParameters, get_cost_model
 from thalweg.middleware.planning.problem.hints import propagate_hints
 from thalweg.middleware.planning.registry import AGAIN
@@ -143,7 +143,7 @@ def draw_trial(seed: int) -> Trial:
     ends = dice.random() < 0.2
     return Trial(
         hosts=hosts,
-        links={(a, b): _draw_link(dice, f"{a} {b}") for a, b in itertools.permutations(hosts, 2)},
+        links={link: _draw_link(dice, " ".join(link)) for link in links_between(hosts)},
         dataflow=dataflow,
         placement=placement,
         adaptation=_reshaping(trees, seed) if reshaped else _draw_adaptation(dice, seed),
@@ -500,13 +500,13 @@ def _crashed(plan: FaultPlan) -> set[str]:
 
 def may_be_lost(plan: FaultPlan, hosts: Sequence[str]) -> set[str]:
     """The hosts that the client may rightly give up: they crash, or one way between them and it is cut for long."""
-    links = itertools.chain.from_iterable(((name, CLIENT), (CLIENT, name)) for name in hosts if name != CLIENT)
+    links = itertools.chain.from_iterable((Link(name, CLIENT), Link(CLIENT, name)) for name in hosts if name != CLIENT)
     return _crashed(plan) | {name for link in links if _cut_s(plan, link) >= LONG_CUT_S for name in link} - {CLIENT}
 
 
 def may_be_dead(plan: FaultPlan, hosts: Sequence[str]) -> list[Link]:
     """The ways between two hosts that either of them may rightly take for dead: they are cut for long."""
-    return [link for link in itertools.permutations(hosts, 2) if _cut_s(plan, link) >= LONG_SILENCE_S]
+    return [link for link in links_between(hosts) if _cut_s(plan, link) >= LONG_SILENCE_S]
 
 
 def _cut_s(plan: FaultPlan, link: Link) -> float:

@@ -159,4 +159,4 @@ def sampled_rates(plan: Plan, steps: int) -> tuple[npt.NDArray[np.float64], npt.
 def matrix(plan: Plan, values: Mapping[Link, float]) -> npt.NDArray[np.float64]:
     """Values of links by source (rows) and destination, in the hosts' order; nan where there is no link."""
     names = list(plan.scenario.hosts)
-    return np.array([[values.get((a, b), math.nan) for b in names] for a in names])
+    return np.array([[values.get(Link(a, b), math.nan) for b in names] for a in names])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import permutations
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
 from thalweg.emulation.units import parse_rate
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import links_between
 
 DETACHABLE = ("netns", "docker")
 
@@ -78,7 +78,7 @@ def described(scenario: Scenario, *, begin: bool = True) -> Setup:
 
 def constant(names: list[str], rate: str, shape: LinkShape, layer: int) -> Setup:
     """One rate on every link; ``shape`` says the rest."""
-    links = dict.fromkeys(permutations(names, 2), shape._replace(rate_bps=parse_rate(rate)))
+    links = dict.fromkeys(links_between(names), shape._replace(rate_bps=parse_rate(rate)))
     return Setup(_hosts(names), layer, len(links), lambda testbed: testbed.shape(links))
 
 

@@ -151,7 +151,7 @@ def _with_truth(line: bytes, truth: Truth) -> bytes:
         if row["kind"] != "estimate":
             return line
         detail = row["detail"]
-        rate_bps = truth.mean_bps((detail["src"], detail["dst"]), row["wall"], row.get("duration_s") or 0.0)
+        rate_bps = truth.mean_bps(Link(detail["src"], detail["dst"]), row["wall"], row.get("duration_s") or 0.0)
     except (msgspec.DecodeError, KeyError, TypeError):  # whoever reads the log says what is wrong with it
         return line
     if rate_bps is None:

@@ -134,7 +134,7 @@ def frames(course: Course) -> list[Frame]:
     starts = [frame.at_s for frame in found]
     carried: list[dict[Link, int]] = [defaultdict(int) for _ in found]
     for at_s, source, target, size_bytes in course.transfers:
-        carried[max(0, bisect_right(starts, at_s) - 1)][source, target] += size_bytes
+        carried[max(0, bisect_right(starts, at_s) - 1)][Link(source, target)] += size_bytes
     return [msgspec.structs.replace(frame, carried=dict(own)) for frame, own in zip(found, carried, strict=True)]
 
 
@@ -284,7 +284,7 @@ class Drawing:
         busiest = max(frame.carried.values(), default=0)
         own = [(producer, node) for node, producers in frame.inputs.items() for producer in producers]
         wanted = {
-            (frame.placement[a], frame.placement[b])
+            Link(frame.placement[a], frame.placement[b])
             for a, b in own or self.edges
             if a in frame.placement and b in frame.placement
         }

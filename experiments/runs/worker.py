@@ -23,7 +23,7 @@ from thalweg.experiments.runs.strategies import begins_with_one_shot, make_strat
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import ThalwegError, UsageError
-from thalweg.middleware.network.view import LinkEstimate, NetworkView
+from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import CostParameters, ProbedPlan, get_cost_model
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
@@ -128,7 +128,7 @@ class Plans:
             return self._made[self._one_shot]
         view = None
         if go.truth is not None:
-            view = NetworkView({(a, b): LinkEstimate(rate_bps) for a, b, rate_bps in go.truth})
+            view = NetworkView({Link(a, b): LinkEstimate(rate_bps) for a, b, rate_bps in go.truth})
         job = self.job
         plan = self.client.plan(job.dataflow, strategy.initial, model=self.model, costs=job.costs, view=view)
         self._made[go.placement] = plan

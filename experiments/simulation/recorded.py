@@ -217,7 +217,7 @@ class _Session:
             fields = record.fields
             if record.kind == "estimate":
                 detail = fields["detail"]
-                rates, since = self.links[detail["src"], detail["dst"]], max(0.0, now - fields["duration_s"])
+                rates, since = self.links[Link(detail["src"], detail["dst"])], max(0.0, now - fields["duration_s"])
                 detail["truth_bps"] = rates.bits_between(since, now) / (now - since) if now > since else 0.0
             self._row(label, host, now, record.kind, fields)
 

@@ -19,7 +19,7 @@ from thalweg.middleware.dataflow import Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code, merging_codes, reorderable_codes
 from thalweg.middleware.network.outlook import Outlook
-from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
+from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView, links_between
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
@@ -80,7 +80,7 @@ def last_measured(hosts: Collection[str]) -> Knows:
     """Of every link what was measured last, however long ago, for a planner that looks ahead; of others that all are
     as slow as the slowest tenth of those.
     """
-    links = [(a, b) for a in hosts for b in hosts if a != b]
+    links = links_between(hosts)
 
     def knows(command: e.Plan, now: float) -> NetworkView:
         assert command.past is not None

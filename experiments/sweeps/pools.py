@@ -28,6 +28,7 @@ from thalweg.emulation.traces.generator import TraceModel, generate_pool
 from thalweg.emulation.traces.pool import Pool, check_number, scale_pool_to_fetch
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError
+from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning.problem.hints import PAPER_STARTUP_S
 
 ENVIRONMENT_VARIABLE = "THALWEG_TRACES"
@@ -109,7 +110,7 @@ def _measured(folder: str) -> tuple[tuple[BandwidthTrace, ...], tuple[float | No
     networks = []
     for number in range(CALIBRATION_NETWORKS):
         links = pool.network([*servers, "client"], FIRST_CALIBRATION + number)
-        networks.append([links[server, "client"] for server in servers])
+        networks.append([links[Link(server, "client")] for server in servers])
     scaled = scale_pool_to_fetch(
         measured, PAPER_DOWNLOAD_ALL_S, networks, PAPER_IMAGE_BYTES, PAPER_IMAGES, 2 * PAPER_STARTUP_S
     )

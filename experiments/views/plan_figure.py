@@ -13,6 +13,7 @@ import numpy.typing as npt
 from thalweg.experiments.networks.plan import EventPlan, Plan, matrix, sampled_rates
 from thalweg.experiments.views.plots import COLOURS, INK, STYLE, new_figure, one_two_five, shortened
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import Link
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,8 +82,8 @@ def _time_unit(span_s: float) -> tuple[float, str]:
 
 
 def _matrices(plan: Plan, part: SubFigure) -> None:
-    rates = matrix(plan, {(one.src, one.dst): one.mean_bps for one in plan.links})
-    delays = matrix(plan, {(one.src, one.dst): one.delay_s * 1e3 for one in plan.links})
+    rates = matrix(plan, {Link(one.src, one.dst): one.mean_bps for one in plan.links})
+    delays = matrix(plan, {Link(one.src, one.dst): one.delay_s * 1e3 for one in plan.links})
     factor, unit = next((one for one in UNITS if np.nanmedian(rates) >= one[0]), UNITS[-1])
     delayed = bool(np.nanmax(delays, initial=0.0) > 0)
     left, right = part.subplots(1, 2)

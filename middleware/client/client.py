@@ -32,7 +32,7 @@ from thalweg.middleware.errors import (
     UsageError,
 )
 from thalweg.middleware.loading import DEFAULT_ALLOW, merging_codes, reorderable_codes
-from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
+from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView, Pair
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
@@ -266,13 +266,13 @@ class Client:
         self.shell.tell(e.RunRequested(install, adaptation, free, tuple(measured.items()), merging))
         return run
 
-    def probe(self, links: Iterable[Link]) -> dict[Link, LinkEstimate]:
+    def probe(self, links: Iterable[Pair]) -> dict[Link, LinkEstimate]:
         """Measure the bandwidth of these directed links (a 16 KB round trip per pair of hosts).
 
         Returns estimates in bit/s of emulated time, also of the opposite directions, which come for free.
         Raises HostLostError naming a link that could not be measured.
         """
-        wanted = {(a, b) for a, b in links if a != b}
+        wanted = {Link(a, b) for a, b in links if a != b}
         with self._reported:
             for link in wanted:
                 self._reports.pop(link, None)
@@ -283,7 +283,7 @@ class Client:
                     known = len(self._reports)
                     if self._reported.wait_for(lambda: wanted <= self._reports.keys(), PROBE_S):
                         news = self._reports
-                        pairs = wanted | {(b, a) for a, b in wanted}
+                        pairs = wanted | {Link(b, a) for a, b in wanted}
                         return {link: news[link] for link in pairs if link in news}
             source, target = min(wanted - self._reports.keys())
         raise HostLostError(f"the link from {source!r} to {target!r} could not be measured; is {source!r} still there?")
@@ -323,7 +323,7 @@ class Client:
         match command:
             case e.Report(source, target, estimate):
                 with self._reported:
-                    self._reports[source, target] = estimate
+                    self._reports[Link(source, target)] = estimate
                     self._reported.notify_all()
             case e.Forgotten(run):
                 with self._forgotten:

@@ -11,8 +11,8 @@ import msgspec
 from thalweg.middleware.dataflow import Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, ThalwegError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
-from thalweg.middleware.network.outlook import Outlook, look_ahead, read_weather
-from thalweg.middleware.network.view import LinksNeeded, NetworkView
+from thalweg.middleware.network.outlook import Outlook, look_ahead, read_variability
+from thalweg.middleware.network.view import Link, LinksNeeded, NetworkView
 from thalweg.middleware.planning.costs.model import CostModel, evaluate
 from thalweg.middleware.planning.planners.planner import Planner, ask_planner
 from thalweg.middleware.planning.problem.hints import CostParameters, Hints, SupportsHints, propagate_hints
@@ -115,20 +115,22 @@ class Search(msgspec.Struct, frozen=True):
         if command.past is None or self.options.horizon_s is None:
             return self.of(command.dataflow)._plan(command, NetworkView(command.view))
         past = command.past
-        weather = past.weather if past.rounds else read_weather(past.samples, past.weather)  # once a look
-        if weather is None:
+        variability = past.variability
+        if not past.rounds:  # once a look
+            variability = read_variability(past.samples, variability)
+        if variability is None:
             nothing = {"planner": self.label, "why": "nothing was measured yet"}
             return e.Planned(command.run, worth=False, detail=nothing)
-        past = msgspec.structs.replace(past, weather=weather)
+        past = msgspec.structs.replace(past, variability=variability)
         view = look_ahead(past, self.hosts, self.options.horizon_s).with_estimates(command.view)
         try:
             answer = self.of(command.dataflow)._plan(command, view)
         except LinksNeeded as needed:
-            return e.Planned(command.run, needs=needed.links, weather=weather)
-        detail: dict[str, Any] = {**answer.detail, "weather": msgspec.to_builtins(weather)}
+            return e.Planned(command.run, needs=needed.links, variability=variability)
+        detail: dict[str, Any] = {**answer.detail, "weather": msgspec.to_builtins(variability)}
         if command.recording:
             detail["links"] = self._decisive(command, answer, view)
-        return msgspec.structs.replace(answer, weather=weather, detail=detail)
+        return msgspec.structs.replace(answer, variability=variability, detail=detail)
 
     def _decisive(self, command: e.Plan, answer: e.Planned, view: Outlook) -> dict[str, list[float | None]]:
         """The forecasts that a decision rested on: of the links of both trees, and of those asked for.
@@ -141,7 +143,7 @@ class Search(msgspec.Struct, frozen=True):
         if answer.placement is not None:
             trees.append((answer.dataflow or trees[0][0], answer.placement))
         for dataflow, where in trees:
-            links |= {(where[a], where[node.name]) for node in dataflow.nodes for a in node.inputs}
+            links |= {Link(where[a], where[node.name]) for node in dataflow.nodes for a in node.inputs}
         told: dict[str, list[float | None]] = {}
         for link in sorted(links & view.estimates.keys()):
             each = view.estimates[link]

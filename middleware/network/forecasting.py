@@ -4,7 +4,7 @@ Service.
 Rules:
 
 - Each takes samples in the order of their times, in bits per second, and forgets those that are more than
-  ``HORIZON_S`` older than the newest: they are of another weather.
+  ``HORIZON_S`` older than the newest: they say nothing of the present.
 - ``best`` runs all others side by side and trusts the one whose forecasts have missed the next sample by least so
   far (mean absolute error; the NWS's MIN_MAE). As long as all are equal, that is ``last``.
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.network.view import Link, LinkEstimate, Pair
 
 KEPT = 12
 SLOT_S = 5.0  # what is measured within this time is one sample
@@ -32,11 +32,11 @@ class Sample(NamedTuple):
 
 
 Samples = Mapping[Link, tuple[Sample, ...]]
-FIRST = (3, 1, 1)  # where in a planner's grid of weathers nothing is known (``planning.outlook``)
+FIRST = (3, 1, 1)  # the place in the grid of ``network.outlook`` where a search begins that nothing is known for
 
 
-class Weather(msgspec.Struct, frozen=True):
-    """How links vary: mean and variances of the logarithm of a rate (bit/s), see ``planning.outlook``.
+class Variability(msgspec.Struct, frozen=True):
+    """How links vary: mean and variances of the logarithm of a rate (bit/s), see ``network.outlook``.
 
     ``place`` says where in the grid it was found, and where the next search begins.
     """
@@ -60,7 +60,7 @@ class Past(msgspec.Struct, frozen=True):
     now_s: float
     asked: frozenset[Link] = frozenset()
     rounds: int = 0
-    weather: Weather | None = None
+    variability: Variability | None = None
 
 
 class History:
@@ -78,12 +78,12 @@ class History:
         since_s: float = -math.inf,
     ) -> None:
         self._kept, self._most, self._since_s = kept, most, since_s
-        self._samples: dict[Link, list[Sample]] = {}
-        self._latest_s: dict[Link, float] = {}
+        self._samples: dict[Pair, list[Sample]] = {}
+        self._latest_s: dict[Pair, float] = {}
         for link, estimate in known.items():
             self.add(link, estimate)
 
-    def add(self, link: Link, estimate: LinkEstimate) -> None:
+    def add(self, link: Pair, estimate: LinkEstimate) -> None:
         """Take in an estimate; one of no samples, of an unusable link, or that is not news does not count."""
         at_s = estimate.measured_at_s
         if at_s < self._since_s:
@@ -108,13 +108,13 @@ class History:
             )
             found[closest : closest + 2] = [_merged(found[closest], found[closest + 1])]
 
-    def latest_s(self, link: Link) -> float:
+    def latest_s(self, link: Pair) -> float:
         """When a link was last measured; -inf if it never was."""
         return self._latest_s.get(link, -math.inf)
 
     def samples(self) -> dict[Link, tuple[Sample, ...]]:
         """All of them, oldest first."""
-        return {link: tuple(found) for link, found in self._samples.items()}
+        return {Link(*link): tuple(found) for link, found in self._samples.items()}
 
 
 def _merged(one: Sample, other: Sample) -> Sample:

@@ -5,7 +5,7 @@ returns with a correlation time, and one that is another with every transfer,
 
     cov(y(s), y(t)) = permanent + wandering · exp(-|s - t| / correlation_s) + passing · [s = t].
 
-All links of a run share one such ``Weather``; it is the most likely one for the samples so far (marginal likelihood
+All links of a run share one such :class:`Variability`, the most likely one for the samples so far (marginal likelihood
 on a grid, the variance in closed form, Rasmussen and Williams 2006, sections 2.2 and 5.4.1). What follows from it:
 
 - *The forecast* of a link is the conditional mean over the next ``horizon_s`` seconds. It leans on the latest sample
@@ -28,8 +28,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.middleware.network.history import FIRST, Past, Sample, Samples, Weather
-from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
+from thalweg.middleware.network.history import FIRST, Past, Sample, Samples, Variability
+from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView, links_between
 
 CORRELATION_S = (30.0, 100.0, 300.0, 1000.0, 3000.0)
 PASSING = (0.01, 0.1, 0.3)  # of the variance
@@ -39,7 +39,7 @@ PRIOR_S = 600.0
 PRIOR_PERMANENT = (6.0, 0.42)  # weight and centre
 PRIOR_COUNT = 10.0  # samples that the first guess at the variance counts as
 LEAST_VARIANCE = 0.05
-MOST_LINKS = 60  # that the weather is read from, those with most samples
+MOST_LINKS = 60  # that the variability is read from, those with most samples
 MOST_STEPS = 6  # over the grid, a time
 MOST_RISK = 2.0  # ln; a link of which next to nothing is known is not a barrier
 
@@ -93,8 +93,8 @@ class _Table:
         return made
 
 
-def read_weather(samples: Samples, before: Weather | None = None) -> Weather | None:
-    """The most likely weather for these samples, looked for from ``before``; None where there are none.
+def read_variability(samples: Samples, before: Variability | None = None) -> Variability | None:
+    """The most likely variability for these samples, looked for from ``before``; None where there are none.
 
     A step at a time over the grid, and a few steps each time: the same for the same arguments.
     """
@@ -109,7 +109,7 @@ def read_weather(samples: Samples, before: Weather | None = None) -> Weather | N
     number = int(table.there.sum()) + PRIOR_COUNT
     weight, centre = PRIOR_PERMANENT
 
-    def likelihood(place: tuple[int, int, int]) -> tuple[float, Weather]:
+    def likelihood(place: tuple[int, int, int]) -> tuple[float, Variability]:
         correlation_s, passing = CORRELATION_S[place[0]], PASSING[place[1]]
         permanent = (1 - passing) * PERMANENT[place[2]]
         wandering = 1 - passing - permanent
@@ -121,7 +121,7 @@ def read_weather(samples: Samples, before: Weather | None = None) -> Weather | N
         unlikely += weight * (PERMANENT[place[2]] - centre) ** 2
         found = -0.5 * (logs + number * math.log(variance)) - unlikely
         parts = (permanent * variance, wandering * variance, passing * variance)
-        return found, Weather(mean, *parts, correlation_s, place)
+        return found, Variability(mean, *parts, correlation_s, place)
 
     place = FIRST if before is None else before.place
     known = {place: likelihood(place)}
@@ -144,33 +144,32 @@ def read_weather(samples: Samples, before: Weather | None = None) -> Weather | N
 def look_ahead(past: Past, hosts: Iterable[str], horizon_s: float) -> Outlook:
     """Forecasts of every link between ``hosts`` for the next ``horizon_s`` seconds, which must be above 0.
 
-    ``past.weather`` must be there; without samples links are all alike.
+    ``past.variability`` must be there; without samples links are all alike.
     """
-    weather = past.weather
-    assert weather is not None
-    names = list(hosts)
-    links = [(a, b) for a in names for b in names if a != b]
-    stays = weather.correlation_s / horizon_s
+    how = past.variability
+    assert how is not None
+    links = links_between(hosts)
+    stays = how.correlation_s / horizon_s
     lasting = stays * (1 - math.exp(-1 / stays))  # correlation of now with the mean of the horizon
-    level = weather.permanent + weather.wandering
-    now_ahead = weather.permanent + weather.wandering * lasting
-    rate_bps = math.exp(weather.mean - min(weather.variance / 2, MOST_RISK))
-    unknown, unsure = LinkEstimate(rate_bps, 0), now_ahead / math.sqrt(level + weather.passing)
+    level = how.permanent + how.wandering
+    now_ahead = how.permanent + how.wandering * lasting
+    rate_bps = math.exp(how.mean - min(how.variance / 2, MOST_RISK))
+    unknown, unsure = LinkEstimate(rate_bps, 0), now_ahead / math.sqrt(level + how.passing)
     known = [link for link in links if past.samples.get(link)]
     estimates = dict.fromkeys(links, unknown)
     doubt = dict.fromkeys(links, unsure)
     if not known:
         return Outlook(estimates, doubt, past.asked, past.rounds)
     table = _Table([past.samples[link] for link in known])
-    covariance = table.covariance(weather.permanent, weather.wandering, weather.passing, weather.correlation_s)
-    fading = np.exp(np.maximum(past.now_s - table.at_s, 0.0) * (-1.0 / weather.correlation_s))
-    with_now = np.where(table.there, weather.permanent + weather.wandering * fading, 0.0)
-    with_ahead = np.where(table.there, weather.permanent + weather.wandering * lasting * fading, 0.0)
-    residual = np.where(table.there, table.log_rate - weather.mean, 0.0)
+    covariance = table.covariance(how.permanent, how.wandering, how.passing, how.correlation_s)
+    fading = np.exp(np.maximum(past.now_s - table.at_s, 0.0) * (-1.0 / how.correlation_s))
+    with_now = np.where(table.there, how.permanent + how.wandering * fading, 0.0)
+    with_ahead = np.where(table.there, how.permanent + how.wandering * lasting * fading, 0.0)
+    residual = np.where(table.there, table.log_rate - how.mean, 0.0)
     solved = np.linalg.solve(covariance, np.stack([residual, with_ahead, with_now], axis=2))
-    mean = weather.mean + (with_ahead * solved[:, :, 0]).sum(1)
-    variance = np.maximum(weather.variance - (with_ahead * solved[:, :, 1]).sum(1), 0.0)
-    left = np.maximum(level + weather.passing - (with_now * solved[:, :, 2]).sum(1), 1e-12)
+    mean = how.mean + (with_ahead * solved[:, :, 0]).sum(1)
+    variance = np.maximum(how.variance - (with_ahead * solved[:, :, 1]).sum(1), 0.0)
+    left = np.maximum(level + how.passing - (with_now * solved[:, :, 2]).sum(1), 1e-12)
     told = np.maximum(now_ahead - (with_ahead * solved[:, :, 2]).sum(1), 0.0) / np.sqrt(left)
     rates = np.exp(mean - np.minimum(variance / 2, MOST_RISK))
     for i, link in enumerate(known):

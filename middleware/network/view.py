@@ -1,50 +1,101 @@
-"""What a planner knows of the network: one estimate for every directed pair of hosts that was measured."""
+"""What a planner knows of the network: one estimate for every directed link that was measured.
+
+A link is a :class:`Link`. A plain pair of hosts stands for the link between them over the network that all share, here
+and wherever applications name links.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-Link = tuple[str, str]  # (from host, to host)
+NET = "net"  # the network that all hosts share
+Pair = tuple[str, str]  # (from host, to host), which a Link over that network is equal to
+
+
+class _Ends(NamedTuple):
+    source: str
+    target: str
+
+
+class Link(_Ends):
+    """The directed link from host ``source`` to host ``target``, over the network ``via``.
+
+    Over the network that all hosts share a link *is* the pair of its hosts: equal to a plain pair, hashed, unpacked,
+    ordered and encoded like one. Pairs that applications make, files, messages and records therefore keep their form.
+    Over another network its name is the third item; such a link equals no pair, and cannot be unpacked into one.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, source: str, target: str, via: str = NET) -> Link:
+        return tuple.__new__(cls, (source, target) if via == NET else (source, target, via))
+
+    @property
+    def via(self) -> str:
+        return NET if len(self) == 2 else tuple.__getitem__(self, 2)
+
+    def __repr__(self) -> str:
+        return f"Link({', '.join(map(repr, self))})"
+
+
+def links_between(hosts: Iterable[str]) -> list[Link]:
+    """Every directed link between two of ``hosts``, in their order."""
+    names = tuple(hosts)
+    return [Link(source, target) for source in names for target in names if source != target]
 
 
 class LinkEstimate(msgspec.Struct, frozen=True, gc=False):
     """The bandwidth of a directed link in bits per second of emulated time, and how well it is known.
 
-    ``count`` samples with standard deviation ``spread_bps``, the newest taken at ``measured_at_s``.
+    ``count`` samples with standard deviation ``spread_bps``, the newest taken at ``measured_at_s``. ``latency_s``: what
+    an empty message takes one way, UNSET where nobody knows (see :meth:`NetworkView.latency_s`).
     """
 
     rate_bps: float
     count: int = 1
     spread_bps: float = 0.0
     measured_at_s: float = 0.0
+    latency_s: float | UnsetType = UNSET  # left out of what is encoded where it is not known
 
 
 class LinksNeeded(Exception):
     """Raised inside a planner by a cost model: these links' bandwidth decides, and nobody knows it."""
 
-    def __init__(self, links: Iterable[Link]) -> None:
-        self.links = frozenset(links)
-        super().__init__(f"bandwidth unknown for {sorted(self.links)}")
+    def __init__(self, links: Iterable[Pair]) -> None:
+        self.links = frozenset(Link(*link) for link in links)
+        super().__init__(f"bandwidth unknown for {sorted(tuple(link) for link in self.links)}")
 
 
 class NetworkView:
     """An immutable map from directed link to estimate; a host's link to itself is free."""
 
-    def __init__(self, estimates: Mapping[Link, LinkEstimate]) -> None:
-        self.estimates = dict(estimates)
+    def __init__(self, estimates: Mapping[Link, LinkEstimate] | Mapping[Pair, LinkEstimate]) -> None:
+        self.estimates: dict[Link, LinkEstimate] = {
+            link if type(link) is Link else Link(*link): estimate for link, estimate in estimates.items()
+        }
+        self._at: Mapping[Any, LinkEstimate] = self.estimates  # asked for by pairs, which are made faster
 
-    def rate_bps(self, source: str, target: str) -> float | None:
-        """Bandwidth from ``source`` to ``target``; infinite on one host, None when unknown."""
+    def rate_bps(self, source: str, target: str, via: str = NET) -> float | None:
+        """Bandwidth from ``source`` to ``target``, bits per second; infinite on one host, None when unknown."""
         if source == target:
             return float("inf")
-        estimate = self.estimates.get((source, target))
+        estimate = self._at.get((source, target) if via == NET else (source, target, via))
         return None if estimate is None else estimate.rate_bps
 
-    def require(self, links: Iterable[Link]) -> None:
+    def latency_s(self, source: str, target: str, via: str = NET) -> float | None:
+        """Seconds that an empty message takes from ``source`` to ``target``; 0 on one host, None when unknown."""
+        if source == target:
+            return 0.0
+        estimate = self._at.get((source, target) if via == NET else (source, target, via))
+        return None if estimate is None or estimate.latency_s is UNSET else estimate.latency_s
+
+    def require(self, links: Iterable[Pair]) -> None:
         """Raise LinksNeeded with those of ``links`` that nobody has measured, if there are any."""
-        unknown = {(a, b) for a, b in links if self.rate_bps(a, b) is None}
+        unknown = [link for link in links if self.rate_bps(*link) is None]
         if unknown:
             raise LinksNeeded(unknown)
 

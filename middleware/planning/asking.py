@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 import msgspec
 
 from thalweg.middleware.dataflow import Dataflow, Placement
-from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView
+from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView, links_between
 from thalweg.middleware.planning.costs.model import CostModel
 from thalweg.middleware.planning.planners.planner import Planner, PlanResult, ask_planner
 from thalweg.middleware.planning.problem.hints import CostParameters, Hints
@@ -65,7 +65,7 @@ def plan_probing(
             return ProbedPlan(result, view, frozenset(asked), frozenset(unanswered), min(rounds, max_rounds), complete)
         rounds += 1
         if rounds > max_rounds:
-            unknown = [(a, b) for a in hosts for b in hosts if view.rate_bps(a, b) is None]
+            unknown = [link for link in links_between(hosts) if view.rate_bps(*link) is None]
             view = view.with_estimates(dict.fromkeys(unknown, UNUSABLE))
             continue
         answers = yield wanted

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node
-from thalweg.middleware.network.history import Past, Weather
+from thalweg.middleware.network.history import Past, Variability
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.protocol.adaptation import Adaptation
 from thalweg.middleware.protocol.messages import Install, Message, Peer
@@ -154,7 +154,7 @@ class Planned(_Fact, frozen=True):
 
     ``worth``: whether the moves pay; ``detail`` goes into the records. ``failed``: why there is neither, where the
     planner failed. ``dataflow``: another tree, to which the placement belongs, and ``free`` the codes of which
-    operators may be others in it. ``weather``: how links vary, as it was read from what was measured.
+    operators may be others in it. ``variability``: how links vary, as it was read from what was measured.
     """
 
     run: str
@@ -165,7 +165,7 @@ class Planned(_Fact, frozen=True):
     failed: str = ""
     dataflow: Dataflow | None = None
     free: tuple[Code, ...] = ()
-    weather: Weather | None = None
+    variability: Variability | None = msgspec.field(name="weather", default=None)
 
 
 class ProbesRequested(_Fact, frozen=True):

@@ -24,7 +24,7 @@ import msgspec
 
 from thalweg.middleware.network.forecasting import Forecaster, Window, make_forecaster
 from thalweg.middleware.network.history import History
-from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.network.view import Link, LinkEstimate, Pair
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import MonitorConfig
 
@@ -52,7 +52,7 @@ class _Listener:
     __slots__ = ("changes", "seen_s", "told")
 
     def __init__(self) -> None:
-        self.told: dict[Link, tuple[float, float]] = {}  # (rate, when)
+        self.told: dict[Pair, tuple[float, float]] = {}  # (rate, when)
         self.changes = 0
         self.seen_s = 0.0
 
@@ -64,11 +64,11 @@ class Monitor:
         self.host = host
         self.config = config or MonitorConfig()
         self.news_bytes = 0  # of all news given so far
-        self._cache: dict[Link, LinkEstimate] = {}
-        self._series: dict[Link, _Series] = {}
+        self._cache: dict[Pair, LinkEstimate] = {}
+        self._series: dict[Pair, _Series] = {}
         self._listeners: dict[str, _Listener] = {}
         self._changes = 0
-        self._changed: dict[Link, int] = {}  # which change of the cache a link's was, the latest change last
+        self._changed: dict[Pair, int] = {}  # which change of the cache a link's was, the latest change last
         self._sweep_s = -math.inf
         self.histories: dict[str, History] = {}  # that are kept for somebody: every change of the cache goes into them
 
@@ -123,7 +123,7 @@ class Monitor:
                     continue
             self._learn(link, as_link_estimate(told, sent_s), now, sender)
 
-    def _learn(self, link: Link, estimate: LinkEstimate, now: float, sender: str) -> None:
+    def _learn(self, link: Pair, estimate: LinkEstimate, now: float, sender: str) -> None:
         if now >= self._sweep_s:
             self._sweep(now)
         if link not in self._cache and len(self._cache) >= self.config.max_links:
@@ -140,7 +140,7 @@ class Monitor:
             if len(listener.told) > 2 * self.config.max_links:
                 self._trim(listener)
 
-    def _worth_telling(self, listener: _Listener, link: Link, estimate: LinkEstimate, now: float) -> bool:
+    def _worth_telling(self, listener: _Listener, link: Pair, estimate: LinkEstimate, now: float) -> bool:
         told = listener.told.get(link)
         if told is None:
             return True
@@ -164,7 +164,7 @@ class Monitor:
     def view(self, now: float, max_age_s: float | None = None) -> dict[Link, LinkEstimate]:
         """All estimates that are at most ``max_age_s`` old (default and most: T_THRES)."""
         oldest_s = now - min(self.config.max_age_s, math.inf if max_age_s is None else max_age_s)
-        return {link: estimate for link, estimate in self._cache.items() if estimate.measured_at_s >= oldest_s}
+        return {Link(*link): known for link, known in self._cache.items() if known.measured_at_s >= oldest_s}
 
     def news_for(self, peer: str, now: float) -> tuple[m.Estimate, ...]:
         """What to tell ``peer`` with the next message to it: the latest that fit. At once when there is none."""
@@ -219,7 +219,7 @@ class Monitor:
         """Forget what a peer was told of links that are not known any more."""
         listener.told = {link: told for link, told in listener.told.items() if link in self._cache}
 
-    def _drop(self, link: Link) -> None:
+    def _drop(self, link: Pair) -> None:
         del self._cache[link], self._changed[link]
 
 
@@ -229,7 +229,7 @@ def _newer(told: m.Estimate, known: LinkEstimate, sent_s: float) -> bool:
     return not same and sent_s - told.age_ms / 1000 > known.measured_at_s
 
 
-def as_message(link: Link, estimate: LinkEstimate, now: float) -> m.Estimate:
+def as_message(link: Pair, estimate: LinkEstimate, now: float) -> m.Estimate:
     """An estimate as it travels, its age counted from ``now``."""
     age_ms = max(0, round((now - estimate.measured_at_s) * 1000))
     return m.Estimate(*link, max(1, round(estimate.rate_bps)), round(estimate.spread_bps), estimate.count, age_ms)
@@ -240,7 +240,7 @@ def as_link_estimate(told: m.Estimate, sent_s: float) -> LinkEstimate:
     return LinkEstimate(float(told.rate_bps), told.count, float(told.spread_bps), sent_s - told.age_ms / 1000)
 
 
-def estimate_fields(link: Link, estimate: LinkEstimate, size_bytes: int, duration_s: float, how: How) -> dict[str, Any]:
+def estimate_fields(link: Pair, estimate: LinkEstimate, size_bytes: int, duration_s: float, how: How) -> dict[str, Any]:
     """The fields of an ``estimate`` record: what ``Monitor.measured`` was told, and the estimate it gave."""
     detail = {
         "src": link[0],

@@ -103,7 +103,7 @@ class Prober:
 
     def _ask(self, run: str, target: str, requester: str) -> None:
         asker = _Asker(run)
-        there, back = (self.core.host, target), (target, self.core.host)
+        there, back = Link(self.core.host, target), Link(target, self.core.host)
         for link in (there, back):
             known = self._fresh(link)
             if known is not None:
@@ -182,7 +182,7 @@ class Prober:
         mean_s = share * (self.busy_s(peer, lead_s) + sum(pieces_s))
         if busy_s < mean_s / 2:
             busy_s = mean_s
-        link = (self.core.host, peer)
+        link = Link(self.core.host, peer)
         estimate = self.core.monitor.measured(*link, size_bytes, busy_s, self.core.now, "probe")
         if estimate is not None:
             self.core.record(probe.run, "estimate", **estimate_fields(link, estimate, size_bytes, busy_s, "probe"))
@@ -205,7 +205,7 @@ class Prober:
 
     def on_result(self, message: m.ProbeResult) -> None:
         told = message.estimate
-        link, estimate = (told.source, told.target), as_link_estimate(told, self.core.now)
+        link, estimate = Link(told.source, told.target), as_link_estimate(told, self.core.now)
         self.core.monitor.heard((told,), self.core.now, told.source)
         self.core.report(link, estimate)
         if told.target == self.core.host:

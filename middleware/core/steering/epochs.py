@@ -260,7 +260,7 @@ def decide(
     if options.hysteresis > 0 and state_bytes > 0:
         carrying_bps = rate(current, best)
         if carrying_bps is None:
-            return answer(False, "the link that would carry the state is unknown", frozenset({(current, best)}))
+            return answer(False, "the link that would carry the state is unknown", frozenset({Link(current, best)}))
         moving_s = migration_s(state_bytes, carrying_bps)
     if not worth_moving(current_s, best_s, options.period_s, moving_s, options.hysteresis):
         return answer(False, f"{best} is better but does not repay {moving_s:.3g} s of moving")
@@ -286,7 +286,7 @@ def _bound_s(
             return 0.0
         rate_bps = rate(source, target)
         if rate_bps is None:
-            unknown.add((source, target))
+            unknown.add(Link(source, target))
             return startup_s
         return startup_s + size_bytes * 8 / rate_bps if rate_bps > 0 else math.inf
 

@@ -26,7 +26,7 @@ import msgspec
 from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
 from thalweg.middleware.core.relocation.proposal import Proposal
 from thalweg.middleware.core.steering.shuffling import shuffled
-from thalweg.middleware.network.history import History, Past, Weather
+from thalweg.middleware.network.history import History, Past, Variability
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -101,7 +101,7 @@ class Steering:
         self.searches: dict[str, _Search] = {}
         self.random: dict[str, _Random] = {}
         self.overdue: set[str] = set()  # runs whose period was over while a proposal was under way
-        self.weather: dict[str, Weather] = {}  # as the planner last read it
+        self.variability: dict[str, Variability] = {}  # as the planner last read it
         self.delivered_s: dict[str, deque[float]] = {}  # when the last partitions were, or the run began
         self.in_vain: dict[str, dict[Link, _InVain]] = {}
 
@@ -128,7 +128,7 @@ class Steering:
             self.adaptations,
             self.searches,
             self.random,
-            self.weather,
+            self.variability,
             self.delivered_s,
             self.in_vain,
             self.core.monitor.histories,
@@ -185,12 +185,12 @@ class Steering:
         dataflow = None if run.dataflow is run.install.dataflow else run.dataflow
         history, past, view = self.core.monitor.histories.get(run.id), None, search.view
         if history is not None:
-            weather = self.weather.get(run.id)
-            past = Past(history.samples(), self.core.now, search.asked, search.rounds, weather)
+            variability = self.variability.get(run.id)
+            past = Past(history.samples(), self.core.now, search.asked, search.rounds, variability)
             view = self._slow(run.id, history)
             lost = run.peers.keys() - run.hosts
-            ends = [(a, b) for a in sorted(run.peers) for b in sorted(lost) if a != b]
-            view |= dict.fromkeys([*ends, *((b, a) for a, b in ends)], LinkEstimate(0.0, count=0))
+            ends = [Link(a, b) for a in sorted(run.peers) for b in sorted(lost) if a != b]
+            view |= dict.fromkeys([*ends, *(Link(b, a) for a, b in ends)], LinkEstimate(0.0, count=0))
         plan = e.Plan(run.id, placement, dict(view), dict(run.state_bytes), dataflow, past)
         if past is not None and self.core.recording:
             plan = msgspec.structs.replace(plan, recording=True)
@@ -200,8 +200,8 @@ class Steering:
         run, search = self.core.runs.get(event.run), self.searches.get(event.run)
         if run is None or search is None:
             return
-        if event.weather is not None:
-            self.weather[run.id] = event.weather
+        if event.variability is not None:
+            self.variability[run.id] = event.variability
         unknown = event.needs - search.view.keys()
         gone = {link for link in unknown if not run.hosts.issuperset(link)}
         search.view |= dict.fromkeys(gone, LinkEstimate(0.0, count=0))  # a host that was lost cannot be probed
@@ -376,4 +376,4 @@ def _in_use(run: RunState) -> set[Link]:
     """The links that the dataflow takes where it is now."""
     where = {name: entry.host for name, entry in run.locations.items()}
     nodes = run.dataflow.nodes
-    return {(where[producer], where[node.name]) for node in nodes for producer in node.inputs}
+    return {Link(where[producer], where[node.name]) for node in nodes for producer in node.inputs}

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.outlook import Outlook
-from thalweg.middleware.network.view import LinksNeeded, NetworkView
+from thalweg.middleware.network.view import Link, LinksNeeded, NetworkView
 from thalweg.middleware.planning.costs.expected_period import LARGEST_PLAIN_SHAPE, ExpectedPeriod
 from thalweg.middleware.planning.costs.model import CostModel, CriticalPath
 from thalweg.middleware.planning.costs.period import Interface, Period
@@ -149,8 +149,8 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if that is more time than the probe takes of the two hosts.
         """
         names = frame.names
-        rates = np.array([[view.estimates[a, b].rate_bps if a != b else math.inf for b in names] for a in names])
-        doubt = np.array([[view.doubt[a, b] if a != b else 0.0 for b in names] for a in names])
+        rates = np.array([[view.estimates[Link(a, b)].rate_bps if a != b else math.inf for b in names] for a in names])
+        doubt = np.array([[view.doubt[Link(a, b)] if a != b else 0.0 for b in names] for a in names])
         per_byte = np.divide(8.0, rates, out=np.full(rates.shape, math.inf), where=rates > 0)
         loads = frame.loads(_transfers(per_byte, frame.costs))
         starts = [] if here is None else [here]

@@ -136,7 +136,7 @@ class Problem:
         self.read[sources, targets] = True
         wanted = self.unknown[sources, targets]
         return frozenset(
-            (self.hosts[a], self.hosts[b])
+            Link(self.hosts[a], self.hosts[b])
             for a, b in zip(sources[wanted].tolist(), targets[wanted].tolist(), strict=True)
         )
 
@@ -161,16 +161,16 @@ class Problem:
         """The unknown links that ``node`` would use on ``host``."""
         pairs = {(int(where[producer]), host) for producer in self.inputs[node]}
         pairs.add((host, int(where[self.consumer[node]])))
-        return frozenset((self.hosts[a], self.hosts[b]) for a, b in pairs if self.unknown[a, b])
+        return frozenset(Link(self.hosts[a], self.hosts[b]) for a, b in pairs if self.unknown[a, b])
 
     def links_read(self) -> frozenset[Link]:
         """All known links whose estimate any evaluation looked at so far."""
         seen = self.read & ~self.unknown & ~np.eye(len(self.hosts), dtype=bool)
-        return frozenset((self.hosts[a], self.hosts[b]) for a, b in np.argwhere(seen).tolist())
+        return frozenset(Link(self.hosts[a], self.hosts[b]) for a, b in np.argwhere(seen).tolist())
 
     def all_unknown(self) -> frozenset[Link]:
         """Every unknown link between any two hosts."""
-        return frozenset((self.hosts[a], self.hosts[b]) for a, b in np.argwhere(self.unknown).tolist())
+        return frozenset(Link(self.hosts[a], self.hosts[b]) for a, b in np.argwhere(self.unknown).tolist())
 
     def names_of(self, nodes: Collection[int]) -> tuple[str, ...]:
         return tuple(self.names[node] for node in nodes)

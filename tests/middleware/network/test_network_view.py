@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import pickle
 
+import msgspec
 import pytest
 
-from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView
+from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView
 
 
 def test_a_link_has_a_direction_and_a_host_reaches_itself_for_free() -> None:
@@ -30,3 +32,16 @@ def test_the_links_a_planner_needs_are_named() -> None:
     with pytest.raises(LinksNeeded, match=r"\('a', 'b'\)") as caught:
         raise LinksNeeded([("a", "b"), ("a", "b")])
     assert caught.value.links == {("a", "b")}
+
+
+def test_a_link_is_its_pair_of_hosts_except_over_another_network() -> None:
+    link, other = Link("a", "b"), Link("a", "b", via="store")
+    assert (
+        link == ("a", "b") and hash(link) == hash(("a", "b")) and (link.source, link.target, link.via) == (*link, "net")
+    )
+    assert other != link and (other.source, other.target, other.via) == ("a", "b", "store")
+    assert msgspec.json.encode((link, other)) == b'[["a","b"],["a","b","store"]]'
+    assert pickle.loads(pickle.dumps((link, other))) == (link, other)
+    view = NetworkView({link: LinkEstimate(5.0, latency_s=0.1), other: LinkEstimate(7.0)})
+    assert (view.rate_bps("a", "b"), view.rate_bps("a", "b", "store")) == (5.0, 7.0)
+    assert (view.latency_s("a", "b"), view.latency_s("a", "b", "store"), view.latency_s("a", "a")) == (0.1, None, 0.0)

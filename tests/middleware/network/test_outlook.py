@@ -7,14 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from thalweg.middleware.network.history import History, Past, Samples, Weather
-from thalweg.middleware.network.outlook import Outlook, look_ahead, read_weather
+from thalweg.middleware.network.history import History, Past, Samples, Variability
+from thalweg.middleware.network.outlook import Outlook, look_ahead, read_variability
 from thalweg.middleware.network.view import LinkEstimate
 
 HOSTS = ("a", "b", "c")
 AB, AC, BC = ("a", "b"), ("a", "c"), ("b", "c")
-SLOW = Weather(math.log(1e6), permanent=0.4, wandering=0.55, passing=0.05, correlation_s=1000.0)
-JUMPY = Weather(math.log(1e6), permanent=0.5, wandering=0.1, passing=0.4, correlation_s=30.0)
+SLOW = Variability(math.log(1e6), permanent=0.4, wandering=0.55, passing=0.05, correlation_s=1000.0)
+JUMPY = Variability(math.log(1e6), permanent=0.5, wandering=0.1, passing=0.4, correlation_s=30.0)
 
 
 def samples(**of_links: list[tuple[float, float]]) -> Samples:
@@ -26,17 +26,17 @@ def samples(**of_links: list[tuple[float, float]]) -> Samples:
     return history.samples()
 
 
-def ahead(weather: Weather, known: Samples, now_s: float = 1000.0, horizon_s: float = 300.0) -> Outlook:
-    return look_ahead(Past(dict(known), now_s, weather=weather), HOSTS, horizon_s)
+def ahead(variability: Variability, known: Samples, now_s: float = 1000.0, horizon_s: float = 300.0) -> Outlook:
+    return look_ahead(Past(dict(known), now_s, variability=variability), HOSTS, horizon_s)
 
 
-def walk(weather: Weather, links: int, times: np.ndarray, seed: int) -> np.ndarray:
-    """(links, times) logarithms of rates that follow a weather."""
+def walk(variability: Variability, links: int, times: np.ndarray, seed: int) -> np.ndarray:
+    """(links, times) logarithms of rates that follow a variability."""
     chance = np.random.default_rng(seed)
     apart = np.abs(times[:, None] - times[None, :])
-    covariance = weather.permanent + weather.wandering * np.exp(-apart / weather.correlation_s)
-    covariance = covariance + weather.passing * np.eye(len(times))
-    return weather.mean + chance.standard_normal((links, len(times))) @ np.linalg.cholesky(covariance).T
+    covariance = variability.permanent + variability.wandering * np.exp(-apart / variability.correlation_s)
+    covariance = covariance + variability.passing * np.eye(len(times))
+    return variability.mean + chance.standard_normal((links, len(times))) @ np.linalg.cholesky(covariance).T
 
 
 # --- forecasts --------------------------------------------------------------------------------------
@@ -68,11 +68,13 @@ def test_of_two_links_with_the_same_mean_the_less_known_counts_as_slower() -> No
     assert view.estimates[AC].rate_bps < view.estimates[AB].rate_bps < 1e6
 
 
-@pytest.mark.parametrize("weather", [SLOW, JUMPY])
-def test_transfers_take_what_was_forecast_on_average_and_doubt_is_what_a_probe_would_move(weather: Weather) -> None:
+@pytest.mark.parametrize("variability", [SLOW, JUMPY])
+def test_transfers_take_what_was_forecast_on_average_and_doubt_is_what_a_probe_would_move(
+    variability: Variability,
+) -> None:
     times = np.array([0.0, 200.0, 500.0, 700.0, 850.0, 1000.0])  # three that are known, a probe, and what comes
     known, probe, then = times[:3], 3, [3, 4, 5]
-    logs = walk(weather, 4000, times, 1)
+    logs = walk(variability, 4000, times, 1)
     hosts = [f"h{i}" for i in range(64)]
     links = [(x, y) for x in hosts for y in hosts if x != y][: len(logs)]
     history, probed = History(), History()
@@ -81,8 +83,8 @@ def test_transfers_take_what_was_forecast_on_average_and_doubt_is_what_a_probe_w
             for each in (history, probed):
                 each.add(link, LinkEstimate(math.exp(value), 1, 0.0, float(at_s)))
         probed.add(link, LinkEstimate(math.exp(row[probe]), 1, 0.0, 700.0))
-    before = look_ahead(Past(history.samples(), 700.0, weather=weather), hosts, 300.0)
-    after = look_ahead(Past(probed.samples(), 700.0, weather=weather), hosts, 300.0)
+    before = look_ahead(Past(history.samples(), 700.0, variability=variability), hosts, 300.0)
+    after = look_ahead(Past(probed.samples(), 700.0, variability=variability), hosts, 300.0)
 
     def forecast(view: Outlook) -> np.ndarray:
         return np.array([view.estimates[link].rate_bps for link in links])
@@ -92,7 +94,7 @@ def test_transfers_take_what_was_forecast_on_average_and_doubt_is_what_a_probe_w
     moved = np.log(forecast(after)) - np.log(forecast(before))
     doubt = np.array([before.doubt[link] for link in links])
     assert moved.std() == pytest.approx(doubt.mean(), rel=0.1)
-    assert (doubt.mean() > 0.3) == (weather is SLOW)
+    assert (doubt.mean() > 0.3) == (variability is SLOW)
 
 
 def test_a_link_that_was_just_measured_is_in_less_doubt_than_one_that_was_not() -> None:
@@ -102,36 +104,36 @@ def test_a_link_that_was_just_measured_is_in_less_doubt_than_one_that_was_not() 
     assert told.doubt[BC] == 0.0 and told.rate_bps(*BC) == 1e3 and told.doubt[AC] == view.doubt[AC]
 
 
-# --- the weather ------------------------------------------------------------------------------------
+# --- the variability ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("truth", [SLOW, JUMPY, Weather(12.0, 1.85, 0.13, 0.02, 300.0)])
-def test_the_weather_that_is_read_is_like_the_true_one(truth: Weather) -> None:
+@pytest.mark.parametrize("truth", [SLOW, JUMPY, Variability(12.0, 1.85, 0.13, 0.02, 300.0)])
+def test_the_weather_that_is_read_is_like_the_true_one(truth: Variability) -> None:
     times = np.arange(0.0, 1800.0, 90.0)
     logs = walk(truth, 60, times, 2)
     history = History(kept=40)
     for i, row in enumerate(logs):
         for at_s, value in zip(times, row, strict=True):
             history.add((f"h{i}", "x"), LinkEstimate(math.exp(value), 1, 0.0, float(at_s)))
-    weather = None
+    variability = None
     for _ in range(3):
-        weather = read_weather(history.samples(), weather)
-    assert weather is not None
-    assert weather.mean == pytest.approx(truth.mean, abs=0.4)
-    assert weather.variance == pytest.approx(truth.variance, rel=0.5)
-    fast, slow = weather.passing / weather.variance, weather.permanent / weather.variance
+        variability = read_variability(history.samples(), variability)
+    assert variability is not None
+    assert variability.mean == pytest.approx(truth.mean, abs=0.4)
+    assert variability.variance == pytest.approx(truth.variance, rel=0.5)
+    fast, slow = variability.passing / variability.variance, variability.permanent / variability.variance
     assert abs(fast - truth.passing / truth.variance) < 0.2
     assert abs(slow - truth.permanent / truth.variance) < 0.35
-    assert weather == read_weather(history.samples(), weather)  # it has settled
+    assert variability == read_variability(history.samples(), variability)  # it has settled
 
 
 def test_without_samples_there_is_no_weather_and_with_one_each_a_first_guess() -> None:
-    assert read_weather({}) is None
+    assert read_variability({}) is None
     chance = np.random.default_rng(3)
     one = {(f"h{i}", "x"): [(0.0, float(chance.lognormal(13, 1.0)))] for i in range(30)}
     history = History()
     for link, ((at_s, rate_bps),) in one.items():
         history.add(link, LinkEstimate(rate_bps, 1, 0.0, at_s))
-    weather = read_weather(history.samples())
-    assert weather is not None
-    assert weather.mean == pytest.approx(13, abs=0.5) and weather.variance == pytest.approx(1.0, rel=0.6)
+    variability = read_variability(history.samples())
+    assert variability is not None
+    assert variability.mean == pytest.approx(13, abs=0.5) and variability.variance == pytest.approx(1.0, rel=0.6)

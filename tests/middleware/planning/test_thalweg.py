@@ -14,7 +14,7 @@ from runtime_codes import ALLOW
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, left_deep_tree
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.history import History, Past, Weather
+from thalweg.middleware.network.history import History, Past, Variability
 from thalweg.middleware.network.outlook import Outlook, look_ahead
 from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView
 from thalweg.middleware.planning import (
@@ -237,7 +237,7 @@ def test_while_data_flows_operators_of_a_tree_that_stays_move_only_for_less_than
 # --- while data flows ---------------------------------------------------------------------------------
 
 
-CALM = Weather(12.0, permanent=0.6, wandering=0.8, passing=0.04, correlation_s=1000.0)
+CALM = Variability(12.0, permanent=0.6, wandering=0.8, passing=0.04, correlation_s=1000.0)
 
 
 class Running(World):
