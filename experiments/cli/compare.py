@@ -3,71 +3,50 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from thalweg.experiments.cli.console import JsonOption, end, output, print_json, progress
+from thalweg.experiments.cli.options import Given, takes
+from thalweg.experiments.cli.run import make_config
 from thalweg.experiments.runs.config import RunConfig
 
 if TYPE_CHECKING:
     from thalweg.experiments.records.comparisons import Comparison
 
 PLACEMENTS = ("download-all", "one-shot", "local", "global")
-_DEFAULT = RunConfig()
+OPTIONS: Mapping[str, Mapping[str, Any]] = {  # of those of a run
+    "servers": {"shown": None},
+    "placements": {
+        "help": "Placement algorithm, as in `thalweg run`; several times for several.",
+        "shown": ", ".join(PLACEMENTS),
+    },
+    "images": {},
+    "tree": {},
+    "traces": {},
+    "link_mean_bps": {},
+    "time_scale": {"shown": None},
+    "view": {
+        "help": "What the first plan rests on: probe, each side's own measurements; truth, so that both sides begin"
+        " with one plan."
+    },
+    "cost": {},
+    "period_s": {},
+    "hysteresis": {},
+}
 
 
+@takes(RunConfig, OPTIONS)
 def compare(
-    servers: Annotated[int, typer.Option(help="Image servers, beside the client.")] = _DEFAULT.servers,
-    placement: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Placement algorithm, as in `thalweg run`; several times for several.",
-            show_default=", ".join(PLACEMENTS),
-        ),
-    ] = None,
-    images: Annotated[int, typer.Option(help="Composites to deliver under each placement.")] = _DEFAULT.images,
+    given: Given,
     seed: Annotated[list[int] | None, typer.Option(help="Repeat it for several.", show_default="1")] = None,
     repeats: Annotated[
         int, typer.Option(help="Emulated runs of each seed: their median is compared, their spread is told.")
     ] = 1,
-    tree: Annotated[str, typer.Option(help="Order of combination: binary, left-deep, star.")] = _DEFAULT.tree,
-    traces: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of bandwidth traces, or a collection with bandwidth/NAME; generated ones without.",
-            envvar="THALWEG_TRACES",
-        ),
-    ] = None,
-    link_mean: Annotated[
-        str | None, typer.Option(help="Scale the pool by one constant to this mean rate, e.g. 0.2mbit.")
-    ] = None,
-    time_scale: Annotated[
-        float, typer.Option(help="Emulated seconds per second: rates × N, periods ÷ N.")
-    ] = _DEFAULT.time_scale,
-    view: Annotated[
-        Literal["probe", "truth"],
-        typer.Option(
-            help="What the first plan rests on: probe, each side's own measurements; truth, so that both sides begin"
-            " with one plan."
-        ),
-    ] = "probe",
-    cost: Annotated[
-        str, typer.Option(help="What planners minimise: expected-period, period, or critical-path.")
-    ] = _DEFAULT.cost,
-    period: Annotated[
-        float | None,
-        typer.Option(help="Emulated seconds between decisions of global and local.", show_default="600"),
-    ] = None,
-    hysteresis: Annotated[
-        float | None,
-        typer.Option(
-            help="Global and local: move when the gain of a period exceeds this many times the move's cost.",
-            show_default="0",
-        ),
-    ] = None,
     limit: Annotated[float, typer.Option(help="How far a simulated mean may be from the emulated one, of it.")] = 0.1,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the comparison.", show_default="runs/compare-<time>")
@@ -82,36 +61,18 @@ def compare(
 
     Example: thalweg compare --seed 1 --seed 2 --seed 3 --images 60 --time-scale 120 --link-mean 0.2mbit --out runs/cmp
     """
-    from thalweg.experiments.cli.run import make_config, pool_folder
     from thalweg.experiments.records.comparisons import beyond
     from thalweg.experiments.runs.compare import compare as run_both
+    from thalweg.experiments.runs.launcher import execute
+    from thalweg.experiments.simulation.recorded import execute_as_on_testbeds
 
-    options = {
-        "servers": servers,
-        "placements": tuple(placement or PLACEMENTS),
-        "images": images,
-        "tree": tree,
-        "traces": None if traces is None else str(pool_folder(traces)),
-        "link_mean_bps": None if link_mean is None else _rate(link_mean),
-        "time_scale": time_scale,
-        "view": view,
-        "cost": cost,
-        "period_s": period,
-        "hysteresis": hysteresis,
-        "pictures": 0,
-    }
-    config = make_config(options)
+    config = make_config({"placements": PLACEMENTS, "pictures": 0, **given}, "compare")
     where = out or Path("runs") / f"compare-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    sides = execute_as_on_testbeds, execute
     with progress() as tell:
-        made = run_both(config, seed or [1], where, tell, limit=limit, repeats=repeats)
+        made = run_both(config, seed or [1], where, tell, sides, limit=limit, repeats=repeats)
     _print(made, where, as_json=as_json)
     end(beyond(made))
-
-
-def _rate(text: str) -> float:
-    from thalweg.emulation.units import parse_rate
-
-    return parse_rate(text)
 
 
 def _print(made: Comparison, folder: Path, *, as_json: bool) -> None:

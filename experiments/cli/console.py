@@ -18,7 +18,7 @@ from rich.console import Console
 from thalweg.experiments.command import Tell
 
 FILE_WIDTH = 140  # columns of what goes to a file or a pipe
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, no table.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 _Item = TypeVar("_Item")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,106 +12,108 @@ import msgspec
 import typer
 
 from thalweg.experiments.cli.console import JsonOption, counted, end, output, print_json, progress
+from thalweg.experiments.cli.options import Given, make, takes
+from thalweg.experiments.cli.stopping import Stopped
+from thalweg.experiments.command import Option, flag
+from thalweg.experiments.runs.config import Allow
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
     from thalweg.experiments.sweeps.sweep import PlacementResult, Sweep, SweepOutcome
 
 POOLS = 10  # a pool is one draw: fewer do not tell how much another would differ
-CONFIGURATIONS = 300  # as many as the paper's
 REASONS = 10  # that are printed
-TAKEN = {"faults": ("first_seed", "master", "out", "as_json"), "replay_faults": ("as_json",)}  # of all options
+TAKEN = {"faults": ("first_seed", "master", "out"), "replay_faults": ()}  # of all options
 
 
-def sweep(
-    context: typer.Context,
+class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is swept, and where; or, with ``faults`` or ``replay_faults``, which fault plans are run."""
+
     figure: Annotated[
         str | None,
-        typer.Option(
-            help="The grid of a figure of the paper: 6, 7, 8, 9 or 10; or ablation, what each part of thalweg brings.",
-            show_default="none",
+        Option(
+            "The grid of a figure of the paper: 6, 7, 8, 9 or 10; or ablation, what each part of thalweg brings.",
+            shown="none",
         ),
-    ] = None,
-    configurations: Annotated[
-        int, typer.Option(help="Network configurations in all, spread evenly over the pools.")
-    ] = CONFIGURATIONS,
+    ] = None
+    configurations: Annotated[int, Option("Network configurations in all, spread evenly over the pools.")] = (
+        300  # as many as the paper's
+    )
     pools: Annotated[
-        int | None,
-        typer.Option(help="Draws of the pool of traces.", show_default=f"{POOLS}, at most one a configuration"),
-    ] = None,
+        int | None, Option("Draws of the pool of traces.", shown=f"{POOLS}, at most one a configuration")
+    ] = None
     pool: Annotated[
         str,
-        typer.Option(
-            help="paper (calibrated to the paper), regions (the same, links by region), real (measured), or a folder"
-            " of traces."
+        Option(
+            "paper (calibrated to the paper), regions (the same, links by region), real (measured), or a folder of"
+            " traces."
         ),
-    ] = "paper",
-    first_pool: Annotated[int, typer.Option(help="Seed of the first pool; the others follow it.", min=0)] = 1001,
-    placement: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="As in `thalweg run`, or package.module:Planner; several times for several. They are added to those"
-            " of --figure.",
-            show_default="download-all, one-shot, local, global, thalweg-once, thalweg",
+    ] = "paper"
+    first_pool: Annotated[int, Option("Seed of the first pool; the others follow it.", least=0)] = 1001
+    placements: Annotated[
+        tuple[str, ...],
+        Option(
+            "As in `thalweg run`, or package.module:Planner; several times for several. They are added to those of"
+            " --figure.",
+            flag="--placement",
+            shown="download-all, one-shot, local, global, thalweg-once, thalweg",
         ),
-    ] = None,
-    servers: Annotated[
-        list[int] | None, typer.Option(help="Image servers; repeat to vary.", show_default="the figure's, or 8")
-    ] = None,
-    tree: Annotated[
-        list[str] | None,
-        typer.Option(help="binary, left-deep, star; repeat to vary.", show_default="the figure's, or binary"),
-    ] = None,
-    period: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="Seconds between decisions of global, local and thalweg; repeat to vary.",
-            show_default="the figure's, or 600, of thalweg 60",
+    ] = ()
+    servers: Annotated[tuple[int, ...], Option("Image servers; repeat to vary.", shown="the figure's, or 8")] = ()
+    trees: Annotated[
+        tuple[str, ...],
+        Option("binary, left-deep, star; repeat to vary.", flag="--tree", shown="the figure's, or binary"),
+    ] = ()
+    periods_s: Annotated[
+        tuple[float, ...],
+        Option(
+            "Seconds between decisions of global, local and thalweg; repeat to vary.",
+            flag="--period",
+            shown="the figure's, or 600, of thalweg 60",
         ),
-    ] = None,
-    k: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--k", help="Random hosts that local considers; repeat to vary.", show_default="the figure's, or 0"
-        ),
-    ] = None,
-    images: Annotated[int, typer.Option(help="Composites to deliver in every run.")] = 180,
+    ] = ()
+    ks: Annotated[
+        tuple[int, ...],
+        Option("Random hosts that local considers; repeat to vary.", flag="--k", shown="the figure's, or 0"),
+    ] = ()
+    images: Annotated[int, Option("Composites to deliver in every run.")] = 180
     interface: Annotated[
         Literal["single", "independent"],
-        typer.Option(help="single: a host sends or receives one message at a time; independent: links do not hinder."),
-    ] = "single",
-    cost: Annotated[str, typer.Option(help="What planners minimise, as in `thalweg run`.")] = "critical-path",
+        Option("single: a host sends or receives one message at a time; independent: links do not hinder."),
+    ] = "single"
+    cost: Annotated[str, Option("What planners minimise, as in `thalweg run`.")] = "critical-path"
     view: Annotated[
         Literal["probe", "truth"],
-        typer.Option(
-            help="What planners know of links: what is probed and measured, or the truth, before a run and while it"
-            " goes on (local decides by what hosts measured)."
+        Option(
+            "What planners know of links: what is probed and measured, or the truth, before a run and while it goes on"
+            " (local decides by what hosts measured)."
         ),
-    ] = "probe",
+    ] = "probe"
     traces: Annotated[
-        Path | None,
-        typer.Option(help="Folder with bandwidth/NAME, of measured pools.", envvar="THALWEG_TRACES"),
-    ] = None,
-    allow: Annotated[list[str] | None, typer.Option(help="Package of your own whose code may be named.")] = None,
-    faults: Annotated[
-        int | None, typer.Option(help="Instead: so many seeded fault plans over both ways of moving.", min=1)
-    ] = None,
-    first_seed: Annotated[int, typer.Option(help="Seed of the first fault plan; the others follow it.", min=0)] = 1,
+        Path | None, Option("Folder with bandwidth/NAME, of measured pools.", envvar="THALWEG_TRACES")
+    ] = None
+    allow: Allow = ()
+    faults: Annotated[int | None, Option("Instead: so many seeded fault plans over both ways of moving.", least=1)] = (
+        None
+    )
+    first_seed: Annotated[int, Option("Seed of the first fault plan; the others follow it.", least=0)] = 1
     replay_faults: Annotated[
-        str | None, typer.Option(metavar="SEED|FILE", help="Instead: one fault plan again, of a seed or from a file.")
-    ] = None,
-    master: Annotated[
-        str, typer.Option(help="Spark master; to a cluster the package is sent along, results come back here.")
-    ] = "local[*]",
+        str | None, Option("Instead: one fault plan again, of a seed or from a file.", metavar="SEED|FILE")
+    ] = None
+    master: Annotated[str, Option("Spark master; to a cluster the package is sent along, results come back here.")] = (
+        "local[*]"
+    )
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of the sweep; with --faults, of the plans that fail, which alone are written.",
-            show_default="runs/<name of sweep>",
+        Option(
+            "Folder of the sweep; with --faults, of the plans that fail, which alone are written.",
+            shown="runs/<name of sweep>",
         ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+    ] = None
+
+
+@takes(SweepOptions)
+def sweep(given: Given, as_json: JsonOption = False) -> None:
     """Simulate many network configurations on Spark.
 
     The same command on the same folder goes on where a sweep was stopped, however that happened: what is finished is
@@ -129,89 +132,72 @@ def sweep(
 
     What goes wrong in networks, over both ways of moving: thalweg sweep --faults 1000
     """
-    _check_together(context)
-    if faults is not None or replay_faults is not None:
-        _faults(faults, replay_faults, first_seed, out, master, as_json=as_json)
+    _check_together(given)
+    options = make(SweepOptions, given, "sweep")
+    if options.faults is not None or options.replay_faults is not None:
+        _fault_plans(options, as_json=as_json)
         return
-    asked = _make(
-        figure=figure,
-        placements=placement or [],
-        servers=servers or [],
-        trees=tree or [],
-        periods_s=period or [],
-        ks=k or [],
-        images=images,
-        pool=pool,
-        pools=min(POOLS, max(configurations, 1)) if pools is None else pools,
-        first_pool=first_pool,
-        configurations=configurations,
-        traces=traces,
-        parameters={"interface": interface, "cost": cost, "view": view, "allow": list(allow or [])},
-    )
-    outcome = _run(asked, out or Path("runs") / asked.id, master)
+    asked = _sweep(options)
+    outcome = _run(asked, options.out or Path("runs") / asked.id, options.master)
     _print(asked, outcome, as_json=as_json)
 
 
-def _check_together(context: typer.Context) -> None:
+def _check_together(given: Given) -> None:
     """Raise UsageError for an option of one kind of sweep that is given with another kind."""
-    given = {
-        parameter.name: parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name and _is_given(context, parameter.name)
-    }
-    if "faults" in given and "replay_faults" in given:
+    flags = {name: flag(SweepOptions, name) for name in given.said}
+    if "faults" in flags and "replay_faults" in flags:
         raise UsageError("--faults and --replay-faults do not go together; leave one away")
-    for kind, takes in TAKEN.items():
-        if kind in given:
-            for name, option in given.items():
-                if name != kind and name not in takes:
-                    raise UsageError(f"{option} does not go with {given[kind]}; leave one away")
+    for kind, taken in TAKEN.items():
+        if kind in flags:
+            for name, option in flags.items():
+                if name != kind and name not in taken:
+                    raise UsageError(f"{option} does not go with {flags[kind]}; leave one away")
             return
-    if "first_seed" in given:
+    if "first_seed" in flags:
         raise UsageError("--first-seed goes with --faults; the seed of the first pool is --first-pool")
 
 
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _make(*, figure: str | None, placements: list[str], pool: str, traces: Path | None, **more: Any) -> Sweep:
+def _sweep(options: SweepOptions) -> Sweep:
     """The sweep that was asked for. What is given of the grid replaces that of the figure, but placements are added."""
     from thalweg.experiments.papers.ranganathan1998.definitions import FIGURES, OURS, PLACEMENTS, Grid
-    from thalweg.experiments.runs.launcher import versions
+    from thalweg.experiments.runs.folder import versions
     from thalweg.experiments.runs.own_code import find_own_code
     from thalweg.experiments.sweeps.sweep import GENERATED, Sweep
 
+    figure, placements = options.figure, options.placements
     if figure is not None and figure not in FIGURES:
         raise UsageError(f"--figure is {figure}; there are {', '.join(FIGURES)}")
     own = Grid(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
     grid = own if figure is None else FIGURES[figure].grid(*placements)
-    find_own_code((*grid.placements, more["parameters"]["cost"]))
-    given_periods = bool(more["periods_s"])
-    of_grid = {
+    find_own_code((*grid.placements, options.cost))
+    of_grid: Mapping[str, tuple[Any, ...]] = {
         "servers": grid.servers,
         "trees": grid.trees,
-        "periods_s": [period for period in grid.periods_s if period is not None],
-        "ks": [k for k in grid.ks if k is not None],
+        "periods_s": tuple(period for period in grid.periods_s if period is not None),
+        "ks": tuple(k for k in grid.ks if k is not None),
     }
-    given = {name: list(dict.fromkeys(more.pop(name) or values)) for name, values in of_grid.items()}
-    folder = None if traces is None or pool in GENERATED else os.path.abspath(traces)
-    tree = {
+    folder = None if options.traces is None or options.pool in GENERATED else os.path.abspath(options.traces)
+    asked = {
         "figure": figure,
         "placements": grid.placements,
-        "pool": _pool(pool, folder),
+        "images": options.images,
+        "pool": _pool(options.pool, folder),
+        "pools": min(POOLS, max(options.configurations, 1)) if options.pools is None else options.pools,
+        "first_pool": options.first_pool,
+        "configurations": options.configurations,
         "traces": folder,
         "versions": versions(),
-        "own_periods_s": () if given_periods else grid.own_periods_s,
+        "own_periods_s": () if options.periods_s else grid.own_periods_s,
         "variants": grid.variants,
-        **given,
-        **more,
+        "parameters": {
+            "interface": options.interface,
+            "cost": options.cost,
+            "view": options.view,
+            "allow": list(options.allow),
+        },
+        **{name: tuple(dict.fromkeys(getattr(options, name) or values)) for name, values in of_grid.items()},
     }
-    try:
-        return msgspec.convert(tree, Sweep)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"an option does not fit: {error}; see thalweg sweep --help") from None
+    return make(Sweep, asked, "sweep")
 
 
 def _pool(name: str, traces: str | None) -> str:
@@ -224,24 +210,28 @@ def _pool(name: str, traces: str | None) -> str:
     return os.path.abspath(name) if os.path.exists(name) else name
 
 
-def _faults(
-    count: int | None, replayed: str | None, first_seed: int, out: Path | None, master: str, *, as_json: bool
-) -> None:
+def _fault_plans(options: SweepOptions, *, as_json: bool) -> None:
     """Fault plans are a matter of their own: they print what came out and return the exit status."""
     from thalweg.experiments.faults.sweep import replay, run_faults
 
-    if replayed is not None:
-        status = replay(replayed, as_json=as_json)
+    if options.replay_faults is not None:
+        status = replay(options.replay_faults, as_json=as_json)
     else:
-        assert count is not None
-        status = run_faults(count, first_seed=first_seed, out=out, master=master, as_json=as_json, progress=progress)
+        assert options.faults is not None
+        status = run_faults(
+            options.faults,
+            first_seed=options.first_seed,
+            out=options.out,
+            master=options.master,
+            as_json=as_json,
+            progress=progress,
+        )
     if status:
         raise typer.Exit(status)
 
 
 def _run(asked: Sweep, folder: Path, master: str) -> SweepOutcome:
     """Run it with a progress bar; an interrupt is said in one line."""
-    from thalweg.experiments.cli.main import Stopped
     from thalweg.experiments.sweeps.sweep import run_sweep
 
     reached = 0, 0
@@ -254,12 +244,12 @@ def _run(asked: Sweep, folder: Path, master: str) -> SweepOutcome:
     try:
         with progress() as tell:
             return run_sweep(asked, folder, master=master, tell=followed)
-    except (Stopped, KeyboardInterrupt) as stopped:
-        number = getattr(stopped, "number", 2)
+    except (Stopped, KeyboardInterrupt) as error:
+        stopped = error if isinstance(error, Stopped) else Stopped()
         done, total = reached
         kept = f"{done} of {total} results are kept in {folder}; the same command resumes" if total else "nothing ran"
-        print(f"thalweg: stopped by {'SIGTERM' if number == 15 else 'SIGINT'}; {kept}", file=sys.stderr)
-        raise typer.Exit(128 + number) from None
+        print(f"thalweg: stopped by {stopped.name}; {kept}", file=sys.stderr)
+        raise typer.Exit(stopped.status) from None
 
 
 def _print(asked: Sweep, outcome: SweepOutcome, *, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import typer
 from rich import box
@@ -29,6 +30,8 @@ from thalweg.emulation.traces.generator import LinkClass, TraceModel, generate_p
 from thalweg.emulation.traces.trace import BandwidthTrace, TraceSummary
 from thalweg.emulation.units import format_rate, parse_rate
 from thalweg.experiments.cli.console import JsonOption, followed, output, print_json
+from thalweg.experiments.cli.options import Given, make, takes
+from thalweg.experiments.command import Option
 from thalweg.middleware.errors import UsageError
 
 ENVIRONMENT_VARIABLE = "THALWEG_TRACES"
@@ -163,64 +166,67 @@ def import_traces(
     _write_pool(pool, out, force=force, as_json=as_json)
 
 
-@app.command()
-def generate(
-    out: OutOption,
-    count: Annotated[int, typer.Option(help="How many traces.")] = 100,
-    duration_s: Annotated[
-        float, typer.Option("--duration", metavar="SECONDS", help="How long each lasts.")
-    ] = EXAMPLE_DURATION_S,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same files.")] = 1,
-    link_class: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME:LOW:HIGH:SHARE",
-            help="A class of links, its levels and its share, as in us:160kbit:800kbit:0.375; give one for every class."
+class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How many traces, and the model that they are drawn from (see TraceModel)."""
+
+    count: Annotated[int, Option("How many traces.")] = 100
+    duration_s: Annotated[float, Option("How long each lasts.", flag="--duration", metavar="SECONDS")] = (
+        EXAMPLE_DURATION_S
+    )
+    seed: Annotated[int, Option("The same seed gives the same files.")] = 1
+    classes: Annotated[
+        tuple[str, ...],
+        Option(
+            "A class of links, its levels and its share, as in us:160kbit:800kbit:0.375; give one for every class."
             f" Default: {' '.join(f'{c.name}:{c.low_bps:g}:{c.high_bps:g}:{c.share:g}' for c in _MODEL.classes)}",
-            show_default=False,
+            flag="--link-class",
+            metavar="NAME:LOW:HIGH:SHARE",
         ),
-    ] = None,
-    stretch: Annotated[float, typer.Option(help="Stretches the log-levels about the pivot.")] = _MODEL.stretch,
-    pivot: Annotated[str, typer.Option(metavar="RATE", help="The rate that stretching leaves alone.")] = (
-        f"{_MODEL.pivot_bps:g}bit"
-    ),
-    big_sigma: Annotated[float, typer.Option(help="Big jumps: sigma of the log-normal factor.")] = _MODEL.big_sigma,
+    ] = ()
+    stretch: Annotated[float, Option("Stretches the log-levels about the pivot.")] = _MODEL.stretch
+    pivot: Annotated[str, Option("The rate that stretching leaves alone.", metavar="RATE")] = f"{_MODEL.pivot_bps:g}bit"
+    big_sigma: Annotated[float, Option("Big jumps: sigma of the log-normal factor.")] = _MODEL.big_sigma
     big_hold_s: Annotated[
-        float, typer.Option("--big-hold", metavar="SECONDS", help="Big jumps: how long one holds on average.")
-    ] = _MODEL.big_hold_s,
-    small_sigma: Annotated[float, typer.Option(help="Small jumps: sigma of the factor.")] = _MODEL.small_sigma,
+        float, Option("Big jumps: how long one holds on average.", flag="--big-hold", metavar="SECONDS")
+    ] = _MODEL.big_hold_s
+    small_sigma: Annotated[float, Option("Small jumps: sigma of the factor.")] = _MODEL.small_sigma
     small_hold_s: Annotated[
-        float, typer.Option("--small-hold", metavar="SECONDS", help="Small jumps: how long one holds on average.")
-    ] = _MODEL.small_hold_s,
-    jitter: Annotated[float, typer.Option(help="Sigma of every sample's own factor.")] = _MODEL.jitter,
-    step_s: Annotated[float, typer.Option("--step", metavar="SECONDS", help="Seconds a sample.")] = _MODEL.step_s,
+        float, Option("Small jumps: how long one holds on average.", flag="--small-hold", metavar="SECONDS")
+    ] = _MODEL.small_hold_s
+    jitter: Annotated[float, Option("Sigma of every sample's own factor.")] = _MODEL.jitter
+    step_s: Annotated[float, Option("Seconds a sample.", flag="--step", metavar="SECONDS")] = _MODEL.step_s
     mean_s_per_kb: Annotated[
         float,
-        typer.Option(
-            help="Scale the pool to this mean of 1/bandwidth, in seconds per 1024 bytes; 0 leaves the levels."
-        ),
-    ] = _MODEL.mean_s_per_kb or 0.0,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
-) -> None:
+        Option("Scale the pool to this mean of 1/bandwidth, in seconds per 1024 bytes; 0 leaves the levels."),
+    ] = _MODEL.mean_s_per_kb or 0.0
+
+    def model(self) -> TraceModel:
+        """What the traces are drawn from."""
+        return TraceModel(
+            classes=tuple(map(_link_class, self.classes)) or _MODEL.classes,
+            stretch=self.stretch,
+            pivot_bps=parse_rate(self.pivot),
+            big_sigma=self.big_sigma,
+            big_hold_s=self.big_hold_s,
+            small_sigma=self.small_sigma,
+            small_hold_s=self.small_hold_s,
+            jitter=self.jitter,
+            step_s=self.step_s,
+            mean_s_per_kb=self.mean_s_per_kb or None,
+        )
+
+
+@app.command()
+@takes(GenerateOptions)
+def generate(given: Given, out: OutOption, force: ForceOption = False, as_json: JsonOption = False) -> None:
     """Generate traces with the statistics of the wide-area network of 1998, or of any other by parameters.
 
     Example: thalweg traces generate --count 72 --duration 21600 --seed 1 --out traces/generated
     """
-    model = TraceModel(
-        classes=tuple(map(_link_class, link_class)) if link_class else _MODEL.classes,
-        stretch=stretch,
-        pivot_bps=parse_rate(pivot),
-        big_sigma=big_sigma,
-        big_hold_s=big_hold_s,
-        small_sigma=small_sigma,
-        small_hold_s=small_hold_s,
-        jitter=jitter,
-        step_s=step_s,
-        mean_s_per_kb=mean_s_per_kb or None,
-    )
-    pool = generate_pool(model, count, seed, duration_s)
-    _write_pool(pool, out, force=force, as_json=as_json, more={"seed": seed, "model": model})
+    options = make(GenerateOptions, given, "traces generate")
+    model = options.model()
+    pool = generate_pool(model, options.count, options.seed, options.duration_s)
+    _write_pool(pool, out, force=force, as_json=as_json, more={"seed": options.seed, "model": model})
 
 
 def _given(path: Path | None) -> Path:

@@ -19,8 +19,7 @@ from thalweg.emulation.testbeds.replay import ReplayHandle
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.networks.setup import read
-from thalweg.experiments.runs.config import RunConfig
-from thalweg.experiments.runs.workload import CLIENT, host_names
+from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 
@@ -82,12 +81,15 @@ def described(config: RunConfig) -> Network:
     return Network(compile_timeline(scenario).renamed(names), notes)
 
 
-def adopt_file(options: dict[str, object], path: str, time_scale: float | None, servers: int | None) -> None:
+def adopt_file(given: dict[str, Any], path: str) -> None:
     """Take servers and time scale of a run's options from a scenario file. UsageError where they contradict it."""
-    scenario = read_scenario(path, time_scale=time_scale)
+    scenario = read_scenario(path, time_scale=given.get("time_scale"))
     there = len(roles(scenario, path)) - 1
-    if servers not in (None, there):
-        raise UsageError(f"--servers is {servers}, and {path} has {there} hosts besides the client; leave one out")
-    if options["link_mean_bps"] is not None:
+    if given.get("servers", there) != there:
+        raise UsageError(
+            f"--servers is {given['servers']}, and {path} has {there} hosts besides the client; leave one out"
+        )
+    if "link_mean_bps" in given:
         raise UsageError(f"--link-mean scales traces that a run draws; {path} says what the links are (link_mean)")
-    options |= {"servers": there, "time_scale": scenario.time_scale, "traces": None, "scenario": str(Path(path))}
+    given.pop("traces", None)
+    given |= {"servers": there, "time_scale": scenario.time_scale, "scenario": str(Path(path))}

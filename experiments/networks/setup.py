@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-import typer
 
 from thalweg.emulation.containers.limits import CPUS, MEMORY_BYTES
 from thalweg.emulation.links.shape import LinkShape
@@ -19,14 +18,6 @@ from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import links_between
 
 DETACHABLE = ("netns", "docker")
-
-
-ImageOption = Annotated[
-    str | None, typer.Option(help="Docker: what hosts run.", show_default="that of `testbed build`")
-]
-NoDelayOption = Annotated[
-    bool, typer.Option("--no-delay", help="Leave out delays, jitter, loss and the like: rates only.")
-]
 
 
 class Setup(msgspec.Struct, frozen=True):

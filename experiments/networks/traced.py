@@ -21,7 +21,6 @@ from thalweg.emulation.units import format_rate
 from thalweg.experiments.networks.collapse import Rates
 from thalweg.experiments.networks.described import Network, described
 from thalweg.experiments.runs.config import RunConfig, is_scenario_file
-from thalweg.experiments.runs.workload import build_dataflow
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 
@@ -77,9 +76,9 @@ def carried_bps() -> float:
     return UML_CARRY_BPS if inside_uml() else CARRY_BPS_PER_CORE * (os.cpu_count() or 1)
 
 
-def easy_time_scale(config: RunConfig) -> float:
-    """The largest whole time scale up to 60 at which the links take half of what can be carried; 1 at least."""
-    busy_bps = _mean_bps(_pool(config)) * (len(build_dataflow(config).nodes) - 1)
+def easy_time_scale(config: RunConfig, edges: int) -> float:
+    """The largest whole time scale, from 1 to 60, at which ``edges`` busy links take half of what can be carried."""
+    busy_bps = _mean_bps(_pool(config)) * edges
     return float(min(MOST_TIME_SCALE, max(1, math.floor(EASY * carried_bps() / busy_bps))))
 
 

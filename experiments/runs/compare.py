@@ -22,13 +22,15 @@ from thalweg.experiments.records.analysis import RunSummary, failures
 from thalweg.experiments.records.comparisons import CLOSE, COMPARISON, Comparison, Row, furthest
 from thalweg.experiments.records.summary import summarize_run
 from thalweg.experiments.runs.config import RunConfig
-from thalweg.experiments.runs.launcher import Outcome, execute, prepare_folder, versions
-from thalweg.experiments.runs.strategies import FLAGS, MOVING, make_strategies
-from thalweg.experiments.simulation.recorded import execute_as_on_testbeds
+from thalweg.experiments.runs.folder import prepare_folder, versions
+from thalweg.experiments.runs.launcher import Outcome
+from thalweg.experiments.runs.strategies import MOVING, OF_MOVES, make_strategies
 from thalweg.middleware.errors import UsageError
 
 BUSY = 0.5  # of the processors, before anything is run
 Execute = Callable[[RunConfig, Path, Tell], Outcome]
+Sides = tuple[Execute, Execute]
+"""What simulates a run, and what emulates it."""
 
 
 def compare(
@@ -36,13 +38,12 @@ def compare(
     seeds: Sequence[int],
     folder: Path,
     tell: Tell,
+    sides: Sides,
     *,
     limit: float = CLOSE,
     repeats: int = 1,
-    simulate: Execute = execute_as_on_testbeds,
-    emulate: Execute = execute,
 ) -> Comparison:
-    """Run ``config`` with every seed on either side; what is done is in ``folder`` after each seed.
+    """Run ``config`` with every seed on either of the ``sides``; what is done is in ``folder`` after each seed.
 
     Raises UsageError before anything is run for what cannot be compared, and whatever the runs raise.
     """
@@ -52,7 +53,7 @@ def compare(
     notes, wrong = _busy(), list[str]()
     for seed in seeds:
         one = msgspec.structs.replace(config, seed=seed)
-        ran = _run(one, folder / f"seed-{seed}", tell, repeats, simulate, emulate)
+        ran = _run(one, folder / f"seed-{seed}", tell, repeats, sides)
         summaries = {outcome.folder: summarize_run(outcome.folder) for outcomes in ran.values() for outcome in outcomes}
         wrong += [line for summary in summaries.values() for line in failures(summary)]
         rows += [_row(label, seed, outcomes, summaries) for label, outcomes in ran.items()]
@@ -77,10 +78,9 @@ def check(config: RunConfig, seeds: Sequence[int], limit: float, repeats: int) -
         raise UsageError(f"--repeats is {repeats}; it must be at least 1")
 
 
-def _run(
-    config: RunConfig, folder: Path, tell: Tell, repeats: int, simulate: Execute, emulate: Execute
-) -> dict[str, list[Outcome]]:
+def _run(config: RunConfig, folder: Path, tell: Tell, repeats: int, sides: Sides) -> dict[str, list[Outcome]]:
     """Of every placement the simulated run, and the emulated ones."""
+    simulate, emulate = sides
 
     def side(execute: Execute, testbed: str, name: str, changes: Mapping[str, Any]) -> Outcome:
         one = msgspec.structs.replace(config, testbed=testbed, **changes)
@@ -100,7 +100,7 @@ def _run(
 def _alone(config: RunConfig, label: str) -> dict[str, Any]:
     """What of a run's options changes when it has this placement alone: those of others are not taken then."""
     kind = MOVING.get(label)
-    others = [name for name in FLAGS if kind is None or name not in kind.__struct_fields__]
+    others = [name for name in OF_MOVES if kind is None or name not in kind.__struct_fields__]
     return {"placements": (label,), **dict.fromkeys(others)}
 
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeGuard
+from pathlib import Path
+from typing import Annotated, Literal, TypeGuard
 
 import msgspec
 
+from thalweg.emulation.units import parse_rate
+from thalweg.experiments.command import Option
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.forecasting import make_forecaster
+from thalweg.middleware.planning.planners.thalweg import PERIOD_S
+from thalweg.middleware.protocol.adaptation import PAPER_PERIOD_S
 
+CLIENT = "client"
 MAX_SERVERS = 250
+DEFAULT_DATA_SET = "wanify_aws"  # of a collection: wide-area paths between eight cloud regions, all measured at once
 TESTBEDS = ("netns", "docker", "loopback", "sim")
 
 # --- the scenario ``collapse`` (see ``scenario``), emulated seconds
@@ -30,55 +37,173 @@ def is_scenario_file(scenario: str | None) -> TypeGuard[str]:
     return scenario is not None and (scenario.endswith(".toml") or "/" in scenario)
 
 
+def host_names(servers: int) -> list[str]:
+    """The image servers ``h1`` …; the client is not among them."""
+    return [f"h{i + 1}" for i in range(servers)]
+
+
+def pool_folder(folder: Path) -> str:
+    """The folder of traces that ``folder`` is, or that a collection of data sets takes by default."""
+    sets = folder / "bandwidth"
+    if not sets.is_dir():
+        return str(folder)
+    preferred = sets / DEFAULT_DATA_SET
+    return str(preferred if preferred.is_dir() else sets)
+
+
+Image = Annotated[str | None, Option("Docker: what hosts run.", shown="that of `testbed build`")]
+Kernel = Annotated[
+    Literal["host", "uml"],
+    Option("Netns: host, this machine's own; uml: a User-Mode Linux kernel, which has delays and needs no root."),
+]
+NoDelay = Annotated[bool, Option("Leave out delays, jitter, loss and the like: rates only.")]
+Allow = Annotated[tuple[str, ...], Option("Package of your own whose code may be named.")]
+
+
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One workload on one testbed under one or more placements.
 
     Rates in bit/s and times in seconds of the emulated network. The sizes of images are those of the paper
     (Ranganathan et al., section 4: Normal, mean 128 KB, 25 %). Options of placements that move operators are None
-    where they were not given; their defaults are those of ``middleware.protocol.adaptation``. Of testbed sim alone:
-    ``interface`` is how links hinder each other (independent), ``bytes`` real values instead of sizes, ``validate``
-    the cores' invariants after each event.
+    where they were not given; their defaults are those of ``middleware.protocol.adaptation``. Of a scenario file
+    ``no_delay`` leaves its rates and cuts alone.
     """
 
-    testbed: str = "netns"
-    image: str | None = None  # of testbed docker alone; None: that of `thalweg testbed build`
-    kernel: Literal["host", "uml"] = "host"  # of testbed netns
-    interface: Literal["single", "independent"] | None = None  # of testbed sim
-    bytes: bool = False
-    validate: bool = False
-    servers: int = 8
-    placements: tuple[str, ...] = ("download-all", "one-shot", "thalweg")
-    images: int = 60
-    tree: str = "binary"
-    rule: str = "max"
-    seed: int = 1
-    traces: str | None = None
-    link_mean_bps: float | None = None
-    time_scale: float = 1.0
-    view: Literal["probe", "truth"] = "probe"
-    cost: str = "expected-period"
-    period_s: float | None = None
-    k: int | None = None
-    gate: bool | None = None
-    hysteresis: float | None = None
-    moves: int | None = None
-    reshapes: int | None = None
-    forecaster: str | None = None
-    scenario: str | None = None  # collapse, or a scenario file
-    no_delay: bool = False  # of a scenario file: its rates and cuts alone
-    operator: str = "composite"
-    startup_s: float = 0.0
-    disk_bytes_per_s: float | None = None  # None: reading costs nothing
-    pixel_s: float | None = None  # what planners take for composition; None: as the operator measures itself
-    image_bytes: int = 131_072
-    image_deviation: float = 0.25
-    dtype: Literal["uint8", "uint16"] = "uint8"
-    bands: int = 1
-    folder: str | None = None
-    skip_corrupt: bool = False
-    allow: tuple[str, ...] = ()
-    pictures: int = 12
-    prove: bool = True
+    testbed: Annotated[
+        str,
+        Option("netns: shaped network namespaces; docker: shaped containers; loopback: unshaped; sim: virtual time."),
+    ] = "netns"
+    image: Image = None
+    kernel: Kernel = "host"
+    interface: Annotated[
+        Literal["single", "independent"] | None,
+        Option(
+            "Sim: independent, links as tc shapes them; single, a host sends or receives one message at a time.",
+            shown="independent",
+        ),
+    ] = None
+    bytes: Annotated[bool, Option("Sim: real images through real operators, not sizes only.")] = False
+    validate: Annotated[bool, Option("Sim: check every host's invariants after each event.")] = False
+    servers: Annotated[int, Option("Image servers, beside the client.", shown="8, or a scenario file's hosts")] = 8
+    placements: Annotated[
+        tuple[str, ...],
+        Option(
+            "Placement algorithm: download-all, one-shot, exhaustive, thalweg-once (operators stay); global, local,"
+            " random-moves (they move); thalweg, random-reshapes (the tree changes as well); or"
+            " package.module:Planner. Give it several times to compare.",
+            flag="--placement",
+        ),
+    ] = ("download-all", "one-shot", "thalweg")
+    images: Annotated[int, Option("Composites to deliver under each placement.")] = 60
+    tree: Annotated[str, Option("Order of combination: binary, left-deep, star.")] = "binary"
+    rule: Annotated[str, Option("Pixel selection: max, min, latest, or package.module:function.")] = "max"
+    seed: Annotated[int, Option("Of images, link assignment and generated traces.")] = 1
+    traces: Annotated[
+        str | None,
+        Option(
+            "Folder of bandwidth traces, or a collection with bandwidth/NAME; generated ones without.",
+            typed=Path,
+            parse=pool_folder,
+            envvar="THALWEG_TRACES",
+        ),
+    ] = None
+    link_mean_bps: Annotated[
+        float | None,
+        Option(
+            "Scale the pool by one constant to this mean rate, e.g. 0.2mbit.",
+            flag="--link-mean",
+            typed=str,
+            parse=parse_rate,
+        ),
+    ] = None
+    time_scale: Annotated[
+        float,
+        Option("Emulated seconds per second: rates × N, periods ÷ N.", shown="1; uml: what it carries with ease"),
+    ] = 1.0
+    view: Annotated[
+        Literal["probe", "truth"],
+        Option(
+            "What planners know before a run, on testbed sim also while it goes on: probe, or truth (the emulator's"
+            " own values)."
+        ),
+    ] = "probe"
+    cost: Annotated[str, Option("What planners minimise: expected-period, period, or critical-path (the paper's).")] = (
+        "expected-period"
+    )
+    period_s: Annotated[
+        float | None,
+        Option(
+            "Emulated seconds between decisions of global, local and thalweg.",
+            flag="--period",
+            shown=f"{PAPER_PERIOD_S:g}; thalweg: {PERIOD_S:g}",
+        ),
+    ] = None
+    k: Annotated[int | None, Option("Random hosts that local considers besides neighbours.", shown="0")] = None
+    gate: Annotated[bool | None, Option("Local: only operators on the critical path move.", shown="gate")] = None
+    hysteresis: Annotated[
+        float | None,
+        Option("Global and local: move when the gain of a period exceeds this many times the move's cost.", shown="0"),
+    ] = None
+    moves: Annotated[
+        int | None,
+        Option(
+            "Random-moves and random-reshapes (tests): after so many moves they stop.",
+            shown="500; random-reshapes: 0",
+        ),
+    ] = None
+    reshapes: Annotated[
+        int | None, Option("Random-reshapes (a test): after so many changes of the tree it stops.", shown="500")
+    ] = None
+    forecaster: Annotated[
+        str | None,
+        Option(
+            "What a link's next rate is taken to be: last, mean, median, exponential, best.",
+            shown="the monitor's own",
+        ),
+    ] = None
+    scenario: Annotated[
+        str | None,
+        Option(
+            "A scenario file (FILE.toml), or collapse:"
+            f" {COLLAPSE_AT_S:g} s into every placement, all links of the host that one-shot gives most operators fall"
+            f" to {COLLAPSE_FACTOR:.0%} of their rate, for {COLLAPSE_S:g} s.",
+            shown="none",
+        ),
+    ] = None
+    no_delay: NoDelay = False
+    operator: Annotated[
+        str,
+        Option(
+            "What combines: composite; with state: running, join, best-of-last, or mixed (these in turn); or"
+            " package.module:Class."
+        ),
+    ] = "composite"
+    startup_s: Annotated[float, Option("Message start-up cost that planners reckon with; on sim messages take it.")] = (
+        0.0
+    )
+    disk_bytes_per_s: Annotated[
+        float | None,
+        Option(
+            "Disk bandwidth that planners reckon with, bytes/s; on sim reading takes it.",
+            flag="--disk-rate",
+            shown="free",
+        ),
+    ] = None
+    pixel_s: Annotated[
+        float | None,
+        Option("Composition time a pixel that planners reckon with; on sim composing takes it.", shown="measured"),
+    ] = None
+    image_bytes: Annotated[int, Option("Mean size of the synthetic images.")] = 131_072
+    image_deviation: Annotated[float, Option("Its relative standard deviation.")] = 0.25
+    dtype: Annotated[Literal["uint8", "uint16"], Option("Of the synthetic images' pixels.")] = "uint8"
+    bands: Annotated[int, Option("Bands of the synthetic images.")] = 1
+    folder: Annotated[
+        str | None, Option("Your own images (PNG, JPEG, TIFF): one subfolder a server.", typed=Path, parse=str)
+    ] = None
+    skip_corrupt: Annotated[bool, Option("Leave out images that cannot be read.")] = False
+    allow: Allow = ()
+    pictures: Annotated[int, Option("How many composites to keep as PNG.")] = 12
+    prove: Annotated[bool, Option("Measure every link before the run.")] = True
 
     def check(self) -> RunConfig:
         """Return self, or raise UsageError naming the option that is out of range."""

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import datetime
 import os
-import platform
 import selectors
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,10 +32,11 @@ from thalweg.experiments.networks.collapse import Collapse, Rates, check_collaps
 from thalweg.experiments.networks.described import Network
 from thalweg.experiments.networks.traced import Replayed, Truth, add_truth, build_network
 from thalweg.experiments.records.records import IMAGES, RunInfo, save_run, sequence_digest, write_events
-from thalweg.experiments.runs.config import RunConfig, is_scenario_file
-from thalweg.experiments.runs.strategies import cost_options, make_strategies, moving, same_start, strategy_options
+from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names, is_scenario_file
+from thalweg.experiments.runs.folder import configuration, empty_folder, prepare_folder, versions
+from thalweg.experiments.runs.strategies import cost_options, make_strategies, strategy_options
 from thalweg.experiments.runs.worker import Go, Job, Word
-from thalweg.experiments.runs.workload import CLIENT, build_dataflow, host_names, images_available, reference_digests
+from thalweg.experiments.runs.workload import build_dataflow, images_available, reference_digests
 from thalweg.middleware.client.cluster import host_command, host_environment, wait_ready_lines
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, ThalwegError, UsageError
@@ -111,37 +110,6 @@ def _testbed_options(config: RunConfig, network: Network | None) -> dict[str, An
         mounts = () if config.folder is None else (Path(config.folder).resolve(),)
         options |= {"image": config.image, "mounts": mounts, "same_code": True}
     return options
-
-
-def prepare_folder(folder: Path) -> bool:
-    """Make a folder for a run, and whether it was not there before.
-
-    Raises UsageError when there is something in it, or it cannot be made.
-    """
-    made = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot make {folder}: {error.strerror}; choose another --out") from None
-    check_empty(folder)
-    return made
-
-
-def check_empty(folder: Path) -> None:
-    """Raises UsageError when there is something in a folder for a run, or it is none."""
-    try:
-        used = folder.exists() and any(folder.iterdir())
-    except OSError as error:
-        raise UsageError(f"cannot use {folder}: {error.strerror}; choose another --out") from None
-    if used:
-        raise UsageError(f"{folder} is not empty; choose another --out, or remove it")
-
-
-def empty_folder(folder: Path, *, remove: bool) -> None:
-    """Take out what a run that did not begin has left there, and the folder itself where it was made for the run."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if not remove:
-        folder.mkdir(exist_ok=True)
 
 
 def reference_digest(dataflow: Dataflow, config: RunConfig, tell: Tell) -> str:
@@ -531,18 +499,3 @@ class _Session:
                 path.unlink()
         if not any(self.logs.iterdir()):
             self.logs.rmdir()
-
-
-def configuration(config: RunConfig, strategies: Mapping[str, Strategy], scenario: Collapse | None) -> dict[str, Any]:
-    """What a run was started with, how operators move, and what befell the links."""
-    given = {key: value for key, value in msgspec.to_builtins(config).items() if value is not None}
-    more = {"adaptation": moving(strategies), "same_start": same_start(strategies)}
-    if scenario is not None:
-        more[scenario.name] = msgspec.to_builtins(scenario)
-    return given | {key: value for key, value in more.items() if value}
-
-
-def versions() -> dict[str, str]:
-    """The versions that a run depends on."""
-    names = ("thalweg", "pyzmq", "msgspec", "numpy", "pyspark", "pyarrow")
-    return {"python": platform.python_version(), "kernel": platform.release(), **{n: version(n) for n in names}}

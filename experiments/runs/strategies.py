@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from thalweg.experiments.command import flag
 from thalweg.experiments.runs.config import RunConfig
 from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
 from thalweg.middleware.errors import UsageError
@@ -36,14 +37,7 @@ MOVING: Mapping[
     "thalweg": Thalweg,
 }
 OURS = ("thalweg-once", "thalweg")
-FLAGS = {
-    "period_s": "--period",
-    "k": "--k",
-    "gate": "--gate",
-    "hysteresis": "--hysteresis",
-    "moves": "--moves",
-    "reshapes": "--reshapes",
-}
+OF_MOVES = ("period_s", "k", "gate", "hysteresis", "moves", "reshapes")  # options of a run that go to those alone
 
 
 def strategy_options(config: RunConfig) -> dict[str, dict[str, Any]]:
@@ -52,7 +46,7 @@ def strategy_options(config: RunConfig) -> dict[str, dict[str, Any]]:
     A seed and what local judges hosts by are the run's own. Raises UsageError for an option that goes with no
     placement of the run.
     """
-    given = {name: value for name in FLAGS if (value := getattr(config, name)) is not None}
+    given = {name: value for name in OF_MOVES if (value := getattr(config, name)) is not None}
     ours = {**given, "seed": config.seed, "startup_s": config.startup_s}
     if config.cost in get_args(LocalCost):  # of others, which only a planner knows, local has the paper's instead
         ours["cost"] = config.cost
@@ -67,7 +61,7 @@ def strategy_options(config: RunConfig) -> dict[str, dict[str, Any]]:
     for name in given:
         if not any(name in one for one in options.values()):
             takers = [f"--placement {label}" for label, kind in MOVING.items() if name in kind.__struct_fields__]
-            raise UsageError(f"{FLAGS[name]} goes with {' or '.join(takers)}, which this run has not")
+            raise UsageError(f"{flag(RunConfig, name)} goes with {' or '.join(takers)}, which this run has not")
     return options
 
 

@@ -9,21 +9,15 @@ from typing import Any
 
 import msgspec
 
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.strategies import changes_shapes, reshapes_at_random
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code, reorderable_codes
 from thalweg.operators import ImageFolderSource, digest, reference_run
 
-CLIENT = "client"
 MIXED = "mixed"
 STATEFUL = ("running", "join", "best-of-last")  # what MIXED puts on the tree's operators, in turn, producers first
-
-
-def host_names(servers: int) -> list[str]:
-    """The image servers ``h1`` …; the client is not among them."""
-    return [f"h{i + 1}" for i in range(servers)]
 
 
 def build_dataflow(config: RunConfig) -> Dataflow:
@@ -68,6 +62,11 @@ def build_dataflow(config: RunConfig) -> Dataflow:
     turn = itertools.cycle(codes)
     nodes = (msgspec.structs.replace(n, code=next(turn)) if n.kind == "operator" else n for n in dataflow.nodes)
     return Dataflow(tuple(nodes)).validate()
+
+
+def edges(config: RunConfig) -> int:
+    """How many links the dataflow keeps busy at once, at most."""
+    return len(build_dataflow(config).nodes) - 1
 
 
 def _check_operator(code: Code, config: RunConfig) -> None:

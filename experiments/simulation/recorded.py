@@ -22,18 +22,15 @@ from thalweg.experiments.networks.collapse import Collapse, choose_host, collaps
 from thalweg.experiments.networks.traced import build_links
 from thalweg.experiments.records.placed_trees import ended_as, operators_at
 from thalweg.experiments.records.records import RunInfo, save_run, write_events
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
+from thalweg.experiments.runs.folder import configuration, empty_folder, prepare_folder, versions
 from thalweg.experiments.runs.launcher import (
     FREE_BYTES_PER_S,
     Outcome,
-    configuration,
-    empty_folder,
-    prepare_folder,
     reference_digest,
-    versions,
 )
 from thalweg.experiments.runs.strategies import begins_with_one_shot, cost_model, make_strategies, placed_detail
-from thalweg.experiments.runs.workload import CLIENT, build_dataflow, host_names, images_available
+from thalweg.experiments.runs.workload import build_dataflow, images_available
 from thalweg.experiments.simulation.links import carrying, world_config
 from thalweg.experiments.simulation.run import (
     Rates,

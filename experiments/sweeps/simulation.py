@@ -16,9 +16,9 @@ import msgspec
 
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import WorldConfig
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.strategies import cost_model, make_strategies
-from thalweg.experiments.runs.workload import CLIENT, build_dataflow, host_names
+from thalweg.experiments.runs.workload import build_dataflow
 from thalweg.experiments.simulation.links import Interface, Steady, carrying, world_config
 from thalweg.experiments.simulation.run import (
     Knows,

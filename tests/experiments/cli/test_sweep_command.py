@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from thalweg.experiments.cli import main as cli
+from thalweg.experiments.cli.stopping import Stopped
 from thalweg.experiments.records import spark
 from thalweg.experiments.sweeps import sweep
 from thalweg.experiments.sweeps.results import schema
@@ -30,7 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sweep, Path]]:
 
     def run(one: Sweep, folder: Path, **_: Any) -> SweepOutcome:
         seen.append((one, folder))
-        raise cli.Stopped(15)
+        raise Stopped(15)
 
     monkeypatch.setattr(sweep, "run_sweep", run)
     monkeypatch.delenv("THALWEG_TRACES", raising=False)
@@ -119,7 +120,7 @@ def test_folders_of_traces_are_told_by_their_whole_path(
 def test_an_interrupt_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(one: Sweep, folder: Path, *, master: str, tell: sweep.Tell) -> SweepOutcome:
         tell("simulating", 7, 12)
-        raise cli.Stopped(2)
+        raise Stopped(2)
 
     monkeypatch.setattr(sweep, "run_sweep", run)
     done = CliRunner().invoke(cli.app, ["sweep", "--out", "s"])

@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 
 from thalweg.emulation.proofs.proof import LinkProof
 from thalweg.emulation.testbeds import detached
-from thalweg.experiments.cli import testbed_links as testbed_links_command
 from thalweg.experiments.cli.doctor import doctor
-from thalweg.experiments.cli.testbed import app, host_names
+from thalweg.experiments.cli.testbed import verify
+from thalweg.experiments.cli.testbed.app import app
+from thalweg.experiments.networks.setup import host_names
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
 
@@ -50,7 +51,7 @@ def kill(process: psutil.Process) -> None:
 
 
 def run_exec(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    code = "from thalweg.experiments.cli.testbed import app; app()"
+    code = "from thalweg.experiments.cli.testbed.app import app; app()"
     return subprocess.run(
         [sys.executable, "-c", code, "exec", *arguments], input=stdin, capture_output=True, text=True, timeout=30
     )
@@ -140,11 +141,11 @@ def test_a_failed_up_leaves_nothing(folder: Path) -> None:
 
 def test_who_verifies_is_told_of_stalls(capsys: pytest.CaptureFixture[str]) -> None:
     right = LinkProof("a", "b", 1e6, 1e6, 0.0, 0.3, 9000, "udp", stalled=0.07)
-    testbed_links_command._report("bed", [right], None, json=False, delay_emulated=False)
+    verify._report("bed", [right], None, as_json=False, delay_emulated=False)
     assert "the machine let nothing pass for up to 7% of the time (a → b): it is busy" in capsys.readouterr().out
     held_up = msgspec.structs.replace(right, stalled=0.5)
     with pytest.raises(Exit):
-        testbed_links_command._report("bed", [held_up], None, json=False, delay_emulated=False)
+        verify._report("bed", [held_up], None, as_json=False, delay_emulated=False)
     assert "is kept waiting by this machine for 50% of the time; make it less busy" in capsys.readouterr().err
 
 

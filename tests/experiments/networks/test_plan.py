@@ -12,7 +12,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from thalweg.emulation.scenarios.file import read_scenario
-from thalweg.experiments.cli.testbed import app
+from thalweg.experiments.cli.testbed.app import app
 from thalweg.experiments.networks.plan import make_plan, matrix, sampled_rates
 from thalweg.middleware.errors import UsageError
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -23,14 +22,15 @@ from thalweg.experiments.records.records import RunInfo
 from thalweg.experiments.runs import compare
 from thalweg.experiments.runs.compare import Execute
 from thalweg.experiments.runs.config import RunConfig
-from thalweg.experiments.runs.launcher import Outcome
+from thalweg.experiments.runs.launcher import Outcome, execute
 from thalweg.experiments.runs.strategies import make_strategies
 from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BYTES, TAKE_UP_S, Framed
-from thalweg.experiments.simulation.recorded import execute_virtually
+from thalweg.experiments.simulation.recorded import execute_as_on_testbeds, execute_virtually
 from thalweg.middleware.errors import RunError, UsageError
 
 LABELS = ("download-all", "one-shot")
 CONFIG = RunConfig(placements=LABELS, images=5)
+SIDES = execute_as_on_testbeds, execute
 Make = Callable[..., Execute]
 
 
@@ -74,9 +74,8 @@ def test_rows_have_the_median_of_the_emulated_runs(side: Make, tmp_path: Path) -
         [3, 5],
         tmp_path / "c",
         lambda what, done, total: told.append(what),
+        (side(9.5, 12.0), side(10.0, 11.0, 9.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0)),
         repeats=3,
-        simulate=side(9.5, 12.0),
-        emulate=side(10.0, 11.0, 9.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0),
     )
     first, second, third, _ = made.rows
     assert (second.placement, second.emulated_s, second.spread) == ("one-shot", 10.0, 0.0)
@@ -104,12 +103,12 @@ def test_rows_have_the_median_of_the_emulated_runs(side: Make, tmp_path: Path) -
 
 def test_what_is_done_is_kept_when_a_later_seed_fails(side: Make, tmp_path: Path) -> None:
     with pytest.raises(RunError):
-        compare.compare(CONFIG, [1, 2], tmp_path, quiet, simulate=side(10.0, 10.0), emulate=side(10.0, 10.0))
+        compare.compare(CONFIG, [1, 2], tmp_path, quiet, (side(10.0, 10.0), side(10.0, 10.0)))
     assert [row.seed for row in load_comparison(tmp_path / "comparison.json").rows] == [1, 1]
 
 
 def test_a_side_that_fell_short_does_not_pass(side: Make, tmp_path: Path) -> None:
-    made = compare.compare(CONFIG, [1], tmp_path, quiet, simulate=side(10.0), emulate=side(10.0, 10.0, images=1))
+    made = compare.compare(CONFIG, [1], tmp_path, quiet, (side(10.0), side(10.0, 10.0, images=1)))
     assert (made.rows[0].ratio, made.worst) == (None, None)
     lines = beyond(made)
     assert lines[0].endswith("seed-1/netns-download-all, download-all: 4 of 5 images were not delivered")
@@ -118,7 +117,7 @@ def test_a_side_that_fell_short_does_not_pass(side: Make, tmp_path: Path) -> Non
 
 def test_a_busy_machine_is_noted(side: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
-    made = compare.compare(CONFIG, [1], tmp_path, quiet, simulate=side(10.0), emulate=side(10.0, 10.0))
+    made = compare.compare(CONFIG, [1], tmp_path, quiet, (side(10.0), side(10.0, 10.0)))
     assert made.notes[0].startswith("the machine was busy before the first run (load average 1000.0)")
 
 
@@ -129,8 +128,8 @@ def test_the_command_prints_a_table_or_json_and_fails_beyond_the_limit(
     whole = compare.compare
 
     def answer(*more: str, simulated_s: float) -> Any:
-        both = partial(whole, simulate=side(simulated_s), emulate=side(10.0, host="h2"))
-        monkeypatch.setattr(compare, "compare", both)
+        sides = side(simulated_s), side(10.0, host="h2")
+        monkeypatch.setattr(compare, "compare", lambda *given, **more: whole(*given[:4], sides, **more))
         out = tmp_path / f"c{simulated_s}"
         command = ["compare", "--placement", "one-shot", "--images", "5", "--seed", "7", "--out", str(out), *more]
         return CliRunner().invoke(cli.app, command)
@@ -163,14 +162,14 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
 ) -> None:
     config = msgspec.structs.replace(CONFIG, **changes)
     with pytest.raises(UsageError, match=said):
-        compare.compare(config, seeds, tmp_path / "c", quiet, **options)
+        compare.compare(config, seeds, tmp_path / "c", quiet, SIDES, **options)
     assert not (tmp_path / "c").exists()
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     with pytest.raises(UsageError, match="is not empty"):
-        compare.compare(CONFIG, [1], tmp_path, quiet)
+        compare.compare(CONFIG, [1], tmp_path, quiet, SIDES)
 
 
 def test_options_go_to_the_placements_that_take_them(side: Make, tmp_path: Path) -> None:
@@ -186,14 +185,14 @@ def test_options_go_to_the_placements_that_take_them(side: Make, tmp_path: Path)
 
     config = RunConfig(placements=("one-shot", "global"), images=3, period_s=60.0, hysteresis=1.0)
     simulate, emulate = noting(side(10.0)), noting(side(10.0, 10.0))
-    compare.compare(config, [1], tmp_path, quiet, simulate=simulate, emulate=emulate)
+    compare.compare(config, [1], tmp_path, quiet, (simulate, emulate))
     assert seen == [
         ("sim", ("one-shot", "global"), 60.0, 1.0),
         ("netns", ("one-shot",), None, None),
         ("netns", ("global",), 60.0, 1.0),
     ]
     with pytest.raises(UsageError, match="--period goes with"):
-        compare.compare(RunConfig(placements=("one-shot",), period_s=60.0), [1], tmp_path / "c", quiet)
+        compare.compare(RunConfig(placements=("one-shot",), period_s=60.0), [1], tmp_path / "c", quiet, SIDES)
 
 
 @pytest.mark.netns

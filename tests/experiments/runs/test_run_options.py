@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.strategies import make_strategies, moving, same_start, strategy_options
-from thalweg.experiments.runs.workload import CLIENT, build_dataflow, host_names, reference_digests
+from thalweg.experiments.runs.workload import build_dataflow, reference_digests
 from thalweg.middleware.client.replanning import MEASURED, ask_hints
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NetworkView

@@ -11,40 +11,42 @@ from pathlib import Path
 
 import pytest
 
-from thalweg.experiments.cli import uml_option
+from thalweg.experiments.cli import kernel
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.networks import traced as network
-from thalweg.experiments.runs.config import RunConfig
-from thalweg.experiments.runs.workload import CLIENT, build_dataflow, host_names
+from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
+from thalweg.experiments.runs.workload import build_dataflow
 from thalweg.middleware.errors import UsageError
 
 CLI = (sys.executable, "-m", "thalweg")
 
 
-def test_it_goes_with_netns_and_runs_elsewhere_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="unknown --kernel 'xen'; there are host, uml"):
-        uml_option.runs_elsewhere("xen", "netns")
+def test_it_goes_with_netns_and_runs_elsewhere_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["testbed", "up", "--kernel", "uhl"]) == 2
+    assert capsys.readouterr().err == "thalweg: --kernel is 'uhl'; did you mean 'uml'?\n"
     with pytest.raises(UsageError, match="--kernel uml goes with netns, and this testbed is docker"):
-        uml_option.runs_elsewhere("uml", "docker")
+        kernel.runs_elsewhere("uml", "docker")
     for testbed in ("docker", "loopback", "sim"):
         with pytest.raises(UsageError, match=f"--kernel uml goes with --testbed netns, and this run is on {testbed}"):
             RunConfig(testbed=testbed, kernel="uml").check()
-    monkeypatch.setattr(uml_option, "inside_uml", lambda: False)
-    assert not uml_option.runs_elsewhere("host", "netns")
-    assert uml_option.runs_elsewhere("uml", "netns")
-    monkeypatch.setattr(uml_option, "inside_uml", lambda: True)
-    assert not uml_option.runs_elsewhere("uml", "netns")
+    monkeypatch.setattr(kernel, "inside_uml", lambda: False)
+    assert not kernel.runs_elsewhere("host", "netns")
+    assert kernel.runs_elsewhere("uml", "netns")
+    monkeypatch.setattr(kernel, "inside_uml", lambda: True)
+    assert not kernel.runs_elsewhere("uml", "netns")
 
 
 def test_its_one_processor_is_reckoned_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "inside_uml", lambda: True)
     config = RunConfig(servers=4, link_mean_bps=1e6)
     edges = len(build_dataflow(config).nodes) - 1
-    scale = network.easy_time_scale(config)
+    scale = network.easy_time_scale(config, edges)
     assert scale == int(scale)
     assert scale <= network.EASY * network.UML_CARRY_BPS / (edges * 1e6) < scale + 1
-    assert network.easy_time_scale(RunConfig(servers=1, link_mean_bps=1e3)) == network.MOST_TIME_SCALE
-    assert network.easy_time_scale(RunConfig(servers=8, link_mean_bps=1e9)) == 1
+    assert network.easy_time_scale(RunConfig(link_mean_bps=1e3), 1) == network.MOST_TIME_SCALE
+    assert network.easy_time_scale(RunConfig(link_mean_bps=1e9), 15) == 1
     hosts = [*host_names(4), CLIENT]
     most = int(network.UML_CARRY_BPS / (edges * 1e6))
     assert network.build_links(RunConfig(servers=4, link_mean_bps=1e6, time_scale=most), hosts, edges)

@@ -1,0 +1,113 @@
+"""A struct's fields as the options of a verb: the struct says name, type, default and help, and the verb takes them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+import msgspec
+import typer
+
+from thalweg.experiments.command import Option, options_of
+from thalweg.middleware.errors import UsageError, nearest
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+class Given(dict[str, Any]):
+    """Fields of a struct that the command line or the environment gives, with their values.
+
+    ``said``: those of the command line.
+    """
+
+    said: tuple[str, ...] = ()
+
+
+def takes(
+    struct: type[msgspec.Struct], fields: Mapping[str, Mapping[str, Any]] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The decorator of a verb whose first parameter is what is ``Given`` of ``struct``; the others stay typer's own.
+
+    ``fields``: the ones that the verb takes, and what of their options is said in another way; by default all.
+    """
+    options = options_of(struct)
+    if fields is not None:
+        options = {
+            name: (options[name][0], msgspec.structs.replace(options[name][1], **changes))
+            for name, changes in fields.items()
+        }
+    defaults = {field.name: field.default for field in msgspec.structs.fields(struct)}
+
+    def expand(verb: Callable[..., None]) -> Callable[..., None]:
+        _, *own = inspect.signature(verb, eval_str=True).parameters.values()
+
+        @functools.wraps(verb)
+        def command(context: typer.Context, **words: Any) -> None:
+            given = Given()
+            for name, (kind, option) in options.items():
+                word, source = words.pop(name), context.get_parameter_source(name)
+                if source is not None and source.name != "DEFAULT":
+                    given[name] = _value(word, kind, option, option.named(name))
+                    given.said += (name,) * (source.name == "COMMANDLINE")
+            verb(given, **words)
+
+        by_name = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter("context", by_name, annotation=typer.Context),
+            *(_parameter(name, kind, option, defaults[name]) for name, (kind, option) in options.items()),
+            *(parameter.replace(kind=by_name) for parameter in own),
+        ]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return command
+
+    return expand
+
+
+def make(struct: type[_Struct], given: Mapping[str, Any], verb: str) -> _Struct:
+    """The struct of what was given, and defaults else; UsageError names what does not fit."""
+    try:
+        return msgspec.convert(given, struct)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"an option does not fit: {error}; see thalweg {verb} --help") from None
+
+
+def _parameter(name: str, kind: Any, option: Option, default: Any) -> inspect.Parameter:
+    """The parameter from which typer makes the option."""
+    plain, shown = _plain(kind), option.shown
+    optional = plain is not kind
+    flag, metavar = option.named(name), option.metavar
+    if get_origin(plain) is Literal:
+        metavar, plain = f"[{'|'.join(get_args(plain))}]", str  # typer's own refusal would not be one line
+    elif get_origin(plain) is tuple:
+        shown = shown or ", ".join(map(str, default)) or None
+        plain, optional, default = list[get_args(plain)[0]], True, None  # type: ignore[misc]
+    elif plain is bool and (optional or default):
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    if option.typed is not None:
+        plain = option.typed
+    said = typer.Option(
+        flag, help=option.help, metavar=metavar, min=option.least, envvar=option.envvar, show_default=shown or True
+    )
+    annotation = Annotated[(plain | None) if optional else plain, said]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _plain(kind: Any) -> Any:
+    """``int`` of ``int | None``; what is not optional stays."""
+    if get_origin(kind) in (UnionType, Union):
+        (kind,) = (each for each in get_args(kind) if each is not NoneType)
+    return kind
+
+
+def _value(word: Any, kind: Any, option: Option, flag: str) -> Any:
+    """A field's value, of what was given for it."""
+    if option.parse is not None:
+        return option.parse(word)
+    plain = _plain(kind)
+    if get_origin(plain) is Literal and word not in get_args(plain):
+        raise UsageError(f"{flag} is {word!r}; {nearest(word, get_args(plain))}")
+    return tuple(word) if get_origin(plain) is tuple else word

@@ -1,0 +1,49 @@
+"""``thalweg testbed build``: the image that docker hosts run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from thalweg.emulation.containers.image import DEFAULT_BASE
+from thalweg.experiments.cli.console import JsonOption, say
+
+
+def build(
+    image: Annotated[
+        str | None, typer.Option("--image", help="Name of the image.", show_default="thalweg:VERSION")
+    ] = None,
+    base_image: Annotated[
+        str | None,
+        typer.Option(
+            help="What it is built on: Python 3.11 or newer with venv.",
+            show_default=f"that of --make-base, or {DEFAULT_BASE}",
+        ),
+    ] = None,
+    make_base: Annotated[
+        bool, typer.Option("--make-base", help="Make the base first, from Debian packages with mmdebstrap.")
+    ] = False,
+    wheelhouse: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Wheels to take instead of fetching them with pip.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build the image that docker hosts run, without a network, from wheels that pip fetches first.
+
+    Example: thalweg testbed build --base-image debian-with-python
+    """
+    from thalweg.emulation.containers import image as docker_image
+
+    started = time.monotonic()
+    built = docker_image.build(
+        image, base_image, wheelhouse=wheelhouse, make_base=make_base, tell=lambda what: print(what, file=sys.stderr)
+    )
+    seconds = time.monotonic() - started
+    text = f"image {built.image}: {built.size_bytes / 1e6:.0f} MB on {built.base}, built in {seconds:.1f} s"
+    text += "\nnext: thalweg testbed up --backend docker"
+    say(as_json, {**msgspec.to_builtins(built), "seconds": seconds}, text)

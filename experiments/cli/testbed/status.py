@@ -1,0 +1,158 @@
+"""``thalweg testbed status``: what is up, and what its links are asked and carry."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.table import Table
+
+from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.proofs.proof import LinkSample
+from thalweg.emulation.testbeds import detached
+from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.emulation.units import format_rate
+from thalweg.experiments.cli.console import JsonOption, output, print_json
+from thalweg.middleware.errors import TestbedError, ThalwegError
+from thalweg.middleware.network.view import Link
+
+LOOK_S, LOOK_STEP_S = 1.0, 0.1  # how long `status --links` watches the links' counters
+
+
+class Carried(msgspec.Struct):
+    """What a link carried while it was watched; ``delivered_bps`` only of the time in which packets waited for it."""
+
+    carried_bps: float = 0.0
+    delivered_bps: float | None = None
+
+
+def status(
+    links: Annotated[
+        bool, typer.Option("--links", help="Watch every link for a second: what it is asked, and what it carries.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the testbeds that are up, and those that crashed.
+
+    Example: thalweg testbed status --links
+    """
+    rows = [_row(state, links=links) for state in detached.known_testbeds()]
+    if as_json:
+        print_json({"testbeds": rows})
+        return
+    if not rows:
+        print("no testbed is up")
+    for row in rows:
+        print(f"{row['id']}  {row['backend']}  {len(row['hosts'])} hosts  {_what(row)}")
+        for host, why in row.get("ended", {}).items():
+            print(f"  {host}: {why}")
+        if row.get("shapes"):
+            _shapes_table(row["shapes"])
+
+
+def _row(state: detached.TestbedState, *, links: bool) -> dict[str, Any]:
+    """What is known of a testbed; of a living one also its links, and hosts that have ended."""
+    row: dict[str, Any] = {"id": state.id, "backend": state.backend, "alive": False, "hosts": list(state.hosts)}
+    if not state.alive:
+        return row
+    try:
+        client = detached.connect(state)
+    except TestbedError:
+        return row
+    client.close()
+    try:
+        testbed = detached.attach(state)
+    except ThalwegError as error:  # such as an engine that does not answer
+        return row | {"alive": True, "links": 0, "replaying": False, "refusal": str(error), "processes": []}
+    try:
+        answer = testbed.status()
+        shapes = testbed.shapes
+        row |= {
+            "alive": True,
+            "links": len(shapes),
+            "replaying": answer["replaying"],
+            "refusal": answer["refusal"],
+            "processes": answer["processes"],
+            "ended": {host: why for host in state.hosts if (why := testbed.fate(host))},
+        }
+        if "replay" in answer:
+            row["replay"] = answer["replay"]
+        if links:
+            watched = _watch(testbed)
+            row["shapes"] = [
+                {
+                    "src": a,
+                    "dst": b,
+                    **msgspec.to_builtins(shape),
+                    **msgspec.to_builtins(watched.get(Link(a, b), Carried())),
+                }
+                for (a, b), shape in shapes.items()
+            ]
+    finally:
+        testbed.down()
+    return row
+
+
+def _what(row: Mapping[str, Any]) -> str:
+    if not row["alive"]:
+        return f"crashed; remove it with: thalweg testbed down {row['id']}"
+    text = f"{row['links']} links{' replaying' if row['replaying'] else ''}, {len(row['processes'])} processes"
+    if row["refusal"]:
+        text += f"; {row['refusal']}"
+    late = row.get("replay")
+    return f"{text}; {lateness(late)}" if late and late["steps"] else text
+
+
+def _watch(testbed: ShapedTestbed) -> dict[Link, Carried]:
+    testbed.start_sampling(LOOK_STEP_S)
+    threading.Event().wait(LOOK_S)  # nothing is waited for but time itself
+    testbed.stop_sampling()
+    return carried(testbed.samples())
+
+
+def carried(samples: Iterable[LinkSample]) -> dict[Link, Carried]:
+    """Each link's mean over the samples, and over those in which packets waited at both ends."""
+    by_link: dict[Link, list[LinkSample]] = {}
+    for one in samples:
+        by_link.setdefault(Link(one.src, one.dst), []).append(one)
+    found = {}
+    for link, seen in by_link.items():
+        full = [one.delivered_bps for one in seen if one.backlogged]
+        steps = LOOK_S / LOOK_STEP_S
+        found[link] = Carried(
+            sum(one.delivered_bps for one in seen) / max(steps, len(seen)), sum(full) / len(full) if full else None
+        )
+    return found
+
+
+def lateness(late: Mapping[str, Any]) -> str:
+    """How long after their time the steps of a replay took effect."""
+    median, tail, most = (late[key] * 1e3 for key in ("lag_p50_s", "lag_p99_s", "lag_max_s"))
+    return f"{late['steps']:,.0f} changes, late by {median:.1f} ms (median), {tail:.1f} (99 %), {most:.1f} (most)"
+
+
+def _shapes_table(shapes: Iterable[Mapping[str, Any]]) -> None:
+    table = Table("from", "to", "asked", "delay", "loss", "carries", "delivers when full", box=None, pad_edge=False)
+    for one in shapes:
+        shape = LinkShape(one["rate_bps"], one["delay_s"], one["jitter_s"], one["loss"], cut=one["cut"])
+        full = one["delivered_bps"]
+        table.add_row(
+            one["src"],
+            one["dst"],
+            "cut" if shape.cut else format_rate(shape.rate_bps),
+            delay_text(shape.delay_s, shape.jitter_s),
+            f"{shape.loss:.2%}" if shape.loss else "",
+            format_rate(one["carried_bps"]) if one["carried_bps"] else "",
+            "" if full is None else format_rate(full),
+        )
+    output().print(table)
+
+
+def delay_text(delay_s: float, jitter_s: float) -> str:
+    """``20 ms ± 2``; empty without a delay."""
+    if not delay_s and not jitter_s:
+        return ""
+    return f"{delay_s * 1e3:g} ms" + (f" ± {jitter_s * 1e3:g}" if jitter_s else "")

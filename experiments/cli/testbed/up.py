@@ -1,0 +1,137 @@
+"""``thalweg testbed up``: bring an emulated WAN up that stays."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.testbeds import detached
+from thalweg.emulation.testbeds.netns import SUBNET
+from thalweg.experiments.cli.console import JsonOption, say
+from thalweg.experiments.cli.kernel import runs_elsewhere
+from thalweg.experiments.cli.options import Given, make, takes
+from thalweg.experiments.command import Option, flag
+from thalweg.experiments.networks.setup import (
+    ContainerLimits,
+    Setup,
+    constant,
+    described,
+    host_names,
+    make_testbed,
+    read,
+    traced,
+    unshaped,
+)
+from thalweg.experiments.runs.config import Image, Kernel, NoDelay
+from thalweg.middleware.errors import UsageError
+
+
+class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Hosts and links, where no scenario file says them, and what carries them; rates as they are on the wall."""
+
+    backend: Annotated[str, Option("netns: network namespaces; docker: containers.")] = "netns"
+    kernel: Kernel = "host"
+    hosts: Annotated[int | None, Option("How many: client, h1, h2, …", shown="9")] = None
+    rate: Annotated[str | None, Option("The same rate on every link, as tc writes it: 10mbit.")] = None
+    delay_s: Annotated[float, Option("One way, on every link; needs netem.", flag="--delay", metavar="SECONDS")] = 0.0
+    jitter_s: Annotated[float, Option("How far delays vary; needs netem.", flag="--jitter", metavar="SECONDS")] = 0.0
+    loss: Annotated[float, Option("Of packets, 0.01 for 1 %; needs netem.", metavar="SHARE")] = 0.0
+    traces: Annotated[Path | None, Option("Replay traces of this folder, one drawn for every link.", metavar="DIR")] = (
+        None
+    )
+    time_scale: Annotated[
+        float | None, Option("Replay this many times faster, at rates as much higher.", shown="1, or the file's")
+    ] = None
+    link_mean: Annotated[str | None, Option("Scale the traces to this mean rate.", metavar="RATE")] = None
+    seed: Annotated[int | None, Option("Draws the traces.", shown="1, or the file's")] = None
+    subnet: Annotated[str, Option("Addresses of the hosts, seen only inside; docker: or another.")] = SUBNET
+    layer: Annotated[
+        int | None, Option("What rates count: 3 IP packets, 2 Ethernet frames.", shown="3, or the file's")
+    ] = None
+    no_delay: NoDelay = False
+    image: Image = None
+    idle: Annotated[bool, Option("Docker: containers run nothing of ours (else each runs thalweg host).")] = False
+    cpus: Annotated[float, Option("Docker: processors a host may use.")] = 1.0
+    memory_mib: Annotated[int, Option("Docker: memory a host may use.", flag="--memory", metavar="MIB")] = 512
+
+    @property
+    def shape(self) -> LinkShape:
+        """What every link has besides its rate."""
+        return LinkShape(0.0) if self.no_delay else LinkShape(0.0, self.delay_s, self.jitter_s, self.loss)
+
+
+IN_THE_FILE = ("hosts", "rate", "traces", "link_mean", "layer", "delay_s", "jitter_s", "loss")
+
+
+@takes(UpOptions)
+def up(
+    given: Given,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="A scenario file: hosts, links and events.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring up a testbed that stays until `testbed down`: of a scenario file, or of options.
+
+    With neither a file nor --rate nor --traces its links are unshaped.
+
+    Example: thalweg testbed up --hosts 9 --rate 10mbit
+    """
+    options = make(UpOptions, given, "testbed up")
+    if runs_elsewhere(options.kernel, options.backend):
+        raise typer.Exit(_up_in_uml())
+    started = time.monotonic()
+    setup = _of_options(options) if file is None else _of_file(file, options)
+    limits = ContainerLimits(options.image, options.cpus, options.memory_mib, options.idle)
+    testbed = make_testbed(setup, options.backend, options.subnet, limits)
+    state = detached.launch(testbed, setup.prepare)
+    names, links = setup.names, setup.links
+    seconds = time.monotonic() - started
+    text = f"testbed {state.id}: {len(names)} hosts ({names[0]} … {names[-1]}), {links} shaped links,"
+    text += f" up in {seconds:.2f} s"
+    if state.subnet != options.subnet:
+        text += f"\nnote: the subnet {options.subnet} is in use here; the hosts are in {state.subnet}"
+    value = {"id": state.id, "hosts": dict(testbed.hosts), "links": links, "seconds": seconds}
+    say(as_json, {**value, "delay_emulated": testbed.delay_emulated, "subnet": state.subnet}, text)
+
+
+def _of_file(file: Path, options: UpOptions) -> Setup:
+    for name in IN_THE_FILE:
+        if getattr(options, name):
+            option = flag(UpOptions, name)
+            raise UsageError(f"{option} and the scenario file {file} exclude each other; say it in the file")
+    return described(read(file, time_scale=options.time_scale, seed=options.seed, no_delay=options.no_delay))
+
+
+def _of_options(options: UpOptions) -> Setup:
+    names = host_names(9 if options.hosts is None else options.hosts)
+    layer = 3 if options.layer is None else options.layer
+    if options.rate is not None and options.traces is not None:
+        raise UsageError("--rate and --traces exclude each other; give one of them")
+    if options.rate is not None:
+        return constant(names, options.rate, options.shape, layer)
+    if options.traces is not None:
+        time_scale = 1.0 if options.time_scale is None else options.time_scale
+        seed = 1 if options.seed is None else options.seed
+        return traced(
+            names, options.traces, options.shape, layer, time_scale=time_scale, link_mean=options.link_mean, seed=seed
+        )
+    if options.delay_s or options.jitter_s or options.loss:
+        raise UsageError("--delay, --jitter and --loss go with --rate or --traces; without them links are unshaped")
+    return unshaped(names, layer)
+
+
+def _up_in_uml() -> int:
+    """This command line in a User-Mode Linux kernel that stays up; its exit status."""
+    from thalweg.emulation.uml.keeper import launch
+    from thalweg.emulation.uml.kernel import own_command_line
+
+    status, said = launch(own_command_line())
+    sys.stdout.write(said)
+    return status

@@ -1,0 +1,151 @@
+"""``thalweg testbed verify``: what links deliver, against what they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.table import Table
+
+from thalweg.emulation.proofs.proof import RATE_FROM_BPS, STALLED, LinkProof, failures
+from thalweg.emulation.testbeds import detached
+from thalweg.emulation.testbeds.netns import SUBNET
+from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.emulation.uml import kernel as uml
+from thalweg.emulation.units import format_rate
+from thalweg.experiments.cli.console import JsonOption, end, output, print_json
+from thalweg.experiments.cli.kernel import runs_elsewhere
+from thalweg.experiments.cli.options import Given, make, takes
+from thalweg.experiments.cli.testbed.exec import IdOption
+from thalweg.experiments.cli.testbed.status import lateness
+from thalweg.experiments.command import Option
+from thalweg.experiments.networks.setup import ContainerLimits, described, make_testbed, read
+from thalweg.experiments.runs.config import Image, Kernel, NoDelay
+from thalweg.middleware.errors import TestbedError, UsageError
+
+
+class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a scenario file is brought up to be verified."""
+
+    backend: Annotated[str, Option("With a file: netns or docker.")] = "netns"
+    kernel: Kernel = "host"
+    no_delay: NoDelay = False
+    image: Image = None
+
+
+@takes(VerifyOptions)
+def verify(
+    given: Given,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]", help="A scenario file: bring it up, verify it as it is at first, take it down."
+        ),
+    ] = None,
+    identity: IdOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fill every link and compare what it delivers with what it was asked; exit status 1 if one is off.
+
+    A link is off when its rate is wrong by over 5 %, its delay by over 2 ms and 10 %, or its losses are not those that
+    99 % of such links would have. A replay is stopped for it, and started over after it.
+
+    Example: thalweg testbed verify
+    """
+    options = make(VerifyOptions, given, "testbed verify")
+    if runs_elsewhere(options.kernel, options.backend):
+        if file is None:
+            raise UsageError("--kernel uml goes with a scenario file; a testbed that is up has its kernel already")
+        raise typer.Exit(uml.run_thalweg_inside())
+    late: Mapping[str, Any] | None = None
+    if file is not None:
+        if identity is not None:
+            raise UsageError("a scenario file is brought up for this; leave out --id")
+        setup = described(read(file, no_delay=options.no_delay), begin=False)
+        name = str(file)
+        with make_testbed(setup, options.backend, SUBNET, ContainerLimits(options.image)) as testbed:
+            setup.prepare(testbed)
+            proofs = testbed.prove()
+    else:
+        state = detached.choose(identity)
+        name = state.id
+        testbed = detached.attach(state)
+        try:
+            late = testbed.status().get("replay")
+            proofs = _prove_what_is_up(testbed, list(state.hosts))
+        finally:
+            testbed.down()
+    if not proofs:
+        raise UsageError(f"testbed {name} has no shaped links; bring it up with --rate, --traces or a scenario file")
+    _report(name, proofs, late, as_json=as_json, delay_emulated=testbed.delay_emulated)
+
+
+def _prove_what_is_up(testbed: ShapedTestbed, hosts: list[str]) -> list[LinkProof]:
+    """The proofs of all links, while a replay rests."""
+    for host in hosts:
+        if why := testbed.fate(host):
+            raise TestbedError(f"host {host!r} cannot be verified: {why}; take the testbed down and up again")
+    replaying = testbed.status()["replaying"]
+    if replaying:
+        testbed.stop_replay()
+    try:
+        return testbed.prove()
+    finally:
+        if replaying:
+            testbed.restart_replay()
+
+
+def _report(
+    name: str, proofs: list[LinkProof], late: Mapping[str, Any] | None, *, as_json: bool, delay_emulated: bool
+) -> None:
+    """The proofs, and exit status 1 when a link is off."""
+    checked = [one for one in proofs if one.asked_bps >= RATE_FROM_BPS]
+    worst = max((abs(one.error) for one in checked), default=0.0)
+    off = failures(proofs)
+    if as_json:
+        links = {
+            "checked": len(checked),
+            "worst_rate_error": worst,
+            "worst_delay_error_s": max(map(delay_error_s, proofs), default=0.0),
+            "loss_off": sum(not one.loss_ok for one in proofs),
+            "stalled": max((one.stalled for one in proofs), default=0.0),
+            "delay_emulated": delay_emulated,
+        }
+        more = {"replay": late} if late is not None else {}
+        print_json({"id": name, "links": links, **more, "proofs": proofs})
+    else:
+        _proofs_table(proofs)
+        print(f"{len(checked)} of {len(proofs)} links asked for 0.5 Mbit/s or more; worst error {worst:.2%}")
+        slowest = max(proofs, key=lambda one: one.stalled)
+        if slowest.stalled >= STALLED:
+            where = f"{slowest.src} → {slowest.dst}"
+            print(f"the machine let nothing pass for up to {slowest.stalled:.0%} of the time ({where}): it is busy")
+        if late is not None and late["steps"]:
+            print(f"replay: {lateness(late)}")
+    end(off)
+
+
+def delay_error_s(one: LinkProof) -> float:
+    """How far a link's delay is from the one asked; 0 where none was measured."""
+    return 0.0 if one.delivered_delay_s is None else abs(one.delivered_delay_s - one.asked_delay_s)
+
+
+def _proofs_table(proofs: list[LinkProof]) -> None:
+    netem = any(one.delivered_delay_s is not None for one in proofs)
+    columns = ["from", "to", "asked", "delivered", "error"]
+    if netem:
+        columns += ["delay, ms", "jitter, ms", "lost (99 % of links)"]
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for one in sorted(proofs, key=lambda one: -abs(one.error)):
+        error = f"{one.error:+.2%}" if one.asked_bps else ""
+        row = [one.src, one.dst, format_rate(one.asked_bps), format_rate(one.delivered_bps), error]
+        if one.delivered_delay_s is not None:
+            row.append(f"{one.asked_delay_s * 1e3:g} → {one.delivered_delay_s * 1e3:.1f}")
+            jitter = one.delivered_jitter_s if one.asked_jitter_s else None
+            row.append("" if jitter is None else f"{one.asked_jitter_s * 1e3:g} → {jitter * 1e3:.1f}")
+            row.append(f"{one.asked_loss:.3g} → {one.lost}/{one.sent} ({one.lost_low}–{one.lost_high})")
+        table.add_row(*row)
+    output().print(table)
