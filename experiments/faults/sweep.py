@@ -166,7 +166,8 @@ def _here(seeds: Sequence[int], run: Run) -> Iterator[list[TrialResult]]:
 def _on_spark(seeds: Sequence[int], master: str) -> Iterator[list[TrialResult]]:
     """A job for each batch; what comes back is small."""
     from thalweg.experiments.records import spark
-    from thalweg.experiments.sweeps.jobs import check_imports, equipped, last_error
+    from thalweg.experiments.records.executors import equipped, last_error
+    from thalweg.experiments.sweeps.jobs import check_imports
 
     interrupted = signal.getsignal(signal.SIGINT)
     with spark.session(master) as session:

@@ -1,43 +1,31 @@
-"""A sweep's simulations on Spark: what executors need to be given, small jobs from a few threads, and lost workers.
+"""A sweep's simulations on Spark: small jobs from a few threads, and lost workers.
 
 Executors share no disk with the process that runs the sweep, so simulations go there and results come back with the
-jobs. On masters other than this machine's own the package is sent along, and so are planners that are not installed.
+jobs.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
 import re
-import sys
-import sysconfig
-import tempfile
-import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
-from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from thalweg.experiments.records.spark import own_prefix
+from thalweg.experiments.records.executors import equipped, last_error
 from thalweg.experiments.sweeps.batches import Answer, Finished, simulate_all
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
 from thalweg.experiments.sweeps.task import cannot_import, simulate_encoded
-from thalweg.middleware.errors import RunError, UsageError, one_line
+from thalweg.middleware.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 WORKER_ENDED = "the worker ended while simulating it"
 THREADS = 16  # that submit jobs; on a cluster with more cores than half of that a job has several tasks
-TRACES = "THALWEG_TRACES"
-_HERE = re.compile(r"local(\[[^\]]*\])?")
 _WORKER_GONE = re.compile(r"Python worker exited|ExecutorLostFailure|worker.*crashed", re.IGNORECASE)
-_REASON = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Warning)(?:: .*)?)$", re.MULTILINE)
 
 
 def run_on_spark(
@@ -87,12 +75,6 @@ def _why_lost(error: Exception) -> str:
     return WORKER_ENDED if _WORKER_GONE.search(text) else f"Spark could not run it: {last_error(text)}"
 
 
-def last_error(text: str) -> str:
-    """The exception at the end of the traceback that a worker sent, or else the first line."""
-    found: list[str] = _REASON.findall(text.partition("Driver stacktrace")[0])
-    return one_line(found[-1] if found else text.strip().split("\n")[0])[:200]
-
-
 def check_imports(context: SparkContext, paths: Sequence[str], cores: int) -> None:
     try:
         found = context.parallelize(range(cores), cores).map(partial(cannot_import, paths)).collect()
@@ -106,89 +88,3 @@ def check_imports(context: SparkContext, paths: Sequence[str], cores: int) -> No
     for problem in found:
         if problem is not None:
             raise UsageError(f"Spark's executors cannot import {problem}; install it on all of them")
-
-
-# --- what executors are given -----------------------------------------------------------------------
-
-
-@contextmanager
-def equipped(context: SparkContext, master: str, planners: Sequence[str], traces: str | None) -> Iterator[None]:
-    """Tell executors where code and traces are, and send the code to those elsewhere."""
-    environment, python = dict(context.environment), context.pythonExec
-    folder = traces or os.environ.get(TRACES)
-    if folder is not None:
-        context.environment[TRACES] = os.path.abspath(folder)  # their working directory is another
-    if "PYSPARK_PYTHON" not in os.environ and master.startswith("local"):
-        context.pythonExec = sys.executable
-    if _HERE.fullmatch(master):
-        context.environment["PYTHONPATH"] = os.pathsep.join(_own_paths())
-    try:
-        with tempfile.TemporaryDirectory(prefix=own_prefix("ship")) as scratch:  # late executors fetch from it
-            if not _HERE.fullmatch(master):
-                _send(context, Path(scratch), planners)
-            yield
-    finally:
-        context.environment, context.pythonExec = environment, python
-
-
-def _send(context: SparkContext, scratch: Path, planners: Sequence[str]) -> None:
-    before = sys.path[:]
-    try:
-        for path in (_pack(scratch), *_pack_planners(scratch, planners)):
-            context.addPyFile(str(path))
-    finally:
-        sys.path[:] = before  # this process has its own
-
-
-def _own_paths() -> list[str]:
-    """Where this process imports from besides its installation, absolute."""
-    paths = (os.path.abspath(path or os.curdir) for path in sys.path)
-    return [path for path in paths if os.path.isdir(path) and not _installed(path)]
-
-
-def _installed(path: str) -> bool:
-    """Whether it is of the Python installation, which executors have themselves."""
-    homes = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    return any(path == home or path.startswith(home + os.sep) for home in homes)
-
-
-def _pack(folder: Path) -> Path:
-    """A zip of this package, its links resolved, with the entry points by which its operators are found."""
-    import thalweg
-
-    target = folder / "thalweg.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        _add_package(archive, Path(str(thalweg.__file__)).parent)
-        try:
-            described = distribution("thalweg")
-        except PackageNotFoundError:  # run from its sources
-            return target
-        for name in ("METADATA", "entry_points.txt"):
-            if (text := described.read_text(name)) is not None:
-                archive.writestr(f"thalweg-{described.version}.dist-info/{name}", text)
-    return target
-
-
-def _add_package(archive: zipfile.ZipFile, package: Path) -> None:
-    for where, folders, files in os.walk(package, followlinks=True):
-        folders[:] = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
-        inside = package.name / Path(where).relative_to(package)
-        for name in sorted(files):
-            if not name.startswith(".") and not name.endswith((".pyc", ".so")):
-                archive.write(Path(where) / name, str(inside / name))
-
-
-def _pack_planners(folder: Path, planners: Sequence[str]) -> Iterator[Path]:
-    """The modules or packages of planners that are not installed, as executors can be sent them."""
-    for name in sorted({planner.partition(":")[0].partition(".")[0] for planner in planners} - {"thalweg"}):
-        spec = importlib.util.find_spec(name)
-        origin = None if spec is None or spec.origin is None else os.path.abspath(spec.origin)
-        if origin is None or not origin.endswith(".py") or _installed(origin):
-            continue
-        if not spec or not spec.submodule_search_locations:
-            yield Path(origin)
-            continue
-        target = folder / f"{name}.zip"
-        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-            _add_package(archive, Path(origin).parent)
-        yield target
