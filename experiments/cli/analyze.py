@@ -15,7 +15,7 @@ from thalweg.experiments.cli.console import JsonOption, counted, end, print_json
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
-    from thalweg.experiments.records.analysis import RunSummary
+    from thalweg.experiments.records.aggregates import RunsSummary
     from thalweg.experiments.records.records import RunInfo
 
 
@@ -42,7 +42,8 @@ def analyze(
 
     A sweep's figures, with a verdict for each of the paper's claims: thalweg analyze runs/fig6
     """
-    from thalweg.experiments.records.analysis import failures, load_runs, to_json, with_moves
+    from thalweg.experiments.records.aggregates import load_runs
+    from thalweg.experiments.records.analysis import failures
     from thalweg.experiments.records.records import RUN_TOML
     from thalweg.experiments.records.spark import check_master, find_java
     from thalweg.experiments.reports.report import neither
@@ -61,12 +62,12 @@ def analyze(
             raise UsageError(neither(folder))
     runs = load_runs(folders)
     find_java()
-    summaries, pictures = _work(runs, master, plots)
+    found, pictures = _work(runs, master, plots)
     if as_json:
-        print(to_json([with_moves(summary) for summary in summaries] if moves else summaries).decode())
+        print((found.with_moves() if moves else found).to_json().decode())
     else:
-        _print(summaries, runs, pictures, all_moves=moves)
-    end(line for summary in summaries for line in failures(summary))
+        _print(found, runs, pictures, all_moves=moves)
+    end(line for summary in found.runs for line in failures(summary))
 
 
 def _sweeps(folders: list[Path], master: str, *, plots: bool, as_json: bool) -> None:
@@ -89,9 +90,10 @@ def _sweeps(folders: list[Path], master: str, *, plots: bool, as_json: bool) -> 
     end([f"{counted(failed, 'simulation')} failed"] if failed else [])
 
 
-def _work(runs: Mapping[Path, RunInfo], master: str, plots: bool) -> tuple[list[RunSummary], dict[Path, list[Path]]]:
+def _work(runs: Mapping[Path, RunInfo], master: str, plots: bool) -> tuple[RunsSummary, dict[Path, list[Path]]]:
     """Draw while Spark starts and computes; then write every summary."""
-    from thalweg.experiments.records.analysis import analyze_runs, write_summary
+    from thalweg.experiments.records.aggregates import analyze_runs
+    from thalweg.experiments.records.analysis import write_summary
     from thalweg.experiments.records.spark import session
     from thalweg.experiments.views.plots import plot_run
 
@@ -100,10 +102,10 @@ def _work(runs: Mapping[Path, RunInfo], master: str, plots: bool) -> tuple[list[
         drawing = {folder: pool.submit(plot_run, folder, info, stop) for folder, info in runs.items() if plots}
         try:
             with session(master) as spark:
-                summaries = analyze_runs(spark, runs)
-            for folder, summary in zip(runs, summaries, strict=True):
+                found = analyze_runs(spark, runs)
+            for folder, summary in zip(runs, found.runs, strict=True):
                 write_summary(folder, summary)
-            return summaries, {folder: future.result() for folder, future in drawing.items()}
+            return found, {folder: future.result() for folder, future in drawing.items()}
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
@@ -111,7 +113,7 @@ def _work(runs: Mapping[Path, RunInfo], master: str, plots: bool) -> tuple[list[
 
 
 def _print(
-    summaries: list[RunSummary],
+    found: RunsSummary,
     runs: Mapping[Path, RunInfo],
     pictures: Mapping[Path, list[Path]],
     *,
@@ -120,7 +122,7 @@ def _print(
     from thalweg.experiments.records.records import SUMMARY, half_written
     from thalweg.experiments.views.tables import print_runs
 
-    print_runs(summaries, all_moves=all_moves)
+    print_runs(found, all_moves=all_moves)
     for folder, info in runs.items():
         for note in info.notes:
             print(f"note: {folder}: {note}")

@@ -79,7 +79,7 @@ def _print(made: Comparison, folder: Path, *, as_json: bool) -> None:
     if as_json:
         print_json({"out": str(folder), **msgspec.to_builtins(made)})
         return
-    from thalweg.experiments.records.comparisons import comparison_table
+    from thalweg.experiments.views.tables import comparison_table
 
     output().print(comparison_table(made))
     worst = made.worst

@@ -93,7 +93,7 @@ def in_uml(config: RunConfig, out: Path | None, *, choose_time_scale: bool) -> R
 
 def run_and_report(config: RunConfig, where: Path, *, as_json: bool) -> None:
     """Execute, summarise without Spark, and print."""
-    from thalweg.experiments.records.summary import summarize_run
+    from thalweg.experiments.records.analysis import summarize_run
     from thalweg.experiments.runs.launcher import execute
     from thalweg.experiments.runs.sheets import write_sheet
     from thalweg.experiments.simulation.recorded import execute_virtually
@@ -108,13 +108,14 @@ def run_and_report(config: RunConfig, where: Path, *, as_json: bool) -> None:
 
 def _print(summary: RunSummary, outcome: Outcome, sheet: Path | None, *, as_json: bool) -> None:
     """The table and where things are, or the JSON object; exit status 1 when a promise was not kept."""
-    from thalweg.experiments.records.analysis import failures, to_json
+    from thalweg.experiments.records.aggregates import RunsSummary
+    from thalweg.experiments.records.analysis import failures
     from thalweg.experiments.views.tables import print_runs
 
     if as_json:
-        print(to_json([summary]).decode())
+        print(RunsSummary([summary]).to_json().decode())
     else:
-        print_runs([summary])
+        print_runs(RunsSummary([summary]))
         for label, placed in outcome.placed.items():
             tree = outcome.trees.get(label)
             if tree is None:

@@ -1,4 +1,4 @@
-"""What came out of runs: Spark SQL over the event logs of any number of run folders.
+"""What came out of a run: its figures, from one pass over its event log.
 
 Seconds are those of the emulated network unless a name says ``wall``. An *inter-arrival time* is the
 difference between two consecutive deliveries at the client (Ranganathan et al., section 5); the first
@@ -7,44 +7,43 @@ image's latency is kept apart as ``first_image_s``.
 
 from __future__ import annotations
 
-import math
 import os
 import re
-import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-import pyarrow as pa
+import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from thalweg.experiments.records.log import Row, read_log
 from thalweg.experiments.records.moves import (
-    DECIDED,
-    ESTIMATES,
-    MOVES,
-    TIMELINE,
+    AroundMoves,
     EstimateErrors,
     Monitoring,
     Move,
-    MoveFigures,
     Plannings,
     Spread,
-    Timeline,
-    estimate_rows,
-    placed_rows,
+    estimate_errors,
+    move_figures,
+    quantile,
     read_moves,
 )
-from thalweg.experiments.records.records import EVENTS, SCHEMA, SPARK_SCHEMA, SUMMARY, RunInfo, load_run
-from thalweg.middleware.errors import RunError, UsageError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from thalweg.experiments.records.records import EVENTS, SUMMARY, RunInfo, load_run, sequence_digest
+from thalweg.middleware.errors import RunError
 
 BASELINE = "download-all"  # what every speed-up is measured against
 PROOF_FLOOR_BPS = 500_000.0  # below it a proof lasts for a handful of packets only and says little
+COUNTED = ("duplicate", "repeated", "rejected", "fault")
+KINDS = (
+    "delivered", "placed", "host_load", "log", "proof", "replay", "estimate",
+    "relocated", "arrived", "proposal", "reshaped", "plan", "epoch", "monitor", *COUNTED,
+)  # fmt: skip
+
+Said = Mapping[str, Sequence[Row]]  # the records of one placement by their kinds, in the log's order
 
 
 class HostLoad(msgspec.Struct, frozen=True):
@@ -60,8 +59,15 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     ``images`` were asked, ``delivered`` counts the different ones that came, ``lost`` those that did not,
     ``duplicate`` the deliveries of one that had come before, ``out_of_order`` those after a later one.
     ``digest`` is the ``sequence_digest`` of what came, ``digest_ok`` whether it is the run's reference.
-    ``speedup`` is the baseline's mean inter-arrival time over this one's. What the moves were and cost is
-    explained at ``MoveFigures``; ``moves`` lists them only where that was asked for.
+    ``speedup`` is the baseline's mean inter-arrival time over this one's. ``messages``: how many records there are of
+    the kinds in ``COUNTED``; ``log_digest``: of every event of a simulated placement.
+
+    ``pause_*``: from suspension until the old host knew that the operator ran again, of those that moved.
+    ``protocols``: moves by protocol. ``state_bytes``: state that travelled. ``proposals``: the client's
+    barriers by outcome. ``phases``: time from each phase of a move to the one named; empty without moves.
+    ``timeline_wall``: deliveries around the moves. ``monitor``: None when no host recorded it. ``reshapes``: how often
+    the tree changed, ``unshaped``: how often it was to and did not; ``reshape_pause_*``: from the last partition of
+    the old tree to the first of the new. ``moves`` lists the moves only where that was asked for.
     """
 
     images: int
@@ -87,7 +93,7 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int
     proposals: dict[str, int]
     phases: dict[str, Spread]
-    timeline_wall: Timeline | None
+    timeline_wall: AroundMoves | None
     plans: Plannings
     monitor: Monitoring | None
     reshapes: int
@@ -99,8 +105,8 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     probes: int
     planner: str | None
     predicted_s: float | None
-    log_digest: str | None  # of every event of a simulated placement
-    messages: dict[str, int]  # how many records of these kinds: duplicate, repeated, rejected, fault
+    log_digest: str | None
+    messages: dict[str, int]
     hosts: dict[str, HostLoad]
     moves: list[Move] | msgspec.UnsetType = msgspec.UNSET
 
@@ -140,236 +146,111 @@ class RunSummary(msgspec.Struct, frozen=True):
     estimates: EstimateErrors
 
 
-class PlacementAggregate(msgspec.Struct, frozen=True):
-    """One placement over several runs: means of the runs' values, the speed-up's geometric mean, sums of the moves.
+def summarize_run(folder: Path, info: RunInfo | None = None) -> RunSummary:
+    """Summarise one run folder (``info``: what ``load_run`` told of it).
 
-    ``digests_known``: how many runs had a reference to compare their digest with.
+    Raises UsageError when it is not one, or a record is damaged.
     """
-
-    runs: int
-    images: int
-    delivered: int
-    lost: int
-    digests_known: int
-    digests_wrong: int
-    mean_interarrival_s: float | None
-    median_interarrival_s: float | None
-    p95_interarrival_s: float | None
-    speedup: float | None
-    relocations: int
-    stayed: int
-    reshapes: int
-
-
-class RunsSummary(msgspec.Struct, frozen=True):
-    """Several runs and what they say together."""
-
-    runs: list[RunSummary]
-    aggregate: dict[str, PlacementAggregate]
+    info = info or load_run(folder)
+    said: defaultdict[str | None, defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in read_log(folder, *KINDS):
+        said[row.placement][row.kind].append(row)
+    transfers = _transfers(folder)
+    more = sorted(name for name, own in said.items() if name is not None and own["delivered"])
+    names = dict.fromkeys([*info.placements, *more])
+    made = {name: _placement(info, name, said[name], transfers.get(name, (0, 0))) for name in names}
+    base_s = made[BASELINE].mean_interarrival_s if BASELINE in made else None
+    for name, summary in made.items():
+        own_s = summary.mean_interarrival_s
+        made[name] = msgspec.structs.replace(summary, speedup=base_s / own_s if base_s and own_s else None)
+    links = _links(info, [row for own in said.values() for kind in ("proof", "replay") for row in own[kind]])
+    errors = estimate_errors(row for own in said.values() for row in own["estimate"])
+    return RunSummary(info.run, str(folder), info.testbed, info.seed, info.reference_digest, made, links, errors)
 
 
-ARRIVALS = """
-WITH arrivals AS (
-  SELECT run, placement, index, t_s, wall_s, row, get_json_object(detail, '$.digest') AS digest,
-         t_s - lag(t_s) OVER (PARTITION BY run, placement ORDER BY t_s, row) AS gap_s,
-         max(index) OVER (PARTITION BY run, placement ORDER BY t_s, row
-                          ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS highest
-  FROM events WHERE kind = 'delivered' AND placement IS NOT NULL)
-SELECT run, placement, count(*) AS deliveries, size(collect_set(index)) AS delivered,
-       count_if(index < highest) AS out_of_order,
-       avg(gap_s) AS mean_s, percentile(gap_s, array(0.5, 0.95)) AS gaps_s,
-       min(t_s) AS first_s, max(t_s) AS last_s,
-       min_by(wall_s, struct(t_s, row)) AS first_wall_s, max_by(wall_s, struct(t_s, row)) AS last_wall_s,
-       count(digest) AS digests,
-       sha2(array_join(transform(array_sort(collect_list(struct(t_s, row, digest))), x -> x.digest), '\\n'),
-            256) AS digest
-FROM arrivals GROUP BY run, placement
-"""
-
-COUNTS = """
-SELECT run, placement,
-       count_if(kind = 'transfer' AND host <> peer) AS transfers,
-       coalesce(sum(size_bytes) FILTER (WHERE kind = 'transfer' AND host <> peer), 0) AS bytes_moved,
-       count_if(kind = 'duplicate') AS duplicate, count_if(kind = 'repeated') AS repeated,
-       count_if(kind = 'rejected') AS rejected, count_if(kind = 'fault') AS fault,
-       array_agg(detail) FILTER (WHERE kind = 'placed') AS placed,
-       max(get_json_object(detail, '$.digest')) FILTER (WHERE kind = 'log') AS log_digest
-FROM events
-WHERE kind IN ('transfer', 'duplicate', 'repeated', 'rejected', 'fault', 'placed', 'log')
-  AND placement IS NOT NULL
-GROUP BY run, placement
-"""
-
-LOADS = """
-SELECT run, placement, host, avg(value) AS cpu, max(size_bytes) AS rss
-FROM events WHERE kind = 'host_load' AND placement IS NOT NULL GROUP BY run, placement, host
-"""
-
-PROOFS = """
-WITH links AS (
-  SELECT run, kind, host || '>' || peer AS link, coalesce(value, 0) AS got,
-         CAST(get_json_object(detail, '$.asked_bps') AS double) AS asked,
-         CAST(get_json_object(detail, '$.delivered_delay_s') AS double)
-           - CAST(get_json_object(detail, '$.asked_delay_s') AS double) AS delay,
-         CAST(get_json_object(detail, '$.lost') AS int) NOT BETWEEN CAST(get_json_object(detail, '$.lost_low') AS int)
-           AND CAST(get_json_object(detail, '$.lost_high') AS int) AS off,
-         CAST(get_json_object(detail, '$.worst_window') AS double) AS most,
-         CAST(get_json_object(detail, '$.lag_max_s') AS double) AS lag,
-         CAST(get_json_object(detail, '$.stalled') AS double) AS stalled
-  FROM events WHERE kind IN ('proof', 'replay')),
-checked AS (
-  SELECT *, CASE WHEN kind = 'proof' AND asked >= {floor} THEN abs(got - asked) / asked END AS error FROM links)
-SELECT run, size(collect_set(CASE WHEN error IS NOT NULL THEN link END)) AS checked, max(error) AS worst,
-       max_by(link, error) AS worst_link, max(abs(delay)) AS delay,
-       CAST(coalesce(sum(CASE WHEN off THEN 1 ELSE 0 END), 0) AS int) AS off, max(most) AS most, max(lag) AS lag,
-       max(stalled) AS stalled
-FROM checked GROUP BY run
-"""
+def _transfers(folder: Path) -> dict[str, tuple[int, int]]:
+    """Transfers between hosts and their bytes, by placement; of these there are many."""
+    between = (pc.field("kind") == "transfer") & (pc.field("peer") != pc.field("host"))
+    columns = ["placement", "size_bytes"]
+    table = pq.read_table(folder / EVENTS, columns=columns, filters=between)
+    sums = table.group_by("placement").aggregate([([], "count_all"), ("size_bytes", "sum")])
+    return {row["placement"]: (row["count_all"], row["size_bytes_sum"] or 0) for row in sums.to_pylist()}
 
 
-def load_runs(folders: Sequence[Path]) -> dict[Path, RunInfo]:
-    """The ``RunInfo`` of every folder, each folder once, in the order given.
-
-    Raises UsageError when one is not a run folder, its event log is damaged, or two hold the same run.
-    """
-    infos: dict[Path, RunInfo] = {}
-    for folder in folders:
-        if any(folder.resolve() == known.resolve() for known in infos):
-            continue
-        infos[folder] = load_run(folder)
-        try:
-            schema = pq.read_schema(folder / EVENTS)
-        except (OSError, pa.ArrowException) as error:
-            raise UsageError(f"{folder / EVENTS} is damaged ({_line(error)}); run it again") from None
-        if not schema.equals(SCHEMA):
-            raise UsageError(f"{folder / EVENTS} has not the columns of an event log; run it again")
-    seen: dict[str, Path] = {}
-    for folder, info in infos.items():
-        if info.run in seen:
-            raise UsageError(f"{seen[info.run]} and {folder} hold the same run {info.run}; name only one")
-        seen[info.run] = folder
-    return infos
-
-
-def analyze_runs(spark: SparkSession, runs: Mapping[Path, RunInfo]) -> list[RunSummary]:
-    """Summarise every run (see ``load_runs``), in the order given; eight Spark queries however many runs.
-
-    Raises RunError when Spark cannot read the logs, as when a cluster's workers do not see the folders.
-    """
-    from pyspark.errors import PySparkException
-
-    try:
-        _events(spark, [folder / EVENTS for folder in runs]).createOrReplaceTempView("events")
-        scales = [(info.run, info.time_scale) for info in runs.values()]
-        spark.createDataFrame(scales, "run string, time_scale double").createOrReplaceTempView("scales")
-        proofs_query = PROOFS.format(floor=PROOF_FLOOR_BPS)
-        queries = (ARRIVALS, COUNTS, LOADS, proofs_query, MOVES, TIMELINE, DECIDED, ESTIMATES)
-        pool = ThreadPoolExecutor(len(queries))  # small logs: planning takes longer than running
-        try:
-            rows = list(pool.map(lambda query: spark.sql(query).collect(), queries))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # an interrupt does not wait for Spark
-    except PySparkException as error:
-        raise RunError(f"Spark cannot analyse these runs: {_line(error)}; do all its workers see them?") from error
-    arrivals = {(row.run, row.placement): row for row in rows[0]}
-    counts = {(row.run, row.placement): row for row in rows[1]}
-    loads: dict[tuple[str, str], dict[str, HostLoad]] = {}
-    for row in sorted(rows[2], key=lambda row: natural(row.host)):
-        loads.setdefault((row.run, row.placement), {})[row.host] = HostLoad(row.cpu, row.rss)
-    proofs = {row.run: row for row in rows[3]}
-    moves, decided = ({(row.run, row.placement): row for row in some} for some in (rows[4], rows[6]))
-    bins, estimates = _grouped(rows[5], "run", "placement"), _grouped(rows[7], "run")
-    summaries = []
-    for folder, info in runs.items():
-        names = [*info.placements, *sorted(p for r, p in arrivals if r == info.run and p not in info.placements)]
-        made = {
-            name: _placement(
-                info,
-                name,
-                arrivals.get((info.run, name)),
-                counts.get((info.run, name)),
-                loads.get((info.run, name), {}),
-                placed_rows(moves.get((info.run, name)), bins[info.run, name], decided.get((info.run, name))),
-            )
-            for name in names
-        }
-        base = made[BASELINE].mean_interarrival_s if BASELINE in made else None
-        made = {
-            name: msgspec.structs.replace(summary, speedup=_ratio(base, summary.mean_interarrival_s))
-            for name, summary in made.items()
-        }
-        proof = proofs.get(info.run)
-        links = LinkSummary(
-            proof.checked if proof else 0,
-            proof.worst if proof else None,
-            proof.worst_link if proof else None,
-            info.delay_emulated,
-            *((proof.delay, proof.off, proof.most, proof.lag, proof.stalled) if proof else ()),
-        )
-        errors = estimate_rows(estimates[info.run,])
-        summaries.append(
-            RunSummary(info.run, str(folder), info.testbed, info.seed, info.reference_digest, made, links, errors)
-        )
-    return summaries
-
-
-def _grouped(rows: Iterable[Any], *columns: str) -> defaultdict[tuple[str, ...], list[Any]]:
-    groups: defaultdict[tuple[str, ...], list[Any]] = defaultdict(list)
-    for row in rows:
-        groups[tuple(row[column] for column in columns)].append(row)
-    return groups
-
-
-def _events(spark: SparkSession, files: Iterable[Path]) -> DataFrame:
-    """The logs as one frame; ``row`` is a record's place in its file, which keeps each host's order."""
-    paths = []
-    for file in files:
-        plain = str(file.resolve())
-        paths.append("file://" + "".join(f"\\{char}" if char in "\\*?[]{}" else char for char in plain))
-    frame = spark.read.schema(SPARK_SCHEMA).parquet(*paths)
-    return frame.selectExpr("*", "_metadata.row_index AS row")
-
-
-def _placement(
-    info: RunInfo, name: str, came: Any, counts: Any, hosts: dict[str, HostLoad], figures: MoveFigures
-) -> PlacementSummary:
-    """Put one placement's rows together; ``came`` and ``counts`` are None when there were no such records."""
-    placed = [msgspec.json.decode(text) for text in counts.placed or ()] if counts else []
-    plan: dict[str, Any] = placed[0] if placed else {}
-    digest = f"sha256:{came.digest}" if came and came.digests else None
-    gaps = (came.gaps_s if came else None) or [None, None]
+def _placement(info: RunInfo, name: str, said: Said, transfers: tuple[int, int]) -> PlacementSummary:
+    came = sorted(said["delivered"], key=lambda row: row.t_s)  # of equal times the log's order counts
+    indices = np.array([row.index for row in came], dtype=np.int64)
+    times = np.array([row.t_s for row in came])
+    gaps = np.diff(times)
+    delivered = len(np.unique(indices))
+    digests = [row.detail.digest for row in came if row.detail.digest is not None]
+    digest = sequence_digest(digests) if digests else None
+    plan = said["placed"][0].detail if said["placed"] else None
+    wall_s = None
+    if came:  # the placement's start on the wall clock is t_s = 0, which is told from the first delivery
+        wall_s = came[-1].wall_s - came[0].wall_s + came[0].t_s / info.time_scale
     return PlacementSummary(
         images=info.images,
-        delivered=came.delivered if came else 0,
-        lost=max(0, info.images - (came.delivered if came else 0)),
-        duplicate=came.deliveries - came.delivered if came else 0,
-        out_of_order=came.out_of_order if came else 0,
+        delivered=delivered,
+        lost=max(0, info.images - delivered),
+        duplicate=len(came) - delivered,
+        out_of_order=int(np.count_nonzero(indices < np.maximum.accumulate(indices))),
         digest=digest,
         digest_ok=None if info.reference_digest is None else digest == info.reference_digest,
-        mean_interarrival_s=came.mean_s if came else None,
-        median_interarrival_s=gaps[0],
-        p95_interarrival_s=gaps[1],
-        first_image_s=came.first_s if came else None,
-        elapsed_s=came.last_s if came else None,
-        # the placement's start on the wall clock is t_s = 0, which is told from the first delivery
-        wall_s=_wall_s(info, name, came),
+        mean_interarrival_s=float(gaps.mean()) if gaps.size else None,
+        median_interarrival_s=float(np.median(gaps)) if gaps.size else None,
+        p95_interarrival_s=quantile(gaps, 0.95),
+        first_image_s=came[0].t_s if came else None,
+        elapsed_s=came[-1].t_s if came else None,
+        wall_s=info.wall_s.get(name, wall_s),
         speedup=None,
-        transfers=counts.transfers if counts else 0,
-        bytes_moved=counts.bytes_moved if counts else 0,
-        probes=sum(detail.get("probed", 0) for detail in placed),
-        planner=plan.get("planner"),
-        predicted_s=plan.get("predicted_s"),
-        log_digest=counts.log_digest if counts else None,
-        messages={k: counts[k] if counts else 0 for k in ("duplicate", "repeated", "rejected", "fault")},
-        hosts=hosts,
-        **msgspec.structs.asdict(figures),
+        transfers=transfers[0],
+        bytes_moved=transfers[1],
+        probes=sum(row.detail.probed for row in said["placed"]),
+        planner=plan.planner if plan else None,
+        predicted_s=plan.predicted_s if plan else None,
+        log_digest=said["log"][0].detail.digest if said["log"] else None,
+        messages={kind: len(said[kind]) for kind in COUNTED},
+        hosts=_loads(said["host_load"]),
+        **move_figures(said, info.time_scale),
     )
 
 
-def _wall_s(info: RunInfo, name: str, came: Any) -> float | None:
-    if name in info.wall_s:
-        return info.wall_s[name]
-    return came.last_wall_s - came.first_wall_s + came.first_s / info.time_scale if came else None
+def _loads(rows: Sequence[Row]) -> dict[str, HostLoad]:
+    of: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        of[row.host].append(row)
+    loads = {}
+    for host in sorted(of, key=natural):
+        cpu = [row.value for row in of[host] if row.value is not None]
+        rss = [row.size_bytes for row in of[host] if row.size_bytes is not None]
+        loads[host] = HostLoad(float(np.mean(cpu)) if cpu else None, max(rss, default=None))
+    return loads
+
+
+def _links(info: RunInfo, rows: Sequence[Row]) -> LinkSummary:
+    """From the records of proofs, and of how links were replayed."""
+    errors: dict[str, float] = {}
+    for row in rows:
+        asked_bps = row.detail.asked_bps
+        if row.kind == "proof" and asked_bps is not None and asked_bps >= PROOF_FLOOR_BPS:
+            errors[f"{row.host}>{row.peer}"] = abs((row.value or 0.0) / asked_bps - 1)
+    worst = max(errors, key=lambda link: errors[link], default=None)
+    told = [row.detail for row in rows]
+    delayed = [one for one in told if one.delivered_delay_s is not None]
+    delays = [abs(one.delivered_delay_s - one.asked_delay_s) for one in delayed if one.delivered_delay_s is not None]
+    return LinkSummary(
+        len(errors),
+        None if worst is None else errors[worst],
+        worst,
+        info.delay_emulated,
+        max(delays, default=None),
+        sum(not one.lost_low <= one.lost <= one.lost_high for one in delayed),
+        *(
+            max((value for one in told if (value := getattr(one, name)) is not None), default=None)
+            for name in ("worst_window", "lag_max_s", "stalled")
+        ),
+    )
 
 
 def failures(summary: RunSummary) -> list[str]:
@@ -391,32 +272,6 @@ def failures(summary: RunSummary) -> list[str]:
     return lines
 
 
-def aggregate(summaries: Sequence[RunSummary]) -> dict[str, PlacementAggregate]:
-    """What several runs say together, placement by placement, in the order they first appear."""
-    found: dict[str, list[PlacementSummary]] = {}
-    for summary in summaries:
-        for name, placement in summary.placements.items():
-            found.setdefault(name, []).append(placement)
-    return {
-        name: PlacementAggregate(
-            runs=len(parts),
-            images=sum(part.images for part in parts),
-            delivered=sum(part.delivered for part in parts),
-            lost=sum(part.lost for part in parts),
-            digests_known=sum(part.digest_ok is not None for part in parts),
-            digests_wrong=sum(part.digest_ok is False for part in parts),
-            mean_interarrival_s=_mean(part.mean_interarrival_s for part in parts),
-            median_interarrival_s=_mean(part.median_interarrival_s for part in parts),
-            p95_interarrival_s=_mean(part.p95_interarrival_s for part in parts),
-            speedup=_mean((part.speedup for part in parts), statistics.geometric_mean),
-            relocations=sum(part.relocations for part in parts),
-            stayed=sum(part.stayed for part in parts),
-            reshapes=sum(part.reshapes for part in parts),
-        )
-        for name, parts in found.items()
-    }
-
-
 def with_moves(summary: RunSummary) -> RunSummary:
     """The same with every placement's ``moves``, read from the run folder."""
     moves = read_moves(Path(summary.out))
@@ -425,13 +280,6 @@ def with_moves(summary: RunSummary) -> RunSummary:
         for name, row in summary.placements.items()
     }
     return msgspec.structs.replace(summary, placements=placements)
-
-
-def to_json(summaries: Sequence[RunSummary]) -> bytes:
-    """One JSON object: the run itself when there is one, ``runs`` and ``aggregate`` when there are several."""
-    if len(summaries) == 1:
-        return msgspec.json.encode(summaries[0])
-    return msgspec.json.encode(RunsSummary(list(summaries), aggregate(summaries)))
 
 
 def write_summary(folder: Path, summary: RunSummary) -> Path:
@@ -448,16 +296,3 @@ def write_summary(folder: Path, summary: RunSummary) -> Path:
 def natural(name: str) -> tuple[Any, ...]:
     """A sort key that puts ``h2`` before ``h10``."""
     return tuple(int(part) if i % 2 else part for i, part in enumerate(re.split(r"(\d+)", name)))
-
-
-def _ratio(base: float | None, own: float | None) -> float | None:
-    return None if base is None or own is None or own <= 0 or not math.isfinite(base) else base / own
-
-
-def _mean(values: Iterable[float | None], how: Callable[[list[float]], float] = statistics.fmean) -> float | None:
-    known = [value for value in values if value is not None and value > 0]
-    return how(known) if known else None
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200]

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from thalweg.middleware.errors import UsageError
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 COMPARISON = "comparison.json"
 CLOSE = 0.1  # how far simulation may be from emulation, unless told otherwise
@@ -94,32 +91,3 @@ def beyond(made: Comparison) -> list[str]:
         elif not row.is_close(made.limit):
             lines.append(f"{where}: simulated is {row.ratio:.3f} of emulated, beyond {made.limit:.0%}")
     return lines
-
-
-def comparison_table(made: Comparison) -> Table:
-    """One row a placement and seed."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from thalweg.experiments.views.tables import NONE, seconds
-
-    title = "mean time between images, emulated seconds"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for name in ("placement", "seed", "simulated", "emulated", "ratio", "spread", "start", "moves"):
-        table.add_column(name, justify="left" if name in ("placement", "start") else "right")
-    for row in made.rows:
-        moved = NONE if row.simulated_moves is None else row.simulated_moves
-        table.add_row(
-            Text(row.placement),
-            str(row.seed),
-            seconds(row.simulated_s),
-            seconds(row.emulated_s),
-            NONE
-            if row.ratio is None
-            else Text(f"{row.ratio:.3f}", "green" if row.is_close(made.limit) else "bold red"),
-            NONE if row.spread is None else f"{row.spread:.1%}",
-            NONE if row.same_start is None else "same" if row.same_start else "differs",
-            f"{moved} / {', '.join(map(str, row.emulated_moves)) or NONE}",
-        )
-    return table

@@ -11,16 +11,18 @@ import math
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
+from markupsafe import Markup
 
 from thalweg.experiments.records.analysis import natural
-from thalweg.experiments.records.moves import Move
-from thalweg.experiments.records.trees import Change, Life, lives
-from thalweg.experiments.reports.page import esc
-from thalweg.experiments.views.plots import CLIENT_COLOUR, COLOURS, HOST_COLOURS, SHORT_S, readable_on, stays_of
+from thalweg.experiments.records.moves import Move, TreeChange
+from thalweg.experiments.reports.page import coordinate, render
+from thalweg.experiments.views.plots import COLOURS
 from thalweg.experiments.views.tables import seconds, size
+from thalweg.experiments.views.timelines import CLIENT_COLOUR, SHORT_S, Course, lives, readable_on, timeline
 from thalweg.middleware.dataflow import TREES, Code
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.network.view import Link
@@ -54,62 +56,6 @@ class Frame(msgspec.Struct, frozen=True):
     changes: int = 0
 
 
-class Befell(msgspec.Struct, frozen=True):
-    """A scenario: something befell a host's links for a time."""
-
-    host: str
-    at_s: float
-    until_s: float
-    name: str
-
-    def during(self, frame: Frame) -> bool:
-        return self.at_s < frame.until_s and self.until_s > frame.at_s
-
-
-class Course(msgspec.Struct, frozen=True):
-    """One placement of a run: where everything was at first, its moves, when it ended, and what links carried.
-
-    ``transfers``: when (emulated seconds), from, to, how many bytes; only between different hosts. ``inputs``: of every
-    operator and the sink, where the planner gave the tree a shape of its own. ``changes``: of the tree.
-    """
-
-    name: str
-    start: dict[str, str]
-    moves: list[Move]
-    end_s: float
-    transfers: list[tuple[float, str, str, int]]
-    befell: list[Befell] = []
-    inputs: dict[str, list[str]] = {}
-    changes: list[Change] = []
-
-    @property
-    def operators(self) -> list[str]:
-        """The nodes that may move or did, of the tree at first: all but sources at their hosts and the sink."""
-        moved = {move.node for move in self.moves} - {name for change in self.changed for name in change.operators}
-        own = {node for node, host in self.start.items() if node not in (f"source@{host}", "sink")}
-        return sorted(own | moved, key=natural)
-
-    @property
-    def changed(self) -> list[Change]:
-        """The changes of the tree that came about."""
-        return [change for change in self.changes if change.changed]
-
-    def lives(self) -> list[Life]:
-        """The operators there were, and from when until when."""
-        return lives(self.operators, self.start, self.changed, self.end_s)
-
-    @property
-    def client(self) -> str:
-        return self.start.get("sink", "client")
-
-    def hosts(self) -> set[str]:
-        """Every host that something was at, came to, or was sent between."""
-        ends = {host for move in self.moves for host in (move.source, move.target)}
-        ends |= {host for _, source, target, _ in self.transfers for host in (source, target)}
-        ends |= {host for change in self.changed for host in change.hosts.values()}
-        return set(self.start.values()) | ends
-
-
 # --- what is drawn ----------------------------------------------------------------------------------
 
 
@@ -117,8 +63,8 @@ def frames(course: Course) -> list[Frame]:
     """Every placement there was, in the order of time, with what was carried during it."""
     limit_s = TOGETHER * course.end_s
     moves = [move for move in course.moves if move.moved]
-    events: list[Move | Change] = sorted([*moves, *course.changed], key=_when)
-    together: list[list[Move | Change]] = []
+    events: list[Move | TreeChange] = sorted([*moves, *course.changed], key=_when)
+    together: list[list[Move | TreeChange]] = []
     for each in events:
         if together and _when(each) - _when(together[-1][0]) <= limit_s:
             together[-1].append(each)
@@ -138,11 +84,11 @@ def frames(course: Course) -> list[Frame]:
     return [msgspec.structs.replace(frame, carried=dict(own)) for frame, own in zip(found, carried, strict=True)]
 
 
-def _when(event: Move | Change) -> float:
+def _when(event: Move | TreeChange) -> float:
     return event.settled_s if isinstance(event, Move) else event.at_s
 
 
-def _after(frame: Frame, events: Sequence[Move | Change], at_s: float) -> Frame:
+def _after(frame: Frame, events: Sequence[Move | TreeChange], at_s: float) -> Frame:
     """The frame that begins with these events."""
     placement, inputs, moved = dict(frame.placement), frame.inputs, []
     for event in events:
@@ -156,7 +102,7 @@ def _after(frame: Frame, events: Sequence[Move | Change], at_s: float) -> Frame:
             placement = {name: placement[name] for name in others} | operators
             inputs = event.inputs
     moved = [name for name in dict.fromkeys(moved) if name in placement]
-    changes = sum(isinstance(event, Change) for event in events)
+    changes = sum(isinstance(event, TreeChange) for event in events)
     return Frame(at_s, at_s, placement, tuple(moved), inputs=inputs, changes=changes)
 
 
@@ -187,22 +133,6 @@ def tree_edges(tree: object, start: Mapping[str, str]) -> list[tuple[str, str]]:
     if set(dataflow.by_name) != set(start):
         return []
     return [(name, node.name) for node in dataflow.nodes for name in node.inputs]
-
-
-def host_colours(courses: Iterable[Course], hosts: Iterable[str]) -> dict[str, str]:
-    """A colour for every host, grey for the client; the same as in the picture of the moves."""
-    involved: set[str] = set()
-    everything, clients = set(hosts), set()
-    for course in courses:
-        clients.add(course.client)
-        everything |= course.hosts()
-        if course.moves or course.changed:
-            involved |= {life.host for life in course.lives() if life.host is not None}
-            involved |= {course.start[node] for node in course.operators if node in course.start}
-            involved |= {host for move in course.moves for host in (move.source, move.target)[: 1 + move.moved]}
-    servers = sorted(involved - clients, key=natural) + sorted(everything - involved - clients, key=natural)
-    tints = {host: HOST_COLOURS[i % len(HOST_COLOURS)] for i, host in enumerate(servers)}
-    return tints | dict.fromkeys(clients, CLIENT_COLOUR)
 
 
 def short_names(operators: Sequence[str]) -> dict[str, str]:
@@ -239,7 +169,7 @@ class Drawing:
     ) -> None:
         self.course, self.shown, self.tints = course, shown, tints
         if course.changed:  # an operator is told by its row in the strip
-            rows = {life.node: f"{life.row + 1}" for life in course.lives()}
+            rows = {life.node: f"{life.row + 1}" for life in lives(course)}
             self.operators, self.short = list(rows), rows
             self.dots = {name: COLOURS[(int(row) - 1) % len(COLOURS)] for name, row in rows.items()}
         else:
@@ -262,26 +192,12 @@ class Drawing:
         out_x, out_y = math.cos(angle), math.sin(angle)
         return self.side / 2 + self.radius * out_x, self.side / 2 + self.radius * out_y, out_x, out_y
 
-    def svg(self, frame: Frame) -> str:
+    def svg(self, frame: Frame) -> Markup:
         """One frame; what links carried is told by their width, of the busiest one in the frame."""
         here: dict[str, list[str]] = {}
         for node in self.operators:
             if node in frame.placement:
                 here.setdefault(frame.placement[node], []).append(node)
-        what = ", ".join(f"{node} at {host}" for node, host in frame.placement.items() if node in self.short)
-        parts = [
-            f'<svg viewBox="0 0 {self.side} {self.side}" role="img" aria-label="{esc(what or "no operators")}">',
-            f'<circle class="ring" cx="{_n(self.side / 2)}" cy="{_n(self.side / 2)}" r="{_n(self.radius)}"/>',
-            *self._links(frame),
-        ]
-        for host in reversed(self.hosts):  # the client last: its box is the widest and covers its neighbours' edges
-            parts += self._host(host, bool(here.get(host)), frame)
-        for host, nodes in here.items():
-            parts += self._dots(host, nodes, frame)
-        return "".join([*parts, "</svg>"])
-
-    def _links(self, frame: Frame) -> list[str]:
-        busiest = max(frame.carried.values(), default=0)
         own = [(producer, node) for node, producers in frame.inputs.items() for producer in producers]
         wanted = {
             Link(frame.placement[a], frame.placement[b])
@@ -289,81 +205,69 @@ class Drawing:
             if a in frame.placement and b in frame.placement
         }
         idle = {link for link in wanted if link[0] != link[1] and not frame.carried.get(link)}
-        parts = [f'<path class="tree" d="{self._curve(*link)[0]}"/>' for link in sorted(idle)]
+        return render(
+            "frame.svg",
+            side=self.side,
+            radius=self.radius,
+            box=_BOX_H,
+            what=", ".join(f"{node} at {host}" for node, host in frame.placement.items() if node in self.short),
+            idle=[self._curve(*link)[0] for link in sorted(idle)],
+            edges=self._carried(frame),
+            # the client last: its box is the widest and covers its neighbours' edges
+            hosts=[self._host(host, host in here, frame) for host in reversed(self.hosts)],
+            dots=[dot for host, nodes in here.items() for dot in self._dots(host, nodes, frame)],
+        )
+
+    def _carried(self, frame: Frame) -> Iterator[dict[str, Any]]:
+        busiest = max(frame.carried.values(), default=0)
         for link, size_bytes in sorted(frame.carried.items(), key=lambda item: item[1]):
-            if link[0] not in self.at or link[1] not in self.at or not size_bytes:
-                continue
-            width = 0.8 + 6.2 * size_bytes / busiest
-            path, head = self._curve(*link, head=4.5 + width * 0.9)
-            told = f"<title>{esc(link[0])} → {esc(link[1])}: {size(size_bytes)}</title>"
-            parts.append(f'<g>{told}<path class="edge" stroke-width="{_n(width)}" d="{path}"/>')
-            parts.append(f'<path class="head" d="{head}"/></g>')
-        return parts
+            if link[0] in self.at and link[1] in self.at and size_bytes:
+                width = 0.8 + 6.2 * size_bytes / busiest
+                path, head = self._curve(*link, head=4.5 + width * 0.9)
+                told = f"{link[0]} → {link[1]}: {size(size_bytes)}"
+                yield {"told": told, "width": width, "path": path, "head": head}
 
     def _curve(self, source: str, target: str, head: float = 0.0) -> tuple[str, str]:
         """A bow that passes the one in the other direction, and a triangle on it that tells the direction."""
         (x0, y0, *_), (x2, y2, *_) = self.at[source], self.at[target]
         x1, y1 = (x0 + x2) / 2 - (y2 - y0) * 0.13, (y0 + y2) / 2 + (x2 - x0) * 0.13
-        path = f"M{_n(x0)} {_n(y0)}Q{_n(x1)} {_n(y1)} {_n(x2)} {_n(y2)}"
+        path = f"M{coordinate(x0)} {coordinate(y0)}Q{coordinate(x1)} {coordinate(y1)} {coordinate(x2)} {coordinate(y2)}"
         t = 0.6
         x = (1 - t) ** 2 * x0 + 2 * t * (1 - t) * x1 + t * t * x2
         y = (1 - t) ** 2 * y0 + 2 * t * (1 - t) * y1 + t * t * y2
         along = math.atan2((1 - t) * (y1 - y0) + t * (y2 - y1), (1 - t) * (x1 - x0) + t * (x2 - x1))
         corners = [(x + head * math.cos(along + a), y + head * math.sin(along + a)) for a in (0.0, 2.3, -2.3)]
-        return path, "M" + "L".join(f"{_n(px)} {_n(py)}" for px, py in corners) + "Z"
+        return path, "M" + "L".join(f"{coordinate(px)} {coordinate(py)}" for px, py in corners) + "Z"
 
     def _box(self, host: str) -> tuple[str, float]:
         text = host if len(host) <= 7 else host[:6] + "…"
         return text, max(20.0, len(text) * _LETTER + 8)
 
-    def _host(self, host: str, busy: bool, frame: Frame) -> list[str]:
+    def _host(self, host: str, busy: bool, frame: Frame) -> dict[str, Any]:
         x, y, *_ = self.at[host]
-        tint = self.tints.get(host, CLIENT_COLOUR)
-        parts = [f"<g><title>{esc(host)}</title>"]
-        if self.crowded and not busy and host != self.course.client:
-            parts.append(f'<circle cx="{_n(x)}" cy="{_n(y)}" r="2.5" fill="{tint}"/>')
-        else:
-            text, width = self._box(host)
-            kind = ' class="client"' if host == self.course.client else ""
-            parts.append(
-                f'<rect{kind} x="{_n(x - width / 2)}" y="{_n(y - _BOX_H / 2)}" width="{_n(width)}"'
-                f' height="{_n(_BOX_H)}" rx="4" fill="{tint}"/>'
-                f'<text x="{_n(x)}" y="{_n(y + 3)}" text-anchor="middle" style="fill:{readable_on(tint)}">'
-                f"{esc(text)}</text>"
-            )
-            if any(
-                one.host == host and one.at_s < frame.until_s and one.until_s > frame.at_s for one in self.course.befell
-            ):
-                grown = f'x="{_n(x - width / 2 - 3)}" y="{_n(y - _BOX_H / 2 - 3)}" width="{_n(width + 6)}"'
-                parts.append(f'<rect class="hit" {grown} height="{_n(_BOX_H + 6)}" rx="6"/>')
-        return [*parts, "</g>"]
+        text, width = self._box(host)
+        tint, client = self.tints.get(host, CLIENT_COLOUR), host == self.course.client
+        hit = any(one.host == host and one.during(frame.at_s, frame.until_s) for one in self.course.befell)
+        drawn = {"name": host, "label": text, "x": x, "y": y, "width": width, "tint": tint, "ink": readable_on(tint)}
+        return drawn | {"client": client, "small": self.crowded and not busy and not client, "hit": hit}
 
-    def _dots(self, host: str, nodes: Sequence[str], frame: Frame) -> list[str]:
-        """A host's operators outside the circle, in rows across the direction outwards."""
+    def _dots(self, host: str, nodes: Sequence[str], frame: Frame) -> Iterator[dict[str, Any]]:
+        """A host's operators outside the circle, in rows across the direction outwards; of very many, their number."""
         x, y, out_x, out_y = self.at[host]
         width = self._box(host)[1]
         first = width / 2 * abs(out_x) + _BOX_H / 2 * abs(out_y) + DOT + 2.5
         if len(nodes) > PILED:
-            x, y = x + out_x * (first + 5), y + out_y * (first + 5)
-            names = esc(", ".join(nodes))
-            return [
-                f'<g><title>{names}</title><circle cx="{_n(x)}" cy="{_n(y)}" r="11" fill="{COLOURS[0]}"/>'
-                f'<text x="{_n(x)}" y="{_n(y + 3)}" text-anchor="middle" style="fill:#ffffff">×{len(nodes)}</text></g>'
-            ]
-        parts = []
+            place: dict[str, Any] = {"x": x + out_x * (first + 5), "y": y + out_y * (first + 5), "radius": 11.0}
+            yield place | {"told": ", ".join(nodes), "tint": COLOURS[0], "moved": False, "pile": len(nodes)}
+            return
         for i, node in enumerate(nodes):
             row, column = divmod(i, ROW)
             across = (column - (min(ROW, len(nodes) - row * ROW) - 1) / 2) * STEP
             dot_x = x + out_x * (first + row * STEP) - out_y * across
             dot_y = y + out_y * (first + row * STEP) + out_x * across
             tint = self.dots[node]
-            kind = ' class="moved"' if node in frame.moved else ""
-            parts.append(
-                f'<g><title>{esc(node)} at {esc(host)}</title><circle{kind} cx="{_n(dot_x)}" cy="{_n(dot_y)}"'
-                f' r="{_n(DOT)}" fill="{tint}"/><text x="{_n(dot_x)}" y="{_n(dot_y + 2.7)}" text-anchor="middle"'
-                f' style="font-size:7.5px;fill:{readable_on(tint)}">{esc(self.short[node])}</text></g>'
-            )
-        return parts
+            place = {"x": dot_x, "y": dot_y, "radius": DOT, "tint": tint, "ink": readable_on(tint), "pile": 0}
+            yield place | {"told": f"{node} at {host}", "moved": node in frame.moved, "label": self.short[node]}
 
     def caption(self, frame: Frame) -> str:
         """When, and what had moved, or how often the tree had changed."""
@@ -378,48 +282,32 @@ class Drawing:
         return f"{begins.split()[0]} to {ends}: {', '.join(named)}{more}"
 
 
-HINT = (
-    "Lines: bytes moved in that time, the busiest link widest; dashed: in the tree, but nothing moved in that time. A"
-    " strong rim: had just moved. A dashed red frame: the scenario befell this host."
-)
-
-
-def drawings(course: Course, hosts: Sequence[str], tints: Mapping[str, str], tree: object = None) -> str:
+def drawings(course: Course, hosts: Sequence[str], tints: Mapping[str, str], tree: object = None) -> Markup:
     """The frames of a placement beside each other, with a key to the operators."""
     found = frames(course)
     chosen = choose(found)
     made = Drawing(course, chosen, hosts, tints, tree)
-    some = f'<p class="hint">{len(chosen)} of {len(found)} placements.</p>' if len(chosen) < len(found) else ""
-    shown = (_figure(made.svg(frame), made.caption(frame)) for frame in chosen)
-    return f'{_key(made)}{some}<div class="{made.style}">{"".join(shown)}</div>'
+    hint = f"{len(chosen)} of {len(found)} placements." if len(chosen) < len(found) else ""
+    return _beside(made, [(made.svg(frame), made.caption(frame)) for frame in chosen], hint)
 
 
-def still(courses: Sequence[Course], hosts: Sequence[str], tints: Mapping[str, str], tree: object = None) -> str:
+def still(courses: Sequence[Course], hosts: Sequence[str], tints: Mapping[str, str], tree: object = None) -> Markup:
     """Placements that nothing moved, beside each other."""
     made = [Drawing(course, frames(course), hosts, tints, tree) for course in courses]
-    shown = (
-        _figure(one.svg(frame), f"{course.name}, all {time_text(course.end_s, course.end_s)}")
+    figures = [
+        (one.svg(frame), f"{course.name}, all {time_text(course.end_s, course.end_s)}")
         for one, course in zip(made, courses, strict=True)
         for frame in one.shown
-    )
-    return f'{_key(made[0])}<div class="{made[0].style}">{"".join(shown)}</div>'
+    ]
+    return _beside(made[0], figures)
 
 
-def _figure(svg: str, caption: str) -> str:
-    return f"<figure>{svg}<figcaption>{esc(caption)}</figcaption></figure>"
-
-
-def _key(made: Drawing) -> str:
-    """Which dot is which operator; of very many, or where the tree changes, it is told by pointing at them."""
-    if made.course.changed or not 0 < len(made.operators) <= NAMED:
-        return ""
-    dots = (
-        f'<span><i class="dot" style="background:{made.dots[name]}"></i>'
-        + esc(name if name.endswith(text) else f"{text} {name}")
-        + "</span>"
-        for name, text in made.short.items()
-    )
-    return f'<div class="key">operators: {"".join(dots)}</div>'
+def _beside(made: Drawing, figures: Sequence[tuple[Markup, str]], hint: str = "") -> Markup:
+    """With a key: which dot is which operator; of very many, or where the tree changes, dots tell when pointed at."""
+    keyed = not made.course.changed and len(made.operators) <= NAMED
+    short = made.short.items() if keyed else ()
+    key = [(made.dots[name], name if name.endswith(text) else f"{text} {name}") for name, text in short]
+    return render("frames.html", key=key, hint=hint, style=made.style, figures=figures)
 
 
 # --- the strip --------------------------------------------------------------------------------------
@@ -427,61 +315,51 @@ def _key(made: Drawing) -> str:
 _LEFT, _WIDE, _ROW_H = 76.0, 960.0, 22.0
 
 
-def strip(course: Course, tints: Mapping[str, str]) -> str:
-    """One row an operator, coloured by its host; gaps are moves.
-
-    Where the tree changes (a line), those that appear take over the rows of those that disappear.
-    """
-    found, end_s = course.lives(), max(course.end_s, 1e-9)
-    scale = (_WIDE - _LEFT - 12) / end_s
-    labels = {life.row: f"{life.row + 1}" if course.changed else life.node for life in found}
-    high = len(labels) * _ROW_H + 26
-    what = f"Where each operator of {course.name} was over the emulated time"
-    parts = [f'<svg viewBox="0 0 {_n(_WIDE)} {_n(high)}" role="img" aria-label="{esc(what)}">']
-    for at in ticks(end_s / (60 if end_s > SHORT_S else 1)):
-        x = _LEFT + at * (60 if end_s > SHORT_S else 1) * scale
-        text = f"{at:g}" + ((" min" if end_s > SHORT_S else " s") if at == 0 else "")
-        parts.append(f'<line class="axis" x1="{_n(x)}" x2="{_n(x)}" y1="0" y2="{_n(high - 22)}"/>')
-        parts.append(f'<text class="name" x="{_n(x)}" y="{_n(high - 8)}" text-anchor="middle">{esc(text)}</text>')
-    for row, name in labels.items():
-        label, y = name if len(name) <= 10 else name[:9] + "…", _n(row * _ROW_H + 15)
-        parts.append(f'<text class="name" x="{_n(_LEFT - 6)}" y="{y}" text-anchor="end">{esc(label)}</text>')
-    stays = {
-        life.node: stays_of(
-            [move for move in course.moves if move.node == life.node], life.host, life.died_s, life.born_s
+def strip(course: Course, tints: Mapping[str, str]) -> Markup:
+    """One row an operator, coloured by its host; gaps are moves. A line where the tree changes, and where a scenario
+    begins and ends."""
+    drawn, end_s = timeline(course), max(course.end_s, 1e-9)
+    scale, unit_s = (_WIDE - _LEFT - 12) / end_s, 60 if end_s > SHORT_S else 1
+    unit = " min" if unit_s == 60 else " s"
+    explained = len(drawn.stays) <= TALLIED
+    bars = []
+    for stay in drawn.stays:
+        width, tint = (stay.until_s - stay.begin_s) * scale, tints.get(stay.host, CLIENT_COLOUR)
+        span = f"{time_text(stay.begin_s, end_s)} to {time_text(stay.until_s, end_s)}"
+        bars.append(
+            {
+                "x": _LEFT + stay.begin_s * scale,
+                "top": stay.row * _ROW_H + 3,
+                "width": width,
+                "high": _ROW_H - 6,
+                "tint": tint,
+                "told": f"{stay.node} at {stay.host}, {span}" if explained else "",
+                "label": stay.host if explained and width > len(stay.host) * 6 + 8 else "",
+                "ink": readable_on(tint),
+            }
         )
-        for life in found
-    }
-    told = sum(map(len, stays.values())) <= TALLIED
-    for life in found:
-        node, top = life.node, life.row * _ROW_H + 3
-        for begin_s, until_s, host in stays[node]:
-            x, width = _LEFT + begin_s * scale, (until_s - begin_s) * scale
-            tint = tints.get(host, CLIENT_COLOUR)
-            bar = f'x="{_n(x)}" y="{_n(top)}" width="{_n(max(width, 0.5))}" height="{_n(_ROW_H - 6)}" fill="{tint}"'
-            if not told:
-                parts.append(f"<rect {bar}/>")
-                continue
-            span = f"{time_text(begin_s, end_s)} to {time_text(until_s, end_s)}"
-            parts.append(f"<rect {bar}><title>{esc(node)} at {esc(host)}, {span}</title></rect>")
-            if width > len(host) * 6 + 8:
-                style = f"fill:{readable_on(tint)}"
-                place = f'x="{_n(x + width / 2)}" y="{_n(top + 11.5)}"'
-                parts.append(f'<text class="bar" {place} text-anchor="middle" style="{style}">{esc(host)}</text>')
-    for change in course.changed:
-        if 0 < change.at_s < end_s:
-            across = _n(_LEFT + change.at_s * scale)
-            title = f"<title>another tree, {time_text(change.at_s, end_s)}</title>"
-            parts.append(f'<line class="turn" x1="{across}" x2="{across}" y1="0" y2="{_n(high - 22)}">{title}</line>')
-    for one in course.befell:
-        for at_s in (one.at_s, one.until_s):
-            if 0 < at_s < end_s:
-                across = _n(_LEFT + at_s * scale)
-                name = f"<title>{esc(one.name)} of {esc(one.host)}, {time_text(at_s, end_s)}</title>"
-                parts.append(
-                    f'<line class="mark" x1="{across}" x2="{across}" y1="0" y2="{_n(high - 22)}">{name}</line>'
-                )
-    return f'<div class="strip">{"".join(parts)}</svg></div>'
+    lines = [("turn", at_s, "another tree") for at_s in drawn.turns]
+    lines += [("mark", at_s, f"{one.name} of {one.host}") for one in course.befell for at_s in (one.at_s, one.until_s)]
+    return render(
+        "strip.svg",
+        name=course.name,
+        wide=_WIDE,
+        high=len(drawn.rows) * _ROW_H + 26,
+        left=_LEFT,
+        ticks=[
+            {"x": _LEFT + at * unit_s * scale, "text": f"{at:g}{'' if at else unit}"} for at in ticks(end_s / unit_s)
+        ],
+        rows=[
+            {"y": row * _ROW_H + 15, "label": name if len(name) <= 10 else name[:9] + "…"}
+            for row, name in enumerate(drawn.rows)
+        ],
+        bars=bars,
+        lines=[
+            {"kind": kind, "x": _LEFT + at_s * scale, "told": f"{what}, {time_text(at_s, end_s)}"}
+            for kind, at_s, what in lines
+            if 0 < at_s < end_s
+        ],
+    )
 
 
 def ticks(end: float) -> list[float]:
@@ -492,8 +370,3 @@ def ticks(end: float) -> list[float]:
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
     return [i * step for i in range(int(end / step + 1e-9) + 1)]
-
-
-def _n(value: float) -> str:
-    """A coordinate, to a tenth."""
-    return f"{value:.1f}".removesuffix(".0")

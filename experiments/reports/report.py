@@ -15,23 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
+from markupsafe import Markup
 
 from thalweg.experiments.command import Tell
-from thalweg.experiments.records.analysis import RunSummary, aggregate, load_runs
-from thalweg.experiments.records.comparisons import (
-    COMPARISON,
-    Comparison,
-    beyond,
-    comparison_table,
-    furthest,
-    load_comparison,
-)
+from thalweg.experiments.records.aggregates import aggregate, load_runs
+from thalweg.experiments.records.analysis import RunSummary, summarize_run
+from thalweg.experiments.records.comparisons import COMPARISON, Comparison, beyond, furthest, load_comparison
 from thalweg.experiments.records.records import EVENTS, RUN_TOML, RunInfo
-from thalweg.experiments.records.summary import summarize_run
-from thalweg.experiments.reports.page import NONE, Room, bullets, esc, from_rich, page, table
+from thalweg.experiments.reports.page import NONE, Room, from_rich, render, sheet
 from thalweg.experiments.reports.run import Told, read_run, run_section
 from thalweg.experiments.sweeps.results import SWEEP_TOML
-from thalweg.experiments.views.tables import aggregate_table, seconds
+from thalweg.experiments.views.tables import aggregate_table, comparison_table, seconds
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
@@ -116,31 +110,33 @@ def write_report(folders: Sequence[Path], out: Path, tell: Tell = lambda what, d
         told.append(more)
     figures = _figures(found.sweeps, tell)
     room = Room()
-    parts = []
-    if len(summaries) > 1:
-        parts.append(_compared_runs(found.runs, summaries))
+    sections = []
     for i, (folder, data) in enumerate(figures.items()):
         tell("drawing", i, total)
-        parts.append(_sweep(folder, data, room, f"sweep-{i + 1}"))
+        sections.append(_sweep(folder, data, room, f"sweep-{i + 1}"))
     for i, (folder, info) in enumerate(found.runs.items()):
         tell("drawing", len(figures) + i, total)
         # the rest of the room is shared evenly, so that the first run does not take it all
         own = Room(room.left_bytes // (len(found.runs) - i))
         given = own.left_bytes
-        parts.append(run_section(folder, info, summaries[i], told[i], own, f"run-{i + 1}"))
+        sections.append(run_section(folder, info, summaries[i], told[i], own, f"run-{i + 1}"))
         room.left_bytes -= given - own.left_bytes
         room.left_out += own.left_out
-    for i, (folder, comparison) in enumerate(found.comparisons.items()):
-        parts.append(_comparison(folder, comparison, f"comparison-{i + 1}"))
-    title = _title(found)
-    text = page(title, "\n".join([_top(title, found), *parts]))
-    size_bytes = _write(out, text)
+    text = render(
+        "report.html",
+        title=_title(found),
+        made=f"Made by thalweg {version('thalweg')} on {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC.",
+        links=_links(found),
+        compared=_compared_runs(found.runs, summaries) if len(summaries) > 1 else None,
+        sections=sections,
+        comparisons=[_comparison(folder, one) for folder, one in found.comparisons.items()],
+    )
     return Report(
         report=str(out),
-        size_bytes=size_bytes,
+        size_bytes=_write(out, text),
         runs=summaries,
-        sweeps=[_sweep_json(folder, data) for folder, data in figures.items()],
-        comparisons=[_comparison_json(folder, one) for folder, one in found.comparisons.items()],
+        sweeps=[_told(folder, data) for folder, data in figures.items()],
+        comparisons=[_told(folder, one) for folder, one in found.comparisons.items()],
         left_out=room.left_out,
     )
 
@@ -167,7 +163,7 @@ def _figures(sweeps: Sequence[Path], tell: Tell) -> dict[Path, FigureData]:
     return found
 
 
-def _sweep(folder: Path, data: FigureData, room: Room, anchor: str) -> str:
+def _sweep(folder: Path, data: FigureData, room: Room, anchor: str) -> Markup:
     from thalweg.experiments.reports import sweep as report_sweep
 
     return report_sweep.sweep_section(folder, data, room, anchor)
@@ -201,40 +197,32 @@ def _title(found: Folders) -> str:
     return "Thalweg: " + ", ".join(_count(number, what) for number, what in counts if number)
 
 
-def _top(title: str, found: Folders) -> str:
-    now = datetime.datetime.now(datetime.UTC)
+def _links(found: Folders) -> list[tuple[str, str]]:
+    """The page's parts: their anchors and names."""
     links = [("compared", "All runs")] if len(found.runs) > 1 else []
     links += [(f"sweep-{i}", f"Sweep {folder.resolve().name}") for i, folder in enumerate(found.sweeps, 1)]
     links += [(f"run-{i}", f"Run {folder.resolve().name}") for i, folder in enumerate(found.runs, 1)]
-    links += [(f"comparison-{i}", "Simulation and emulation") for i, _ in enumerate(found.comparisons, 1)]
-    items = "".join(f'<li><a href="#{anchor}">{esc(text)}</a></li>' for anchor, text in links)
-    contents = f"<nav><ul>{items}</ul></nav>" if len(links) > 1 else ""
-    made = f"Made by thalweg {version('thalweg')} on {now:%Y-%m-%d %H:%M} UTC."
-    return f'<header><h1>{esc(title)}</h1><p class="soft">{esc(made)}</p>{contents}</header>'
+    return links + [(f"comparison-{i}", "Simulation and emulation") for i, _ in enumerate(found.comparisons, 1)]
 
 
-def _compared_runs(runs: Mapping[Path, RunInfo], summaries: Sequence[RunSummary]) -> str:
+def _compared_runs(runs: Mapping[Path, RunInfo], summaries: Sequence[RunSummary]) -> dict[str, Any]:
     """What the runs say together, then every run's mean under every placement."""
     names = list(dict.fromkeys(name for summary in summaries for name in summary.placements))
     rows = []
     for i, (folder, summary) in enumerate(zip(runs, summaries, strict=True), 1):
-        cells = [f'<a href="#run-{i}">{esc(folder.resolve().name)}</a>', esc(summary.testbed), esc(summary.seed)]
+        link = Markup('<a href="#run-{}">{}</a>').format(i, folder.resolve().name)
+        cells = [link, summary.testbed, str(summary.seed)]
         for name in names:
             row = summary.placements.get(name)
-            text = NONE if row is None else seconds(row.mean_interarrival_s)
             speedup = "" if row is None or row.speedup is None else f" ({row.speedup:.2f})"
-            cells.append(esc(text + speedup))
+            cells.append(NONE if row is None else seconds(row.mean_interarrival_s) + speedup)
         rows.append(cells)
-    means = table(
-        "Mean time between images, emulated seconds (speed-up over download-all)",
-        ["run", "testbed", "seed", *names],
-        rows,
-        left=2,
-    )
-    together = from_rich(aggregate_table(aggregate(summaries), len(summaries)))
-    differ = _differ(list(runs.values()))
-    note = f'<p class="soft">{esc(differ)}</p>' if differ else ""
-    return f'<section id="compared"><h2>All runs</h2>{note}{together}{means}</section>'
+    caption = "Mean time between images, emulated seconds (speed-up over download-all)"
+    return {
+        "differ": _differ(list(runs.values())),
+        "together": from_rich(aggregate_table(aggregate(summaries), len(summaries))),
+        "means": sheet(caption, ["run", "testbed", "seed", *names], rows, left=2),
+    }
 
 
 def _differ(infos: Sequence[RunInfo]) -> str:
@@ -250,18 +238,17 @@ def _differ(infos: Sequence[RunInfo]) -> str:
     return f"These runs differ in {', '.join(names)}: means over them say little." if names else ""
 
 
-def _comparison(folder: Path, comparison: Comparison, anchor: str) -> str:
+def _comparison(folder: Path, comparison: Comparison) -> dict[str, Any]:
     """Why it does not hold, first; then the table that ``thalweg compare`` prints."""
     each = f", the median of {comparison.repeats} runs" if comparison.repeats > 1 else ""
     caption = f"Mean time between images, emulated seconds; ratio: simulated by emulated{each}"
-    parts = [
-        bullets(beyond(comparison), "wrong"),
-        f"<p>{esc(_verdict(comparison))}</p>",
-        from_rich(comparison_table(comparison), caption),
-        bullets(comparison.notes),
-        f'<p class="soft">{esc(folder)}</p>',
-    ]
-    return f'<section id="{esc(anchor)}"><h2>Simulation and emulation</h2>{"".join(parts)}</section>'
+    return {
+        "folder": folder,
+        "wrong": beyond(comparison),
+        "verdict": _verdict(comparison),
+        "table": from_rich(comparison_table(comparison), caption),
+        "notes": comparison.notes,
+    }
 
 
 def _verdict(comparison: Comparison) -> str:
@@ -276,9 +263,5 @@ def _verdict(comparison: Comparison) -> str:
     return f"{holds}: {close} of {len(comparison.rows)} within {comparison.limit:.0%}; furthest: {where}{went}."
 
 
-def _sweep_json(folder: Path, data: FigureData) -> dict[str, Any]:
-    return {"out": str(folder), **msgspec.to_builtins(data)}
-
-
-def _comparison_json(folder: Path, comparison: Comparison) -> dict[str, Any]:
-    return {"out": str(folder), **msgspec.to_builtins(comparison)}
+def _told(folder: Path, what: FigureData | Comparison) -> dict[str, Any]:
+    return {"out": str(folder), **msgspec.to_builtins(what)}

@@ -18,9 +18,8 @@ from typing import Any
 import msgspec
 
 from thalweg.experiments.command import Tell
-from thalweg.experiments.records.analysis import RunSummary, failures
+from thalweg.experiments.records.analysis import RunSummary, failures, summarize_run
 from thalweg.experiments.records.comparisons import CLOSE, COMPARISON, Comparison, Row, furthest
-from thalweg.experiments.records.summary import summarize_run
 from thalweg.experiments.runs.config import RunConfig
 from thalweg.experiments.runs.folder import prepare_folder, versions
 from thalweg.experiments.runs.launcher import Outcome

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from thalweg.experiments.records.placed_trees import ended_as, operators_at
+from thalweg.experiments.records.trees import ended_as, operators_at
 from thalweg.experiments.runs.strategies import begins_with_one_shot, make_strategy, placed_detail
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.dataflow import Dataflow

@@ -20,8 +20,8 @@ from thalweg.emulation.virtual.world import World
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse, choose_host, collapse_floor_bps
 from thalweg.experiments.networks.traced import build_links
-from thalweg.experiments.records.placed_trees import ended_as, operators_at
 from thalweg.experiments.records.records import RunInfo, save_run, write_events
+from thalweg.experiments.records.trees import ended_as, operators_at
 from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.folder import configuration, empty_folder, prepare_folder, versions
 from thalweg.experiments.runs.launcher import (

@@ -9,6 +9,7 @@ pictures of a run.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event
@@ -18,18 +19,19 @@ import msgspec
 import numpy as np
 
 from thalweg.experiments.records.analysis import natural
-from thalweg.experiments.records.moves import (
-    HOW,
-    SPAN_S,
-    Move,
-    Timeline,
-    move_figures,
-    read_estimates,
-    read_moves,
-    read_rows,
+from thalweg.experiments.records.log import Row, read_log
+from thalweg.experiments.records.moves import HOW, SPAN_S, AroundMoves, judged, moves_wall
+from thalweg.experiments.records.records import PLOTS, RunInfo
+from thalweg.experiments.views.timelines import (
+    SHORT_S,
+    Course,
+    host_colours,
+    lives,
+    mark,
+    read_courses,
+    readable_on,
+    timeline,
 )
-from thalweg.experiments.records.records import EVENTS, PLOTS, RunInfo
-from thalweg.experiments.records.trees import Change, Life, lives, read_changes
 from thalweg.middleware.errors import RunError
 
 if TYPE_CHECKING:
@@ -43,16 +45,10 @@ LINKS = 8  # small multiples a placement
 USED = 0.02  # a link that carried less, relative to the busiest, carried demands and heartbeats only
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")  # Okabe and Ito
 INK = "#333333"
-HOST_COLOURS = (  # Tol's muted and bright ones, neighbours in the list far apart
-    "#4477AA", "#EE8866", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#997700", "#BBCC33", "#332288", "#EE99AA",
-    "#44AA99", "#882255", "#99DDFF", "#555555",
-)  # fmt: skip
-CLIENT_COLOUR = "#BBBBBB"
 POINTS = 4_000  # of a scatter plot; of more, every second, fourth, eighth … is shown
-SHORT_S = 180.0  # a placement that took no longer is shown in seconds
 CROWDED = 60  # moves of a placement; with more, bars are too short to be named and marks shrink
 MARKS = {"barrier": "v", "epoch": "D", "moved": "o", "stayed": "x"}  # of a handover, at its operator's row
-_CHANGE: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (1, 1.5))}  # of a line across all rows
+_TURN: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (1, 1.5))}  # of a line across all rows
 NAME: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "in_layout": False}  # of a bar
 STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -131,87 +127,62 @@ class RunSeries:
 
     ``arrivals_s``: sorted emulated times of the deliveries. ``links``: for the at most ``LINKS`` links that
     moved most bytes, asked and delivered bits per second. ``load``: CPU share and resident bytes by host.
-    ``moves``: every handover, in the order of time; ``changes``: every change of the tree; ``timelines``: deliveries
-    around the moves; ``places``: where the nodes were at the start. ``estimates``: (truth, estimate) in bit/s by how
-    it was measured.
+    ``courses``: where operators were, of those placements that moved them or changed the tree, or were to; ``around``:
+    deliveries around the moves. ``estimates``: (truth, estimate) in bit/s by how it was measured.
     """
 
     def __init__(self, folder: Path, info: RunInfo) -> None:
-        self.arrivals_s: dict[str, np.ndarray] = {}
         self.links: dict[str, dict[tuple[str, str], _Thinned]] = {}
         self.load: dict[str, dict[str, _Load]] = {}
-        self.end_s: dict[str, float] = {}
-        self.moves: dict[str, list[Move]] = {}
-        self.changes: dict[str, list[Change]] = {}
-        self.timelines: dict[str, Timeline] = {}
-        self.places: dict[str, dict[str, str]] = {}
         self.estimates: dict[str, _Sampled] = {}
-        moved = self._first_pass(folder / EVENTS)
-        self._moves(folder, info.time_scale)
+        for how, value, truth_bps in judged(read_log(folder, "estimate")):
+            self.estimates.setdefault(how, _Sampled()).add((truth_bps, value))
+        courses = read_courses(folder, info, transfers=False)
+        self.courses = {name: course for name, course in courses.items() if course.moves or course.changes}
+        self.end_s: defaultdict[str, float] = defaultdict(float)
+        for name, course in self.courses.items():
+            last_s = [move.settled_s for move in course.moves] + [change.at_s for change in course.changes]
+            self.end_s[name] = max(0.0, *last_s)
+        carried = self._first_pass(folder, info.time_scale)
         self.placements = [*(name for name in info.placements if name in self.end_s)]
         self.placements += sorted(self.end_s.keys() - set(self.placements))
         for name in self.placements:
-            busiest = sorted(moved.get(name, {}).items(), key=lambda item: (-item[1], item[0]))[:LINKS]
-            used = [link for link, carried in busiest if carried >= USED * busiest[0][1] > 0]
+            busiest = sorted(carried[name].items(), key=lambda item: (-item[1], item[0]))[:LINKS]
+            used = [link for link, moved in busiest if moved >= USED * busiest[0][1] > 0]
             self.links[name] = {link: _Thinned(self.end_s[name], 2) for link in used}
             self.load[name] = {}
-        self._second_pass(folder / EVENTS, info.time_scale)
+        self._second_pass(folder, info.time_scale)
 
-    def _first_pass(self, events: Path) -> dict[str, dict[tuple[str, str], float]]:
-        """Arrivals, every placement's last time, and how much each link moved (in no unit: equal intervals)."""
-        moved: dict[str, dict[tuple[str, str], float]] = {}
-        arrivals: dict[str, list[float]] = {}
-        columns = ["placement", "host", "t_s", "kind", "peer", "value"]
-        for name, host, t_s, kind, peer, value in read_rows(events, columns, ["delivered", "link", "host_load"]):
-            self.end_s[name] = max(self.end_s.get(name, 0.0), t_s)
-            if kind == "delivered":
-                arrivals.setdefault(name, []).append(t_s)
-            elif kind == "link" and peer is not None:
-                links = moved.setdefault(name, {})
-                links[(host, peer)] = links.get((host, peer), 0.0) + (value or 0.0)
-        self.arrivals_s = {name: np.sort(np.array(times)) for name, times in arrivals.items()}
-        return moved
-
-    def _moves(self, folder: Path, time_scale: float) -> None:
-        """Handovers, where everything began, and estimates; deliveries again when a timeline needs them."""
-        events = folder / EVENTS
-        for how, value, truth in read_estimates(events):
-            self.estimates.setdefault(how, _Sampled()).add((truth, value))
-        for move in read_moves(folder):
-            self.moves.setdefault(move.placement, []).append(move)
-            self.end_s[move.placement] = max(self.end_s.get(move.placement, 0.0), move.settled_s)
-        for change in read_changes(folder):
-            self.changes.setdefault(change.placement, []).append(change)
-            self.end_s[change.placement] = max(self.end_s.get(change.placement, 0.0), change.at_s)
-        if not self.moves and not self.changes:
-            return
-        for name, figures in move_figures(folder, time_scale).items():
-            if figures.timeline_wall is not None:
-                self.timelines[name] = figures.timeline_wall
-        placed = msgspec.json.Decoder(_Placed)
-        for name, _, text in read_rows(events, ["placement", "kind", "detail"], ["placed"]):
-            self.places.setdefault(name, placed.decode(text or "{}").placement)
-
-    def _second_pass(self, events: Path, time_scale: float) -> None:
-        """The links' and the hosts' series; links are recorded in rates on the wire, so undo the time scale."""
-        asked = msgspec.json.Decoder(_Asked)
-        columns = ["placement", "host", "t_s", "kind", "peer", "size_bytes", "value", "detail"]
-        for name, host, t_s, kind, peer, size, value, detail in read_rows(events, columns, ["link", "host_load"]):
-            if value is None or name not in self.links:
+    def _first_pass(self, folder: Path, time_scale: float) -> Mapping[str, Mapping[tuple[str, str], float]]:
+        """Arrivals, deliveries around moves, every placement's last time, and how much each link moved (in no unit:
+        equal intervals)."""
+        carried: defaultdict[str, defaultdict[tuple[str, str], float]] = defaultdict(lambda: defaultdict(float))
+        said: defaultdict[str, defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+        for row in read_log(folder, "delivered", "link", "host_load", "relocated"):
+            name = row.placement
+            if name is None:
                 continue
-            if kind == "host_load":
-                self.load[name].setdefault(host, _Load()).add(value, size or 0)
-            elif (link := self.links[name].get((host, peer))) is not None:
-                asked_bps = asked.decode(detail or "{}").asked_bps
-                link.add(t_s, (asked_bps / time_scale, value / time_scale))
+            self.end_s[name] = max(self.end_s[name], row.t_s)
+            if row.kind in ("delivered", "relocated"):
+                said[name][row.kind].append(row)
+            elif row.kind == "link" and row.peer is not None:
+                carried[name][row.host, row.peer] += row.value or 0.0
+        arrivals = {name: np.sort([row.t_s for row in own["delivered"]]) for name, own in said.items()}
+        self.arrivals_s = {name: times for name, times in arrivals.items() if times.size}
+        around = {name: moves_wall(own, time_scale) for name, own in said.items()}
+        self.around: dict[str, AroundMoves] = {name: some for name, some in around.items() if some is not None}
+        return carried
 
-
-class _Asked(msgspec.Struct):
-    asked_bps: float = float("nan")
-
-
-class _Placed(msgspec.Struct):
-    placement: dict[str, str] = {}
+    def _second_pass(self, folder: Path, time_scale: float) -> None:
+        """The links' and the hosts' series; links are recorded in rates on the wire, so undo the time scale."""
+        for row in read_log(folder, "link", "host_load"):
+            if row.value is None or row.placement is None:
+                continue
+            if row.kind == "host_load":
+                self.load[row.placement].setdefault(row.host, _Load()).add(row.value, row.size_bytes or 0)
+            elif (link := self.links[row.placement].get((row.host, row.peer or ""))) is not None:
+                asked_bps = np.nan if row.detail.asked_bps is None else row.detail.asked_bps
+                link.add(row.t_s, (asked_bps / time_scale, row.value / time_scale))
 
 
 def colour(placements: Sequence[str], name: str) -> str:
@@ -253,7 +224,7 @@ def _figures(series: RunSeries, info: RunInfo) -> Iterator[tuple[str, Figure]]:
             yield f"links-{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}", _links(series, name)
     if any(series.load.values()):
         yield "hosts", _hosts(series)
-    if series.moves or series.changes:
+    if series.courses:
         yield "moves", _moves(series)
     if series.estimates:
         yield "estimates", _estimates(series)
@@ -373,69 +344,38 @@ def _hosts(series: RunSeries) -> Figure:
 
 
 def _moves(series: RunSeries) -> Figure:
-    """Deliveries around a move, and below, for every placement with handovers, which host had which operator.
-
-    Where the tree changes, rows are places in it, which operators that appear take over from those that disappear.
-    """
-    names = [name for name in series.placements if name in series.moves or name in series.changes]
-    rows = {
-        name: lives(
-            _operators(series, name), series.places.get(name, {}), series.changes.get(name, []), series.end_s[name]
-        )
-        for name in names
-    }
-    hosts = sorted({host for name in names for host in _hosts_of(series, name, rows[name])}, key=natural)
-    tints = _host_colours(hosts)
-    heights = [2.6] * any(name in series.timelines for name in names)
-    heights += [0.75 + 0.32 * _height(rows[name]) for name in names]
+    """Deliveries around a move, and below, for every placement with handovers, which host had which operator."""
+    courses = [
+        msgspec.structs.replace(series.courses[name], end_s=series.end_s[name])
+        for name in series.placements
+        if name in series.courses
+    ]
+    involved = set().union(*(course.operators_hosts() for course in courses))
+    tints = {host: tint for host, tint in host_colours(courses).items() if host in involved}
+    heights = [2.6] * bool(series.around)
+    heights += [0.75 + 0.32 * len(timeline(course).rows) for course in courses]
     figure = new_figure(9.0, sum(heights) + 0.9)
     panels = list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights).flat)
-    if len(heights) > len(names):
-        _timelines(panels.pop(0), series)
-    unit_s, unit = (60.0, "min") if max(series.end_s[name] for name in names) > SHORT_S else (1.0, "s")
-    for axes, name in zip(panels, names, strict=True):
-        _whereabouts(axes, series, name, rows[name], tints, unit_s)
+    if series.around:
+        _around(panels.pop(0), series)
+    unit_s, unit = (60.0, "min") if max(course.end_s for course in courses) > SHORT_S else (1.0, "s")
+    for axes, course in zip(panels, courses, strict=True):
+        _whereabouts(axes, course, tints, unit_s)
     panels[-1].set_xlabel(f"emulated time ({unit})")
-    handles = _move_legend(series, names, tints)
+    handles = _move_legend(courses, tints)
     figure.legend(
         handles=handles, loc="outside lower center", ncols=12, columnspacing=1.1, handlelength=1.1, fontsize=9
     )
     return figure
 
 
-def _operators(series: RunSeries, name: str) -> list[str]:
-    """The nodes worth a row: all but those that are pinned, to go by the names that the tree builders give
-    sources (``source@h1``) and the sink, and that were never handed over; of a tree that changes its first ones."""
-    grown = {node for change in series.changes.get(name, ()) if change.changed for node in change.operators}
-    moved = {move.node for move in series.moves.get(name, ())} - grown
-    placed = {node for node, host in series.places.get(name, {}).items() if node not in (f"source@{host}", "sink")}
-    return sorted(moved | placed, key=natural)
-
-
-def _height(rows: Sequence[Life]) -> int:
-    return 1 + max((life.row for life in rows), default=-1)
-
-
-def _hosts_of(series: RunSeries, name: str, rows: Sequence[Life]) -> set[str]:
-    began = {life.host for life in rows if life.host is not None}
-    moves = series.moves.get(name, ())
-    return began | {host for move in moves for host in ((move.source, move.target)[: 1 + move.moved])}
-
-
-def _host_colours(hosts: Sequence[str]) -> dict[str, str]:
-    """A colour for every host, grey for the client, the same in all panels of a picture."""
-    servers = [host for host in hosts if host != "client"]
-    tints = {host: HOST_COLOURS[i % len(HOST_COLOURS)] for i, host in enumerate(servers)}
-    return tints | ({"client": CLIENT_COLOUR} if "client" in hosts else {})
-
-
-def _timelines(axes: Axes, series: RunSeries) -> None:
+def _around(axes: Axes, series: RunSeries) -> None:
     for name in series.placements:
-        if (timeline := series.timelines.get(name)) is None:
+        if (around := series.around.get(name)) is None:
             continue
-        rates = [np.nan if rate is None else rate for rate in timeline.deliveries_per_s]
-        edges = np.append(timeline.offset_s, timeline.offset_s[-1] + timeline.bin_s)
-        counted = f"{timeline.moves} move{'s' * (timeline.moves > 1)}"
+        rates = [np.nan if rate is None else rate for rate in around.deliveries_per_s]
+        edges = np.append(around.offset_s, around.offset_s[-1] + around.bin_s)
+        counted = f"{around.moves} move{'s' * (around.moves > 1)}"
         axes.stairs(
             rates, edges, color=colour(series.placements, name), label=f"{name} (mean of {counted})", baseline=None
         )
@@ -447,60 +387,30 @@ def _timelines(axes: Axes, series: RunSeries) -> None:
     axes.legend(loc="upper left", ncols=3)
 
 
-def _whereabouts(
-    axes: Axes, series: RunSeries, name: str, rows: Sequence[Life], tints: Mapping[str, str], unit_s: float
-) -> None:
+def _whereabouts(axes: Axes, course: Course, tints: Mapping[str, str], unit_s: float) -> None:
     """One row an operator, coloured by its host, white while it is under way; a mark at each handover, and a line where
     the tree changes."""
-    moves, end_s = series.moves.get(name, []), series.end_s[name]
-    changes = [change for change in series.changes.get(name, ()) if change.changed]
-    crowded = len(moves) + len(rows) > CROWDED
-    span = (end_s or 1.0) / unit_s
-    for life in rows:
-        y, own = life.row, [move for move in moves if move.node == life.node]
-        stays = stays_of(own, life.host, life.died_s, life.born_s)
-        spans = [(begin_s / unit_s, (until_s - begin_s) / unit_s) for begin_s, until_s, _ in stays]
-        axes.broken_barh(spans, (y - 0.22, 0.66), facecolors=[tints[host] for *_, host in stays], linewidth=0)
-        for (begin, width), (*_, host) in zip(spans, stays, strict=True):
-            if not crowded and width > span * (0.012 + 0.011 * len(host)):
-                axes.text(begin + width / 2, y + 0.11, host, color=readable_on(tints[host]), **NAME)
-        for mark in sorted({_mark(move) for move in own}):
-            at = [move.at_s / unit_s for move in own if _mark(move) == mark]
-            axes.plot(at, [y - 0.36] * len(at), **_mark_style(mark, 3.0 if crowded else 5.0))
-    for change in changes:
-        axes.axvline(change.at_s / unit_s, **_CHANGE)
-    height = _height(rows)
-    labels = [str(row) for row in range(1, height + 1)] if changes else [life.node for life in rows]
-    axes.set_yticks(np.arange(height) + 0.11, labels)
-    axes.set_ylim(height - 0.4, -0.7)
+    drawn = timeline(course)
+    crowded = len(course.moves) + len(lives(course)) > CROWDED
+    span = (course.end_s or 1.0) / unit_s
+    for row in range(len(drawn.rows)):
+        own = [stay for stay in drawn.stays if stay.row == row]
+        spans = [(stay.begin_s / unit_s, (stay.until_s - stay.begin_s) / unit_s) for stay in own]
+        axes.broken_barh(spans, (row - 0.22, 0.66), facecolors=[tints[stay.host] for stay in own], linewidth=0)
+        for (begin, width), stay in zip(spans, own, strict=True):
+            if not crowded and width > span * (0.012 + 0.011 * len(stay.host)):
+                axes.text(begin + width / 2, row + 0.11, stay.host, color=readable_on(tints[stay.host]), **NAME)
+    for kind in sorted({one.kind for one in drawn.marks}):
+        marks = [one for one in drawn.marks if one.kind == kind]
+        style = _mark_style(kind, 3.0 if crowded else 5.0)
+        axes.plot([one.at_s / unit_s for one in marks], [one.row - 0.36 for one in marks], **style)
+    for at_s in drawn.turns:
+        axes.axvline(at_s / unit_s, **_TURN)
+    axes.set_yticks(np.arange(len(drawn.rows)) + 0.11, drawn.rows)
+    axes.set_ylim(len(drawn.rows) - 0.4, -0.7)
     axes.set_xlim(0, span)
     axes.grid(visible=False, axis="y")
-    moved = sum(move.moved for move in moves)
-    told = [f"{moved} moved, {len(moves) - moved} stayed"] if moves or not changes else []
-    if changes:
-        told.insert(0, f"the tree changed {len(changes)} time{'s' * (len(changes) > 1)}")
-    axes.set_title(f"{name}: {'; '.join(told)}")
-
-
-def stays_of(
-    moves: Sequence[Move], started: str | None, end_s: float, begin_s: float = 0.0
-) -> list[tuple[float, float, str]]:
-    """An operator's stays as (from, until, host) in emulated seconds: at its first host, then wherever it moved.
-
-    ``begin_s``, ``end_s``: from when until when it was in the tree.
-    """
-    stays = []
-    for move in moves:
-        if move.moved:
-            stays.append((begin_s, move.at_s, move.source))
-            begin_s, started = move.settled_s, move.target
-    if started is not None:
-        stays.append((begin_s, end_s, started))
-    return [(begin_s, until_s, host) for begin_s, until_s, host in stays if until_s > begin_s]
-
-
-def _mark(move: Move) -> str:
-    return (move.protocol or "moved") if move.moved else "stayed"
+    axes.set_title(f"{course.name}: {course.title}")
 
 
 def _mark_style(mark: str, size: float) -> dict[str, Any]:
@@ -511,23 +421,17 @@ def _mark_style(mark: str, size: float) -> dict[str, Any]:
     } | ({"markeredgecolor": tint, "markeredgewidth": 1.5} if mark == "stayed" else {})  # fmt: skip
 
 
-def _move_legend(series: RunSeries, names: Sequence[str], tints: Mapping[str, str]) -> list[Artist]:
+def _move_legend(courses: Sequence[Course], tints: Mapping[str, str]) -> list[Artist]:
     """The hosts' colours, then the marks that occur."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    seen = {_mark(move) for name in names for move in series.moves.get(name, ())}
+    seen = {mark(move) for course in courses for move in course.moves}
     handles: list[Artist] = [Patch(color=tint, label=host) for host, tint in tints.items()]
-    handles += [Line2D([], [], **_mark_style(mark, 6.0)) for mark in MARKS if mark in seen]
-    if any(change.changed for name in names for change in series.changes.get(name, ())):
-        handles.append(Line2D([], [], label="another tree", **_CHANGE))
+    handles += [Line2D([], [], **_mark_style(kind, 6.0)) for kind in MARKS if kind in seen]
+    if any(course.changed for course in courses):
+        handles.append(Line2D([], [], label="another tree", **_TURN))
     return handles
-
-
-def readable_on(tint: str) -> str:
-    """Black or white, whichever reads better on ``tint``."""
-    red, green, blue = (int(tint[i : i + 2], 16) for i in (1, 3, 5))
-    return "#222222" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "white"
 
 
 def _estimates(series: RunSeries) -> Figure:

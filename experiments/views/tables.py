@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -12,48 +13,55 @@ from rich.table import Table
 from rich.text import Text
 
 from thalweg.emulation.proofs.proof import STALLED
-from thalweg.experiments.records.analysis import (
-    PlacementAggregate,
-    PlacementSummary,
-    RunSummary,
-    aggregate,
+from thalweg.experiments.records.aggregates import PlacementAggregate, RunsSummary
+from thalweg.experiments.records.analysis import PlacementSummary, RunSummary
+from thalweg.experiments.records.comparisons import Comparison
+from thalweg.experiments.records.moves import (
+    EstimateErrors,
+    Monitoring,
+    Move,
+    TreeChange,
+    read_changes,
+    read_moves,
 )
-from thalweg.experiments.records.moves import EstimateErrors, Monitoring, Move, read_moves
-from thalweg.experiments.records.trees import Change, line_of, read_changes
+from thalweg.experiments.records.trees import rows_as_line
 
 MANY = 12  # runs; of more only what they say together is printed
 LISTED = 20  # moves; of more only the number is printed, unless all are asked for
 NONE = "–"
+TEXT: dict[str, Any] = {"overflow": "fold"}  # forms of a column
+WORD: dict[str, Any] = {"no_wrap": True}
+FIGURE: dict[str, Any] = {"justify": "right", "no_wrap": True}
+PADDING = (0, 1, 0, 1)
 
 
-def print_runs(summaries: Sequence[RunSummary], console: Console | None = None, *, all_moves: bool = False) -> None:
+def print_runs(found: RunsSummary, console: Console | None = None, *, all_moves: bool = False) -> None:
     """Print each run's tables and, for several, the one over all of them (``console``: standard output).
 
     Of a single run its moves are listed as well, when they are at most ``LISTED``; with ``all_moves`` every
     run's are, however many.
     """
     console = console or Console(highlight=False, soft_wrap=False)
-    if len(summaries) <= MANY:
-        for summary in summaries:
-            console.print(run_table(summary))
-            console.print(Text(links_line(summary)), soft_wrap=True)
-            for line in estimates_lines(summary.estimates):
-                console.print(Text(line), soft_wrap=True)
-            for label, placement in summary.placements.items():
-                if placement.monitor is not None:
-                    console.print(Text(monitor_line(label, placement.monitor)), soft_wrap=True)
-            console.print()
-            if any(placement.relocations or placement.stayed for placement in summary.placements.values()):
-                console.print(moves_table(summary))
+    for summary in found.runs if len(found.runs) <= MANY else ():
+        console.print(run_table(summary))
+        for line in lines_of(summary):
+            console.print(Text(line), soft_wrap=True)
+        console.print()
+        for table in (moves_table(summary), trees_table(summary)):
+            if table.rows:
+                console.print(table)
                 console.print()
-            if any(placement.reshapes or placement.unshaped for placement in summary.placements.values()):
-                console.print(trees_table(summary))
-                console.print()
-    if all_moves or len(summaries) == 1:
-        for summary in summaries:
-            _print_handovers(summary, console, all_moves=all_moves)
-    if len(summaries) > 1:
-        console.print(aggregate_table(aggregate(summaries), len(summaries)))
+    for summary in found.runs if all_moves or len(found.runs) == 1 else ():
+        _print_listed(summary, console, all_moves=all_moves)
+    if len(found.runs) > 1:
+        console.print(aggregate_table(found.aggregate, len(found.runs)))
+
+
+def lines_of(summary: RunSummary) -> list[str]:
+    """What links, estimates and monitors say, a line each."""
+    told = [links_line(summary), *estimates_lines(summary.estimates)]
+    monitors = {label: row.monitor for label, row in summary.placements.items()}
+    return told + [monitor_line(label, monitor) for label, monitor in monitors.items() if monitor is not None]
 
 
 def run_table(summary: RunSummary) -> Table:
@@ -118,10 +126,8 @@ def monitor_line(label: str, monitor: Monitoring) -> str:
 
 def moves_table(summary: RunSummary) -> Table:
     """One row a placement whose operators moved or might have: how many, pauses in emulated seconds, state."""
-    table = _framed("moves")
-    table.add_column("placement", overflow="fold")
-    for name in ("moved", "stayed", "pause p50 s", "p99 s", "max s", "state"):
-        table.add_column(name, justify="right", no_wrap=True)
+    figures = dict.fromkeys(("moved", "stayed", "pause p50 s", "p99 s", "max s", "state"), FIGURE)
+    table = _framed("moves", {"placement": TEXT, **figures})
     for label, placement in summary.placements.items():
         if placement.relocations or placement.stayed:
             counts = (placement.relocations, placement.stayed)
@@ -132,10 +138,8 @@ def moves_table(summary: RunSummary) -> Table:
 
 def trees_table(summary: RunSummary) -> Table:
     """One row a placement whose tree changed or was to: how often, and pauses in emulated seconds."""
-    table = _framed("changes of the tree")
-    table.add_column("placement", overflow="fold")
-    for name in ("changed", "stayed", "pause p50 s", "max s"):
-        table.add_column(name, justify="right", no_wrap=True)
+    figures = dict.fromkeys(("changed", "stayed", "pause p50 s", "max s"), FIGURE)
+    table = _framed("changes of the tree", {"placement": TEXT, **figures})
     for label, placement in summary.placements.items():
         if placement.reshapes or placement.unshaped:
             counts = (placement.reshapes, placement.unshaped)
@@ -144,32 +148,31 @@ def trees_table(summary: RunSummary) -> Table:
     return table
 
 
-def changes_table(title: str, changes: Sequence[Change]) -> Table:
+def changes_table(title: str, changes: Sequence[TreeChange]) -> Table:
     """When the tree changed, how long no image came, why, and what it was then; a change that was not, with its why."""
-    table = _framed(title)
-    table.padding = (0, 1, 0, 0)
-    for name in ("at s", "pause s"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("tree", "why"):
-        table.add_column(name, overflow="fold")
+    table = _framed(title, {"at s": FIGURE, "pause s": FIGURE, "tree": TEXT, "why": TEXT}, padding=(0, 1, 0, 0))
     for change in changes:
         why = change.reason if change.changed else f"stayed: {change.why}"
-        cells = (f"{change.at_s:.2f}", seconds(change.pause_s), line_of(change), why)
+        cells = (f"{change.at_s:.2f}", seconds(change.pause_s), rows_as_line(change.tree), why)
         table.add_row(*map(Text, cells), style="" if change.changed else "dim")
     return table
 
 
 def handovers_table(title: str, moves: Sequence[Move]) -> Table:
     """Who moved where, when, at what cost and why; an operator that stayed with the reason for that, too."""
-    table = _framed(title)
-    table.padding = (0, 1, 0, 0)
-    table.add_column("at s", justify="right", no_wrap=True)
-    for name in ("operator", "from → to"):
-        table.add_column(name, overflow="fold")
-    for name in ("pause s", "state"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("by", no_wrap=True)
-    table.add_column("why", overflow="fold")
+    table = _framed(
+        title,
+        {
+            "at s": FIGURE,
+            "operator": TEXT,
+            "from → to": TEXT,
+            "pause s": FIGURE,
+            "state": FIGURE,
+            "by": WORD,
+            "why": TEXT,
+        },
+        padding=(0, 1, 0, 0),
+    )
     for move in moves:
         state = size(move.size_bytes) if move.moved and move.size_bytes is not None else NONE
         why = move.reason
@@ -181,34 +184,47 @@ def handovers_table(title: str, moves: Sequence[Move]) -> Table:
     return table
 
 
-def _print_handovers(summary: RunSummary, console: Console, *, all_moves: bool) -> None:
-    """Each placement's changes of tree and handovers, or their number and where to find them when there are many."""
-    _print_changes(summary, console, all_moves=all_moves)
-    counts = {name: row.relocations + row.stayed for name, row in summary.placements.items()}
-    if not any(counts.values()):
-        return
-    listed = {name for name, count in counts.items() if count > 0 and (all_moves or count <= LISTED)}
-    handovers = read_moves(Path(summary.out)) if listed else []
-    for name, count in counts.items():
-        if name in listed:
-            title = f"{_name(summary)}, {name}: who moved"
-            console.print(handovers_table(title, [move for move in handovers if move.placement == name]))
-        elif count:
-            where = f"thalweg analyze {_name(summary)} --moves"
-            console.print(Text(f"{name}: {count} handovers; {where} lists them"), soft_wrap=True)
+def comparison_table(made: Comparison) -> Table:
+    """One row a placement and seed."""
+    title = "mean time between images, emulated seconds"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("placement", "seed", "simulated", "emulated", "ratio", "spread", "start", "moves"):
+        table.add_column(name, justify="left" if name in ("placement", "start") else "right")
+    for row in made.rows:
+        moved = NONE if row.simulated_moves is None else row.simulated_moves
+        tint = "green" if row.is_close(made.limit) else "bold red"
+        table.add_row(
+            Text(row.placement),
+            str(row.seed),
+            seconds(row.simulated_s),
+            seconds(row.emulated_s),
+            NONE if row.ratio is None else Text(f"{row.ratio:.3f}", tint),
+            NONE if row.spread is None else f"{row.spread:.1%}",
+            NONE if row.same_start is None else "same" if row.same_start else "differs",
+            f"{moved} / {', '.join(map(str, row.emulated_moves)) or NONE}",
+        )
+    return table
 
 
-def _print_changes(summary: RunSummary, console: Console, *, all_moves: bool) -> None:
-    counts = {name: row.reshapes + row.unshaped for name, row in summary.placements.items()}
-    listed = {name for name, count in counts.items() if count > 0 and (all_moves or count <= LISTED)}
-    changes = read_changes(Path(summary.out)) if listed else []
-    for name, count in counts.items():
-        if name in listed:
-            title = f"{_name(summary)}, {name}: how the tree changed"
-            console.print(changes_table(title, [change for change in changes if change.placement == name]))
-        elif count:
-            where = f"thalweg analyze {_name(summary)} --moves"
-            console.print(Text(f"{name}: {count} changes of the tree; {where} lists them"), soft_wrap=True)
+def _print_listed(summary: RunSummary, console: Console, *, all_moves: bool) -> None:
+    """Each placement's changes of the tree and handovers; of many, their number and where to find them."""
+    rows, folder = summary.placements, Path(summary.out)
+    changes = {name: row.reshapes + row.unshaped for name, row in rows.items()}
+    moves = {name: row.relocations + row.stayed for name, row in rows.items()}
+    kinds: tuple[tuple[dict[str, int], Callable[..., Sequence[Any]], Callable[..., Table], str, str], ...] = (
+        (changes, read_changes, changes_table, "how the tree changed", "changes of the tree"),
+        (moves, read_moves, handovers_table, "who moved", "handovers"),
+    )
+    for counts, read, listing, title, what in kinds:
+        listed = [name for name, count in counts.items() if count and (all_moves or count <= LISTED)]
+        found = read(folder) if listed else []
+        for name, count in counts.items():
+            if name in listed:
+                own = [one for one in found if one.placement == name]
+                console.print(listing(f"{_name(summary)}, {name}: {title}", own))
+            elif count:
+                where = f"thalweg analyze {_name(summary)} --moves"
+                console.print(Text(f"{name}: {count} {what}; {where} lists them"), soft_wrap=True)
 
 
 def _name(summary: RunSummary) -> str:
@@ -216,23 +232,18 @@ def _name(summary: RunSummary) -> str:
     return summary.out if name.startswith("..") else name
 
 
-def _framed(title: str) -> Table:
-    return Table(
-        title=Text(title, "bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        caption=None,
-    )
+def _framed(
+    title: str, columns: Mapping[str, Mapping[str, Any]], padding: tuple[int, int, int, int] = PADDING
+) -> Table:
+    table = Table(title=Text(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=padding)
+    for name, form in columns.items():
+        table.add_column(name, **form)
+    return table
 
 
 def _table(title: str, last: str) -> Table:
-    table = _framed(title)
-    table.add_column("placement", overflow="fold")
-    for name in ("mean s", "median s", "p95 s", "speed-up", "delivered"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column(last, no_wrap=True)
-    return table
+    figures = dict.fromkeys(("mean s", "median s", "p95 s", "speed-up", "delivered"), FIGURE)
+    return _framed(title, {"placement": TEXT, **figures, last: WORD})
 
 
 def _figures(row: PlacementSummary | PlacementAggregate) -> tuple[str, str, str, str]:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from thalweg.experiments.cli.analyze import analyze
 from thalweg.experiments.records import spark
-from thalweg.experiments.records.analysis import analyze_runs, load_runs
+from thalweg.experiments.records.aggregates import RunsSummary, analyze_runs, load_runs
 from thalweg.experiments.records.moves import Errors, EstimateErrors
 from thalweg.experiments.views.tables import estimates_lines, print_runs, seconds, size
 from thalweg.middleware.errors import CapabilityError, UsageError
@@ -159,16 +159,16 @@ def test_tables_fit_80_columns(new_run: Any, spark_session: SparkSession) -> Non
         run.estimate(1.0, "h1", "h2", 9e9, 1.0)
         run.estimate(1.0, "h1", "h2", 9e5, 1e5, "probe")
         runs.append(run.write())
-    summaries = analyze_runs(spark_session, load_runs(runs))
+    found = analyze_runs(spark_session, load_runs(runs))
     out = io.StringIO()
-    print_runs(summaries, Console(file=out, width=80))
+    print_runs(found, Console(file=out, width=80))
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert "20/12000" in out.getvalue()
     assert "all 2 runs" in out.getvalue()
     assert "stayed: " not in out.getvalue()
     handovers = io.StringIO()
-    print_runs(summaries[:1], Console(file=handovers, width=80))
+    print_runs(RunsSummary(found.runs[:1]), Console(file=handovers, width=80))
     assert max(map(len, handovers.getvalue().splitlines())) <= 80
     assert "stayed: " in handovers.getvalue()
     heads = [line for line in lines if "median s" in line]

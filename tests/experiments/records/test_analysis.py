@@ -12,17 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.experiments.records import spark
-from thalweg.experiments.records.analysis import (
-    aggregate,
-    analyze_runs,
-    failures,
-    load_runs,
-    natural,
-    to_json,
-    write_summary,
-)
+from thalweg.experiments.records.aggregates import RunsSummary, aggregate, analyze_runs, load_runs
+from thalweg.experiments.records.analysis import failures, natural, summarize_run, write_summary
 from thalweg.experiments.records.records import sequence_digest
-from thalweg.experiments.records.summary import summarize_run
 from thalweg.experiments.views.tables import aggregate_table, links_line
 from thalweg.middleware.errors import CapabilityError, RunError, UsageError
 
@@ -30,8 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.spark
-def test_figures_of_a_run(new_run: Any, spark_session: SparkSession) -> None:
+def test_figures_of_a_run(new_run: Any) -> None:
     """Everything that a run's table and JSON say, from records whose figures can be told by hand."""
     run = new_run("a b[1]{x}", images=5, time_scale=10.0)
     run.placements = ["download-all", "one-shot", "never"]
@@ -50,8 +41,7 @@ def test_figures_of_a_run(new_run: Any, spark_session: SparkSession) -> None:
     run.add(31.0, "h2", "repeated", "one-shot")
     run.add(31.0, "h2", "of tomorrow", "one-shot", detail={"a": 1})
     run.prove({("h1", "h2"): (1e6, -0.04), ("h2", "h1"): (5e5, 0.03), ("h1", "h3"): (4.9e5, 0.5)}, stalled=0.123)
-    runs = load_runs([run.write()])
-    (summary,) = analyze_runs(spark_session, runs)
+    summary = summarize_run(run.write())
 
     base, fast, never = summary.placements.values()
     reference = sequence_digest(run.digest(i) for i in range(5))
@@ -79,7 +69,7 @@ def test_figures_of_a_run(new_run: Any, spark_session: SparkSession) -> None:
     assert "held up by the machine for up to 12% of the time" in links_line(summary)
     assert failures(summary) == [f"{run.folder}, never: 5 of 5 images were not delivered"]
 
-    said = json.loads(to_json([summary]))
+    said = json.loads(RunsSummary([summary]).to_json())
     assert list(said)[:5] == ["run", "out", "testbed", "seed", "reference_digest"]
     promised = {
         "images", "delivered", "lost", "duplicate", "out_of_order", "digest", "mean_interarrival_s",
@@ -104,8 +94,11 @@ def test_several_runs_and_every_broken_promise(new_run: Any, spark_session: Spar
     bad.deliver("swapped", [(5.0, 0), (6.0, 2), (6.0, 1), (7.0, 3)])
     bad.deliver("altered", [(5.0, 0), (6.0, 1), (7.0, 2)])
     bad.deliver("altered", [(8.0, 3)], seed=3)
-    summaries = analyze_runs(spark_session, load_runs([bad.write(), good.write(), bad.folder / "."]))
+    found = analyze_runs(spark_session, load_runs([bad.write(), good.write(), bad.folder / "."]))
+    summaries = found.runs
     assert [summary.run for summary in summaries] == ["run-bad", "run-good"]
+    assert summaries == [summarize_run(bad.folder), summarize_run(good.folder)]
+    assert_close(msgspec.to_builtins(found.aggregate), msgspec.to_builtins(aggregate(summaries)))
     assert failures(summaries[1]) == []
     said = [
         "lossy: 1 of 4 images were not delivered",
@@ -117,7 +110,7 @@ def test_several_runs_and_every_broken_promise(new_run: Any, spark_session: Spar
     ]
     for line, what in zip(failures(summaries[0]), said, strict=True):
         assert line.startswith(f"{bad.folder}, {what}")
-    both = json.loads(to_json(summaries))
+    both = json.loads(found.to_json())
     assert [run["out"] for run in both["runs"]] == [str(bad.folder), str(good.folder)]
     row = both["aggregate"]["lossy"]
     assert (row["runs"], row["images"], row["delivered"], row["lost"], row["digests_wrong"]) == (2, 8, 7, 1, 1)
@@ -137,46 +130,33 @@ def test_digests_of_several_runs_are_only_ok_where_they_were_compared(
         run.placements = ["one-shot"]
         run.deliver("one-shot", [(10.0, 0), (20.0, 1), (30.0, 2)])
         runs.append(run.write(**({} if reference else {"reference_digest": None})))
-    table = aggregate_table(aggregate(analyze_runs(spark_session, load_runs(runs))), len(runs))
+    found = analyze_runs(spark_session, load_runs(runs))
+    assert found.aggregate == aggregate(found.runs)
+    table = aggregate_table(found.aggregate, len(runs))
     assert [str(cell) for cell in table.columns[-1].cells] == [said]
 
 
-@pytest.mark.spark
-def test_spark_finds_what_the_run_itself_told(new_run: Any, spark_session: SparkSession) -> None:
-    run = new_run(images=30)
-    run.flow("download-all", 24.0)
-    run.flow("one-shot", 14.0)
+def test_figures_of_flows_and_moves(new_run: Any) -> None:
+    """Also of moves without details or without a placement, and of a placement that the configuration does not name."""
+    run = new_run(images=40, time_scale=30.0)
+    run.flow("download-all", 24.0, link_rows=16)
+    run.adapt("global", 40)
     run.prove({(f"h{i}", "client"): (1e6 * i, 0.01 * i - 0.045) for i in range(1, 9)})
-    folder = run.write(delay_emulated=True)
-    (there,) = analyze_runs(spark_session, load_runs([folder]))
-    assert there.links.worst_rate_error == pytest.approx(0.035)
-    assert there.placements["one-shot"].speedup > 1
-    assert_close(msgspec.to_builtins(there), msgspec.to_builtins(summarize_run(folder)))
-
-
-@pytest.mark.spark
-def test_spark_finds_the_moves_that_the_run_itself_told(new_run: Any, spark_session: SparkSession) -> None:
-    """Also of two runs at once, of moves without details or without a placement."""
-    runs = [new_run("a", images=40, time_scale=30.0), new_run("b", images=40, seed=2, time_scale=150.0)]
-    for run, moves in zip(runs, (40, 7), strict=True):
-        run.flow("download-all", 24.0, link_rows=16)
-        run.adapt("global", moves)
-        run.adapt("local", 2 * moves)
-        for at_s, outcome, pause in ((50.0, "reshaped", 3.0), (90.0, "reshaped", 8.5), (95.0, "stayed", None)):
-            more = {} if pause is None else {"duration_s": pause}
-            run.add(at_s, "client", "reshaped", "global", detail={"outcome": outcome, "ago": {"first": 0.0}}, **more)
-        run.add(30.0, "h1", "relocated", "global", node="op0")
-        run.add(31.0, "h1", "relocated", node="op0", duration_s=99.0)
-        run.add(31.0, "h1", "estimate", peer="h2", value=2.0, detail={"truth_bps": 1.0, "how": "probe"})
-    here = [summarize_run(run.write()) for run in runs]
-    there = analyze_runs(spark_session, load_runs([run.folder for run in runs]))
-    for one, other in zip(there, here, strict=True):
-        assert_close(json.loads(to_json([one])), json.loads(to_json([other])))
-    moved = there[0].placements["global"]
-    assert (moved.relocations, moved.stayed) == (33, 8)
+    for at_s, outcome, pause in ((50.0, "reshaped", 3.0), (90.0, "reshaped", 8.5), (95.0, "stayed", None)):
+        more = {} if pause is None else {"duration_s": pause}
+        run.add(at_s, "client", "reshaped", "global", detail={"outcome": outcome, "ago": {"first": 0.0}}, **more)
+    run.add(30.0, "h1", "relocated", "global", node="op0")
+    run.add(31.0, "h1", "relocated", node="op0", duration_s=99.0)
+    run.add(31.0, "h1", "estimate", peer="h2", value=2.0, detail={"truth_bps": 1.0, "how": "probe"})
+    summary = summarize_run(run.write(placements=["download-all"]))
+    moved = summary.placements["global"]
+    assert (moved.relocations, moved.stayed, moved.reshapes, moved.unshaped) == (33, 8, 2, 1)
+    assert (moved.reshape_pause_p50_s, moved.reshape_pause_max_s) == (5.75, 8.5)
+    assert moved.speedup is not None and moved.speedup > 1
     assert moved.timeline_wall is not None
     assert 28 <= moved.timeline_wall.moves <= 32  # the one without details does not say when it was suspended
-    assert there[0].estimates.count == 3 * (32 + 64) + 1
+    assert summary.estimates.count == 3 * 32 + 1
+    assert summary.links.worst_rate_error == pytest.approx(0.035)
 
 
 def assert_close(one: Any, other: Any, where: str = "") -> None:
@@ -199,6 +179,16 @@ def test_spark_that_cannot_read_says_so_in_one_line(new_run: Any, spark_session:
     with pytest.raises(RunError, match="do all its workers see them") as error:
         analyze_runs(spark_session, runs)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.spark
+def test_spark_says_which_record_is_damaged(new_run: Any, spark_session: SparkSession) -> None:
+    good, bad = new_run("good"), new_run("bad")
+    for run in (good, bad):
+        run.flow("one-shot", 10.0, link_rows=16)
+    bad.add(1.0, "h1", "relocated", "one-shot", detail={"version": "three"})
+    with pytest.raises(UsageError, match=r"bad/events\.parquet: the detail of a record 'relocated' is damaged"):
+        analyze_runs(spark_session, load_runs([good.write(), bad.write()]))
 
 
 @pytest.mark.spark

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.experiments.records.analysis import aggregate
-from thalweg.experiments.records.moves import BIN_S, BINS, SPAN_S, Errors, Spread, read_moves, timeline_wall
-from thalweg.experiments.records.summary import summarize_run
+from thalweg.experiments.records.aggregates import aggregate
+from thalweg.experiments.records.analysis import summarize_run
+from thalweg.experiments.records.moves import BIN_S, BINS, SPAN_S, Errors, Spread, around_moves, read_moves
 from thalweg.middleware.errors import UsageError
 
 WALL = 1_750_000_000.0  # Unix time
@@ -112,7 +112,7 @@ def test_estimates_against_the_truth(new_run: Any) -> None:
 def test_bins_of_a_timeline(moves: list[float], deliveries: list[float]) -> None:
     """Against the definition, move by move and bin by bin."""
     suspended, came = WALL + np.array(moves), WALL + np.array(deliveries)
-    timeline = timeline_wall(suspended, came)
+    timeline = around_moves(suspended, came)
     expected: list[float | None] = []
     for i in range(BINS):
         counts = []

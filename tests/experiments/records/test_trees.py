@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from thalweg.experiments.records.placed_trees import as_line, ended_as
+from thalweg.experiments.records.aggregates import RunsSummary
+from thalweg.experiments.records.analysis import summarize_run
+from thalweg.experiments.records.moves import TreeChange, read_changes
 from thalweg.experiments.records.records import load_run
-from thalweg.experiments.records.summary import summarize_run
-from thalweg.experiments.records.trees import Change, line_of, lives, read_changes
-from thalweg.experiments.reports.placements import host_colours
+from thalweg.experiments.records.trees import as_line, ended_as, rows_as_line
 from thalweg.experiments.views.plots import INK, RunSeries, plot_run
 from thalweg.experiments.views.tables import print_runs
+from thalweg.experiments.views.timelines import Course, host_colours, lives
 from thalweg.middleware.dataflow import Code, complete_binary_tree, star_tree
 
 HOSTS = ("h1", "h2", "h3", "h4")
@@ -35,9 +36,9 @@ AFTER = [
 ]
 
 
-def change(at_s: float, tree: list[list[Any]], outcome: str = "reshaped", pause_s: float = 2.0) -> Change:
+def change(at_s: float, tree: list[list[Any]], outcome: str = "reshaped", pause_s: float = 2.0) -> TreeChange:
     rows = tuple((name, inputs, host) for name, inputs, host in tree)
-    return Change("thalweg", at_s, at_s - pause_s, pause_s, outcome, "a better plan", "", rows)
+    return TreeChange("thalweg", at_s, at_s - pause_s, pause_s, outcome, "a better plan", "", rows)
 
 
 def reshaped_run(new_run: Any) -> Path:
@@ -64,7 +65,7 @@ def test_a_tree_in_one_line() -> None:
     assert as_line(flow, {**START, "op0": "client"}) == "client(h1 h2 h3(h4))"
     assert as_line(flow, {**START, "op2": "h1"}) == "client(h1(h2 h3(h4)))"
     assert as_line(flow, {**START, "op2": "h3", "op1": "h1"}) == "client(h3(h1(h2) h1(h3 h4)))"  # two results of h1
-    assert line_of(change(1.0, AFTER)) == "client(h4(h2(h1(h2) h3)))"
+    assert rows_as_line(change(1.0, AFTER).tree) == "client(h4(h2(h1(h2) h3)))"
     assert ended_as(flow, flow, START) == {"placement": {"op0": "h1", "op1": "h3", "op2": "client"}}
     star = star_tree(dict.fromkeys(HOSTS, Code("any")), Code("any"))
     assert ended_as(flow, star, START) == {"placement": {"op0": "h1"}, "tree": "client(h1(h2 h3 h4))"}
@@ -74,7 +75,7 @@ def test_operators_that_appear_take_the_rows_of_those_that_disappear() -> None:
     changes = [change(40.0, AFTER), change(60.0, BEFORE, "stayed"), change(80.0, BEFORE, pause_s=4.0)]
     found = [
         (life.node, life.host, life.born_s, life.died_s, life.row)
-        for life in lives(["op0", "op1", "op2"], START, changes, 100.0)
+        for life in lives(Course("thalweg", START, [], 100.0, [], changes=changes))
     ]
     assert found == [
         ("op0", "h1", 0.0, 100.0, 0),
@@ -93,7 +94,8 @@ def test_no_two_operators_share_a_row_at_a_time(trees: list[set[int]]) -> None:
         change(10.0 * number, [*([f"op{each}", [], "h1"] for each in sorted(tree)), ["sink", [], "client"]])
         for number, tree in enumerate(trees[1:], 1)
     ]
-    found = lives([f"op{each}" for each in sorted(trees[0])], {}, changes, 100.0)
+    start = {f"op{each}": "h1" for each in trees[0]}
+    found = lives(Course("thalweg", start, [], 100.0, [], changes=changes))
     for number, tree in enumerate(trees):
         at_s = 10.0 * number + 1.0
         there = [life for life in found if life.born_s <= at_s < life.died_s]
@@ -111,12 +113,12 @@ def test_changes_are_read_counted_listed_and_drawn(new_run: Any, capsys: pytest.
     found = summary.placements["thalweg"]
     assert (found.reshapes, found.unshaped, found.reshape_pause_p50_s, found.reshape_pause_max_s) == (2, 1, 3.0, 4.0)
     assert (summary.placements["global"].reshapes, summary.placements["global"].reshape_pause_p50_s) == (0, None)
-    print_runs([summary])
+    print_runs(RunsSummary([summary]))
     said = capsys.readouterr().out
     assert "changes of the tree" in said and "client(h1(h2) h3(h4))" in said and "stayed: no vote of h4" in said
     info = load_run(folder)
     series = RunSeries(folder, info)
-    assert [each.at_s for each in series.changes["thalweg"]] == [40.0, 60.0, 80.0]
+    assert [each.at_s for each in series.courses["thalweg"].changes] == [40.0, 60.0, 80.0]
     (picture,) = (path for path in plot_run(folder, info) if path.name == "moves.png")
     with Image.open(picture) as image:
         colours = {"#{:02X}{:02X}{:02X}".format(*pixel) for _, pixel in image.convert("RGB").getcolors(1 << 24)}

@@ -17,31 +17,28 @@ from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.papers.ranganathan1998.aggregation import save_figures
 from thalweg.experiments.papers.ranganathan1998.definitions import Arm, FigureData, FigureResult, Row, Verdict, pooled
 from thalweg.experiments.records import comparisons
+from thalweg.experiments.records.analysis import summarize_run
 from thalweg.experiments.records.comparisons import COMPARISON, Comparison, Furthest
-from thalweg.experiments.records.moves import Move
+from thalweg.experiments.records.moves import Move, TreeChange
 from thalweg.experiments.records.records import load_run
-from thalweg.experiments.records.summary import summarize_run
-from thalweg.experiments.records.trees import Change
 from thalweg.experiments.reports import run as report_run
 from thalweg.experiments.reports import sweep as report_sweep
-from thalweg.experiments.reports.page import Room, from_rich, page
+from thalweg.experiments.reports.page import Room, from_rich, render, templates
 from thalweg.experiments.reports.placements import (
     FRAMES,
-    Course,
     Drawing,
     Frame,
     choose,
     drawings,
     frames,
-    host_colours,
     short_names,
     strip,
     ticks,
     tree_edges,
 )
 from thalweg.experiments.reports.report import write_report
-from thalweg.experiments.views.plots import stays_of
 from thalweg.experiments.views.tables import run_table
+from thalweg.experiments.views.timelines import Course, host_colours, timeline
 from thalweg.middleware.errors import UsageError
 from thalweg.operators import write_image
 
@@ -139,7 +136,8 @@ def test_a_page_about_a_run(new_run: Any, tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.rglob("*")) == before
     text, found = checked(tmp_path / "new" / "r.html")
     assert made.size_bytes == (tmp_path / "new" / "r.html").stat().st_size
-    assert from_rich(run_table(summarize_run(folder)), "x").split("<tbody>")[1] in text
+    shown = templates().get_template("parts.html").module.sheet(from_rich(run_table(summarize_run(folder))))
+    assert shown.split("<tbody>")[1] in text
     said = " ".join(found.text)
     for part in ("rates only", "links: 2 proved, worst rate error 25.0% (h1>client)", "Configuration", "2026-01-01"):
         assert part in said
@@ -259,8 +257,8 @@ def test_pictures_that_do_not_fit_are_left_out(new_run: Any, tmp_path: Path, mon
     write_image(np.zeros((40, 60), np.uint8), folder / "images" / "one-shot" / "000.png")
     assert write_report([folder], tmp_path / "r.html").left_out == 1
     assert "1 pictures were left out" in "".join(checked(tmp_path / "r.html")[1].text)
-    room = Room(10)
-    assert [room.take(size_bytes) for size_bytes in (6, 6, 4)] == [True, False, True]
+    room = Room(500)  # a picture takes 200 bytes and its data, as text
+    assert [room.take(bytes(size)) for size in (60, 60, 3)] == [True, False, True]
 
 
 # --- sweeps -----------------------------------------------------------------------------------------
@@ -383,7 +381,8 @@ def test_a_frame_for_every_change_with_what_was_carried_meanwhile() -> None:
     assert [frame.placement["a"] for frame in found] == ["h1", "h2", "h1"]
     assert [frame.placement["b"] for frame in found] == ["h1", "h2", "h2"]
     assert [frame.carried for frame in found] == [{("h1", "c"): 10}, {("h2", "c"): 11}, {("h1", "c"): 7}]
-    assert stays_of(moves[::2], "h1", 100.0) == [(0.0, 9.0, "h1"), (10.0, 49.0, "h2"), (50.0, 100.0, "h1")]
+    stays = [(stay.begin_s, stay.until_s, stay.host) for stay in timeline(course).stays if stay.node == "a"]
+    assert stays == [(0.0, 9.0, "h1"), (10.0, 49.0, "h2"), (50.0, 100.0, "h1")]
 
 
 @given(st.integers(1, 60), st.integers(2, 10))
@@ -449,7 +448,7 @@ def test_ticks_are_round_few_and_inside(end: float) -> None:
 
 
 def test_the_empty_page_is_whole() -> None:
-    assert Checker(page("<a>", "")).wrong == []
+    assert Checker(render("page.html", title="<a>")).wrong == []
 
 
 def test_every_tree_is_drawn_with_its_own_edges() -> None:
@@ -470,7 +469,7 @@ def test_every_tree_is_drawn_with_its_own_edges() -> None:
         ("sink", ["op2~1"], "client"),
     )
     changes = [
-        Change("thalweg", at_s, at_s - 2.0, 2.0, outcome, "a better plan", "", tree)
+        TreeChange("thalweg", at_s, at_s - 2.0, 2.0, outcome, "a better plan", "", tree)
         for at_s, outcome, tree in ((40.0, "reshaped", after), (60.0, "stayed", before), (80.0, "reshaped", before))
     ]
     course = Course("thalweg", start, [], 100.0, [], changes=changes)

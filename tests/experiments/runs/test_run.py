@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from thalweg.experiments.records.trees import read_changes
+from thalweg.experiments.records.moves import read_changes
 
 THALWEG = [sys.executable, "-m", "thalweg"]
 

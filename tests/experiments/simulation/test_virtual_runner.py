@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.networks.collapse import Collapse
-from thalweg.experiments.records.summary import summarize_run
-from thalweg.experiments.records.trees import read_changes
+from thalweg.experiments.records.analysis import summarize_run
+from thalweg.experiments.records.moves import read_changes
 from thalweg.experiments.runs.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, RunConfig
 from thalweg.experiments.runs.launcher import Outcome
 from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BYTES, Framed

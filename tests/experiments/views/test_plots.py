@@ -12,7 +12,8 @@ from PIL import Image
 
 from thalweg.experiments.records.records import load_run
 from thalweg.experiments.views import plots
-from thalweg.experiments.views.plots import BUCKETS, CLIENT_COLOUR, HOST_COLOURS, RunSeries, colour, plot_run
+from thalweg.experiments.views.plots import BUCKETS, RunSeries, colour, plot_run
+from thalweg.experiments.views.timelines import CLIENT_COLOUR, HOST_COLOURS, read_courses, timeline
 from thalweg.middleware.errors import RunError
 
 
@@ -102,13 +103,16 @@ def test_who_was_where(new_run: Any) -> None:
     run.stay("global", "op0", "h3", "h1", 80.0, "no room", version=3)
     run.move("global", "op2", "h4", "h1", 90.0, version=1)
     folder = run.write()
-    series = RunSeries(folder, load_run(folder))
-    assert plots._operators(series, "global") == ["op0", "op1", "op2"]  # the others are pinned
-    own = {node: [move for move in series.moves["global"] if move.node == node] for node in ("op0", "op1", "op2")}
-    assert plots.stays_of(own["op0"], "h1", 100.0) == [(0.0, 20.0, "h1"), (24.0, 60.0, "h2"), (62.0, 100.0, "h3")]
-    assert plots.stays_of(own["op1"], "h1", 100.0) == [(0.0, 100.0, "h1")]
-    assert plots.stays_of(own["op2"], None, 100.0) == [(0.0, 90.0, "h4"), (94.0, 100.0, "h1")]
-    assert [plots._mark(move) for move in own["op0"]] == ["barrier", "epoch", "stayed"]
+    drawn = timeline(read_courses(folder, load_run(folder))["global"])
+    assert drawn.rows == ["op0", "op1", "op2"]  # the others are pinned
+    assert [(stay.node, stay.begin_s, stay.until_s, stay.host) for stay in drawn.stays] == [
+        ("op0", 0.0, 20.0, "h1"), ("op0", 24.0, 60.0, "h2"), ("op0", 62.0, 100.0, "h3"),
+        ("op1", 0.0, 100.0, "h1"),
+        ("op2", 0.0, 90.0, "h4"), ("op2", 94.0, 100.0, "h1"),
+    ]  # fmt: skip
+    assert [(mark.at_s, mark.kind) for mark in drawn.marks if mark.row == 0] == [
+        (20.0, "barrier"), (60.0, "epoch"), (80.0, "stayed"),
+    ]  # fmt: skip
 
 
 @given(st.integers(0, 20_000))

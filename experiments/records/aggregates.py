@@ -1,0 +1,178 @@
+"""Several runs: each summarised by ``analysis`` on Spark, and what they say together, by SQL over their placements."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from thalweg.experiments.records.analysis import RunSummary, summarize_run, with_moves
+from thalweg.experiments.records.executors import equipped, last_error
+from thalweg.experiments.records.records import EVENTS, SCHEMA, RunInfo, load_run
+from thalweg.middleware.errors import RunError, UsageError, one_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class PlacementAggregate(msgspec.Struct, frozen=True):
+    """One placement over several runs: means of the runs' values, the speed-up's geometric mean, sums of the moves.
+
+    ``digests_known``: how many runs had a reference to compare their digest with.
+    """
+
+    runs: int
+    images: int
+    delivered: int
+    lost: int
+    digests_known: int
+    digests_wrong: int
+    mean_interarrival_s: float | None
+    median_interarrival_s: float | None
+    p95_interarrival_s: float | None
+    speedup: float | None
+    relocations: int
+    stayed: int
+    reshapes: int
+
+
+class RunsSummary(msgspec.Struct, frozen=True):
+    """Some runs, and what they say together when they are several."""
+
+    runs: list[RunSummary]
+    aggregate: dict[str, PlacementAggregate] = {}
+
+    def with_moves(self) -> RunsSummary:
+        """The same with every placement's ``moves``, read from the run folders."""
+        return msgspec.structs.replace(self, runs=[with_moves(run) for run in self.runs])
+
+    def to_json(self) -> bytes:
+        """One JSON object: the run itself when there is one, ``runs`` and ``aggregate`` when there are several."""
+        return msgspec.json.encode(self.runs[0] if len(self.runs) == 1 else self)
+
+
+COLUMNS = {  # of the table ``placements``, a row for every run and placement, with Spark's types
+    "placement": "string",
+    "images": "bigint",
+    "delivered": "bigint",
+    "lost": "bigint",
+    "digest_ok": "boolean",
+    "mean_interarrival_s": "double",
+    "median_interarrival_s": "double",
+    "p95_interarrival_s": "double",
+    "speedup": "double",
+    "relocations": "bigint",
+    "stayed": "bigint",
+    "reshapes": "bigint",
+}
+
+AGGREGATE = """
+SELECT placement, count(*) AS runs, sum(images) AS images, sum(delivered) AS delivered, sum(lost) AS lost,
+       count(digest_ok) AS digests_known, count(CASE WHEN NOT digest_ok THEN 1 END) AS digests_wrong,
+       avg(CASE WHEN mean_interarrival_s > 0 THEN mean_interarrival_s END) AS mean_interarrival_s,
+       avg(CASE WHEN median_interarrival_s > 0 THEN median_interarrival_s END) AS median_interarrival_s,
+       avg(CASE WHEN p95_interarrival_s > 0 THEN p95_interarrival_s END) AS p95_interarrival_s,
+       exp(avg(ln(CASE WHEN speedup > 0 THEN speedup END))) AS speedup,
+       sum(relocations) AS relocations, sum(stayed) AS stayed, sum(reshapes) AS reshapes
+FROM placements WHERE placement IS NOT NULL GROUP BY placement
+"""
+
+
+def load_runs(folders: Sequence[Path]) -> dict[Path, RunInfo]:
+    """The ``RunInfo`` of every folder, each folder once, in the order given.
+
+    Raises UsageError when one is not a run folder, its event log is damaged, or two hold the same run.
+    """
+    infos: dict[Path, RunInfo] = {}
+    for folder in folders:
+        if any(folder.resolve() == known.resolve() for known in infos):
+            continue
+        infos[folder] = load_run(folder)
+        try:
+            schema = pq.read_schema(folder / EVENTS)
+        except (OSError, pa.ArrowException) as error:
+            raise UsageError(f"{folder / EVENTS} is damaged ({one_line(error)[:200]}); run it again") from None
+        if not schema.equals(SCHEMA):
+            raise UsageError(f"{folder / EVENTS} has not the columns of an event log; run it again")
+    seen: dict[str, Path] = {}
+    for folder, info in infos.items():
+        if info.run in seen:
+            raise UsageError(f"{seen[info.run]} and {folder} hold the same run {info.run}; name only one")
+        seen[info.run] = folder
+    return infos
+
+
+def analyze_runs(spark: SparkSession, runs: Mapping[Path, RunInfo]) -> RunsSummary:
+    """Summarise every run (see ``load_runs``), in the order given, a task each, and aggregate over them.
+
+    Raises UsageError for damaged records, and RunError when Spark cannot read the logs, as when a cluster's workers do
+    not see the folders.
+    """
+    from pyspark.errors import PySparkException
+
+    context = spark.sparkContext
+    given = [(str(folder.resolve()), msgspec.json.encode(info)) for folder, info in runs.items()]
+    schema = ", ".join(f"{name} {kind}" for name, kind in (COLUMNS | {"summary": "string", "wrong": "string"}).items())
+    try:
+        with equipped(context, str(context.master), (), None):
+            rows = context.parallelize(given, len(given)).flatMap(_rows_of_run)
+            frame = spark.createDataFrame(rows, schema).persist()
+            frame.createOrReplaceTempView("placements")
+            told = spark.sql("SELECT summary, wrong FROM placements WHERE placement IS NULL").collect()
+            together = spark.sql(AGGREGATE).collect() if len(given) > 1 else []
+            frame.unpersist()
+    except PySparkException as error:
+        why = last_error(str(error))
+        raise RunError(f"Spark cannot analyse these runs: {why}; do all its workers see them?") from error
+    for row in told:
+        if row.wrong is not None:
+            raise UsageError(row.wrong)
+    of = {summary.run: summary for summary in (msgspec.json.decode(row.summary, type=RunSummary) for row in told)}
+    summaries = [msgspec.structs.replace(of[info.run], out=str(folder)) for folder, info in runs.items()]
+    return RunsSummary(summaries, _in_order(summaries, together))
+
+
+def _rows_of_run(given: tuple[str, bytes]) -> Iterator[tuple[Any, ...]]:
+    """A row for every placement of a run, and one without a placement that has all of its summary, or what is wrong."""
+    folder, info = given
+    none = (None,) * len(COLUMNS)
+    try:
+        summary = summarize_run(Path(folder), msgspec.json.decode(info, type=RunInfo))
+    except UsageError as error:
+        yield *none, None, str(error)
+        return
+    yield from ((*row, None, None) for row in _rows([summary]))
+    yield *none, msgspec.json.encode(summary).decode(), None
+
+
+def aggregate(summaries: Sequence[RunSummary]) -> dict[str, PlacementAggregate]:
+    """What several runs say together, placement by placement, where there is no Spark: SQLite takes the same query."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        for name, function in (("ln", math.log), ("exp", math.exp)):  # not every SQLite has them
+            database.create_function(name, 1, _of_known(function), deterministic=True)
+        database.execute(f"CREATE TABLE placements ({', '.join(COLUMNS)})")
+        database.executemany(f"INSERT INTO placements VALUES ({', '.join('?' * len(COLUMNS))})", _rows(summaries))
+        return _in_order(summaries, database.execute(AGGREGATE).fetchall())
+
+
+def _of_known(function: Callable[[float], float]) -> Callable[[float | None], float | None]:
+    return lambda value: None if value is None else function(value)
+
+
+def _rows(summaries: Iterable[RunSummary]) -> Iterator[tuple[Any, ...]]:
+    for summary in summaries:
+        for name, placement in summary.placements.items():
+            yield name, *(getattr(placement, column) for column in list(COLUMNS)[1:])
+
+
+def _in_order(summaries: Sequence[RunSummary], rows: Iterable[Sequence[Any]]) -> dict[str, PlacementAggregate]:
+    """The rows of ``AGGREGATE`` in the order in which the placements first appear."""
+    found = {row[0]: PlacementAggregate(*row[1:]) for row in rows}
+    return {name: found[name] for summary in summaries for name in summary.placements if name in found}

@@ -1,0 +1,98 @@
+"""The event log of a run, read: a ``Row`` for every record, in the log's order and in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from thalweg.experiments.records.records import EVENTS
+from thalweg.middleware.errors import UsageError
+
+BATCH_ROWS = 16_384
+TreeRow = tuple[str, list[str], str]  # name, inputs and host of an operator or the sink
+
+
+class Detail(msgspec.Struct, frozen=True):
+    """What a record's detail says; the fields that its kind does not have keep their defaults.
+
+    ``ago``: how many seconds before the record each phase of a move or of a change of the tree began.
+    """
+
+    # relocated, arrived, proposal, reshaped
+    outcome: str | None = None
+    protocol: str | None = None
+    reason: str = ""
+    why: str = ""
+    version: int | None = None
+    ago: dict[str, float | None] = {}
+    after: tuple[TreeRow, ...] = ()
+    # placed, plan, epoch
+    planner: str | None = None
+    predicted_s: float | None = None
+    probed: int = 0
+    placement: dict[str, str] = {}
+    inputs: dict[str, list[str]] = {}
+    decision: str | None = None
+    # estimate, monitor
+    how: str = "probe"
+    truth_bps: float | None = None
+    news_bytes: int = 0
+    probe_bytes: int = 0
+    bytes_sent: int = 0
+    # proof, link, replay
+    asked_bps: float | None = None
+    asked_delay_s: float = 0.0
+    delivered_delay_s: float | None = None
+    lost: int = 0
+    lost_low: int = 0
+    lost_high: int = 0
+    stalled: float | None = None
+    worst_window: float | None = None
+    lag_max_s: float | None = None
+    # delivered, log
+    digest: str | None = None
+    # scenario
+    scenario: str = "scenario"
+    at_s: float | None = None
+    until_s: float | None = None
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A record, its columns those of the log's schema; ``placement`` None: it belongs to the run."""
+
+    placement: str | None
+    host: str
+    t_s: float
+    wall_s: float
+    kind: str
+    node: str | None
+    peer: str | None
+    index: int | None
+    size_bytes: int | None
+    duration_s: float | None
+    value: float | None
+    detail: Detail
+
+
+_COLUMNS = list(Row.__struct_fields__)
+_SILENT = Detail()
+_decode = msgspec.json.Decoder(Detail).decode
+
+
+def read_log(folder: Path, *kinds: str) -> Iterator[Row]:
+    """The records of these kinds; UsageError when one has not the detail of its kind."""
+    events, wanted = folder / EVENTS, pa.array(kinds)
+    with pq.ParquetFile(events) as file:
+        for batch in file.iter_batches(columns=_COLUMNS, batch_size=BATCH_ROWS):
+            kept = batch.filter(pc.is_in(batch["kind"], wanted))
+            for *said, text in zip(*(kept[column].to_pylist() for column in _COLUMNS), strict=True):
+                try:
+                    yield Row(*(*said, _decode(text) if text else _SILENT))
+                except msgspec.DecodeError as error:
+                    what = f"the detail of a record {said[4]!r} is damaged ({error})"
+                    raise UsageError(f"{events}: {what}; run it again") from None

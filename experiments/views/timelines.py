@@ -1,0 +1,251 @@
+"""Who was where when: every placement of a run as its records tell of it, and as rows, bars and marks to be drawn.
+
+Seconds are emulated. A tree that changes is another from one moment on, that of its first partition; operators that
+disappear are there until then, or until the old tree's last partition came, and those that appear from then on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from thalweg.experiments.records.analysis import natural
+from thalweg.experiments.records.log import Row, read_log
+from thalweg.experiments.records.moves import Move, TreeChange, changes_of, moves_of
+from thalweg.experiments.records.records import RunInfo
+
+SHORT_S = 180.0  # a placement that took no longer is shown in seconds
+HOST_COLOURS = (  # Tol's muted and bright ones, neighbours in the list far apart
+    "#4477AA", "#EE8866", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#997700", "#BBCC33", "#332288", "#EE99AA",
+    "#44AA99", "#882255", "#99DDFF", "#555555",
+)  # fmt: skip
+CLIENT_COLOUR = "#BBBBBB"
+
+
+class Befell(msgspec.Struct, frozen=True):
+    """A scenario: something befell a host's links for a time."""
+
+    host: str
+    at_s: float
+    until_s: float
+    name: str
+
+    def during(self, begin_s: float, until_s: float) -> bool:
+        return self.at_s < until_s and self.until_s > begin_s
+
+
+class Course(msgspec.Struct, frozen=True):
+    """One placement of a run: where everything was at first, its moves, when it ended, and what links carried.
+
+    ``transfers``: when (emulated seconds), from, to, how many bytes; only between different hosts. ``inputs``: of every
+    operator and the sink, where the planner gave the tree a shape of its own. ``changes``: of the tree.
+    """
+
+    name: str
+    start: dict[str, str]
+    moves: list[Move]
+    end_s: float
+    transfers: list[tuple[float, str, str, int]]
+    befell: list[Befell] = []
+    inputs: dict[str, list[str]] = {}
+    changes: list[TreeChange] = []
+
+    @property
+    def operators(self) -> list[str]:
+        """The nodes that may move or did, of the tree at first: all but sources at their hosts and the sink, to go by
+        the names that the tree builders give them."""
+        moved = {move.node for move in self.moves} - {name for change in self.changed for name in change.operators}
+        own = {node for node, host in self.start.items() if node not in (f"source@{host}", "sink")}
+        return sorted(own | moved, key=natural)
+
+    @property
+    def changed(self) -> list[TreeChange]:
+        """The changes of the tree that came about."""
+        return [change for change in self.changes if change.changed]
+
+    @property
+    def stayed(self) -> bool:
+        """Nothing moved, nor was anything to."""
+        return not self.moves and not self.changed
+
+    @property
+    def client(self) -> str:
+        return self.start.get("sink", "client")
+
+    @property
+    def title(self) -> str:
+        """How often the tree changed, and how many operators moved."""
+        moved, turns = sum(move.moved for move in self.moves), len(self.changed)
+        told = [f"the tree changed {turns} time{'s' * (turns > 1)}"] if turns else []
+        if self.moves or not turns:
+            told.append(f"{moved} moved, {len(self.moves) - moved} stayed")
+        return "; ".join(told)
+
+    def hosts(self) -> set[str]:
+        """Every host that something was at, came to, or was sent between."""
+        ends = {host for move in self.moves for host in (move.source, move.target)}
+        ends |= {host for _, source, target, _ in self.transfers for host in (source, target)}
+        ends |= {host for change in self.changed for host in change.hosts.values()}
+        return set(self.start.values()) | ends
+
+    def operators_hosts(self) -> set[str]:
+        """Every host that an operator was at."""
+        began = {life.host for life in lives(self) if life.host is not None}
+        return began | {host for move in self.moves for host in (move.source, move.target)[: 1 + move.moved]}
+
+
+def read_courses(folder: Path, info: RunInfo, *, transfers: bool = True) -> dict[str, Course]:
+    """Every placement of a run that says where operators were; ``transfers``: also what links carried."""
+    start: dict[str, Row] = {}
+    said: defaultdict[str, defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    carried: defaultdict[str, list[tuple[float, str, str, int]]] = defaultdict(list)
+    end_s: defaultdict[str, float] = defaultdict(float)
+    kinds = ("placed", "delivered", "relocated", "reshaped", "scenario", *(("transfer",) if transfers else ()))
+    for row in read_log(folder, *kinds):
+        name = row.placement
+        if name is None:
+            continue
+        if row.kind == "placed":
+            start.setdefault(name, row)
+        elif row.kind == "delivered":
+            end_s[name] = max(end_s[name], row.t_s)
+        elif row.kind != "transfer":
+            said[name][row.kind].append(row)
+        elif row.peer is not None and row.peer != row.host:
+            carried[name].append((row.t_s, row.host, row.peer, row.size_bytes or 0))
+    courses = {}
+    for name in dict.fromkeys([*info.placements, *start, *said]):
+        moves, changes = moves_of(said[name]["relocated"]), changes_of(said[name]["reshaped"])
+        if name not in start and not moves and not changes:
+            continue
+        last_s = max([end_s[name], *(move.settled_s for move in moves), *(change.at_s for change in changes)])
+        befell = [
+            Befell(row.host, row.detail.at_s, row.detail.until_s, row.detail.scenario)
+            for row in said[name]["scenario"]
+            if row.detail.at_s is not None and row.detail.until_s is not None
+        ]
+        placement, inputs = (start[name].detail.placement, start[name].detail.inputs) if name in start else ({}, {})
+        courses[name] = Course(name, placement, moves, last_s, carried[name], befell, inputs, changes)
+    return courses
+
+
+# --- rows, bars and marks ---------------------------------------------------------------------------
+
+
+class Life(msgspec.Struct, frozen=True):
+    """An operator: where it began and when, until when it was in the tree, and its row in a picture."""
+
+    node: str
+    host: str | None
+    born_s: float
+    died_s: float
+    row: int
+
+
+class Stay(msgspec.Struct, frozen=True):
+    """An operator was at a host for a time."""
+
+    node: str
+    host: str
+    begin_s: float
+    until_s: float
+    row: int
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A handover: ``stayed``, or moved by which protocol."""
+
+    at_s: float
+    kind: str
+    row: int
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """Where each operator of a placement was: its rows' names, bars in them, marks at handovers, and the moments
+    (``turns``) from which on the tree was another."""
+
+    rows: list[str]
+    stays: list[Stay]
+    marks: list[Mark]
+    turns: list[float]
+
+
+def timeline(course: Course) -> Timeline:
+    """Rows are operators; where the tree changes they are places in it, which those that appear take over."""
+    found = lives(course)
+    moves: dict[Life, list[Move]] = {life: [] for life in found}
+    for move in course.moves:
+        own = [life for life in found if life.node == move.node]  # several, where it disappeared and came again
+        if own:
+            moves[max(own, key=lambda life: (life.born_s <= move.settled_s, life.born_s))].append(move)
+    height = 1 + max((life.row for life in found), default=-1)
+    return Timeline(
+        rows=[str(row + 1) for row in range(height)] if course.changed else [life.node for life in found],
+        stays=[stay for life in found for stay in stays(life, moves[life])],
+        marks=[Mark(move.at_s, mark(move), life.row) for life in found for move in moves[life]],
+        turns=[change.at_s for change in course.changed],
+    )
+
+
+def lives(course: Course) -> list[Life]:
+    """The operators of a placement, in the order in which they came.
+
+    One that appears takes the row of one that has disappeared, so there are no more rows than operators at a time.
+    """
+    there: dict[str, tuple[float, str | None, int]] = {
+        name: (0.0, course.start.get(name), row) for row, name in enumerate(course.operators)
+    }
+    found: list[Life] = []
+    rows = len(there)
+    for change in course.changed:
+        wanted = change.operators
+        for name in [name for name in there if name not in wanted]:
+            born_s, host, row = there.pop(name)
+            found.append(Life(name, host, born_s, change.drained_s, row))
+        for name, host in wanted.items():
+            if name not in there:
+                row = min(set(range(rows + 1)) - {each for *_, each in there.values()})
+                rows = max(rows, row + 1)
+                there[name] = (change.at_s, host, row)
+    found += [Life(name, host, born_s, course.end_s, row) for name, (born_s, host, row) in there.items()]
+    return sorted(found, key=lambda life: (life.born_s, life.row))
+
+
+def stays(life: Life, moves: Sequence[Move]) -> list[Stay]:
+    """Where an operator was, by its moves: at its first host, then wherever it moved; gaps are moves."""
+    begin_s, host = life.born_s, life.host
+    found = []
+    for move in moves:
+        if move.moved:
+            found.append(Stay(life.node, move.source, begin_s, move.at_s, life.row))
+            begin_s, host = move.settled_s, move.target
+    if host is not None:
+        found.append(Stay(life.node, host, begin_s, life.died_s, life.row))
+    return [stay for stay in found if stay.until_s > stay.begin_s]
+
+
+def mark(move: Move) -> str:
+    return (move.protocol or "moved") if move.moved else "stayed"
+
+
+# --- colours ----------------------------------------------------------------------------------------
+
+
+def host_colours(courses: Iterable[Course], hosts: Iterable[str] = ()) -> dict[str, str]:
+    """A colour for every host, first for those where operators were that might move; grey for the client."""
+    known = list(courses)
+    clients = {course.client for course in known}
+    everything = set(hosts).union(*(course.hosts() for course in known))
+    involved = set().union(*(course.operators_hosts() for course in known if not course.stayed))
+    servers = sorted(involved - clients, key=natural) + sorted(everything - involved - clients, key=natural)
+    tints = {host: HOST_COLOURS[i % len(HOST_COLOURS)] for i, host in enumerate(servers)}
+    return tints | dict.fromkeys(sorted(clients), CLIENT_COLOUR)
+
+
+def readable_on(tint: str) -> str:
+    """Black or white, whichever reads better on ``tint``."""
+    red, green, blue = (int(tint[i : i + 2], 16) for i in (1, 3, 5))
+    return "#222222" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "white"
