@@ -86,7 +86,7 @@ def _row(state: detached.TestbedState, *, links: bool) -> dict[str, Any]:
                 {
                     "src": a,
                     "dst": b,
-                    **msgspec.to_builtins(shape),
+                    **shape._asdict(),
                     **msgspec.to_builtins(watched.get(Link(a, b), Carried())),
                 }
                 for (a, b), shape in shapes.items()

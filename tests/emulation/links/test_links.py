@@ -13,7 +13,6 @@ from contextlib import suppress
 from random import Random
 from statistics import fmean
 
-import msgspec
 import pytest
 
 from thalweg.emulation.links.shape import LinkShape, burst_bytes
@@ -414,7 +413,7 @@ def test_no_window_is_above_what_was_asked_with_a_delay_either(bed: NetnsTestbed
 def test_rates_change_in_place_beside_delays(bed: NetnsTestbed) -> None:
     shapes = dict.fromkeys(LINKS, LinkShape(2e6, 0.02, 0.002, 0.0, "normal"))
     bed.shape(shapes)
-    bed.shape({link: msgspec.structs.replace(one, rate_bps=2.5e6) for link, one in shapes.items()})
+    bed.shape({link: one._replace(rate_bps=2.5e6) for link, one in shapes.items()})
     proofs = bed.prove()
     assert failures(proofs) == []
     assert {one.asked_bps for one in proofs} == {2.5e6}
