@@ -9,10 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from thalweg.emulation.kernel import netlink as netlink
+from thalweg.emulation.kernel import interfaces
+from thalweg.emulation.kernel.interfaces import Interface
+from thalweg.emulation.kernel.netlink import NetlinkSocket
 from thalweg.emulation.kernel.world import HostSpace, Port, World, enter, offloads_off
 
 INTERFACE = "eth0"  # of a container with one network
@@ -33,40 +35,31 @@ class ContainerWorld(World):
     def __init__(self, containers: Iterable[Container], layer: int) -> None:
         """Raises OSError where a namespace cannot be entered."""
         super().__init__(layer)
-        self._mine: dict[int, netlink.Interface] | None = None
+        mine = interfaces.present()
         try:
             for number, one in enumerate(containers, 1):
-                self.hosts[one.name] = self._enter(number, one)
+                self.hosts[one.name] = self._enter(number, one, mine)
         finally:
             enter(self._own_fd)
         for host in self.hosts.values():
-            others = (other for other in self.hosts.values() if other is not host)
-            host.netlink.request(
-                [
-                    netlink.single_segments(host.interface),
-                    *(netlink.neighbour(host.interface, socket.inet_aton(one.ip), one.mac) for one in others),
-                ]
-            )
+            single = interfaces.single_segments(host.interface)
+            host.netlink.request([single, *interfaces.neighbours(host, self.hosts.values())])
 
-    def _enter(self, number: int, one: Container) -> HostSpace:
+    def _enter(self, number: int, one: Container, mine: Mapping[int, Interface]) -> HostSpace:
         """Raises OSError where the namespace is not that of the container, before anything there is touched."""
         namespace_fd = os.open(f"/proc/{one.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         enter(namespace_fd)
-        there, mac = netlink.NetlinkSocket(), bytes.fromhex(one.mac.replace(":", ""))
-        interface = socket.if_nametoindex(INTERFACE)
-        found = netlink.interfaces(there.dump(netlink.RTM_GETLINK, netlink.link_dump())).get(interface)
-        if found is None or found.mac != mac:
+        index = socket.if_nametoindex(INTERFACE)
+        found = interfaces.present().get(index)
+        if found is None or found.mac != one.mac:
             raise OSError(errno.ENODEV, f"process {one.pid} is not in the container of {one.name}")
         offloads_off(INTERFACE)
-        return HostSpace(
-            one.name, number, one.ip, mac, namespace_fd, there, interface, self._port(interface, found.other_end)
-        )
+        port = self._port(index, found.other_end, mine)
+        return HostSpace(one.name, number, one.ip, one.mac, namespace_fd, NetlinkSocket(), index, port)
 
-    def _port(self, interface: int, other_end: int | None) -> Port | None:
+    def _port(self, interface: int, other_end: int | None, mine: Mapping[int, Interface]) -> Port | None:
         """The other end of a container's cable, if it is in our namespace."""
-        if other_end is None:
+        ours = None if other_end is None else mine.get(other_end)
+        if other_end is None or ours is None or ours.other_end != interface:
             return None
-        if self._mine is None:
-            self._mine = netlink.interfaces(self._own.dump(netlink.RTM_GETLINK, netlink.link_dump()))
-        ours = self._mine.get(other_end)
-        return Port(other_end, self._own) if ours is not None and ours.other_end == interface else None
+        return Port(other_end, self._own)

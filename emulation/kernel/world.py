@@ -1,9 +1,4 @@
-"""The supervisor's side of a testbed of network namespaces: hosts, their interfaces, their links' shapes.
-
-One namespace a host, held by an open file descriptor (nothing is bound under /run, so nothing can be left
-there); a veth pair from each into a bridge in the supervisor's own namespace. ARP and the bridge's table are filled in
-statically, so that no packet travels that no program sent.
-"""
+"""The supervisor's side of a testbed with links: its hosts, wherever they come from, and their links' shapes."""
 
 from __future__ import annotations
 
@@ -15,18 +10,15 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from thalweg.emulation.kernel import htb as shaping
-from thalweg.emulation.kernel import netlink as netlink
-from thalweg.emulation.links.shape import PACKET_BYTES, LinkShape, floored
+from thalweg.emulation.kernel import netlink
+from thalweg.emulation.links.shape import LinkShape, floored
 
 CLONE_NEWNET = 0x4000_0000
-HOST_INTERFACE, HOST_INDEX = "eth0", 2
-BRIDGE, BRIDGE_INDEX, FIRST_PORT = "links", 2, 10
-MTU = PACKET_BYTES
 MAX_HOSTS = 1023  # ports of one Linux bridge (BR_PORT_BITS)
 
 # linux/ethtool.h, linux/sockios.h
@@ -40,6 +32,11 @@ def _check(status: int, what: str) -> None:
     if status != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def unshare() -> None:
+    """Move this thread into a network namespace that is made by it."""
+    _check(_libc.unshare(CLONE_NEWNET), "unshare")
 
 
 def enter(namespace_fd: int) -> None:
@@ -67,10 +64,10 @@ class HostSpace(NamedTuple):
     name: str
     number: int
     ip: str
-    mac: bytes
+    mac: str
     namespace_fd: int
     netlink: netlink.NetlinkSocket
-    interface: int = HOST_INDEX
+    interface: int
     port: Port | None = None
 
 
@@ -149,7 +146,7 @@ class World:
     def _try_netem(self) -> tuple[bool, bool]:
         """Whether the kernel has netem, and whether it may duplicate beside other netems of an interface."""
         if self._netem is None:
-            _check(_libc.unshare(CLONE_NEWNET), "unshare")
+            unshare()
             try:
                 with closing(netlink.NetlinkSocket()) as there:
                     works = _accepted(there, [shaping.netem_alone(1)])
@@ -301,56 +298,6 @@ class World:
         return {names[one.minor]: one for one in found if one is not None and one.minor in names}
 
 
-class NamespaceWorld(World):
-    """Hosts are namespaces made here, cables between them go to one bridge in the supervisor's own namespace."""
-
-    def __init__(self, hosts: Mapping[str, str], prefix_length: int, layer: int) -> None:
-        """``hosts``: name to IPv4 address. Raises OSError (NetlinkError) when the kernel refuses something."""
-        super().__init__(layer)
-        self._own.request([netlink.link_up(1), netlink.bridge(BRIDGE, BRIDGE_INDEX, MTU)])
-        try:
-            for number, (name, ip) in enumerate(hosts.items(), 1):
-                self.hosts[name] = self._new_host(name, number, ip)
-        finally:
-            enter(self._own_fd)
-        self._own.request(self._cables())
-        for host in self.hosts.values():
-            host.netlink.request(self._furnish(host, prefix_length))
-            with self.inside(host.name):
-                offloads_off(HOST_INTERFACE)
-
-    def _new_host(self, name: str, number: int, ip: str) -> HostSpace:
-        _check(_libc.unshare(CLONE_NEWNET), "unshare")
-        _ipv6_off()
-        namespace_fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        mac = b"\x02\x00" + socket.inet_aton(ip)
-        port = Port(FIRST_PORT + number, self._own)
-        return HostSpace(name, number, ip, mac, namespace_fd, netlink.NetlinkSocket(), port=port)
-
-    def _cables(self) -> Iterator[bytes]:
-        for host in self.hosts.values():
-            port = FIRST_PORT + host.number
-            yield netlink.veth_pair(
-                f"to{host.number}",
-                port,
-                HOST_INTERFACE,
-                HOST_INDEX,
-                host.mac,
-                MTU,
-                master=BRIDGE_INDEX,
-                namespace_fd=host.namespace_fd,
-            )
-            yield netlink.bridge_entry(port, host.mac)
-
-    def _furnish(self, host: HostSpace, prefix_length: int) -> Iterator[bytes]:
-        yield netlink.link_up(1)
-        yield netlink.link_up(HOST_INDEX)
-        yield netlink.address(HOST_INDEX, socket.inet_aton(host.ip), prefix_length)
-        for other in self.hosts.values():
-            if other is not host:
-                yield netlink.neighbour(HOST_INDEX, socket.inet_aton(other.ip), other.mac)
-
-
 def _settings(shape: LinkShape, kind: shaping.Leaf) -> tuple[object, ...]:
     """What a queue of this kind is set to; a change elsewhere in the shape leaves it alone."""
     if kind == "netem":
@@ -384,12 +331,6 @@ def _accepted(control: netlink.NetlinkSocket, messages: Iterable[bytes]) -> bool
     return True
 
 
-def _ipv6_off() -> None:
-    """No router solicitations and listener reports on the links; a kernel without IPv6 sends none anyway."""
-    with suppress(OSError), open("/proc/sys/net/ipv6/conf/default/disable_ipv6", "w") as setting:
-        setting.write("1")
-
-
 def offloads_off(interface: str) -> None:
     """Segmentation offloads off, so that the shaper sees packets as a wire would; ioctl(SIOCETHTOOL)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
@@ -397,31 +338,3 @@ def offloads_off(interface: str) -> None:
             value = ctypes.create_string_buffer(struct.pack("=II", command, 0))
             request = struct.pack("16sP16x", interface.encode(), ctypes.addressof(value))
             fcntl.ioctl(control, _SIOCETHTOOL, request)
-
-
-def probe_kernel() -> dict[str, str]:
-    """What this namespace's kernel can do: for each feature an empty text, or why not. Leaves its devices behind.
-
-    To be called once, in a namespace of its own.
-    """
-    control = netlink.NetlinkSocket()
-    verdict: dict[str, str] = {}
-
-    def attempt(name: str, messages: Sequence[bytes]) -> None:
-        try:
-            control.request(messages)
-            verdict[name] = ""
-        except OSError as error:
-            verdict[name] = error.strerror or str(error)
-
-    mac = b"\x02\x00\x0a\x00\x00\x01"
-    attempt("bridge", [netlink.bridge(BRIDGE, BRIDGE_INDEX, MTU)])
-    attempt("veth", [netlink.veth_pair("probe0", 20, "probe1", 21, mac, MTU)])
-    for name, index, layer in (("htb", 20, 2), ("stab", 21, 3)):
-        both = (shaping.interface_class(index, None, create=True), shaping.htb_class(index, 1, 1e6, create=True))
-        attempt(name, [shaping.root(index, layer), *both])
-    attempt("bfifo", [shaping.leaf(20, 1, LinkShape(1e6), create=True)])
-    attempt("u32", [shaping.to_class(20, 1, bytes((10, 0, 0, 1)))])
-    attempt("netem", [shaping.leaf(20, 1, LinkShape(1e6, 0.01), create=True)])
-    control.close()
-    return verdict

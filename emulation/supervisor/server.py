@@ -30,7 +30,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from thalweg.emulation.kernel.netlink import NetlinkError
-from thalweg.emulation.kernel.world import NamespaceWorld, World, probe_kernel
+from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.effects import Effect
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.proofs.delay import Interrupted
@@ -225,6 +225,8 @@ class Supervisor:
     def do_build(
         self, _: Connection, __: tuple[int, ...], *, hosts: dict[str, str], prefix_length: int, layer: int
     ) -> Answer:
+        from thalweg.emulation.kernel.namespaces import NamespaceWorld  # not every testbed pays for its library
+
         self._world = NamespaceWorld(hosts, prefix_length, layer)
         return {}
 
@@ -239,6 +241,8 @@ class Supervisor:
         return {}
 
     def do_probe(self, _: Connection, __: tuple[int, ...]) -> Answer:
+        from thalweg.emulation.kernel.namespaces import probe_kernel
+
         return probe_kernel()
 
     def do_detach(self, _: Connection, __: tuple[int, ...]) -> Answer:

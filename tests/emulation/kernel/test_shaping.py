@@ -14,7 +14,9 @@ from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from thalweg.emulation.kernel import htb as shaping
-from thalweg.emulation.kernel import netlink as netlink
+from thalweg.emulation.kernel import interfaces, netlink
+from thalweg.emulation.kernel.interfaces import Peer
+from thalweg.emulation.kernel.world import HostSpace
 from thalweg.emulation.links.shape import PACKET_BYTES, RATE_FLOOR_BPS, LinkShape, burst_bytes
 
 RATES = st.floats(RATE_FLOOR_BPS, 2e9)
@@ -128,21 +130,15 @@ def test_queues_hold_a_tenth_of_a_second_and_change_seldom(one: float, other: fl
         assert size <= shaping.queue_bytes(other)
 
 
-def test_links_and_neighbours_are_as_pyroute2_reads_them() -> None:
-    mac = b"\x02\0\x0a\0\0\x05"
-    veth = decoded(netlink.veth_pair("to5", 15, "eth0", 2, mac, 1500, master=2, namespace_fd=9), ifinfmsg)
+def test_a_cable_is_one_message_and_single_segments_at_its_far_end() -> None:
+    mac = "02:00:0a:00:00:05"
+    veth = decoded(interfaces.cable("to5", 15, Peer("eth0", 2, mac, 9), 2), ifinfmsg)
     assert (veth["index"], veth.get_attr("IFLA_IFNAME"), veth.get_attr("IFLA_MASTER")) == (15, "to5", 2)
     info = veth.get_attr("IFLA_LINKINFO")
     peer = info.get_attr("IFLA_INFO_DATA").get_attr("VETH_INFO_PEER")
     assert info.get_attr("IFLA_INFO_KIND") == "veth"
-    assert (peer["index"], peer.get_attr("IFLA_IFNAME"), peer.get_attr("IFLA_ADDRESS")) == (
-        2,
-        "eth0",
-        "02:00:0a:00:00:05",
-    )
-    entry = decoded(netlink.neighbour(2, bytes((10, 0, 0, 5)), mac), ndmsg)
-    assert (entry.get_attr("NDA_DST"), entry.get_attr("NDA_LLADDR"), entry["state"]) == (
-        "10.0.0.5",
-        "02:00:0a:00:00:05",
-        0x80,
-    )
+    names = ("IFLA_IFNAME", "IFLA_ADDRESS", "IFLA_GSO_MAX_SEGS")
+    assert (peer["index"], *map(peer.get_attr, names)) == (2, "eth0", mac, 1)
+    host = HostSpace("h5", 5, "10.0.0.5", mac, -1, netlink=None, interface=2)  # type: ignore[arg-type]
+    (entry,) = (decoded(one, ndmsg) for one in interfaces.neighbours(host._replace(name="h6"), [host]))
+    assert (entry.get_attr("NDA_DST"), entry.get_attr("NDA_LLADDR"), entry["state"]) == ("10.0.0.5", mac, 0x80)

@@ -1,0 +1,123 @@
+"""Bridges, cables, addresses and neighbours as netlink messages, which pyroute2 encodes, and its dumps of interfaces.
+
+Messages go out in batches (``netlink.NetlinkSocket``), as those of queues do, which ``htb`` and ``netem`` encode
+themselves. Namespaces are made and entered by system call (``world``), because pyroute2 keeps them under /run.
+
+pyroute2 takes 0.14 s to import, so only what builds a testbed imports this.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+from pyroute2 import IPRoute
+from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, nlmsg
+from pyroute2.netlink.rtnl import RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg
+from pyroute2.netlink.rtnl.ndmsg import NTF_MASTER, NUD_NOARP, NUD_PERMANENT, ndmsg
+
+from thalweg.emulation.kernel.world import HostSpace
+from thalweg.emulation.links.shape import PACKET_BYTES
+
+AF_BRIDGE = 7  # linux/socket.h
+MAKE = NLM_F_CREATE | NLM_F_EXCL
+SINGLE = ("IFLA_GSO_MAX_SEGS", 1)
+"""TCP hands down super-packets whatever the interface's offloads say (Linux 4.17); a shaper would pass one at once."""
+
+
+def _encoded(message: nlmsg, kind: int, how: int, attributes: Any = (), **fields: Any) -> bytes:
+    """A request without sequence number; ``attributes`` as pyroute2 names and nests them."""
+    message.update(header={"type": kind, "flags": how | NLM_F_REQUEST}, attrs=[*attributes], **fields)
+    message.encode()
+    return bytes(message.data)
+
+
+def _link(how: int, index: int, *attributes: Any, up: bool = False) -> bytes:
+    state = IFF_UP if up else 0
+    return _encoded(ifinfmsg(), RTM_NEWLINK, how, attributes, index=index, flags=state, change=state)
+
+
+def _of_kind(kind: str, *attributes: Any) -> Any:
+    return "IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", kind), ("IFLA_INFO_DATA", {"attrs": [*attributes]})]}
+
+
+def up(index: int) -> bytes:
+    """Bring an interface up."""
+    return _link(0, index, up=True)
+
+
+def single_segments(index: int) -> bytes:
+    """Let an interface have one segment a packet."""
+    return _link(0, index, SINGLE)
+
+
+def bridge(name: str, index: int) -> bytes:
+    """Create a bridge that is up and does not look into multicast."""
+    kind = _of_kind("bridge", ("IFLA_BR_MCAST_SNOOPING", 0))
+    return _link(MAKE, index, ("IFLA_IFNAME", name), ("IFLA_MTU", PACKET_BYTES), kind, up=True)
+
+
+class Peer(NamedTuple):
+    """The far end of a cable: its name, number and hardware address; ``namespace_fd``: where it is, if not here."""
+
+    name: str
+    number: int
+    mac: str
+    namespace_fd: int | None = None
+
+
+def cable(name: str, index: int, peer: Peer, master: int | None = None) -> bytes:
+    """Create a veth pair: one end here, up (a port of ``master`` if given), its peer down.
+
+    The peer cannot come up before the pair is complete.
+    """
+    there: list[Any] = [("IFLA_IFNAME", peer.name), ("IFLA_MTU", PACKET_BYTES), ("IFLA_ADDRESS", peer.mac), SINGLE]
+    if peer.namespace_fd is not None:
+        there.append(("IFLA_NET_NS_FD", peer.namespace_fd))
+    kind = _of_kind("veth", ("VETH_INFO_PEER", {"index": peer.number, "attrs": there}))
+    port = [] if master is None else [("IFLA_MASTER", master)]
+    return _link(MAKE, index, ("IFLA_IFNAME", name), ("IFLA_MTU", PACKET_BYTES), kind, *port, up=True)
+
+
+def address(index: int, ip: str, prefix_length: int) -> bytes:
+    """Give an interface an IPv4 address."""
+    both = (("IFA_LOCAL", ip), ("IFA_ADDRESS", ip))
+    return _encoded(ifaddrmsg(), RTM_NEWADDR, MAKE, both, family=socket.AF_INET, prefixlen=prefix_length, index=index)
+
+
+def neighbours(host: HostSpace, hosts: Iterable[HostSpace]) -> Iterator[bytes]:
+    """Permanent ARP entries for all other hosts, so that no ARP travels on shaped links."""
+    return (_neighbour(host.interface, other.ip, other.mac) for other in hosts if other is not host)
+
+
+@cache  # most hosts' interfaces have the same number
+def _neighbour(index: int, ip: str, mac: str) -> bytes:
+    entry = (("NDA_DST", ip), ("NDA_LLADDR", mac))
+    fields = {"family": socket.AF_INET, "ifindex": index, "state": NUD_PERMANENT}
+    return _encoded(ndmsg(), RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, entry, **fields)
+
+
+def bridge_entry(port: int, mac: str) -> bytes:
+    """A static forwarding entry, so that the bridge never floods."""
+    fields = {"family": AF_BRIDGE, "ifindex": port, "state": NUD_NOARP, "flags": NTF_MASTER}
+    return _encoded(ndmsg(), RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, (("NDA_LLADDR", mac),), **fields)
+
+
+class Interface(NamedTuple):
+    """An interface of a namespace: its hardware address, and of a veth the index of its other end, where that is."""
+
+    mac: str
+    other_end: int | None
+
+
+def present() -> dict[int, Interface]:
+    """The interfaces of the namespace that this thread is in, by index."""
+    with IPRoute() as here:
+        found = {one["index"]: one for one in here.get_links()}
+    return {
+        index: Interface(one.get_attr("IFLA_ADDRESS") or "", one.get_attr("IFLA_LINK")) for index, one in found.items()
+    }
