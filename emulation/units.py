@@ -1,33 +1,93 @@
-"""Rates as people and tc write them: ``0.2mbit`` is 200,000 bits per second."""
+"""Rates, times, shares and sizes as people write them (``0.2mbit``, ``20ms``, ``1%``, ``16kb``) and as they read them.
+
+Whatever may have a unit may also be a bare number, in the unit that everything here counts in.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from thalweg.middleware.errors import UsageError
 
 # tc(8), "PARAMETERS, RATES": SI and IEC prefixes; "bit" is bits per second, "bps" is bytes per second.
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _PREFIXES |= {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_UNITS = {"": 1, "bit": 1, "bps": 8}
-_RATE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d{1,3}))?\s*(?:([kmgt]i?)?(bit|bps))?", re.ASCII | re.IGNORECASE)
+_UNITS = {"bit": 1, "bps": 8}
+_RATES = {
+    "": 1,
+    **{f"{key}{unit}": n * bits for key, n in _PREFIXES.items() for unit, bits in (("bit", 1), ("bps", 8))},
+}
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_SHARES = {"": 1, "%": 100}
+_SIZES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}  # tc(8), docker(1)
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d{1,3}))?\s*([a-z%]*)", re.ASCII | re.IGNORECASE)
 
 
-def parse_rate(text: str) -> float:
+def parse_rate(value: Any) -> float:
     """Bits per second of a rate in tc's notation; at least 0.
 
     Units in any case: bit, kbit, mbit, gbit, tbit (powers of 1000), kibit … (powers of 1024), and as tc has it
     bps, kbps, mbps … for *bytes* per second; a bare number is bits per second. Raises UsageError.
     """
-    match = _RATE.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"{text!r} is not a rate; write it as tc does: 64kbit, 0.2mbit, 1gbit, or 25kbps for bytes")
-    number, exponent, prefix, unit = match.groups()
-    rate_bps = float(f"{number}e{exponent or 0}") * _PREFIXES[(prefix or "").lower()] * _UNITS[(unit or "").lower()]
-    if not math.isfinite(rate_bps):
-        raise UsageError(f"the rate {text!r} is too large to be counted")
-    return rate_bps
+    number, unit_bps = _quantity(
+        value, _RATES, "rate; write it as tc does: 64kbit, 0.2mbit, 1gbit, or 25kbps for bytes"
+    )
+    return number * unit_bps
+
+
+def rate_bps(value: Any) -> float:
+    """Bits per second of a rate above 0, as ``parse_rate`` takes it. Raises UsageError."""
+    found = parse_rate(value)
+    if found <= 0:
+        raise UsageError("a rate must be above 0; for a link that carries nothing use an outage event")
+    return found
+
+
+def seconds(value: Any) -> float:
+    """Seconds of a time: ``"20ms"`` (us, ms, s, min, h, d), or a bare number of seconds. Raises UsageError."""
+    number, unit_s = _quantity(value, _TIMES, "time; write it as 20ms, 30s, 2min, 1h, or as a number of seconds")
+    return number * unit_s
+
+
+def share(value: Any) -> float:
+    """A share below 1: ``"1%"``, or a number such as 0.01. Raises UsageError."""
+    number, whole = _quantity(value, _SHARES, "share; write it as 1% or 0.01")
+    if number >= whole:
+        raise UsageError(f"{value!r} is all or more than all; a share is below 100%, an outage is an event")
+    return number / whole
+
+
+def size_bytes(value: Any) -> int:
+    """Bytes of a size: ``"16kb"`` (b, kb, mb, gb, powers of 1024 as in tc and Docker), or a bare number of bytes.
+
+    At least 1. Raises UsageError.
+    """
+    number, unit_bytes = _quantity(value, _SIZES, "size; write it as 16kb, 512mb, 1gb, or as a number of bytes")
+    if number * unit_bytes < 1:
+        raise UsageError(f"the size {value!r} is less than a byte")
+    return round(number * unit_bytes)
+
+
+def _quantity(value: Any, units: Mapping[str, float], what: str) -> tuple[float, float]:
+    """A number that is finite and at least 0, and what its unit is worth: 1 of a bare number.
+
+    ``what``: what the value should be, and how to write that. Raises UsageError.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not 0 <= value < math.inf:
+            raise UsageError(f"{value!r} must be finite and at least 0")
+        return float(value), 1.0
+    match = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
+    unit = units.get(match[3].lower()) if match else None
+    if match is None or unit is None:
+        raise UsageError(f"{value!r} is not a {what}")
+    number = float(f"{match[1]}e{match[2] or 0}")
+    if not math.isfinite(number * unit):
+        raise UsageError(f"{value!r} is too large to be counted")
+    return number, unit
 
 
 def format_rate(rate_bps: float) -> str:
@@ -37,3 +97,14 @@ def format_rate(rate_bps: float) -> str:
             value = rate_bps / factor
             return f"{value:.{max(0, 2 - math.floor(math.log10(max(value, 1.0))))}f} {prefix}bit/s"
     return f"{rate_bps:.3g} bit/s" if rate_bps < 100 else f"{rate_bps:.0f} bit/s"
+
+
+def format_time(time_s: float) -> str:
+    """A time for people, three significant digits: ``20 ms``, ``90 s``, ``5 min``, ``2.5 h``."""
+    if time_s == 0 or not math.isfinite(time_s):
+        return "0 s" if time_s == 0 else "for ever"
+    if time_s < 0.9995:
+        return f"{time_s * 1e3:.3g} ms"
+    if time_s < 120:
+        return f"{time_s:.3g} s"
+    return f"{time_s / 60:.3g} min" if time_s < 7200 else f"{time_s / 3600:.3g} h"

@@ -16,10 +16,9 @@ from thalweg.emulation.links.effects import Effect
 from thalweg.emulation.scenarios.data_sets import near_miss
 from thalweg.emulation.scenarios.hosts import HostSpec, hosts_named, links_named
 from thalweg.emulation.scenarios.links import ENDS, FIELDS, SHAPE
-from thalweg.emulation.scenarios.quantities import format_time, seconds
 from thalweg.emulation.scenarios.toml_table import Reader, Table, above_zero, one_of, texts
 from thalweg.emulation.traces.pool import two_draws
-from thalweg.emulation.units import format_rate
+from thalweg.emulation.units import format_rate, format_time, seconds
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link, links_between
 

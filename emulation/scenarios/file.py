@@ -16,9 +16,9 @@ from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.scenarios.events import Event, read_events
 from thalweg.emulation.scenarios.hosts import LIMITS, HostSpec, read_hosts
 from thalweg.emulation.scenarios.links import LinkReader
-from thalweg.emulation.scenarios.quantities import seconds
 from thalweg.emulation.scenarios.toml_table import Reader, above_zero, read_toml, text, whole
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.units import seconds
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from thalweg.emulation.scenarios.data_sets import Grid, near_miss, place
-from thalweg.emulation.scenarios.quantities import rate_bps, size_bytes
 from thalweg.emulation.scenarios.toml_table import Reader, Table, above_zero, text
 from thalweg.emulation.traces.pool import choose
+from thalweg.emulation.units import rate_bps, size_bytes
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link, links_between
 

@@ -23,11 +23,11 @@ from thalweg.emulation.scenarios.data_sets import (
     read_traces,
 )
 from thalweg.emulation.scenarios.hosts import HostSpec, draw_sites, links_named
-from thalweg.emulation.scenarios.quantities import rate_bps, seconds, share, size_bytes
 from thalweg.emulation.scenarios.toml_table import Reader, Table, flag, one_of, text, texts
 from thalweg.emulation.traces.files import read_trace
 from thalweg.emulation.traces.pool import draw, scale_pool, two_draws
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.units import rate_bps, seconds, share, size_bytes
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link, links_between
 

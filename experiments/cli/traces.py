@@ -17,7 +17,6 @@ from rich import box
 from rich.table import Table
 
 from thalweg.emulation.scenarios.data_sets import Grid, Kind, grid_kind, read_grid
-from thalweg.emulation.scenarios.quantities import format_time
 from thalweg.emulation.traces.files import (
     MAHIMAHI_STEP_S,
     load_pool,
@@ -28,7 +27,7 @@ from thalweg.emulation.traces.files import (
 )
 from thalweg.emulation.traces.generator import LinkClass, TraceModel, generate_pool
 from thalweg.emulation.traces.trace import BandwidthTrace, TraceSummary
-from thalweg.emulation.units import format_rate, parse_rate
+from thalweg.emulation.units import format_rate, format_time, parse_rate
 from thalweg.experiments.cli.console import JsonOption, followed, output, print_json
 from thalweg.experiments.cli.options import Given, make, takes
 from thalweg.experiments.command import Option

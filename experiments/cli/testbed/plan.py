@@ -11,8 +11,7 @@ from rich.table import Table
 
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
-from thalweg.emulation.scenarios.quantities import format_time, seconds
-from thalweg.emulation.units import format_rate
+from thalweg.emulation.units import format_rate, format_time, seconds
 from thalweg.experiments.cli.console import JsonOption, output, print_json
 from thalweg.experiments.networks.plan import LinkPlan, Plan, make_plan
 from thalweg.middleware.errors import UsageError

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from thalweg.emulation.traces.pool import assign_traces, scale_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.units import format_rate, parse_rate
 from thalweg.middleware.errors import TraceError, UsageError
 
 DAY_NIGHT = BandwidthTrace("t", np.array([0.0, 10.0, 20.0]), np.array([8000.0, 0.0, 16000.0]), 25.0)
@@ -232,43 +231,3 @@ def test_links_are_spread_uniformly_over_pool_and_time() -> None:
     starts = np.bincount([int(trace.rate_at(0.0)) // 10 for trace in links.values()], minlength=10)
     for counts in (drawn, starts):  # chi-squared with 9 degrees of freedom: 27.9 is exceeded once in 1000
         assert ((counts - 354.0) ** 2 / 354.0).sum() < 27.9
-
-
-@pytest.mark.parametrize(
-    ("text", "rate_bps"),
-    [
-        ("0.2mbit", 200_000.0),
-        ("64Kbit", 64_000.0),
-        ("1gbit", 1e9),
-        (" 12 bit ", 12.0),
-        ("9600", 9600.0),
-        ("25kbps", 200_000.0),
-        ("10bps", 80.0),
-        ("1MiBit", 1048576.0),
-        ("1e3kbit", 1e6),
-        ("0", 0.0),
-    ],
-)
-def test_rates_are_read_as_tc_reads_them(text: str, rate_bps: float) -> None:
-    assert parse_rate(text) == rate_bps
-
-
-@pytest.mark.parametrize(
-    "text", ["", "mbit", "-1mbit", "nan", "inf", "1e400", "1_000", "1 mb", "0.2mbit/s", "1,5mbit", "٣mbit"]
-)
-def test_other_rates_are_refused_with_an_example(text: str) -> None:
-    with pytest.raises(UsageError, match=r"0\.2mbit|too large"):
-        parse_rate(text)
-
-
-@given(st.floats(0, 1e15), st.sampled_from(["", "bit"]))
-def test_printed_floats_read_back_as_rates(rate_bps: float, unit: str) -> None:
-    assert parse_rate(f"{rate_bps!r}{unit}") == rate_bps
-
-
-@pytest.mark.parametrize(
-    ("rate_bps", "text"),
-    [(84e6, "84.0 Mbit/s"), (999_600, "1.00 Mbit/s"), (123_456, "123 kbit/s"), (0, "0 bit/s"), (1.5e9, "1.50 Gbit/s")],
-)
-def test_rates_are_printed_to_three_digits(rate_bps: float, text: str) -> None:
-    assert format_rate(rate_bps) == text

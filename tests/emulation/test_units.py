@@ -1,4 +1,4 @@
-"""Times, shares and sizes as people write them."""
+"""Rates, times, shares and sizes as people write them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.emulation.scenarios import quantities
-from thalweg.emulation.scenarios.quantities import format_time, rate_bps, seconds, share, size_bytes
+from thalweg.emulation.units import format_rate, format_time, parse_rate, rate_bps, seconds, share, size_bytes
 from thalweg.middleware.errors import UsageError
 
 
@@ -32,7 +31,7 @@ def test_quantities_are_read(read: Any, value: Any, expected: float) -> None:
     [
         (seconds, "5m", "write it as 20ms"), (seconds, "3", "not a time"), (seconds, -1, "at least 0"),
         (seconds, True, "not a time"), (seconds, ["1s"], "not a time"), (seconds, float("nan"), "finite"),
-        (seconds, "1e999s", "not a time"), (share, "100%", "below 100%"), (share, 1, "below 100%"),
+        (seconds, "1e999s", "too large"), (share, "100%", "below 100%"), (share, 1, "below 100%"),
         (share, "1 in 7", "write it as 1%"), (size_bytes, "16 kbit", "write it as 16kb"), (size_bytes, 0, "less than"),
         (rate_bps, "0mbit", "above 0"), (rate_bps, "fast", "not a rate"), (rate_bps, [1], "not a rate"),
     ],
@@ -50,4 +49,44 @@ def test_times_for_people_read_back(time_s: float) -> None:
 
 def test_times_without_a_figure() -> None:
     assert [format_time(value) for value in (0.0, float("inf"))] == ["0 s", "for ever"]
-    assert quantities.seconds("0.5ms") == 0.0005
+    assert seconds("0.5ms") == 0.0005
+
+
+@pytest.mark.parametrize(
+    ("text", "rate_bps"),
+    [
+        ("0.2mbit", 200_000.0),
+        ("64Kbit", 64_000.0),
+        ("1gbit", 1e9),
+        (" 12 bit ", 12.0),
+        ("9600", 9600.0),
+        ("25kbps", 200_000.0),
+        ("10bps", 80.0),
+        ("1MiBit", 1048576.0),
+        ("1e3kbit", 1e6),
+        ("0", 0.0),
+    ],
+)
+def test_rates_are_read_as_tc_reads_them(text: str, rate_bps: float) -> None:
+    assert parse_rate(text) == rate_bps
+
+
+@pytest.mark.parametrize(
+    "text", ["", "mbit", "-1mbit", "nan", "inf", "1e400", "1_000", "1 mb", "0.2mbit/s", "1,5mbit", "٣mbit"]
+)
+def test_other_rates_are_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError, match=r"0\.2mbit|too large"):
+        parse_rate(text)
+
+
+@given(st.floats(0, 1e15), st.sampled_from(["", "bit"]))
+def test_printed_floats_read_back_as_rates(rate_bps: float, unit: str) -> None:
+    assert parse_rate(f"{rate_bps!r}{unit}") == rate_bps
+
+
+@pytest.mark.parametrize(
+    ("rate_bps", "text"),
+    [(84e6, "84.0 Mbit/s"), (999_600, "1.00 Mbit/s"), (123_456, "123 kbit/s"), (0, "0 bit/s"), (1.5e9, "1.50 Gbit/s")],
+)
+def test_rates_are_printed_to_three_digits(rate_bps: float, text: str) -> None:
+    assert format_rate(rate_bps) == text
