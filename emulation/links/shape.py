@@ -6,7 +6,7 @@ Standard library only, because the supervisor imports it; no input or output.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 RATE_FLOOR_BPS = 64_000.0
 """The lowest rate a link is set to; a trace's outage becomes this. htb cannot be set to 0, and a class that has just
@@ -14,7 +14,8 @@ sent a full packet at a low rate stays blocked for that packet's time when the r
 MAX_RATE_BPS = 2e9  # one link on one core, offloads off; a machine that carries less is found out by the proof
 MAX_DELAY_S = 60.0
 MAX_JITTER_S = (1 << 31) / 1e9  # the kernel cuts it there (INT_MAX nanoseconds)
-DISTRIBUTIONS = ("uniform", "normal", "pareto", "paretonormal")
+Distribution = Literal["uniform", "normal", "pareto", "paretonormal"]
+DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
 
 PACKET_BYTES = 1500
 FRAME_BYTES = PACKET_BYTES + 14

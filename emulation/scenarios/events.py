@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import msgspec
 
 from thalweg.emulation.links.effects import Effect
 from thalweg.emulation.scenarios.data_sets import near_miss
-from thalweg.emulation.scenarios.hosts import HostSpec, hosts_named, links_named
-from thalweg.emulation.scenarios.links import ENDS, FIELDS, SHAPE
-from thalweg.emulation.scenarios.toml_table import Reader, Table, above_zero, one_of, texts
+from thalweg.emulation.scenarios.hosts import Ends, HostSpec, hosts_named, links_named, links_of
+from thalweg.emulation.scenarios.links import FIELDS, Figures
+from thalweg.emulation.scenarios.toml import AboveZero, Keys, Seconds, Spot, Texts, Written, example, texts
 from thalweg.emulation.traces.pool import two_draws
 from thalweg.emulation.units import format_rate, format_time, seconds
 from thalweg.middleware.errors import UsageError
@@ -98,121 +99,142 @@ def _groups(value: Any) -> tuple[tuple[str, ...], ...]:
     return tuple(texts(one) for one in value)
 
 
-_TIMES: dict[str, Reader] = {"at": seconds, "for": _span, "until": seconds}
-_KINDS: dict[str, dict[str, Reader]] = {
-    "change": {**ENDS, **SHAPE, "factor": above_zero},
-    "outage": ENDS,
-    "flap": {**ENDS, "down": _span, "up": _span},
-    "partition": {"groups": _groups},
-    "churn": {"hosts": texts, "mean_up": _span, "mean_down": _span},
-}
-_NEEDS = {"flap": ("down", "up"), "partition": ("groups",), "churn": ("mean_up", "mean_down")}
+class Span(float, metaclass=Written):
+    read = _span
 
 
-def read_events(root: Table, hosts: Mapping[str, HostSpec], duration_s: float) -> tuple[Event, ...]:
+class Groups(tuple[tuple[str, ...], ...], metaclass=Written):
+    read = _groups
+
+
+class When(Keys):
+    """What every event has."""
+
+    at: Annotated[Seconds, example('"60s"')]
+    kind: str = ""
+    for_: Span | None = None
+    until: Seconds | None = None
+
+
+class Change(Figures):
+    """What a ``change`` makes of links."""
+
+    factor: AboveZero | None = None
+
+
+class Flap(Keys):
+    """How long the links of a ``flap`` are down, and then up."""
+
+    down: Annotated[Span, example('"5s"')]
+    up: Annotated[Span, example('"20s"')]
+
+
+class Partition(Keys):
+    """The hosts that a ``partition`` separates."""
+
+    groups: Annotated[Groups, example('[["client", "h1"], ["h2"]]')]
+
+
+class Churn(Keys):
+    """Who leaves and returns in a ``churn``, and after what times on average."""
+
+    mean_up: Annotated[Span, example('"10min"')]
+    mean_down: Annotated[Span, example('"30s"')]
+    hosts: Texts | None = None
+
+
+_KINDS: Mapping[str, tuple[type[Keys], ...]] = {
+    "change": (Ends, Change), "outage": (Ends,), "flap": (Ends, Flap), "partition": (Partition,), "churn": (Churn,),
+}  # fmt: skip
+
+
+def read_events(root: Spot, hosts: Mapping[str, HostSpec], duration_s: float) -> tuple[Event, ...]:
     """The events in the file's order. ``duration_s``: when those that repeat end at the latest."""
     events = []
-    for table in root.inner_all("event", "[[event]]"):
-        events.append(_event(table, hosts))
+    for spot in root.inner_all("event", "[[event]]"):
+        events.append(_event(spot, hosts))
         if events[-1].many(duration_s) > MAX_CHANGES:
-            raise table.error(
+            raise spot.error(
                 f"this event is more than {MAX_CHANGES:,} changes of links; give it a for or longer times, or the"
                 " scenario a shorter duration"
             )
     return tuple(events)
 
 
-def _event(table: Table, hosts: Mapping[str, HostSpec]) -> Event:
-    kind = table.given.get("kind")
+def _event(spot: Spot, hosts: Mapping[str, HostSpec]) -> Event:
+    kind = spot.value.get("kind")
     if kind is None:
-        raise table.error(f"an [[event]] needs a kind: {', '.join(_KINDS)}")
-    try:
-        one_of(*_KINDS)(kind)
-    except UsageError as error:
-        raise table.error(f"kind: {error}", "kind") from None
-    table.what = f"an event of kind {kind!r}"
-    values = table.read({"kind": one_of(*_KINDS), **_TIMES, **_KINDS[kind]})
-    for key in ("at", *_NEEDS.get(kind, ())):
-        if key not in values:
-            raise table.error(f"{table.what} needs {key}; write for example {key} = {_EXAMPLES[key]}")
-    at_s, until_s = values["at"], _until_s(table)
-    links, who = _where(table, hosts)
-    effect, what = CUT, "nothing passes"
-    if kind == "change":
-        effect, what = _effect(table)
-    elif kind == "flap":
-        what = f"down {format_time(values['down'])}, up {format_time(values['up'])}, in turn"
-    elif kind == "partition":
-        what = "no traffic between the groups"
-    elif kind == "churn":
-        what = (
-            f"leave and return: up {format_time(values['mean_up'])}, away {format_time(values['mean_down'])} on average"
-        )
-    return Event(
-        kind=kind, at_s=at_s, until_s=until_s, links=links, effect=effect, who=who, what=what,
-        down_s=values.get("down", values.get("mean_down", 0.0)), up_s=values.get("up", values.get("mean_up", 0.0)),
-        away=_away(table, hosts) if kind == "churn" else (),
-    )  # fmt: skip
-
-
-_EXAMPLES = {
-    "at": '"60s"', "down": '"5s"', "up": '"20s"', "mean_up": '"10min"', "mean_down": '"30s"',
-    "groups": '[["client", "h1"], ["h2"]]',
-}  # fmt: skip
-
-
-def _until_s(table: Table) -> float:
-    values = table.values
-    if "for" in values and "until" in values:
-        raise table.error("for and until both say when it ends; leave one of them out", "until")
-    if "until" in values and values["until"] <= values["at"]:
-        raise table.error(f"it ends at {values['until']:g} s, and begins at {values['at']:g} s; until is a time after"
-                          " at, for is how long it lasts", "until")  # fmt: skip
-    return float(values["at"] + values["for"] if "for" in values else values.get("until", math.inf))
-
-
-def _where(table: Table, hosts: Mapping[str, HostSpec]) -> tuple[tuple[Link, ...], str]:
-    kind, values = table.values["kind"], table.values
+        raise spot.error(f"an [[event]] needs a kind: {', '.join(_KINDS)}")
+    if kind not in tuple(_KINDS):
+        raise spot.error(f"kind: there is no {kind!r}; {near_miss(str(kind), _KINDS)}", "kind")
+    spot = spot._replace(what=f"an event of kind {kind!r}")
+    spot.only(When, *_KINDS[kind])
+    when = spot.read(When)
+    event = partial(Event, kind=kind, at_s=when.at, until_s=_until_s(spot, when), effect=CUT)
     if kind == "partition":
-        return _between(table, hosts)
+        links, who = _between(spot, spot.read(Partition).groups, hosts)
+        return event(links=links, who=who, what="no traffic between the groups")
     if kind == "churn":
-        away = _away(table, hosts)
-        return tuple(link for link in links_between(hosts) if link.source in away or link.target in away), _listed(away)
-    links = links_named(table, hosts)
-    if "host" in values:
-        return links, f"all links of {_listed(hosts_named(table, 'host', hosts))}"
-    ends = [_listed(values[key]) if key in values and values[key] != ("*",) else "all" for key in ("from", "to")]
-    return links, f"{ends[0]} {'↔' if values.get('both') else '→'} {ends[1]}"
+        churn = spot.read(Churn)
+        away = tuple(host for host in hosts if host != CLIENT)
+        if churn.hosts is not None:
+            away = hosts_named(spot, "hosts", churn.hosts, hosts)
+        means = f"up {format_time(churn.mean_up)}, away {format_time(churn.mean_down)} on average"
+        return event(links=links_of(away, hosts), who=_listed(away), what=f"leave and return: {means}",
+                     down_s=churn.mean_down, up_s=churn.mean_up, away=away)  # fmt: skip
+    event = partial(event, links=links_named(spot, hosts), who=_who(spot.read(Ends), hosts))
+    if kind == "flap":
+        flap = spot.read(Flap)
+        what = f"down {format_time(flap.down)}, up {format_time(flap.up)}, in turn"
+        return event(what=what, down_s=flap.down, up_s=flap.up)
+    if kind == "change":
+        effect, what = _effect(spot)
+        return event(effect=effect, what=what)
+    return event(what="nothing passes")
 
 
-def _between(table: Table, hosts: Mapping[str, HostSpec]) -> tuple[tuple[Link, ...], str]:
-    groups: Sequence[Sequence[str]] = table.values["groups"]
+def _until_s(spot: Spot, when: When) -> float:
+    if when.for_ is not None and when.until is not None:
+        raise spot.error("for and until both say when it ends; leave one of them out", "until")
+    if when.for_ is not None:
+        return when.at + when.for_
+    if when.until is not None and when.until <= when.at:
+        raise spot.error(f"it ends at {when.until:g} s, and begins at {when.at:g} s; until is a time after at, for is"
+                         " how long it lasts", "until")  # fmt: skip
+    return math.inf if when.until is None else when.until
+
+
+def _who(ends: Ends, hosts: Mapping[str, HostSpec]) -> str:
+    if ends.host is not None:
+        return f"all links of {_listed(tuple(hosts) if ends.host == ('*',) else tuple(dict.fromkeys(ends.host)))}"
+    source, target = ("all" if names in (None, ("*",)) else _listed(names or ()) for names in (ends.from_, ends.to))
+    return f"{source} {'↔' if ends.both else '→'} {target}"
+
+
+def _between(
+    spot: Spot, groups: Sequence[Sequence[str]], hosts: Mapping[str, HostSpec]
+) -> tuple[tuple[Link, ...], str]:
     group_of: dict[str, int] = {}
     for number, group in enumerate(groups):
         for place, host in enumerate(group):
             if host not in hosts:
-                raise table.error(f"groups: there is no host {host!r}; {near_miss(host, hosts)}",
+                raise spot.error(f"groups: there is no host {host!r}; {near_miss(host, hosts)}",
                                   "groups", number, place)  # fmt: skip
             if host in group_of:
-                raise table.error(f"groups: host {host!r} stands there twice; a host is on one side only",
+                raise spot.error(f"groups: host {host!r} stands there twice; a host is on one side only",
                                   "groups", number, place)  # fmt: skip
             group_of[host] = number
     links = tuple(link for link in links_between(group_of) if group_of[link.source] != group_of[link.target])
     return links, " | ".join(_listed(group) for group in groups)
 
 
-def _away(table: Table, hosts: Mapping[str, HostSpec]) -> tuple[str, ...]:
-    if "hosts" in table.values:
-        return hosts_named(table, "hosts", hosts)
-    return tuple(host for host in hosts if host != CLIENT)
-
-
-def _effect(table: Table) -> tuple[Effect, str]:
-    values = {key: value for key, value in table.values.items() if key in SHAPE or key == "factor"}
+def _effect(spot: Spot) -> tuple[Effect, str]:
+    values = spot.given(spot.read(Change))
     if not values:
-        raise table.error(f"this event changes nothing; give one of factor, {', '.join(SHAPE)}")
+        known = ", ".join(Figures.__struct_encode_fields__)
+        raise spot.error(f"this event changes nothing; give one of factor, {known}")
     if "rate" in values and "factor" in values:
-        raise table.error("rate replaces the link's rate and factor multiplies it; leave one of them out", "factor")
+        raise spot.error("rate replaces the link's rate and factor multiplies it; leave one of them out", "factor")
     said = []
     for key, value in values.items():
         if key == "factor":
@@ -225,8 +247,7 @@ def _effect(table: Table) -> tuple[Effect, str]:
             said.append(f"{key} {100 * value:.3g} %")
         else:
             said.append(f"{key} {value}" + (" bytes" if key == "burst" else ""))
-    fields = {"rate": "rate_bps", "factor": "factor", **FIELDS}
-    return Effect(**{fields.get(key, key): value for key, value in values.items()}), ", ".join(said)
+    return Effect(**{FIELDS.get(key, key): value for key, value in values.items()}), ", ".join(said)
 
 
 def _listed(hosts: Sequence[str]) -> str:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.scenarios.events import Event, read_events
-from thalweg.emulation.scenarios.hosts import LIMITS, HostSpec, read_hosts
+from thalweg.emulation.scenarios.hosts import HostSpec, Limits, read_hosts
 from thalweg.emulation.scenarios.links import LinkReader
-from thalweg.emulation.scenarios.toml_table import Reader, above_zero, read_toml, text, whole
+from thalweg.emulation.scenarios.toml import AboveZero, Keys, Text, Written, read_toml
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import seconds
 from thalweg.middleware.errors import UsageError
@@ -27,6 +28,41 @@ __all__ = ["Event", "HostSpec", "Scenario", "read_scenario"]
 DURATION_S = 86_400.0
 """How long flaps and churn without an end go on. A day: with 33 hosts that leave and return every ten minutes these are
 half a million changes, which a testbed still holds easily."""
+
+
+def _duration(value: object) -> float:
+    found = seconds(value)
+    if found <= 0:
+        raise UsageError("a scenario lasts longer than 0 s")
+    return found
+
+
+def _layer(value: object) -> object:
+    if value not in (2, 3):
+        raise UsageError(f"{value!r} is neither 3 (rates count IP packets) nor 2 (Ethernet frames)")
+    return value
+
+
+class Duration(float, metaclass=Written):
+    read = _duration
+
+
+class Layer(int, metaclass=Written):
+    read = _layer
+
+
+class Top(Keys):
+    """What stands above the first table, limits of hosts apart; tables are read by those who know how."""
+
+    name: Text | None = None
+    hosts: Any = None
+    links: Any = None
+    link: Any = None
+    event: Any = None
+    time_scale: AboveZero | None = None
+    seed: int | None = None
+    layer: Layer | None = None
+    duration: Duration | None = None
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,53 +102,23 @@ def read_scenario(
 
     Raises UsageError: one line with file and line, what is wrong, and what to do.
     """
-    root = read_toml(path, "a scenario file")
-    values = root.read(_ROOT)
+    root = read_toml(path, "a scenario file", Top, Limits)
+    top = root.given(root.read(Top))
     hosts = read_hosts(root)
-    chosen = values.get("seed", 1) if seed is None else seed
+    chosen = top.get("seed", 1) if seed is None else seed
+    duration_s = top.get("duration", DURATION_S)
     reader = LinkReader(root, hosts, chosen)
     links, traces = reader.links()
     if time_scale is not None and not 0 < time_scale < math.inf:
         raise UsageError(f"the time scale is {time_scale:g}; it must be above 0")
     return Scenario(
-        name=values.get("name") or os.path.splitext(os.path.basename(path))[0],
+        name=top.get("name") or os.path.splitext(os.path.basename(path))[0],
         hosts=reader.hosts,
         links=links,
         traces=traces,
-        events=read_events(root, hosts, values.get("duration", DURATION_S)),
-        time_scale=values.get("time_scale", 1.0) if time_scale is None else time_scale,
-        layer=values.get("layer", 3),
+        events=read_events(root, hosts, duration_s),
+        time_scale=top.get("time_scale", 1.0) if time_scale is None else time_scale,
+        layer=top.get("layer", 3),
         seed=chosen,
-        duration_s=values.get("duration", DURATION_S),
+        duration_s=duration_s,
     )
-
-
-def _duration(value: object) -> float:
-    found = seconds(value)
-    if found <= 0:
-        raise UsageError("a scenario lasts longer than 0 s")
-    return found
-
-
-def _layer(value: object) -> int:
-    if value not in (2, 3):
-        raise UsageError(f"{value!r} is neither 3 (rates count IP packets) nor 2 (Ethernet frames)")
-    return whole(value)
-
-
-def _anything(value: object) -> object:
-    return value  # read by those who know how
-
-
-_ROOT: dict[str, Reader] = {
-    "name": text,
-    "hosts": _anything,
-    "links": _anything,
-    "link": _anything,
-    "event": _anything,
-    "time_scale": above_zero,
-    "seed": whole,
-    "layer": _layer,
-    "duration": _duration,
-    **LIMITS,
-}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from thalweg.emulation.scenarios.data_sets import Grid, near_miss, place
-from thalweg.emulation.scenarios.toml_table import Reader, Table, above_zero, text
+from thalweg.emulation.scenarios.toml import AboveZero, Keys, Rate, Size, Spot, Text, Texts
 from thalweg.emulation.traces.pool import choose
-from thalweg.emulation.units import rate_bps, size_bytes
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link, links_between
 
@@ -35,13 +34,33 @@ class HostSpec(msgspec.Struct, frozen=True):
     drawn: bool = False
 
 
-LIMITS: dict[str, Reader] = {"interface_rate": rate_bps, "cpus": above_zero, "memory": size_bytes}
-_TABLE: dict[str, Reader] = {"name": text, "site": text, **LIMITS}
+class Limits(Keys):
+    """What a host may use; at the top of a file, every host that does not say it."""
+
+    interface_rate: Rate | None = None
+    cpus: AboveZero | None = None
+    memory: Size | None = None
 
 
-def read_hosts(root: Table) -> dict[str, HostSpec]:
+class Host(Limits):
+    """One of ``[[hosts]]``."""
+
+    name: Text | None = None
+    site: Text | None = None
+
+
+class Ends(Keys):
+    """Which links it is: ``from`` and ``to`` (all hosts where one of them is left out), or all of ``host``."""
+
+    from_: Texts | None = None
+    to: Texts | None = None
+    both: bool | None = None
+    host: Texts | None = None
+
+
+def read_hosts(root: Spot) -> dict[str, HostSpec]:
     """Hosts by name, in the file's order."""
-    given = root.given.get("hosts")
+    given, common = root.value.get("hosts"), root.given(root.read(Limits))
     if isinstance(given, int) and not isinstance(given, bool):
         if not 1 <= given <= MAX_HOSTS:
             raise root.error(f"hosts is {given}; a testbed has 1 to {MAX_HOSTS}", "hosts")
@@ -51,42 +70,39 @@ def read_hosts(root: Table) -> dict[str, HostSpec]:
                          "hosts")  # fmt: skip
     if len(given) > MAX_HOSTS:
         raise root.error(f"{len(given)} hosts; a testbed has at most {MAX_HOSTS}", "hosts")
-    limits = {key: root.values[key] for key in LIMITS if key in root.values}
     hosts: dict[str, HostSpec] = {}
     for number, one in enumerate(given):
-        host = _host(root, number, one, limits)
+        spot = Spot(root.file, "a host", one, ("hosts", number))
+        host = _host(spot, common)
         if host.name in hosts:
             way = f'"other@{host.site}"' if host.site else "each its own"
-            raise root.error(f"two hosts are named {host.name!r}; name {way}", "hosts", number)
+            raise spot.error(f"two hosts are named {host.name!r}; name {way}")
         hosts[host.name] = host
     return hosts
 
 
-def _host(root: Table, number: int, given: Any, limits: Mapping[str, Any]) -> HostSpec:
+def _host(spot: Spot, common: Mapping[str, Any]) -> HostSpec:
+    given, values = spot.value, dict(common)
     if isinstance(given, dict):
-        table = root.element("hosts", number, "a host")
-        values = {**limits, **table.read(_TABLE)}
+        spot.only(Host)
+        values |= spot.given(spot.read(Host))
         name, site = values.get("name"), values.get("site")
     elif isinstance(given, str) and given:
-        values = dict(limits)
         name, at, site = given.partition("@")
         if not at and ":" in given:  # a site alone; plain names have no colon
             name, site = "", given
         if at and not site:
-            raise root.error(f"host {given!r} has no site after the @; write name@site", "hosts", number)
+            raise spot.error(f"host {given!r} has no site after the @; write name@site")
     else:
-        raise root.error(f"{given!r} is not a host; write its name in quotes, as in \"h1\" or \"h1@aws:eu-west-1\"",
-                         "hosts", number)  # fmt: skip
+        raise spot.error(f'{given!r} is not a host; write its name in quotes, as in "h1" or "h1@aws:eu-west-1"')
     if not name and site:
         name = _UNFIT.sub("-", place(site)[0]).strip("-")
     if not name:
-        raise root.error("this host has no name; give it a name or a site", "hosts", number)
+        raise spot.error("this host has no name; give it a name or a site")
     if not _NAME.fullmatch(name):
-        raise root.error(
+        raise spot.error(
             f"host name {name!r} must be letters, digits and - _ . between them, at most 63; before a site write"
-            " name@site",
-            "hosts",
-            number,
+            " name@site"
         )
     return HostSpec(name, site or None, values.get("interface_rate"), values.get("cpus"), values.get("memory"))
 
@@ -94,35 +110,39 @@ def _host(root: Table, number: int, given: Any, limits: Mapping[str, Any]) -> Ho
 # --- links by their ends ------------------------------------------------------------------------------
 
 
-def hosts_named(root: Table, key: str, hosts: Mapping[str, Any]) -> tuple[str, ...]:
-    """The hosts under a key of a table that has been read, all for ``*``; an error names the nearest."""
-    names: Sequence[str] = root.values[key]
+def hosts_named(spot: Spot, key: str, names: Sequence[str], hosts: Mapping[str, Any]) -> tuple[str, ...]:
+    """The hosts that a key of a table names, all for ``*``; an error names the nearest."""
     for number, name in enumerate(names):
         if name == "*":
             if len(names) > 1:
-                raise root.error(f'{key}: "*" is all hosts; let it stand alone', key, number)
+                raise spot.error(f'{key}: "*" is all hosts; let it stand alone', key, number)
             return tuple(hosts)
         if name not in hosts:
-            raise root.error(f"{key}: there is no host {name!r}; {near_miss(name, hosts)}", key, number)
+            raise spot.error(f"{key}: there is no host {name!r}; {near_miss(name, hosts)}", key, number)
     return tuple(dict.fromkeys(names))
 
 
-def links_named(table: Table, hosts: Mapping[str, Any]) -> tuple[Link, ...]:
-    """The links that ``from``, ``to`` and ``both``, or ``host``, name in a table that has been read."""
-    values = table.values
-    if "host" in values:
-        if other := next((key for key in ("from", "to", "both") if key in values), None):
-            raise table.error(f"host is all links of a host, both ways; leave out {other}", other)
-        chosen = hosts_named(table, "host", hosts)
-        return tuple(link for link in links_between(hosts) if link.source in chosen or link.target in chosen)
-    if "from" not in values and "to" not in values:
-        raise table.error(f'{table.what} says nothing about which links; give from and to ("*" is all hosts), or host')
-    ends = [hosts_named(table, key, hosts) if key in values else tuple(hosts) for key in ("from", "to")]
-    found = dict.fromkeys(Link(a, b) for a in ends[0] for b in ends[1] if a != b)
-    if values.get("both"):
+def links_of(chosen: Container[str], hosts: Iterable[str]) -> tuple[Link, ...]:
+    """All links of the chosen hosts, both ways."""
+    return tuple(link for link in links_between(hosts) if link.source in chosen or link.target in chosen)
+
+
+def links_named(spot: Spot, hosts: Mapping[str, Any]) -> tuple[Link, ...]:
+    """The links that a table names; see ``Ends``."""
+    ends = spot.read(Ends)
+    if ends.host is not None:
+        if other := next((key for key in ("from", "to", "both") if key in spot.value), None):
+            raise spot.error(f"host is all links of a host, both ways; leave out {other}", other)
+        return links_of(hosts_named(spot, "host", ends.host, hosts), hosts)
+    if ends.from_ is None and ends.to is None:
+        raise spot.error(f'{spot.what} says nothing about which links; give from and to ("*" is all hosts), or host')
+    sources = hosts_named(spot, "from", ends.from_ or ("*",), hosts)
+    targets = hosts_named(spot, "to", ends.to or ("*",), hosts)
+    found = dict.fromkeys(Link(a, b) for a in sources for b in targets if a != b)
+    if ends.both:
         found |= dict.fromkeys(Link(b, a) for a, b in list(found))
     if not found:
-        raise table.error("no link has these ends; from and to must be different hosts", "from")
+        raise spot.error("no link has these ends; from and to must be different hosts", "from")
     return tuple(found)
 
 
