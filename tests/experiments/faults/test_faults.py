@@ -97,7 +97,7 @@ def test_what_a_seed_draws_is_all_there_is() -> None:
 
 def test_a_state_that_is_lost_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness itself: an operator that begins anew on each host is found out."""
-    monkeypatch.setattr(fault_trials._Counting, "restore", lambda self, state, state_version: None)
+    monkeypatch.setattr(fault_trials._Counting, "restore", lambda self, state: None)
     kinds = {run_trial(FaultPlan(seed))[0].kind for seed in range(1, 8)}
     assert "contents" in kinds
     assert kinds <= {"contents", ""}
