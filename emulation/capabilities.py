@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 import psutil
 
+from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import start_isolated
 from thalweg.emulation.uml.files import find_kernel, find_memory
 from thalweg.middleware.errors import CapabilityError, TestbedError
@@ -72,7 +73,7 @@ def _kernel() -> tuple[Capability, Capability]:
             "netem", False, f"no namespace to try it in; {no_netem}"
         )
     try:
-        verdict: dict[str, str] = supervisor.client.call("probe")
+        verdict: dict[str, str] = supervisor.client.call(requests.Probe())
     except TestbedError as error:
         return Capability("netns", False, str(error)), Capability("netem", False, no_netem)
     finally:

@@ -10,23 +10,14 @@ import errno
 import os
 import socket
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from thalweg.emulation.kernel import interfaces
 from thalweg.emulation.kernel.interfaces import Interface
 from thalweg.emulation.kernel.netlink import NetlinkSocket
 from thalweg.emulation.kernel.world import HostSpace, Port, World, enter, offloads_off
+from thalweg.emulation.supervisor.requests import Container
 
 INTERFACE = "eth0"  # of a container with one network
-
-
-class Container(NamedTuple):
-    """One host: its name, address, hardware address, and its first process's number here."""
-
-    name: str
-    ip: str
-    mac: str
-    pid: int
 
 
 class ContainerWorld(World):

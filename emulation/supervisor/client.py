@@ -16,6 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+import msgspec
+
+from thalweg.emulation.supervisor import requests
+from thalweg.emulation.supervisor.connection import Connection
+from thalweg.emulation.supervisor.processes import wait_ended
+from thalweg.emulation.supervisor.requests import Request
 from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, UsageError
 
 ERRORS: dict[str, type[ThalwegError]] = {
@@ -23,9 +29,9 @@ ERRORS: dict[str, type[ThalwegError]] = {
     "capability": CapabilityError,
     "testbed": TestbedError,
 }
-MAX_DESCRIPTORS = 8
 START_S = 20.0
 CALL_S = 60.0
+END_S = 10.0
 
 Redirect = int | IO[Any] | None
 """A descriptor, an open file, ``subprocess.DEVNULL``, ``PIPE`` or ``STDOUT`` (stderr only); None inherits."""
@@ -78,7 +84,7 @@ class TestbedProcess:
         """Send a signal; nothing happens when the process has ended."""
         if self._status is None:
             with suppress(TestbedError):  # the testbed is gone, and the process with it
-                self._client.call("signal", pid=self._inner_pid, signal=int(number))
+                self._client.call(requests.Signal(self._inner_pid, int(number)))
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -103,7 +109,7 @@ class SupervisorClient:
 
     def __init__(self, sock: socket.socket, lost: Callable[[], str] = lambda: "") -> None:
         """``lost``: asked for the reason when the supervisor ends unexpectedly."""
-        self._socket, self._lost = sock, lost
+        self._connection, self._lost = Connection(sock), lost
         self._lock, self._send_lock = threading.Condition(), threading.Lock()
         self._number = 0
         self._answers: dict[int, tuple[dict[str, Any], tuple[int, ...]]] = {}
@@ -114,27 +120,17 @@ class SupervisorClient:
         self._reader.start()
 
     def _read(self) -> None:
-        pending, descriptors = b"", list[int]()
-        while True:
-            try:
-                data, more, _, _ = socket.recv_fds(self._socket, 1 << 16, MAX_DESCRIPTORS)
-            except OSError:
-                data, more = b"", []
-            descriptors += more
-            *lines, pending = (pending + data).split(b"\n")
+        while (lines := self._connection.read()) is not None:
             with self._lock:
                 for line in lines:
                     answer = json.loads(line)
-                    count = answer.get("fds", 0)
-                    claimed, descriptors = tuple(descriptors[:count]), descriptors[count:]
-                    self._take(answer, claimed)
-                if not data:
-                    self._closed = True
-                    for process in self._processes.values():
-                        process._end(-signal.SIGKILL)
+                    self._take(answer, self._connection.claim(answer.get("fds", 0)))
                 self._lock.notify_all()
-            if not data:
-                return
+        with self._lock:
+            self._closed = True
+            for process in self._processes.values():
+                process._end(-signal.SIGKILL)
+            self._lock.notify_all()
 
     def _take(self, answer: dict[str, Any], descriptors: tuple[int, ...]) -> None:
         if "exit" in answer:
@@ -155,20 +151,20 @@ class SupervisorClient:
             self._lock.wait_for(lambda: self._hello or self._closed, timeout_s)
             return self._hello
 
-    def call(self, op: str, descriptors: Sequence[int] = (), timeout_s: float = CALL_S, **given: Any) -> dict[str, Any]:
+    def call(self, request: Request, descriptors: Sequence[int] = (), timeout_s: float = CALL_S) -> dict[str, Any]:
         """One request; its result. Raises the error the supervisor names, TestbedError when it is gone."""
         with self._lock:
             self._number += 1
             number = self._number
-        line = json.dumps({"id": number, "op": op, "fds": len(descriptors), **given}).encode() + b"\n"
-        with self._send_lock, suppress(OSError):  # if it is gone, the reader finds out
-            sent = socket.send_fds(self._socket, [line], list(descriptors)) if descriptors else 0
-            self._socket.sendall(line[sent:])
+        asked = msgspec.structs.replace(request, id=number, fds=len(descriptors))
+        with self._send_lock:
+            self._connection.send(msgspec.json.encode(asked), descriptors)
         with self._lock:
             self._lock.wait_for(lambda: number in self._answers or self._closed, timeout_s)
             if number not in self._answers:
                 why = self._lost() if self._closed else f"it has not answered within {timeout_s:g} s"
                 state = "has ended" if self._closed else "hangs"
+                op = request.__struct_config__.tag
                 raise TestbedError(f"the testbed's supervisor {state} ({op}){': ' + why if why else ''}")
             answer, received = self._answers.pop(number)
         if "error" in answer:
@@ -178,10 +174,10 @@ class SupervisorClient:
             result["descriptors"] = received
         return result
 
-    def call_for_bytes(self, op: str, **given: Any) -> bytes:
+    def call_for_bytes(self, request: Request) -> bytes:
         """A request whose result is bulk data, handed over in an unnamed file."""
         with tempfile.TemporaryFile() as file:
-            self.call(op, (file.fileno(),), **given)
+            self.call(request, (file.fileno(),))
             file.seek(0)
             return file.read()
 
@@ -201,7 +197,7 @@ class SupervisorClient:
         folder = os.fspath(cwd or Path.cwd())
         theirs, ours, to_close = stream_descriptors(redirects)
         try:
-            result = self.call("spawn", theirs, host=host, argv=words, env=variables, cwd=folder)
+            result = self.call(requests.Spawn(host, words, variables, folder), theirs)
         except BaseException:
             for descriptor in ours.values():
                 os.close(descriptor)
@@ -224,9 +220,9 @@ class SupervisorClient:
     def close(self) -> None:
         """Hang up: an attached supervisor ends, and all its processes with it."""
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._connection.socket.shutdown(socket.SHUT_RDWR)
         self._reader.join()
-        self._socket.close()
+        self._connection.close()
 
 
 def stream_descriptors(redirects: tuple[Redirect, Redirect, Redirect]) -> tuple[list[int], dict[int, int], list[int]]:
@@ -284,8 +280,10 @@ class StartedSupervisor:
     def close(self) -> None:
         """End it and wait until it, and everything in it, is gone. Idempotent."""
         self.client.close()
+        if sys.platform == "linux":
+            wait_ended(self.process.pid, END_S)  # to the moment: ``Popen.wait`` looks at intervals
         try:
-            self.process.wait(10)
+            self.process.wait(0 if sys.platform == "linux" else END_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -1,6 +1,6 @@
 """The supervisor's replay: schedules of rates and changes of shapes, set when they are due.
 
-Standard library only. Times are ``time.monotonic()``, one clock for all processes of a machine.
+Times are ``time.monotonic()``, one clock for all processes of a machine.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.effects import NEUTRAL, Effect
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.supervisor.requests import Steps
 
 AHEAD_S = 0.002
 """What is due this soon is applied now: one wake-up for changes that lie closer than a timer can tell apart."""
@@ -42,16 +42,16 @@ class Schedule:
         return self.rates_bps[step % len(self.rates_bps)]
 
 
-def read_schedules(descriptor: int, heads: list[dict[str, Any]]) -> list[Schedule]:
+def read_schedules(descriptor: int, heads: Iterable[Steps]) -> list[Schedule]:
     """Schedules from a file of float64: for each head its times, then its rates. Closes the descriptor."""
     with open(descriptor, "rb") as file:
         file.seek(0, os.SEEK_SET)
         schedules = []
         for head in heads:
             times, rates = array("d"), array("d")
-            times.fromfile(file, head["steps"])
-            rates.fromfile(file, head["steps"])
-            schedules.append(Schedule((head["source"], head["target"]), times, rates, head["period_s"]))
+            times.fromfile(file, head.steps)
+            rates.fromfile(file, head.steps)
+            schedules.append(Schedule((head.source, head.target), times, rates, head.period_s))
     return schedules
 
 

@@ -8,7 +8,7 @@ ends it, the kernel ends everything in it with it. It speaks JSON lines over Uni
     supervisor → launcher   {"exit": {"pid": 12, "status": -15}}, to the connection that spawned it
 
 States:   attached --detach--> detached;  attached --connection closed--> ended;  either --down, SIGTERM--> ended
-A connection that closes takes the processes it spawned with it (SIGHUP). One thread; standard library only.
+A connection that closes takes the processes it spawned with it (SIGHUP). One thread.
 """
 
 from __future__ import annotations
@@ -18,32 +18,34 @@ import ctypes
 import json
 import math
 import os
-import select
 import selectors
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections import deque
 from contextlib import nullcontext, suppress
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.kernel.world import World
-from thalweg.emulation.links.effects import Effect
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.proofs.delay import Interrupted
 from thalweg.emulation.proofs.rate import measure
+from thalweg.emulation.supervisor import requests
+from thalweg.emulation.supervisor.connection import Connection
 from thalweg.emulation.supervisor.player import Player, read_changes, read_schedules
 from thalweg.emulation.supervisor.processes import KEPT
+from thalweg.emulation.supervisor.requests import Request
 from thalweg.emulation.supervisor.sampler import Sampler
 from thalweg.middleware.errors import ThalwegError, one_line
 
-MAX_DESCRIPTORS = 8
 LONGEST_S = 3600.0  # of a wait: what select takes ends at 24 days
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 Answer = dict[str, Any]
+_HEAD = msgspec.json.Decoder(requests.Head)
 
 
 class Refused(Exception):
@@ -54,45 +56,15 @@ class Refused(Exception):
         self.kind = kind
 
 
-class Connection:
-    """One launcher: its socket, the bytes of an unfinished line, descriptors not yet claimed."""
+R = TypeVar("R", bound=Request)
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.socket = sock
-        self._pending = b""
-        self.descriptors: deque[int] = deque()
 
-    def read(self) -> list[bytes] | None:
-        """Whole lines received; None when the other side has closed."""
-        try:
-            data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, MAX_DESCRIPTORS)
-        except OSError:
-            return None
-        self.descriptors.extend(descriptors)
-        if not data:
-            return None
-        *lines, self._pending = (self._pending + data).split(b"\n")
-        return lines
+class Call(NamedTuple, Generic[R]):
+    """A request, who made it, and the descriptors that came with it, which are closed when it has been met."""
 
-    def send(self, answer: Answer, descriptors: tuple[int, ...] = ()) -> None:
-        line = json.dumps(answer).encode() + b"\n"
-        with suppress(ConnectionError):  # gone: the selector will say so
-            sent = socket.send_fds(self.socket, [line], descriptors) if descriptors else 0
-            self.socket.sendall(line[sent:])
-
-    def hung_up(self) -> bool:
-        """Whether the other side has closed, found out without reading."""
-        poller = select.poll()
-        poller.register(self.socket, select.POLLRDHUP)
-        return bool(poller.poll(0))
-
-    def forget_descriptors(self) -> None:
-        while self.descriptors:
-            os.close(self.descriptors.popleft())
-
-    def close(self) -> None:
-        self.forget_descriptors()
-        self.socket.close()
+    request: R
+    connection: Connection
+    descriptors: tuple[int, ...]
 
 
 class Supervisor:
@@ -190,72 +162,69 @@ class Supervisor:
                     self._signal(child, signal.SIGHUP)
 
     def _answer(self, connection: Connection, line: bytes) -> None:
-        given: list[int] = []
+        given: tuple[int, ...] = ()
         send: tuple[int, ...] = ()
         number = op = None
         try:
             try:
-                request = json.loads(line)
-                number, op, count = request.pop("id"), request.pop("op"), request.pop("fds", 0)
-                for _ in range(count):
-                    given.append(connection.descriptors.popleft())
+                head = _HEAD.decode(line)
+                number, op = head.id, head.op
+                given = connection.claim(head.fds)
             except Exception:
                 connection.forget_descriptors()  # nobody knows which are whose
                 raise
-            method = getattr(self, f"do_{op}", None)
-            if method is None:
+            if op not in requests.KINDS:
                 raise Refused(f"the testbed's supervisor does not know {op!r}; it is of another version")
-            result = method(connection, tuple(given), **request) or {}
+            request = msgspec.json.decode(line, type=requests.KINDS[op])
+            result = getattr(self, f"do_{op}")(Call(request, connection, given)) or {}
             send = result.pop("send_fds", ())
-            connection.send({"id": number, "result": result, "fds": len(send)}, send)
+            self._tell(connection, {"id": number, "result": result, "fds": len(send)}, send)
         except Refused as error:
-            connection.send({"id": number, "error": str(error), "kind": error.kind})
+            self._tell(connection, {"id": number, "error": str(error), "kind": error.kind})
         except OSError as error:
-            connection.send({"id": number, "error": error.strerror or str(error), "kind": "testbed"})
+            self._tell(connection, {"id": number, "error": error.strerror or str(error), "kind": "testbed"})
         except Exception as error:  # a malformed request must not end the testbed
             text = f"bad request {op!r}: {_said(error)}"
-            connection.send({"id": number, "error": text, "kind": "testbed"})
+            self._tell(connection, {"id": number, "error": text, "kind": "testbed"})
         finally:
             for descriptor in (*given, *send):
                 with suppress(OSError):  # closed by whoever used it up
                     os.close(descriptor)
 
+    @staticmethod
+    def _tell(connection: Connection, answer: Answer, descriptors: tuple[int, ...] = ()) -> None:
+        connection.send(json.dumps(answer).encode(), descriptors)
+
     # --- requests -------------------------------------------------------------------------------------
 
-    def do_build(
-        self, _: Connection, __: tuple[int, ...], *, hosts: dict[str, str], prefix_length: int, layer: int
-    ) -> Answer:
+    def do_build(self, call: Call[requests.Build]) -> None:
         from thalweg.emulation.kernel.namespaces import NamespaceWorld  # not every testbed pays for its library
 
-        self._world = NamespaceWorld(hosts, prefix_length, layer)
-        return {}
+        self._world = NamespaceWorld(call.request.hosts, call.request.prefix_length, call.request.layer)
 
-    def do_attach(self, _: Connection, __: tuple[int, ...], *, hosts: list[dict[str, Any]], layer: int) -> Answer:
-        from thalweg.emulation.containers.world import Container, ContainerWorld  # not every testbed has containers
+    def do_attach(self, call: Call[requests.Attach]) -> None:
+        from thalweg.emulation.containers.world import ContainerWorld  # not every testbed has containers
 
-        self._world = ContainerWorld([Container(**one) for one in hosts], layer)
-        return {}
+        self._world = ContainerWorld(call.request.hosts, call.request.layer)
 
-    def do_own_containers(self, _: Connection, __: tuple[int, ...]) -> Answer:
+    def do_own_containers(self, _: Call[requests.OwnContainers]) -> None:
         self._owns_containers = True
-        return {}
 
-    def do_probe(self, _: Connection, __: tuple[int, ...]) -> Answer:
+    def do_probe(self, _: Call[requests.Probe]) -> Answer:
         from thalweg.emulation.kernel.namespaces import probe_kernel
 
-        return probe_kernel()
+        return dict(probe_kernel())
 
-    def do_detach(self, _: Connection, __: tuple[int, ...]) -> Answer:
+    def do_detach(self, _: Call[requests.Detach]) -> None:
         self._owner = None
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_NAME, KEPT.encode(), 0, 0, 0)
-        return {}
 
-    def do_status(self, _: Connection, __: tuple[int, ...]) -> Answer:
+    def do_status(self, _: Call[requests.Status]) -> Answer:
         player, links = self._player, self._world.links if self._world is not None else {}
         return {
             "processes": [{"pid": pid, "host": host} for pid, (_, host, _) in self._children.items()],
-            "shapes": [[*link, *state.shape] for link, state in links.items()],
+            "shapes": [[*link, state.shape] for link, state in links.items()],
             "limits": self._world.limits if self._world is not None else {},
             "replaying": bool(player and player.running),
             "cpu_s": time.process_time(),
@@ -264,13 +233,11 @@ class Supervisor:
             **({"replay": player.statistics()} if player is not None else {}),
         }
 
-    def do_down(self, _: Connection, __: tuple[int, ...]) -> Answer:
+    def do_down(self, _: Call[requests.Down]) -> None:
         self._ending = True
-        return {}
 
-    def do_shape(self, _: Connection, __: tuple[int, ...], *, links: list[list[Any]]) -> Answer:
-        world = self._need_world()
-        shapes = [(source, target, LinkShape(*rest)) for source, target, *rest in links]
+    def do_shape(self, call: Call[requests.ShapeLinks]) -> Answer:
+        world, shapes = self._need_world(), call.request.links
         if any(shape.needs_netem for _, _, shape in shapes) and not world.netem_works():
             raise Refused(
                 "this kernel has no netem, so links cannot have delay, jitter or loss: ask for rates only (--no-delay),"
@@ -293,114 +260,105 @@ class Supervisor:
                 "capability",
             )
 
-    def do_limit_interfaces(self, _: Connection, __: tuple[int, ...], *, limits: dict[str, float | None]) -> Answer:
+    def do_limit_interfaces(self, call: Call[requests.LimitInterfaces]) -> None:
         try:
-            self._need_world().limit_interfaces(limits)
+            self._need_world().limit_interfaces(call.request.limits)
         except NetlinkError as error:
             raise Refused(f"the kernel refused an interface's rate: {error.strerror}", "testbed") from None
         except ValueError as error:
             raise Refused(f"{error}; leave out its interface's rate", "capability") from None
-        return {}
 
-    def do_replay(self, _: Connection, descriptors: tuple[int, ...], *, heads: list[dict[str, Any]]) -> Answer:
-        player = Player(self._need_world(), read_schedules(os.dup(descriptors[0]), heads))
+    def do_replay(self, call: Call[requests.Replay]) -> None:
+        player = Player(self._need_world(), read_schedules(os.dup(call.descriptors[0]), call.request.heads))
         if self._player is not None:
             self._player.lift()
         self._player, self._refusal = player, ""
-        return {}
 
-    def do_replay_change(self, _: Connection, descriptors: tuple[int, ...], *, effects: list[list[Any]]) -> Answer:
-        player, found = self._need_player(), [Effect(*one) for one in effects]
-        if any(effect.needs_netem for effect in found) and not self._need_world().netem_works():
+    def do_replay_change(self, call: Call[requests.ReplayChange]) -> None:
+        player, effects = self._need_player(), call.request.effects
+        if any(effect.needs_netem for effect in effects) and not self._need_world().netem_works():
             raise Refused(
                 "this kernel has no netem, so events cannot give links delay, jitter or loss: leave rates and outages"
                 " (--no-delay), use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem",
                 "capability",
             )
-        changes = read_changes(os.dup(descriptors[0]), found)
+        changes = read_changes(os.dup(call.descriptors[0]), effects)
         shapes = player.shapes(changes)
         for source, target, shape in shapes:
             if wrong := shape.objection():
                 raise Refused(f"link {source} → {target}, as an event changes it: {wrong}", "usage")
         self._refuse_crowded(shapes)
         player.change(changes)
-        return {}
 
-    def do_replay_start(self, _: Connection, __: tuple[int, ...]) -> Answer:
+    def do_replay_start(self, _: Call[requests.ReplayStart]) -> Answer:
         self._refusal = ""
         return {"t0_s": self._need_player().start()}
 
-    def do_replay_stop(self, _: Connection, __: tuple[int, ...]) -> Answer:
+    def do_replay_stop(self, _: Call[requests.ReplayStop]) -> None:
         self._need_player().stop()
-        return {}
 
-    def do_replay_statistics(self, _: Connection, __: tuple[int, ...]) -> Answer:
+    def do_replay_statistics(self, _: Call[requests.ReplayStatistics]) -> Answer:
         if self._refusal:
             raise Refused(self._refusal)
         return dict(self._need_player().statistics())
 
-    def do_sample_start(self, connection: Connection, _: tuple[int, ...], *, interval_s: float) -> Answer:
+    def do_sample_start(self, call: Call[requests.SampleStart]) -> None:
+        interval_s = call.request.interval_s
         if not interval_s > 0:
             raise Refused(f"links cannot be sampled every {interval_s:g} s; it must be above 0", "usage")
-        self._samplers[connection] = Sampler(self._need_world(), interval_s)
-        return {}
+        self._samplers[call.connection] = Sampler(self._need_world(), interval_s)
 
-    def do_sample_stop(self, connection: Connection, _: tuple[int, ...]) -> Answer:
-        sampler = self._samplers.get(connection)
+    def do_sample_stop(self, call: Call[requests.SampleStop]) -> None:
+        sampler = self._samplers.get(call.connection)
         if sampler is not None and not sampler.refusal:
             self._sample(sampler)
             sampler.next_s = float("inf")
-        return {}
 
-    def do_samples(self, connection: Connection, descriptors: tuple[int, ...]) -> Answer:
-        sampler = self._samplers.get(connection)
+    def do_samples(self, call: Call[requests.Samples]) -> None:
+        sampler = self._samplers.get(call.connection)
         rows = sampler.take() if sampler is not None else b""
         if sampler is not None and sampler.refusal and not rows:
             raise Refused(sampler.refusal)
-        with open(os.dup(descriptors[0]), "wb") as file:
+        with open(os.dup(call.descriptors[0]), "wb") as file:
             file.write(rows)
-        return {}
 
-    def do_prove(
-        self, connection: Connection, _: tuple[int, ...], *, links: list[list[str]], seconds: float | None
-    ) -> Answer:
+    def do_prove(self, call: Call[requests.Prove]) -> Answer:
         if self._player is not None and self._player.running:
             raise Refused("links cannot be proven while a replay changes them; stop the replay first", "usage")
-        chosen = [(source, target) for source, target in links]
+        asked, waited_for = call.request, call.connection
         try:
-            found = measure(self._need_world(), chosen, seconds, lambda: self._ending or connection.hung_up())
+            found = measure(
+                self._need_world(), asked.links, asked.seconds, lambda: self._ending or waited_for.hung_up()
+            )
         except Interrupted:
             raise Refused("interrupted") from None
         return {"proofs": found}
 
-    def do_spawn(
-        self,
-        connection: Connection,
-        descriptors: tuple[int, ...],
-        *,
-        host: str,
-        argv: list[str],
-        env: dict[str, str],
-        cwd: str,
-    ) -> Answer:
-        inside = self._world.inside(host) if self._world is not None else nullcontext()
-        stdin, stdout, stderr = descriptors
+    def do_spawn(self, call: Call[requests.Spawn]) -> Answer:
+        asked = call.request
+        inside = self._world.inside(asked.host) if self._world is not None else nullcontext()
+        stdin, stdout, stderr = call.descriptors
         try:
             with inside:
                 child = subprocess.Popen(
-                    argv, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd, start_new_session=True
+                    asked.argv,
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    env=asked.env,
+                    cwd=asked.cwd,
+                    start_new_session=True,
                 )
         except OSError as error:
-            raise Refused(f"cannot run {argv[0]!r} on {host!r}: {error.strerror}", "usage") from None
-        self._children[child.pid] = (child, host, connection)
+            raise Refused(f"cannot run {asked.argv[0]!r} on {asked.host!r}: {error.strerror}", "usage") from None
+        self._children[child.pid] = (child, asked.host, call.connection)
         # the descriptor lets the launcher translate the number into its own process namespace
         handle = (os.pidfd_open(child.pid),) if sys.platform == "linux" and self._world is not None else ()
         return {"pid": child.pid, "send_fds": handle}
 
-    def do_signal(self, _: Connection, __: tuple[int, ...], *, pid: int, signal: int) -> Answer:
-        if pid in self._children:
-            self._signal(self._children[pid][0], signal)
-        return {}
+    def do_signal(self, call: Call[requests.Signal]) -> None:
+        if call.request.pid in self._children:
+            self._signal(self._children[call.request.pid][0], call.request.signal)
 
     def _need_world(self) -> World:
         if self._world is None:
@@ -435,7 +393,7 @@ class Supervisor:
             child, _, connection = known
             notice = {"pid": child.pid, "status": child.wait()}
             if connection in self._connections:
-                connection.send({"exit": notice})
+                self._tell(connection, {"exit": notice})
 
     def end(self) -> None:
         """Kill what still runs. As process 1 of a namespace this is the kernel's work, done when we end."""
@@ -486,7 +444,7 @@ def main(arguments: list[str] | None = None) -> None:
         listener = socket.socket(fileno=options.listen)
         listener.set_inheritable(False)
     supervisor = Supervisor(control, listener, options.run)
-    Connection(control).send({"hello": {"pid": os.getpid()}})
+    Connection(control).send(json.dumps({"hello": {"pid": os.getpid()}}).encode())
     try:
         supervisor.serve()
     finally:
@@ -495,3 +453,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # tidying up what was imported would take longer than all the rest

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from thalweg.emulation.containers import engine as docker_engine
+from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.supervisor.processes import start_ticks, wait_ended
 from thalweg.emulation.testbeds.netns import NetnsTestbed
@@ -102,7 +103,7 @@ def launch(testbed: ShapedTestbed, prepare: Callable[[ShapedTestbed], None]) -> 
             fresh = state_file.with_suffix(".new")
             fresh.write_bytes(msgspec.json.encode(state))
             fresh.rename(state_file)
-            supervisor.client.call("detach")
+            supervisor.client.call(requests.Detach())
         except BaseException:
             testbed.down()
             raise
@@ -233,7 +234,7 @@ def _end(state: TestbedState) -> None:
         with suppress(TestbedError):
             client = connect(state)
             try:
-                client.call("down", timeout_s=ANSWER_S)
+                client.call(requests.Down(), timeout_s=ANSWER_S)
             finally:
                 client.close()
             if _ended(handle, END_S):

@@ -27,7 +27,9 @@ from thalweg.emulation.containers import engine
 from thalweg.emulation.containers.image import check_code, default_image
 from thalweg.emulation.containers.limits import CPUS, MEMORY_BYTES
 from thalweg.emulation.containers.process import ContainerProcess
+from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import Redirect, StartedSupervisor, TestbedProcess, start_plain
+from thalweg.emulation.supervisor.requests import Container
 from thalweg.emulation.testbeds.netns import SUBNET, host_addresses
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
@@ -102,7 +104,7 @@ class DockerTestbed(ShapedTestbed):
             check_code(client, self.image)
         started = start_plain(self.run_id, listener)
         try:
-            started.client.call("own_containers")
+            started.client.call(requests.OwnContainers())
             self._marks = engine.labels(self.run_id, started.process.pid)
             network = self._make_network(docker, client)
             with ThreadPoolExecutor(TOGETHER) as pool:
@@ -112,7 +114,7 @@ class DockerTestbed(ShapedTestbed):
                 except BaseException:
                     pool.shutdown(cancel_futures=True)
                     raise
-            started.client.call("attach", timeout_s=ATTACH_S, hosts=self._described(), layer=self.layer)
+            started.client.call(requests.Attach(self._described(), self.layer), timeout_s=ATTACH_S)
         except BaseException as error:
             try:
                 with suppress(TestbedError):  # the supervisor tries too, and then `down`; the first error counts
@@ -186,7 +188,7 @@ class DockerTestbed(ShapedTestbed):
         api.start(made["Id"])
         return client.containers.get(made["Id"])
 
-    def _described(self) -> list[dict[str, Any]]:
+    def _described(self) -> list[Container]:
         """What the supervisor must know of every container. Raises TestbedError for one that has ended already."""
         rows = []
         for name, container in self._containers.items():
@@ -194,7 +196,7 @@ class DockerTestbed(ShapedTestbed):
                 raise TestbedError(f"the container of host {name!r} ended at once: {engine.ended(container)}")
             (endpoint,) = container.attrs["NetworkSettings"]["Networks"].values()
             pid = engine.own_container_pid(container)
-            rows.append({"name": name, "ip": endpoint["IPAddress"], "mac": endpoint["MacAddress"], "pid": pid})
+            rows.append(Container(name, endpoint["IPAddress"], endpoint["MacAddress"], pid))
         return rows
 
     def find(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from thalweg.emulation.kernel.world import MAX_HOSTS
+from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import StartedSupervisor, start_isolated
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
 from thalweg.middleware.errors import UsageError
@@ -53,7 +54,7 @@ class NetnsTestbed(ShapedTestbed):
         started = start_isolated(self.run_id, listener)
         prefix_length = ipaddress.IPv4Network(self.subnet).prefixlen
         try:
-            started.client.call("build", hosts=self._addresses, prefix_length=prefix_length, layer=self.layer)
+            started.client.call(requests.Build(self._addresses, prefix_length, self.layer))
         except BaseException:
             started.close()
             raise

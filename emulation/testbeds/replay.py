@@ -19,7 +19,9 @@ import numpy.typing as npt
 
 from thalweg.emulation.links.effects import Effect, LinkChange
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
+from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import SupervisorClient
+from thalweg.emulation.supervisor.requests import Steps
 from thalweg.emulation.traces.trace import SINGLE_ROW_DURATION_S, BandwidthTrace
 from thalweg.middleware.errors import TestbedError, UsageError
 from thalweg.middleware.network.view import Link
@@ -114,13 +116,10 @@ class ReplayHandle:
         self._client, self._time_scale, self._sample_interval_s = client, time_scale, sample_interval_s
         self._schedules = dict(schedules)
         self._delays = False
-        heads = [
-            {"source": a, "target": b, "steps": len(one.times_s), "period_s": one.period_s}
-            for (a, b), one in schedules.items()
-        ]
+        heads = [Steps(*link, len(one.times_s), one.period_s) for link, one in schedules.items()]
         with tempfile.TemporaryFile() as file:
             _write(file, schedules.values())
-            client.call("replay", (file.fileno(),), heads=heads)
+            client.call(requests.Replay(heads), (file.fileno(),))
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -168,8 +167,8 @@ class ReplayHandle:
         with tempfile.TemporaryFile() as file:
             file.write(rows.tobytes())
             file.flush()
-            told = [list(effect.dilated(self._time_scale)) for effect in effects]
-            self._client.call("replay_change", (file.fileno(),), effects=told)
+            told = [effect.dilated(self._time_scale) for effect in effects]
+            self._client.call(requests.ReplayChange(told), (file.fileno(),))
         self._delays = self._delays or any(effect.delay_s for effect in effects)
 
     def scale(self, links: Iterable[Link], factor: float, from_s: float, floor_bps: float = 0.0) -> None:
@@ -183,20 +182,20 @@ class ReplayHandle:
 
     def start(self) -> float:
         """Begin now; returns the start as ``time.monotonic()``, which all processes of this machine share."""
-        t0_s = float(self._client.call("replay_start")["t0_s"])
+        t0_s = float(self._client.call(requests.ReplayStart())["t0_s"])
         if self._sample_interval_s is not None:
-            self._client.call("sample_start", interval_s=self._sample_interval_s)
+            self._client.call(requests.SampleStart(self._sample_interval_s))
         return t0_s
 
     def stop(self) -> None:
         """Leave every link at the rate it has; ends the sampling that ``start`` began. Idempotent."""
         with suppress(TestbedError):  # a testbed that is gone replays nothing
-            self._client.call("replay_stop")
+            self._client.call(requests.ReplayStop())
             if self._sample_interval_s is not None:
-                self._client.call("sample_stop")
+                self._client.call(requests.SampleStop())
 
     def statistics(self) -> ReplayStatistics:
-        return msgspec.convert(self._client.call("replay_statistics"), ReplayStatistics)
+        return msgspec.convert(self._client.call(requests.ReplayStatistics()), ReplayStatistics)
 
 
 def check_changes(

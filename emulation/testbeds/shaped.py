@@ -17,12 +17,15 @@ import msgspec
 from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, outside
 from thalweg.emulation.proofs.proof import LinkProof, LinkSample, judged
 from thalweg.emulation.proofs.rate import Measured
+from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import StartedSupervisor
 from thalweg.emulation.supervisor.sampler import Sampler
 from thalweg.emulation.testbeds.replay import LinkSchedule, Replayable, ReplayHandle, schedule
 from thalweg.emulation.testbeds.testbed import SupervisedTestbed
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
+
+PROVE_S = 600.0  # at most
 
 
 class ShapedTestbed(SupervisedTestbed):
@@ -68,8 +71,7 @@ class ShapedTestbed(SupervisedTestbed):
         client = self._client
         for link, shape in links.items():
             self._check(link, shape)
-        rows = [[*link, *shape] for link, shape in links.items()]
-        client.call("shape", links=rows)
+        client.call(requests.ShapeLinks([(*link, shape) for link, shape in links.items()]))
         self._shapes.update(links)
 
     @property
@@ -83,8 +85,8 @@ class ShapedTestbed(SupervisedTestbed):
         ``processes`` that it runs, whether it is ``replaying``, and if so how late changes came (``replay``); ``cpu_s``
         is the processor time that the supervisor has taken.
         """
-        answer = self._client.call("status")
-        self._shapes = {Link(source, target): LinkShape(*rest) for source, target, *rest in answer.pop("shapes")}
+        answer = self._client.call(requests.Status())
+        self._shapes = {Link(source, target): LinkShape(*shape) for source, target, shape in answer.pop("shapes")}
         self._limits = answer["limits"]
         self._replay_delays = answer.pop("replay_delays", False)
         return answer
@@ -100,7 +102,7 @@ class ShapedTestbed(SupervisedTestbed):
             self._known(host)
             if rate_bps is not None and not 0 <= rate_bps <= MAX_RATE_BPS:
                 raise UsageError(f"interface of {host}: {outside(rate_bps)}; lower it, or the time scale")
-        self._client.call("limit_interfaces", limits=dict(limits_bps))
+        self._client.call(requests.LimitInterfaces(dict(limits_bps)))
         known = {**self._limits, **limits_bps}
         self._limits = {host: rate_bps for host, rate_bps in known.items() if rate_bps is not None}
 
@@ -131,12 +133,12 @@ class ShapedTestbed(SupervisedTestbed):
 
     def stop_replay(self) -> None:
         """Leave every link as a replay has it now, also one that another process began."""
-        self._client.call("replay_stop")
+        self._client.call(requests.ReplayStop())
         self.status()
 
     def restart_replay(self) -> None:
         """Let the replay that was stopped begin anew."""
-        self._client.call("replay_start")
+        self._client.call(requests.ReplayStart())
 
     def prove(self, links: Iterable[Link] | None = None, seconds: float | None = None) -> list[LinkProof]:
         chosen = list(self._shapes) if links is None else list(links)
@@ -145,18 +147,18 @@ class ShapedTestbed(SupervisedTestbed):
                 raise UsageError(f"link {source} → {target} is not shaped; there is nothing to prove")
         if not chosen:
             return []
-        rows = self._client.call("prove", timeout_s=600, links=[list(link) for link in chosen], seconds=seconds)
+        rows = self._client.call(requests.Prove([*chosen], seconds), timeout_s=PROVE_S)
         return [judged(one) for one in msgspec.convert(rows["proofs"], list[Measured])]
 
     def start_sampling(self, interval_s: float = 1.0) -> None:
-        self._client.call("sample_start", interval_s=interval_s)
+        self._client.call(requests.SampleStart(interval_s))
 
     def stop_sampling(self) -> None:
         """Take a last sample, and no more."""
-        self._client.call("sample_stop")
+        self._client.call(requests.SampleStop())
 
     def samples(self) -> list[LinkSample]:
-        rows = array("d", self._client.call_for_bytes("samples"))
+        rows = array("d", self._client.call_for_bytes(requests.Samples()))
         names = ("", *self._names)
         width = Sampler.COLUMNS
         return [

@@ -26,8 +26,8 @@ from typing import Any
 
 import msgspec
 
+from thalweg.emulation.supervisor.connection import Connection
 from thalweg.emulation.supervisor.processes import start_ticks
-from thalweg.emulation.supervisor.server import Connection
 from thalweg.emulation.testbeds.detached import TestbedState, run_folder
 from thalweg.emulation.uml.kernel import MALLOC_VARIABLES, PRIVATE_VARIABLES, Kernel
 from thalweg.emulation.uml.process import InsideProcess
@@ -49,8 +49,8 @@ class _Client:
         self.files: dict[int, int] = {}  # request → an empty file to be filled
 
     def send(self, answer: dict[str, Any]) -> None:
-        with self.lock, suppress(OSError):
-            self.connection.send(answer)
+        with self.lock:
+            self.connection.send(json.dumps(answer).encode())
 
 
 class Keeper:
@@ -135,7 +135,7 @@ class Keeper:
         while (lines := client.connection.read()) is not None:
             for line in lines:
                 request = json.loads(line)
-                given = [client.connection.descriptors.popleft() for _ in range(request.get("fds", 0))]
+                given = [*client.connection.claim(request.get("fds", 0))]
                 try:
                     self._ask(number, client, request, given)
                 except TestbedError:

@@ -12,12 +12,10 @@ import os
 import selectors
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Protocol
 
+from thalweg.emulation.supervisor.connection import Connection
 from thalweg.emulation.uml.wire import Kind, relayed, unrelayed
-
-MAX_DESCRIPTORS = 8
 
 
 class Agent(Protocol):
@@ -30,14 +28,13 @@ class Agent(Protocol):
     def drop(self, number: int) -> None: ...
 
 
-class _Connection:
+class _Connection(Connection):
     """One connection to a supervisor, and what its answers are waited for with."""
 
     def __init__(self, number: int, path: str) -> None:
+        super().__init__(socket.socket(socket.AF_UNIX))
         self.number = number
-        self.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(path)
-        self.pending = b""
         self.files: dict[int, int] = {}  # request → an empty file to be filled
         self.spawning: dict[int, int] = {}  # request → process
         self.processes: dict[int, int] = {}  # the supervisor's number of a process → ours
@@ -78,25 +75,17 @@ class Relay:
             if not content:
                 connection.files[request["id"]] = os.dup(file)
             given = (file,)
-        data = line + b"\n"
-        with suppress(OSError):  # if it is gone, the selector says so
-            sent = socket.send_fds(connection.socket, [data], given) if given else 0
-            connection.socket.sendall(data[sent:])
+        connection.send(line, given)
         for descriptor in given:
             os.close(descriptor)
 
     def _answer(self, connection: _Connection) -> None:
-        try:
-            data, descriptors, _, _ = socket.recv_fds(connection.socket, 1 << 16, MAX_DESCRIPTORS)
-        except OSError:
-            data, descriptors = b"", []
-        for descriptor in descriptors:
-            os.close(descriptor)
-        if not data:
+        lines = connection.read()
+        connection.forget_descriptors()
+        if lines is None:
             self._hang_up(connection)
             self._agent.send(Kind.HANGUP, connection.number)
             return
-        *lines, connection.pending = (connection.pending + data).split(b"\n")
         for line in lines:
             self._pass_on(connection, json.loads(line))
 
@@ -123,7 +112,7 @@ class Relay:
         """The supervisor ends what this connection started."""
         del self._connections[connection.number]
         self._agent.watch(connection.socket.fileno(), 0)
-        connection.socket.close()
+        connection.close()
         for process in (*connection.processes.values(), *connection.spawning.values()):
             self._agent.drop(process)
         for file in connection.files.values():

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from array import array
 from collections.abc import Iterable
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from thalweg.emulation.links.effects import NEUTRAL, Effect, LinkChange
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
 from thalweg.emulation.supervisor import player as players
+from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.player import Lags, Player, Schedule, read_schedules
 from thalweg.emulation.supervisor.server import LONGEST_S, due_in_s
 from thalweg.emulation.testbeds.replay import GAP_S, SHARE, ReplayHandle, check_changes, schedule
@@ -73,8 +73,8 @@ def test_schedules_survive_their_journey() -> None:
         file.write(array("d", [0.0, 1.5, 1e6, 2e6, 0.0, 3e6]).tobytes())
         file.flush()
         heads = [
-            {"source": "a", "target": "b", "steps": 2, "period_s": 4.0},
-            {"source": "b", "target": "a", "steps": 1, "period_s": 0.0},
+            requests.Steps("a", "b", 2, 4.0),
+            requests.Steps("b", "a", 1, 0.0),
         ]
         one, other = read_schedules(os.dup(file.fileno()), heads)
     assert (one.link, other.link) == (("a", "b"), ("b", "a"))
@@ -269,14 +269,14 @@ class Calls:
     """Stands in for a supervisor: keeps what it was told, and the changes as the supervisor reads them."""
 
     def __init__(self) -> None:
-        self.made: list[tuple[str, dict[str, object]]] = []
+        self.made: list[requests.Request] = []
         self.changes: list[tuple[float, int, Effect]] = []
 
-    def call(self, op: str, descriptors: tuple[int, ...] = (), **given: Any) -> dict[str, object]:
-        self.made.append((op, given))
-        if op == "replay_change":
-            effects = [Effect(*row) for row in json.loads(json.dumps(given["effects"]))]
-            self.changes += players.read_changes(os.dup(descriptors[0]), effects)
+    def call(self, request: requests.Request, descriptors: tuple[int, ...] = ()) -> dict[str, object]:
+        self.made.append(request)
+        if isinstance(request, requests.ReplayChange):
+            heard = msgspec.json.decode(msgspec.json.encode(request), type=requests.ReplayChange)
+            self.changes += players.read_changes(os.dup(descriptors[0]), heard.effects)
         return {}
 
 

@@ -19,8 +19,10 @@ from thalweg.emulation.kernel.htb import ClassCounters
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.links.effects import Effect
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor import server as supervisors
 from thalweg.emulation.supervisor.client import SupervisorClient
+from thalweg.emulation.supervisor.connection import Connection
 from thalweg.emulation.supervisor.server import Supervisor
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
@@ -90,11 +92,11 @@ class Bed:
         return SupervisorClient(sock)
 
     def load(self, *changes: tuple[float, int, int], effects: tuple[Effect, ...] = ()) -> None:
-        heads = [{"source": a, "target": b, "steps": 2, "period_s": 0.02} for a, b in (("a", "b"), ("a", "c"))]
+        heads = [requests.Steps(a, b, 2, 0.02) for a, b in (("a", "b"), ("a", "c"))]
         with tempfile.TemporaryFile() as file:
             file.write(array("d", [0, 0.01, 1e6, 2e6] * 2).tobytes())
             file.flush()
-            self.client.call("replay", (file.fileno(),), heads=heads)
+            self.client.call(requests.Replay(heads), (file.fileno(),))
         if changes:
             self.change(*changes, effects=effects)
 
@@ -102,10 +104,10 @@ class Bed:
         with tempfile.TemporaryFile() as file:
             file.write(array("d", [figure for row in changes for figure in row]).tobytes())
             file.flush()
-            self.client.call("replay_change", (file.fileno(),), effects=[list(one) for one in effects])
+            self.client.call(requests.ReplayChange([*effects]), (file.fileno(),))
 
     def status(self) -> dict[str, Any]:
-        return self.client.call("status")
+        return self.client.call(requests.Status())
 
 
 @pytest.fixture
@@ -130,7 +132,7 @@ BAD = [
 
 def test_bad_requests_are_answered_and_leave_no_descriptor(bed: Bed) -> None:
     raw = socket.socketpair()
-    bed.supervisor._admit(supervisors.Connection(raw[1]))
+    bed.supervisor._admit(Connection(raw[1]))
     bed.status()  # the loop has it from now on
     answers = raw[0].makefile("rb")
     before = len(os.listdir("/proc/self/fd"))
@@ -144,9 +146,9 @@ def test_bad_requests_are_answered_and_leave_no_descriptor(bed: Bed) -> None:
             assert "bad request" in json.loads(answers.readline())["error"]
     assert len(os.listdir("/proc/self/fd")) == before
     for what, heads in [("EOFError", [("a", "b", 2)]), ("KeyError", [("a", "x", 0)])]:
-        rows = [{"source": a, "target": b, "steps": steps, "period_s": 1.0} for a, b, steps in heads]
+        rows = [requests.Steps(a, b, steps, 1.0) for a, b, steps in heads]
         with tempfile.TemporaryFile() as file, pytest.raises(TestbedError, match=what):
-            bed.client.call("replay", (file.fileno(),), heads=rows)
+            bed.client.call(requests.Replay(rows), (file.fileno(),))
     assert bed.status()["processes"] == []
     answers.close()
     raw[0].close()
@@ -155,35 +157,35 @@ def test_bad_requests_are_answered_and_leave_no_descriptor(bed: Bed) -> None:
 @pytest.mark.parametrize("error", [NetlinkError(22, "no such class", 0), RuntimeError("odd"), KeyError(("a", "x"))])
 def test_what_goes_wrong_in_a_replay_or_a_sample_ends_that_alone(bed: Bed, error: Exception) -> None:
     bed.load()
-    bed.client.call("replay_start")
-    bed.client.call("sample_start", interval_s=0.005)
+    bed.client.call(requests.ReplayStart())
+    bed.client.call(requests.SampleStart(0.005))
     bed.world.broken = error
     while "replay" not in (said := bed.status()["refusal"]) or "sampling" not in said:
         assert bed.thread.is_alive()
     assert not bed.status()["replaying"]
     with pytest.raises(TestbedError, match="the replay has stopped"):
-        bed.client.call("replay_statistics")
+        bed.client.call(requests.ReplayStatistics())
     with suppress(TestbedError):  # what there was until then, if there was
-        assert bed.client.call_for_bytes("samples")
+        assert bed.client.call_for_bytes(requests.Samples())
     with pytest.raises(TestbedError, match="the sampling of links has stopped"):
-        bed.client.call_for_bytes("samples")
+        bed.client.call_for_bytes(requests.Samples())
     bed.world.broken = None
-    bed.client.call("replay_start")
-    bed.client.call("sample_start", interval_s=0.005)
-    while not bed.client.call_for_bytes("samples"):
+    bed.client.call(requests.ReplayStart())
+    bed.client.call(requests.SampleStart(0.005))
+    while not bed.client.call_for_bytes(requests.Samples()):
         assert bed.status()["refusal"] == ""
 
 
 def test_each_client_samples_for_itself(bed: Bed) -> None:
     other = bed.connect()
-    bed.client.call("sample_start", interval_s=0.005)
-    other.call("sample_start", interval_s=1000.0)
-    other.call("sample_stop")
+    bed.client.call(requests.SampleStart(0.005))
+    other.call(requests.SampleStart(1000.0))
+    other.call(requests.SampleStop())
     for _ in range(3):
-        while not bed.client.call_for_bytes("samples"):
+        while not bed.client.call_for_bytes(requests.Samples()):
             pass
-    bed.client.call("sample_stop")
-    assert len(other.call_for_bytes("samples")) == 8 * 6  # its two, whose difference is one row
+    bed.client.call(requests.SampleStop())
+    assert len(other.call_for_bytes(requests.Samples())) == 8 * 6  # its two, whose difference is one row
     other.close()
     while len(bed.supervisor._samplers) > 1:
         bed.status()
@@ -202,7 +204,7 @@ def test_events_are_held_to_what_links_can_be_and_the_next_replay_begins_without
     assert not bed.status()["replay_delays"]
     bed.change((0.0, 0, 0), (1e12, 0, 1), effects=(Effect(cut=True, delay_s=0.1), Effect()))
     assert bed.status()["replay_delays"]
-    bed.client.call("replay_start")
+    bed.client.call(requests.ReplayStart())
     assert bed.world.links["a", "b"].shape.cut
     bed.load()
     assert bed.world.links["a", "b"].shape[1:] == LinkShape(0.0)[1:]

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.uml import keeper as uml_keeper
@@ -66,8 +67,8 @@ def test_it_is_used_from_the_host_and_taken_down(folder: Path) -> None:
     assert proof.delivered_delay_s == pytest.approx(0.05, abs=0.005)
     testbed.down()
     client = detached.connect(state)  # samples come as the content of a file
-    client.call("sample_start", interval_s=0.05)
-    while not client.call_for_bytes("samples"):
+    client.call(requests.SampleStart(0.05))
+    while not client.call_for_bytes(requests.Samples()):
         _ping(client)
     client.close()
     assert detached.take_down() == [state.id]

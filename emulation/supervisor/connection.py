@@ -1,0 +1,64 @@
+"""Lines and descriptors over a Unix socket, for both sides of a supervisor and for who relays them.
+
+Standard library only, because a User-Mode Linux kernel's first process imports it; see ``uml.inside``.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+MAX_DESCRIPTORS = 8  # in one message
+READ_BYTES = 1 << 16
+
+
+class Connection:
+    """One side: its socket, the bytes of an unfinished line, descriptors that came and nobody has claimed yet."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self._pending = b""
+        self.descriptors: deque[int] = deque()
+
+    def read(self) -> list[bytes] | None:
+        """Whole lines received; None when the other side has closed."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.socket, READ_BYTES, MAX_DESCRIPTORS)
+        except OSError:
+            return None
+        self.descriptors.extend(descriptors)
+        if not data:
+            return None
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        return lines
+
+    def send(self, line: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send a line, with descriptors beside it; nothing happens when the other side is gone, as ``read`` says."""
+        data = line + b"\n"
+        with suppress(OSError):
+            sent = socket.send_fds(self.socket, [data], list(descriptors)) if descriptors else 0
+            self.socket.sendall(data[sent:])
+
+    def claim(self, count: int) -> tuple[int, ...]:
+        """The next descriptors, which the caller closes. Raises IndexError when fewer have come."""
+        if count > len(self.descriptors):
+            raise IndexError(f"{count} descriptors are said to be there, but {len(self.descriptors)} came")
+        return tuple(self.descriptors.popleft() for _ in range(count))
+
+    def hung_up(self) -> bool:
+        """Whether the other side has closed, found out without reading."""
+        poller = select.poll()
+        poller.register(self.socket, select.POLLRDHUP)
+        return bool(poller.poll(0))
+
+    def forget_descriptors(self) -> None:
+        while self.descriptors:
+            os.close(self.descriptors.popleft())
+
+    def close(self) -> None:
+        self.forget_descriptors()
+        self.socket.close()

@@ -1,0 +1,172 @@
+"""What a launcher asks of a supervisor: a line of JSON, its operation named by ``op``, its fields beside that."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from thalweg.emulation.links.effects import Effect
+from thalweg.emulation.links.shape import LinkShape
+
+HostPair = tuple[str, str]
+
+
+class Request(
+    msgspec.Struct,
+    kw_only=True,
+    tag_field="op",
+    tag=lambda name: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(),
+    forbid_unknown_fields=True,
+):
+    """``id`` names the answer; ``fds`` counts the descriptors that travel beside the line. The connection sets both."""
+
+    id: int = 0
+    fds: int = 0
+
+
+class Head(msgspec.Struct):
+    """What is read of a line first, to say of which operation it is."""
+
+    id: int
+    op: str
+    fds: int = 0
+
+
+# --- the testbed ------------------------------------------------------------------------------------
+
+
+class Build(Request):
+    """Make hosts, by name and IPv4 address, in a subnet. ``layer``: what rates count, 2 or 3."""
+
+    hosts: dict[str, str]
+    prefix_length: int
+    layer: int
+
+
+class Container(NamedTuple):
+    """A host that runs already: its name, address, hardware address, and its first process's number here."""
+
+    name: str
+    ip: str
+    mac: str
+    pid: int
+
+
+class Attach(Request):
+    """Take containers for hosts."""
+
+    hosts: list[Container]
+    layer: int
+
+
+class OwnContainers(Request):
+    """Remove this testbed's containers at the end."""
+
+
+class Probe(Request):
+    """Try what this namespace's kernel can do."""
+
+
+class Detach(Request):
+    """Stay when the launcher's connection closes."""
+
+
+class Status(Request):
+    """Say how it is."""
+
+
+class Down(Request):
+    """End."""
+
+
+# --- links ------------------------------------------------------------------------------------------
+
+
+class ShapeLinks(Request, tag="shape"):
+    """Set links up, or change them where they stand."""
+
+    links: list[tuple[str, str, LinkShape]]
+
+
+class LimitInterfaces(Request):
+    """Limit all that a host sends and all that it receives, in bit/s; None lifts it."""
+
+    limits: dict[str, float | None]
+
+
+class Steps(NamedTuple):
+    """How a link's schedule stands in a file of float64: ``steps`` times, then as many rates, all in wall time."""
+
+    source: str
+    target: str
+    steps: int
+    period_s: float
+
+
+class Replay(Request):
+    """Load schedules, whose file is the one descriptor."""
+
+    heads: list[Steps]
+
+
+class ReplayChange(Request):
+    """Let effects befall scheduled links; the one descriptor is a file of (seconds, schedule, effect) in float64."""
+
+    effects: list[Effect]
+
+
+class ReplayStart(Request):
+    """Begin, or begin anew."""
+
+
+class ReplayStop(Request):
+    """Leave the links as they are."""
+
+
+class ReplayStatistics(Request):
+    """Say how the replay has kept time."""
+
+
+class SampleStart(Request):
+    """Sample the links for this connection."""
+
+    interval_s: float
+
+
+class SampleStop(Request):
+    """Take a last sample."""
+
+
+class Samples(Request):
+    """Write the samples since the last time into the file that is the one descriptor."""
+
+
+class Prove(Request):
+    """Fill links, ``seconds`` each, and measure what they deliver; None: as long as it takes."""
+
+    links: list[HostPair]
+    seconds: float | None
+
+
+# --- processes --------------------------------------------------------------------------------------
+
+
+class Spawn(Request):
+    """Start a process on a host; the three descriptors are its standard streams."""
+
+    host: str
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+
+
+class Signal(Request):
+    """Send a signal to a process that this supervisor has started."""
+
+    pid: int
+    signal: int
+
+
+KINDS: dict[str, type[Request]] = {str(kind.__struct_config__.tag): kind for kind in Request.__subclasses__()}
