@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from thalweg.experiments.papers.ranganathan1998.definitions import Arm
 from thalweg.experiments.sweeps.results import row, schema
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
+from thalweg.experiments.sweeps.simulations import Arm
 
 GAINS = {"download-all": 1.0, "one-shot": 4.0, "local": 4.6, "global": 5.8, "thalweg-once": 11.0, "thalweg": 16.0}
 
@@ -65,4 +65,4 @@ def fail(made: Mapping[str, Any], why: str) -> dict[str, Any]:
 
 
 def table(made: Iterable[Mapping[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(list(made), schema=schema())
+    return pa.Table.from_pylist(list(made), schema=schema(Simulation))

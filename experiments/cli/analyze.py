@@ -71,8 +71,9 @@ def analyze(
 
 
 def _sweeps(folders: list[Path], master: str, *, plots: bool, as_json: bool) -> None:
-    from thalweg.experiments.papers.ranganathan1998.aggregation import FIGURES_JSON, aggregate, print_figures
-    from thalweg.experiments.papers.ranganathan1998.plots import plot_figures
+    from thalweg.experiments.papers.aggregation import FIGURES_JSON, aggregate
+    from thalweg.experiments.papers.plots import plot_figures
+    from thalweg.experiments.papers.tables import print_figures
     from thalweg.experiments.records.spark import session
 
     with spinner(f"analysing {counted(len(folders), 'sweep')}"), session(master) as spark:

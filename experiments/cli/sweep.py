@@ -19,7 +19,8 @@ from thalweg.experiments.runs.config import Allow
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
-    from thalweg.experiments.sweeps.sweep import PlacementResult, Sweep, SweepOutcome
+    from thalweg.experiments.sweeps.simulations import PlacementResult, Simulations
+    from thalweg.experiments.sweeps.sweep import SweepOutcome
 
 POOLS = 10  # a pool is one draw: fewer do not tell how much another would differ
 REASONS = 10  # that are printed
@@ -157,18 +158,18 @@ def _check_together(given: Given) -> None:
         raise UsageError("--first-seed goes with --faults; the seed of the first pool is --first-pool")
 
 
-def _sweep(options: SweepOptions) -> Sweep:
+def _sweep(options: SweepOptions) -> Simulations:
     """The sweep that was asked for. What is given of the grid replaces that of the figure, but placements are added."""
-    from thalweg.experiments.papers.ranganathan1998.definitions import FIGURES, OURS, PLACEMENTS, Grid
+    from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS
     from thalweg.experiments.runs.folder import versions
     from thalweg.experiments.runs.own_code import find_own_code
-    from thalweg.experiments.sweeps.sweep import GENERATED, Sweep
+    from thalweg.experiments.sweeps.simulations import GENERATED, Grid, Simulations
 
     figure, placements = options.figure, options.placements
     if figure is not None and figure not in FIGURES:
         raise UsageError(f"--figure is {figure}; there are {', '.join(FIGURES)}")
     own = Grid(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
-    grid = own if figure is None else FIGURES[figure].grid(*placements)
+    grid = own if figure is None else FIGURES[figure].sweep.with_more(*placements)  # type: ignore[attr-defined]
     find_own_code((*grid.placements, options.cost))
     of_grid: Mapping[str, tuple[Any, ...]] = {
         "servers": grid.servers,
@@ -197,7 +198,7 @@ def _sweep(options: SweepOptions) -> Sweep:
         },
         **{name: tuple(dict.fromkeys(getattr(options, name) or values)) for name, values in of_grid.items()},
     }
-    return make(Sweep, asked, "sweep")
+    return make(Simulations, asked, "sweep")
 
 
 def _pool(name: str, traces: str | None) -> str:
@@ -230,7 +231,7 @@ def _fault_plans(options: SweepOptions, *, as_json: bool) -> None:
         raise typer.Exit(status)
 
 
-def _run(asked: Sweep, folder: Path, master: str) -> SweepOutcome:
+def _run(asked: Simulations, folder: Path, master: str) -> SweepOutcome:
     """Run it with a progress bar; an interrupt is said in one line."""
     from thalweg.experiments.sweeps.sweep import run_sweep
 
@@ -252,10 +253,11 @@ def _run(asked: Sweep, folder: Path, master: str) -> SweepOutcome:
         raise typer.Exit(stopped.status) from None
 
 
-def _print(asked: Sweep, outcome: SweepOutcome, *, as_json: bool) -> None:
-    from thalweg.experiments.sweeps.sweep import load_results, summarize
+def _print(asked: Simulations, outcome: SweepOutcome, *, as_json: bool) -> None:
+    from thalweg.experiments.sweeps.simulations import summarize
+    from thalweg.experiments.sweeps.sweep import load_results
 
-    results = summarize(asked, load_results(outcome.folder))
+    results = summarize(asked, load_results(outcome.folder, type(asked)))
     if as_json:
         for note in outcome.notes:
             print(f"note: {note}", file=sys.stderr)
@@ -275,7 +277,7 @@ def _print(asked: Sweep, outcome: SweepOutcome, *, as_json: bool) -> None:
     end(_failures(outcome))
 
 
-def _table(asked: Sweep, outcome: SweepOutcome, results: dict[str, PlacementResult]) -> None:
+def _table(asked: Simulations, outcome: SweepOutcome, results: dict[str, PlacementResult]) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text

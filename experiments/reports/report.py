@@ -29,7 +29,7 @@ from thalweg.experiments.views.tables import aggregate_table, comparison_table, 
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
-    from thalweg.experiments.papers.ranganathan1998.definitions import FigureData
+    from thalweg.experiments.papers.study import FigureData
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -151,19 +151,19 @@ def _read(folder: Path, info: RunInfo) -> tuple[RunSummary, Told]:
         raise UsageError(f"{events} is damaged ({type(error).__name__}: {what}); run it again") from None
 
 
-def _figures(sweeps: Sequence[Path], tell: Tell) -> dict[Path, FigureData]:
+def _figures(sweeps: Sequence[Path], tell: Tell) -> dict[Path, FigureData[Any]]:
     if not sweeps:
         return {}
     from thalweg.experiments.reports import sweep as report_sweep
 
-    found: dict[Path, FigureData] = {}
+    found: dict[Path, FigureData[Any]] = {}
     for folder in sweeps:
         tell("reading the sweeps", len(found), len(sweeps))
         found[folder] = report_sweep.figures_of(folder)
     return found
 
 
-def _sweep(folder: Path, data: FigureData, room: Room, anchor: str) -> Markup:
+def _sweep(folder: Path, data: FigureData[Any], room: Room, anchor: str) -> Markup:
     from thalweg.experiments.reports import sweep as report_sweep
 
     return report_sweep.sweep_section(folder, data, room, anchor)
@@ -263,5 +263,5 @@ def _verdict(comparison: Comparison) -> str:
     return f"{holds}: {close} of {len(comparison.rows)} within {comparison.limit:.0%}; furthest: {where}{went}."
 
 
-def _told(folder: Path, what: FigureData | Comparison) -> dict[str, Any]:
+def _told(folder: Path, what: FigureData[Any] | Comparison) -> dict[str, Any]:
     return {"out": str(folder), **msgspec.to_builtins(what)}

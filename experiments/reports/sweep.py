@@ -12,16 +12,15 @@ from typing import Any
 
 from markupsafe import Markup
 
-from thalweg.experiments.papers.ranganathan1998.ablation import gap_cells
-from thalweg.experiments.papers.ranganathan1998.aggregation import FIGURES_JSON, aggregate, load_figures
-from thalweg.experiments.papers.ranganathan1998.definitions import ABLATION, FigureData, FigureResult, Verdict
-from thalweg.experiments.papers.ranganathan1998.tables import cells, comparison_cells, heading, ratio_cells
+from thalweg.experiments.papers.aggregation import FIGURES_JSON, aggregate, load_figures
+from thalweg.experiments.papers.study import FigureData, FigureResult, Verdict
+from thalweg.experiments.papers.tables import cells, comparison_cells, heading, ratio_cells
 from thalweg.experiments.reports.page import Picture, Room, fewer_colours, render, sheet
 from thalweg.experiments.sweeps.results import RESULTS, SWEEP_TOML
 from thalweg.middleware.errors import UsageError
 
 
-def figures_of(folder: Path) -> FigureData:
+def figures_of(folder: Path) -> FigureData[Any]:
     """The figures of a sweep folder: those that were made last, or made now on Spark when these are of no use.
 
     They are when results came since, when they cannot be read, and when another version made them.
@@ -41,11 +40,11 @@ def figures_of(folder: Path) -> FigureData:
         return aggregate(spark, folder)
 
 
-def pictures_of(data: FigureData) -> dict[tuple[str, str], bytes]:
+def pictures_of(data: FigureData[Any]) -> dict[tuple[str, str], bytes]:
     """A PNG for each figure and name of pools that has anything to show."""
     import matplotlib as mpl
 
-    from thalweg.experiments.papers.ranganathan1998.plots import draw
+    from thalweg.experiments.papers.plots import draw
     from thalweg.experiments.views.plots import STYLE
 
     drawn = {}
@@ -59,7 +58,7 @@ def pictures_of(data: FigureData) -> dict[tuple[str, str], bytes]:
     return drawn
 
 
-def sweep_section(folder: Path, data: FigureData, room: Room, anchor: str) -> Markup:
+def sweep_section(folder: Path, data: FigureData[Any], room: Room, anchor: str) -> Markup:
     """Everything about one sweep: a part for each figure and name of pools."""
     pictures = pictures_of(data)
     concluded = [verdict for verdict in data.conclusions if verdict.verdict != "not tested"]
@@ -83,14 +82,14 @@ def sweep_section(folder: Path, data: FigureData, room: Room, anchor: str) -> Ma
     )
 
 
-def _figure(result: FigureResult, png: bytes | None, room: Room) -> dict[str, Any]:
+def _figure(result: FigureResult[Any, Any], png: bytes | None, room: Room) -> dict[str, Any]:
     alt = f"Figure {result.figure}: {result.title}, pool {result.pool}"
-    own = "thalweg with one thing changed" if result.figure == ABLATION else "Ours beside the paper's"
+    own = result.definition.caption
     tables = [
         (own, cells(result)),
         ("Published values", comparison_cells(result)),
         ("On the same configurations: how many times as fast", ratio_cells(result)),
-        ("What the gap to the bound is made of", gap_cells(result) if result.figure == ABLATION else ([], [])),
+        *((caption[0].upper() + caption[1:], of(result)) for caption, of in result.definition.tables),
     ]
     return {
         "heading": heading(result),

@@ -1,8 +1,8 @@
-"""Which simulations go together to an executor, and what becomes of those whose worker ends.
+"""Which trials go together to an executor, and what becomes of those whose worker ends.
 
 A batch is a second or two of work, by what runs of its kind took before; as many are in flight as keep every core busy
-while the next are on their way. A batch that does not come back is tried once more and then halved, until a simulation
-is alone: one that ends its worker ``ATTEMPTS`` times is recorded as failed. So whatever a simulation does, the others
+while the next are on their way. A batch that does not come back is tried once more and then halved, until a trial is
+alone: one that ends its worker ``ATTEMPTS`` times is recorded as failed. So whatever a trial does, the others
 get their result.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-from thalweg.experiments.sweeps.simulation import Simulated, Simulation
+from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import ThalwegError
 
 ATTEMPTS = 3
@@ -22,17 +22,17 @@ BATCH_RUNS = 500
 FIRST_GUESS_S = 0.25  # of a run, before any has come back
 KEPT = 0.7  # of what is known of a kind's seconds, when another of it comes back
 
-Answer = tuple[Simulated, float]
-"""What a simulation came to, and the seconds it took."""
-Submit = Callable[[Sequence[Simulation]], Sequence[Answer]]
-"""Have these simulated elsewhere and wait for it. Raises ThalwegError when nothing can be simulated any more, and
+Answer = tuple[Outcome, float]
+"""What a trial came to, and the seconds it took."""
+Submit = Callable[[Sequence[Trial]], Sequence[Answer]]
+"""Have these run elsewhere and wait for it. Raises ThalwegError when nothing can be run any more, and
 anything else when this batch was lost."""
-Finished = Callable[[list[tuple[Simulation, Simulated]]], None]
+Finished = Callable[[list[tuple[Trial, Outcome]]], None]
 
 
 @dataclass
 class _Batch:
-    simulations: list[Simulation]
+    trials: list[Trial]
     lost: int = 0  # how often it did not come back
 
 
@@ -48,22 +48,17 @@ class Pace:
         """Of all kinds."""
         return self._mean_s
 
-    def guess_s(self, simulation: Simulation) -> float:
-        return self._seconds.get(_kind(simulation), self._mean_s)
+    def guess_s(self, trial: Trial) -> float:
+        return self._seconds.get(trial.kind, self._mean_s)
 
-    def learn(self, simulation: Simulation, seconds: float) -> None:
-        before = self._seconds.get(_kind(simulation), seconds)
-        self._seconds[_kind(simulation)] = KEPT * before + (1 - KEPT) * seconds
+    def learn(self, trial: Trial, seconds: float) -> None:
+        before = self._seconds.get(trial.kind, seconds)
+        self._seconds[trial.kind] = KEPT * before + (1 - KEPT) * seconds
         self._mean_s = sum(self._seconds.values()) / len(self._seconds)
 
 
-def _kind(simulation: Simulation) -> tuple[object, ...]:
-    one = simulation
-    return one.placement, one.variant, one.servers, one.images, one.tree, one.period_s
-
-
-def simulate_all(
-    todo: Sequence[Simulation],
+def run_all(
+    todo: Sequence[Trial],
     submit: Submit,
     finished: Finished,
     *,
@@ -71,9 +66,9 @@ def simulate_all(
     slices: int = 1,
     lost: Callable[[Exception], str] = str,
 ) -> None:
-    """Have all of ``todo`` simulated, ``in_flight`` batches at a time, and call ``finished`` here with each batch.
+    """Have all of ``todo`` run, ``in_flight`` batches at a time, and call ``finished`` here with each batch.
 
-    ``slices``: how many executors work on one batch. ``lost``: what is recorded of a simulation that was lost
+    ``slices``: how many executors work on one batch. ``lost``: what is recorded of a trial that was lost
     ``ATTEMPTS`` times with such an exception. Raises what ``submit`` raises of ThalwegError, after what has come back
     by then has been finished.
     """
@@ -84,7 +79,7 @@ def simulate_all(
         while queue or again or pending:
             while len(pending) < in_flight and (queue or again):
                 batch = again.popleft() if again else _cut(queue, pace, in_flight, slices)
-                pending[pool.submit(submit, batch.simulations)] = batch
+                pending[pool.submit(submit, batch.trials)] = batch
             done, _ = wait(pending, return_when=FIRST_COMPLETED)
             for future in sorted(done, key=lambda future: future.exception() is not None):
                 batch, error = pending.pop(future), future.exception()
@@ -101,7 +96,7 @@ def simulate_all(
         pool.shutdown(wait=False, cancel_futures=True)  # interrupted: what is in flight ends with Spark
 
 
-def _cut(queue: deque[Simulation], pace: Pace, in_flight: int, slices: int) -> _Batch:
+def _cut(queue: deque[Trial], pace: Pace, in_flight: int, slices: int) -> _Batch:
     """The next batch: ``BATCH_S`` for each slice, less towards the end so that all cores end together."""
     seconds = min(BATCH_S * slices, len(queue) * pace.mean_s / in_flight)
     batch = [queue.popleft()]
@@ -113,9 +108,9 @@ def _cut(queue: deque[Simulation], pace: Pace, in_flight: int, slices: int) -> _
 
 def _take(batch: _Batch, answers: Sequence[Answer], pace: Pace, finished: Finished) -> None:
     rows = []
-    for simulation, (simulated, seconds) in zip(batch.simulations, answers, strict=True):
-        pace.learn(simulation, seconds)
-        rows.append((simulation, simulated))
+    for trial, (outcome, seconds) in zip(batch.trials, answers, strict=True):
+        pace.learn(trial, seconds)
+        rows.append((trial, outcome))
     finished(rows)
 
 
@@ -123,15 +118,15 @@ def _give_back(
     batch: _Batch, error: Exception, again: deque[_Batch], finished: Finished, lost: Callable[[Exception], str]
 ) -> None:
     batch.lost += 1
-    simulations = batch.simulations
-    if len(simulations) == 1:
+    trials = batch.trials
+    if len(trials) == 1:
         if batch.lost >= ATTEMPTS:
-            finished([(simulations[0], Simulated(failed=lost(error)))])
+            finished([(trials[0], type(trials[0]).outcome(failed=lost(error)))])
         else:
             again.append(batch)
     elif batch.lost == 1:
         again.append(batch)
     else:
-        half = len(simulations) // 2
-        for part in (simulations[:half], simulations[half:]):  # it has been tried twice: halve at the next loss
+        half = len(trials) // 2
+        for part in (trials[:half], trials[half:]):  # it has been tried twice: halve at the next loss
             again.append(_Batch(part, lost=0 if len(part) == 1 else 1))

@@ -1,6 +1,6 @@
-"""A sweep's simulations on Spark: small jobs from a few threads, and lost workers.
+"""A sweep's trials on Spark: small jobs from a few threads, and lost workers.
 
-Executors share no disk with the process that runs the sweep, so simulations go there and results come back with the
+Executors share no disk with the process that runs the sweep, so trials go there and results come back with the
 jobs.
 """
 
@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from thalweg.experiments.records.executors import equipped, last_error
-from thalweg.experiments.sweeps.batches import Answer, Finished, simulate_all
-from thalweg.experiments.sweeps.simulation import Simulated, Simulation
-from thalweg.experiments.sweeps.task import cannot_import, simulate_encoded
+from thalweg.experiments.sweeps.batches import Answer, Finished, run_all
+from thalweg.experiments.sweeps.trial import Trial, cannot_import, run_encoded
 from thalweg.middleware.errors import RunError, UsageError
 
 if TYPE_CHECKING:
@@ -29,25 +28,28 @@ _WORKER_GONE = re.compile(r"Python worker exited|ExecutorLostFailure|worker.*cra
 
 
 def run_on_spark(
-    todo: Sequence[Simulation], finished: Finished, *, master: str, simulate: str, traces: str | None
+    todo: Sequence[Trial], finished: Finished, *, master: str, function: str | None = None, traces: str | None = None
 ) -> None:
-    """Start Spark, simulate all of ``todo`` and call ``finished`` with each batch, in this thread.
+    """Start Spark, run all of ``todo``, which are of one kind of trial, and call ``finished`` with each batch, in this
+    thread.
 
-    Raises UsageError when executors cannot import what they need, RunError when Spark ends.
+    ``function``: import path of what runs one, None: the trial's own. Raises UsageError when executors cannot import
+    what they need, RunError when Spark ends.
     """
     from thalweg.experiments.records import spark
 
     with spark.session(master) as session:
         context = session.sparkContext
-        planners = sorted({one.placement for one in todo if ":" in one.placement})
-        with equipped(context, master, planners, traces):
+        kind, codes = type(todo[0]), sorted({code for one in todo for code in one.codes})
+        function = function or kind.function
+        with equipped(context, master, codes, traces):
             cores = max(1, context.defaultParallelism)
             in_flight = min(2 * cores, THREADS)
-            check_imports(context, [simulate, *planners], cores)
-            work = partial(simulate_encoded, simulate)
+            check_imports(context, [function, *codes], cores)
+            work = partial(run_encoded, function, kind)
             slices = math.ceil(2 * cores / in_flight)
 
-            def submit(batch: Sequence[Simulation]) -> list[Answer]:
+            def submit(batch: Sequence[Trial]) -> list[Answer]:
                 encoded = [msgspec.json.encode(one) for one in batch]
                 try:
                     answers = context.parallelize(encoded, min(slices, len(batch))).map(work).collect()
@@ -55,9 +57,9 @@ def run_on_spark(
                     if _has_ended(context):
                         raise RunError("Spark ended while the sweep ran") from error
                     raise
-                return [(msgspec.json.decode(text, type=Simulated), seconds) for text, seconds in answers]
+                return [(msgspec.json.decode(text, type=kind.outcome), seconds) for text, seconds in answers]
 
-            simulate_all(todo, submit, finished, in_flight=in_flight, slices=slices, lost=_why_lost)
+            run_all(todo, submit, finished, in_flight=in_flight, slices=slices, lost=_why_lost)
 
 
 def _has_ended(context: SparkContext) -> bool:
@@ -70,7 +72,7 @@ def _has_ended(context: SparkContext) -> bool:
 
 
 def _why_lost(error: Exception) -> str:
-    """What is recorded of a simulation that was alone in a job that failed."""
+    """What is recorded of a trial that was alone in a job that failed."""
     text = str(error)
     return WORKER_ENDED if _WORKER_GONE.search(text) else f"Spark could not run it: {last_error(text)}"
 

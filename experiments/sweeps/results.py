@@ -1,6 +1,6 @@
-"""The results of a sweep: Parquet files with one row a simulation, each written whole or not at all.
+"""The results of a sweep: Parquet files with one row a trial, each written whole or not at all.
 
-A row is all of a Simulation and of what it came to, and the Simulation's key. No key is there twice: rows of failed
+A row is all of a trial and of what it came to, and the trial's key. No key is there twice: rows of failed
 simulations are taken out before they are run again.
 """
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import inspect
 
-from thalweg.experiments.sweeps.simulation import Simulated, Simulation
+from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import RunError, UsageError, one_line
 
 SWEEP_TOML = "sweep.toml"  # makes a folder a sweep's
@@ -35,10 +35,10 @@ _ARROW: dict[type, pa.DataType] = {
 
 
 @cache
-def schema() -> pa.Schema:
-    """Of every part: ``key``, the fields of Simulation, the fields of Simulated, in their order."""
+def schema(trial: type[Trial]) -> pa.Schema:
+    """Of every part: ``key``, the fields of the trial, the fields of its outcome, in their order."""
     fields = [pa.field("key", pa.string(), nullable=False)]
-    for kind in (Simulation, Simulated):
+    for kind in (trial, trial.outcome):
         described = inspect.type_info(kind)
         assert isinstance(described, inspect.StructType)
         fields += [_field(field.name, field.type) for field in described.fields]
@@ -57,9 +57,9 @@ def _field(name: str, described: inspect.Type) -> pa.Field:
     return pa.field(name, _ARROW[type(described)], nullable=nullable)
 
 
-def row(simulation: Simulation, simulated: Simulated) -> dict[str, Any]:
-    """What a part holds of one simulation."""
-    return {"key": simulation.key, **msgspec.structs.asdict(simulation), **msgspec.structs.asdict(simulated)}
+def row(trial: Trial, outcome: Outcome) -> dict[str, Any]:
+    """What a part holds of one trial."""
+    return {"key": trial.key, **msgspec.structs.asdict(trial), **msgspec.structs.asdict(outcome)}
 
 
 class Results:
@@ -69,8 +69,8 @@ class Results:
     order.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / RESULTS
+    def __init__(self, folder: Path, trial: type[Trial]) -> None:
+        self.folder, self.schema = folder / RESULTS, schema(trial)
         self.finished: set[str] = set()
         self.notes: list[str] = []
         self._next = 0
@@ -94,7 +94,7 @@ class Results:
 
     def _take_in(self, path: Path) -> None:
         try:
-            table = _read(path)
+            table = _read(path, self.schema)
         except UNREADABLE:
             aside = path.with_name(path.name + DAMAGED)
             path.replace(aside)
@@ -112,7 +112,7 @@ class Results:
         """One more part; it is on the disk when this returns. RunError when it cannot be written."""
         path = self.folder / f"part-{self._next:05d}.parquet"
         try:
-            self._put(path, pa.Table.from_pylist(list(rows), schema=schema()))
+            self._put(path, pa.Table.from_pylist(list(rows), schema=self.schema))
         except OSError as error:
             raise _unwritable(path, error) from error
         self._next += 1
@@ -129,12 +129,14 @@ class Results:
             unfinished.unlink(missing_ok=True)
 
 
-def read_results(folder: Path) -> pa.Table:
-    """All rows there are of the sweep in ``folder``. Raises UsageError for a damaged part, and how it is mended."""
+def read_results(folder: Path, trial: type[Trial]) -> pa.Table:
+    """All rows there are of a sweep of such trials in ``folder``. Raises UsageError for a damaged part,
+    and how it is mended.
+    """
     tables = []
     for path in _parts(folder / RESULTS):
         try:
-            tables.append(_read(path))
+            tables.append(_read(path, schema(trial)))
         except FileNotFoundError:  # a sweep that goes on meanwhile takes failed rows out
             continue
         except UNREADABLE as error:
@@ -143,7 +145,7 @@ def read_results(folder: Path) -> pa.Table:
                 f"{path} is damaged ({reason}); give the sweep's command again, which sets it aside and runs its"
                 " simulations again"
             ) from None
-    return pa.concat_tables(tables) if tables else schema().empty_table()
+    return pa.concat_tables(tables) if tables else schema(trial).empty_table()
 
 
 def _parts(folder: Path) -> list[Path]:
@@ -152,11 +154,11 @@ def _parts(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if _PART.fullmatch(path.name))
 
 
-def _read(path: Path) -> pa.Table:
+def _read(path: Path, wanted: pa.Schema) -> pa.Table:
     file = pq.ParquetFile(path, page_checksum_verification=True)
     with file:
-        if not file.schema_arrow.equals(schema()):
-            ours = dict(zip(schema().names, schema().types, strict=True))
+        if not file.schema_arrow.equals(wanted):
+            ours = dict(zip(wanted.names, wanted.types, strict=True))
             theirs = dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
             other = next((name for name in ours | theirs if ours.get(name) != theirs.get(name)), "their order")
             raise UsageError(

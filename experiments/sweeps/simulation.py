@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import time
@@ -10,7 +9,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Mapping
 from statistics import fmean, median
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -33,6 +32,7 @@ from thalweg.experiments.simulation.run import (
     sized_code,
 )
 from thalweg.experiments.sweeps.pools import open_pool
+from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.experiments.sweeps.variants import VARIANTS, Variant
 from thalweg.middleware.client.replanning import ask_hints
 from thalweg.middleware.errors import UsageError, nearest
@@ -46,7 +46,7 @@ from thalweg.middleware.protocol.adaptation import GlobalMoves
 PLANS_KEPT = 8
 
 
-class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Simulation(Trial, frozen=True, kw_only=True):
     """A network configuration, a placement and its parameters: everything that the result depends on.
 
     ``pool``: where the links' traces come from (see ``pools``), ``pool_seed`` which draw of it, and ``configuration``
@@ -58,9 +58,9 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     section 4. Seconds, bytes, bits per second.
     """
 
-    pool: str = "paper"
-    pool_seed: int = 0
-    configuration: int = 0
+    outcome: ClassVar[type[Outcome]]
+    function: ClassVar[str] = "thalweg.experiments.sweeps.simulation:simulate"
+
     placement: str = "one-shot"
     servers: int = 8
     images: int = 180
@@ -83,12 +83,22 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     variant: str = ""
 
     @property
-    def key(self) -> str:
-        """What results are recognised by: 32 hex digits over all fields."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:32]
+    def kind(self) -> tuple[object, ...]:
+        """Simulations of a kind take about as long as each other."""
+        return self.placement, self.variant, self.servers, self.images, self.tree, self.period_s
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """A researcher's own planner."""
+        return (self.placement,) if ":" in self.placement else ()
+
+    @property
+    def says(self) -> str:
+        """The placement."""
+        return self.placement
 
 
-class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+class Simulated(Outcome, frozen=True, kw_only=True):
     """What one simulation came to. Seconds are virtual; None where nothing was delivered to tell from.
 
     ``failed``: why it did not deliver everything, None when it did. ``bound_period_s``: see ``virtual_run.bound_s``.
@@ -96,7 +106,6 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     ``plans`` while data flowed. ``wall_s``: how long simulating took.
     """
 
-    failed: str | None = None
     delivered: int = 0
     lost: int = 0
     duplicate: int = 0
@@ -115,6 +124,9 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     bytes_sent: int = 0
     events: int = 0
     wall_s: float = 0.0
+
+
+Simulation.outcome = Simulated
 
 
 def simulate(config: Simulation) -> Simulated:

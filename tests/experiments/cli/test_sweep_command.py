@@ -16,7 +16,9 @@ from thalweg.experiments.cli.stopping import Stopped
 from thalweg.experiments.records import spark
 from thalweg.experiments.sweeps import sweep
 from thalweg.experiments.sweeps.results import schema
-from thalweg.experiments.sweeps.sweep import Sweep, SweepOutcome, load_sweep, run_sweep
+from thalweg.experiments.sweeps.simulation import Simulation
+from thalweg.experiments.sweeps.simulations import Simulations
+from thalweg.experiments.sweeps.sweep import SweepOutcome, load_sweep, run_sweep
 from thalweg.experiments.sweeps.variants import VARIANTS
 from thalweg.middleware.errors import UsageError
 
@@ -24,12 +26,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sweep, Path]]:
-    """What the command would have run, and where."""
-    seen: list[tuple[Sweep, Path]] = []
+Asked = list[tuple[Simulations, Path]]
 
-    def run(one: Sweep, folder: Path, **_: Any) -> SweepOutcome:
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What the command would have run, and where."""
+    seen: Asked = []
+
+    def run(one: Simulations, folder: Path, **_: Any) -> SweepOutcome:
         seen.append((one, folder))
         raise Stopped(15)
 
@@ -47,7 +52,7 @@ def test_a_sweep_prints_what_came_out_and_says_why_runs_failed(
         yield spark_session
 
     monkeypatch.setattr(spark, "session", session)
-    monkeypatch.setattr(sweep, "run_sweep", partial(run_sweep, simulate="sweep_fakes:troubled"))
+    monkeypatch.setattr(sweep, "run_sweep", partial(run_sweep, function="sweep_fakes:troubled"))
     first, folder = tmp_path / "first", tmp_path / "s [1]"
     first.touch()
     options = ["--placement", "sweep_fakes:Mine", "--placement", "local", "--placement", "download-all"]
@@ -60,18 +65,20 @@ def test_a_sweep_prints_what_came_out_and_says_why_runs_failed(
     assert done.stdout.splitlines()[-2:] == [f"results: {folder}{os.sep}", f"next: thalweg report {folder}"]
     assert done.stderr == "thalweg: 4 of 12 runs failed: local: ValueError: no plan for 8\n"
 
-    monkeypatch.setattr(sweep, "run_sweep", partial(run_sweep, simulate="sweep_fakes:result"))
+    monkeypatch.setattr(sweep, "run_sweep", partial(run_sweep, function="sweep_fakes:result"))
     done = CliRunner().invoke(cli.app, [*command, "--json"])
     assert (done.exit_code, done.stderr) == (0, "")
     said = json.loads(done.stdout)
     assert said.pop("wall_s") > 0
     placements = said.pop("placements")
     assert placements["local"] == {"runs": 4, "failed": 0, "mean_interarrival_s": 21.0, "median_speedup": 5.0}
-    identity = load_sweep(folder).id
+    identity = load_sweep(folder, Simulations).id
     assert said == {"sweep": identity, "out": str(folder), "runs": 12, "done": 12, "failed": 0, "skipped": 8}
 
 
-def test_placements_are_added_to_a_figure_and_other_options_replace_its_own(asked: list[tuple[Sweep, Path]]) -> None:
+def test_placements_are_added_to_a_figure_and_other_options_replace_its_own(
+    asked: Asked,
+) -> None:
     options = ["--figure", "8", "--placement", "sweep_fakes:Mine", "--placement", "global", "--servers", "4"]
     done = CliRunner().invoke(cli.app, ["sweep", *options, "--configurations", "3"])
     ((one, folder),) = asked
@@ -81,31 +88,33 @@ def test_placements_are_added_to_a_figure_and_other_options_replace_its_own(aske
     assert (done.exit_code, done.stderr) == (143, "thalweg: stopped by SIGTERM; nothing ran\n")
 
 
-def test_without_options_it_is_the_paper_s_four_and_ours_on_300_configurations(asked: list[tuple[Sweep, Path]]) -> None:
+def test_without_options_it_is_the_paper_s_four_and_ours_on_300_configurations(
+    asked: Asked,
+) -> None:
     CliRunner().invoke(cli.app, ["sweep"])
     CliRunner().invoke(cli.app, ["sweep", "--figure", "6"])
     (one, _), (sixth, _) = asked
     assert one.placements == ("download-all", "one-shot", "local", "global", "thalweg-once", "thalweg")
     assert (one.servers, one.trees, one.periods_s, one.ks) == ((8,), ("binary",), (), ())
     assert (one.configurations, one.pools, one.first_pool, one.pool, one.images) == (300, 10, 1001, "paper", 180)
-    assert sweep.expand(one) == sweep.expand(sixth)
+    assert one.trials() == sixth.trials()
     assert (one.id[:6], sixth.id[:5]) == ("sweep-", "fig6-")
 
 
-def test_a_figure_s_variants_and_short_periods_are_swept_with_it(asked: list[tuple[Sweep, Path]]) -> None:
+def test_a_figure_s_variants_and_short_periods_are_swept_with_it(asked: Asked) -> None:
     for options in (["ablation"], ["9"], ["9", "--period", "60"]):
         CliRunner().invoke(cli.app, ["sweep", "--figure", *options])
     (ablation, folder), (ninth, _), (given, _) = asked
     assert set(VARIANTS) == set(ablation.variants)
-    assert {one.variant for one in sweep.expand(ablation)} == {"", *VARIANTS}
+    assert {one.variant for one in ablation.trials()} == {"", *VARIANTS}
     assert folder.name.startswith("ablation-")
-    ours = [one.period_s for one in sweep.expand(ninth)[:14] if one.placement == "thalweg"]
+    ours = [one.period_s for one in ninth.trials()[:14] if one.placement == "thalweg"]
     assert ours == [30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0]
-    assert [one.period_s for one in sweep.expand(given)[:4]] == [None, 60.0, None, 60.0]
+    assert [one.period_s for one in given.trials()[:4]] == [None, 60.0, None, 60.0]
 
 
 def test_folders_of_traces_are_told_by_their_whole_path(
-    asked: list[tuple[Sweep, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("mine", "both", "t/bandwidth/both"):
@@ -118,7 +127,7 @@ def test_folders_of_traces_are_told_by_their_whole_path(
 
 
 def test_an_interrupt_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(one: Sweep, folder: Path, *, master: str, tell: sweep.Tell) -> SweepOutcome:
+    def run(one: Simulations, folder: Path, *, master: str, tell: sweep.Tell) -> SweepOutcome:
         tell("simulating", 7, 12)
         raise Stopped(2)
 
@@ -160,14 +169,14 @@ def test_seeds_are_not_negative() -> None:
 
 
 def test_one_is_said_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(one: Sweep, folder: Path, **_: Any) -> SweepOutcome:
+    def run(one: Simulations, folder: Path, **_: Any) -> SweepOutcome:
         reasons = {"global: ValueError: no": 1}
         return SweepOutcome(
             sweep="x", folder=folder, runs=1, done=0, failed=1, skipped=0, reasons=reasons, notes=[], wall_s=2.0
         )
 
     monkeypatch.setattr(sweep, "run_sweep", run)
-    monkeypatch.setattr(sweep, "load_results", lambda folder: schema().empty_table())
+    monkeypatch.setattr(sweep, "load_results", lambda folder, kind: schema(Simulation).empty_table())
     done = CliRunner().invoke(cli.app, ["sweep", "--configurations", "1", "--out", str(tmp_path / "s")])
     assert "1 configuration of 1 pool (paper)" in done.stdout
     assert "1 run in 2.00 s, 0 of them were there already" in done.stdout

@@ -8,9 +8,10 @@ import pytest
 from made_up_sweeps import fail, rows, table
 from PIL import Image
 
-from thalweg.experiments.papers.ranganathan1998.aggregation import figure_data
-from thalweg.experiments.papers.ranganathan1998.definitions import FIGURES, FigureData
-from thalweg.experiments.papers.ranganathan1998.plots import draw, plot_figures
+from thalweg.experiments.papers.aggregation import figure_data
+from thalweg.experiments.papers.plots import draw, plot_figures
+from thalweg.experiments.papers.ranganathan1998.study import FIGURES
+from thalweg.experiments.papers.study import FigureData
 from thalweg.experiments.views.plots import STYLE
 from thalweg.middleware.errors import RunError
 
@@ -47,7 +48,7 @@ def texts(data: FigureData, pool: str = "paper") -> str:
 )
 def test_every_figure_is_drawn(number: str, seen: str, spark_session: SparkSession, tmp_path: Path) -> None:
     """With a researcher's own placement, and on one pool of another name where most is missing."""
-    arms = FIGURES[number].grid(MINE).arms()
+    arms = FIGURES[number].sweep.with_more(MINE).arms()
     made = rows(arms, pools=(1, 2), configurations=4)
     made += rows(arms, pool="some/where else", pools=[1], configurations=2)[: len(arms) + 2]
     data = figure_data(spark_session, table(made), figure=number)
@@ -66,7 +67,7 @@ def test_every_figure_is_drawn(number: str, seen: str, spark_session: SparkSessi
 
 def test_little_is_drawn_of_little(spark_session: SparkSession, tmp_path: Path) -> None:
     """Download-all alone; all failed: nothing; no folder: one line."""
-    arms = FIGURES["6"].grid().arms()
+    arms = FIGURES["6"].sweep.arms()
     made = rows(arms[:1], configurations=2) + [fail(row, "no") for row in rows(arms, pool="real", configurations=1)]
     made += rows(arms[1:], pool="regions", configurations=2)
     data = figure_data(spark_session, table(made))
@@ -77,7 +78,7 @@ def test_little_is_drawn_of_little(spark_session: SparkSession, tmp_path: Path) 
 
 def test_the_ablation_is_drawn(spark_session: SparkSession, tmp_path: Path) -> None:
     """With all of its rows; of a part of them the gap is left out."""
-    arms = FIGURES["ablation"].grid(MINE).arms()
+    arms = FIGURES["ablation"].sweep.with_more(MINE).arms()
     made = rows(arms, pools=(1, 2), configurations=3) + rows(arms[:2], pool="regions", configurations=2)
     data = figure_data(spark_session, table(made), figure="ablation")
     (whole, part) = plot_figures(data, tmp_path)

@@ -12,34 +12,16 @@ import pytest
 from made_up_sweeps import GAINS, fail, gain, rows, table
 from rich.console import Console
 
+from thalweg.experiments.papers.aggregation import aggregate, figure_data, load_figures, save_figures
+from thalweg.experiments.papers.claims import changes_less, clearly
 from thalweg.experiments.papers.ranganathan1998.ablation import SAYS, gap_cells
-from thalweg.experiments.papers.ranganathan1998.aggregation import (
-    VARIED,
-    aggregate,
-    cells,
-    comparison_cells,
-    figure_data,
-    lines,
-    load_figures,
-    print_figures,
-    ratio_cells,
-    save_figures,
-)
-from thalweg.experiments.papers.ranganathan1998.claims import _CHECKS, _clearly, _same
-from thalweg.experiments.papers.ranganathan1998.definitions import (
-    CONCLUSIONS,
-    FIGURES,
-    OURS,
-    PLACEMENTS,
-    Arm,
-    FigureData,
-    FigureResult,
-    Grid,
-    Verdict,
-    pooled,
-)
+from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS, SAME, STUDY, PaperResult
+from thalweg.experiments.papers.study import FigureData, Verdict, pooled
+from thalweg.experiments.papers.tables import cells, comparison_cells, lines, print_figures, ratio_cells
 from thalweg.experiments.sweeps import sweep
 from thalweg.experiments.sweeps.results import Results
+from thalweg.experiments.sweeps.simulation import Simulation
+from thalweg.experiments.sweeps.simulations import Arm, Grid, Simulations
 from thalweg.experiments.sweeps.variants import VARIANTS
 from thalweg.middleware.errors import RunError, UsageError
 
@@ -49,15 +31,15 @@ if TYPE_CHECKING:
 MINE = "lab.planners:Mine"
 
 
-def verdicts(result: FigureResult) -> dict[str, Verdict]:
+def verdicts(result: PaperResult) -> dict[str, Verdict]:
     return {verdict.claim: verdict for verdict in result.verdicts}
 
 
-def decided(result: FigureResult) -> dict[str, str]:
+def decided(result: PaperResult) -> dict[str, str]:
     return {verdict.claim: verdict.verdict for verdict in result.verdicts}
 
 
-def get(data: FigureData, number: str, pool: str = "paper") -> FigureResult:
+def get(data: FigureData, number: str, pool: str = "paper") -> PaperResult:
     result = data.figure(number, pool)
     assert result is not None
     return result
@@ -65,7 +47,7 @@ def get(data: FigureData, number: str, pool: str = "paper") -> FigureResult:
 
 def scenarios(number: str, cases: Mapping[str, Callable[[Arm], float]], **options: Any) -> list[dict[str, Any]]:
     """A figure's whole grid once for each gain, on pools of that name."""
-    arms = FIGURES[number].grid().arms()
+    arms = FIGURES[number].sweep.arms()
     return [row for pool, how in cases.items() for row in rows(arms, pool=pool, gain=how, **options)]
 
 
@@ -73,23 +55,23 @@ def scenarios(number: str, cases: Mapping[str, Callable[[Arm], float]], **option
 
 
 def test_grids_are_the_papers() -> None:
-    counts = {number: len(figure.grid().arms()) for number, figure in FIGURES.items()}
-    of_paper = {number: sum(arm.placement in PLACEMENTS for arm in FIGURES[number].grid().arms()) for number in VARIED}
+    counts = {number: len(figure.sweep.arms()) for number, figure in FIGURES.items()}
+    of_paper = {number: sum(arm.placement in PLACEMENTS for arm in FIGURES[number].sweep.arms()) for number in FIGURES}
     assert of_paper == {"6": 4, "7": 8, "8": 16, "9": 6, "10": 6, "ablation": 2}
     assert counts == {"6": 6, "7": 9, "8": 20, "9": 14, "10": 8, "ablation": 3 + len(VARIANTS)}
     periods_s = {}
-    for arm in FIGURES["9"].grid().arms():
+    for arm in FIGURES["9"].sweep.arms():
         periods_s.setdefault(arm.placement, []).append(arm.period_s)
     assert periods_s == {
         "download-all": [None], "global": [120, 300, 600, 1800, 3600], "thalweg-once": [None],
         "thalweg": [30, 60, 120, 300, 600, 1800, 3600],
     }  # fmt: skip
-    assert {arm.k for arm in FIGURES["7"].grid().arms() if arm.placement == "local"} == set(range(7))
+    assert {arm.k for arm in FIGURES["7"].sweep.arms() if arm.placement == "local"} == set(range(7))
 
 
 def test_more_placements_run_once_for_each_network_and_tree() -> None:
     for number, figure in FIGURES.items():
-        more = figure.grid(MINE, "global", MINE).arms()
+        more = figure.sweep.with_more(MINE, "global", MINE).arms()
         mine = [arm for arm in more if arm.placement == MINE]
         assert len(mine) == {"8": 4, "10": 2}.get(number, 1)
         assert all(arm.period_s is None and arm.k is None for arm in mine)
@@ -106,9 +88,9 @@ def test_options_go_to_the_placements_that_take_them() -> None:
 
 def test_every_claim_is_decided_and_every_conclusion_rests_on_one() -> None:
     claims = [claim for figure in FIGURES.values() for claim in figure.claims]
-    assert sorted(claim.name for claim in claims) == sorted(_CHECKS)
-    assert {claim.conclusion for claim in claims} - {None} == set(CONCLUSIONS)
-    assert all(claim.how and claim.text for claim in claims)
+    assert len({claim.name for claim in claims}) == len(claims)
+    assert {claim.conclusion for claim in claims} - {None} == set(STUDY.conclusions)
+    assert all(claim.how and claim.quote for claim in claims)
 
 
 def test_pooled_is_of_pools() -> None:
@@ -128,7 +110,7 @@ def test_pooled_is_of_pools() -> None:
 @pytest.fixture(scope="module")
 def six(spark_session: SparkSession) -> FigureData:
     """Fig. 6 as the paper has it, on measured pools where local beats global, and on one pool by regions."""
-    arms = FIGURES["6"].grid(MINE).arms()
+    arms = FIGURES["6"].sweep.with_more(MINE).arms()
     made = rows(arms, pools=range(1, 6), configurations=12)
     made += rows(arms, pool="real", gain=lambda arm: {"local": 6.5, "one-shot": 1.5}.get(arm.placement, gain(arm)))
     made += rows(arms, pool="regions", pools=[7])
@@ -138,7 +120,7 @@ def six(spark_session: SparkSession) -> FigureData:
 @pytest.mark.spark
 def test_figures_are_means_over_pools_of_what_each_says(spark_session: SparkSession) -> None:
     """Against numpy, with failed, missing and repeated runs: what failed is left out on both sides of a ratio."""
-    made = rows(FIGURES["6"].grid().arms(), pools=(1, 2), configurations=5)
+    made = rows(FIGURES["6"].sweep.arms(), pools=(1, 2), configurations=5)
     lost = made.pop(3)  # pool 1, configuration 0, global
     assert (lost["placement"], lost["configuration"]) == ("global", 0)
     made.append({**fail(made[5], "RunError: no way\nout"), "key": "0"})  # its run again is there as well
@@ -211,7 +193,7 @@ def test_defaults_given_or_not_are_the_same_arm(spark_session: SparkSession) -> 
 
 @pytest.mark.spark
 def test_results_that_no_figure_is_of_are_refused(spark_session: SparkSession) -> None:
-    made = rows(FIGURES["6"].grid().arms(), configurations=1)
+    made = rows(FIGURES["6"].sweep.arms(), configurations=1)
     with pytest.raises(UsageError, match="no results yet"):
         figure_data(spark_session, table([]))
     with pytest.raises(UsageError, match=r"varies images \(180, 20\)"):
@@ -272,7 +254,7 @@ def test_one_pool_has_no_spread(six: FigureData) -> None:
 @pytest.mark.spark
 def test_a_researchers_own_placement_is_beside_the_papers(six: FigureData) -> None:
     result = get(six, "6")
-    assert result.placements() == [*PLACEMENTS, *OURS, MINE]
+    assert result.series() == [*PLACEMENTS, *OURS, MINE]
     assert [row[0] for row in cells(result)[1]][-1] == MINE
     paper = ("one-shot", "local", "global")
     assert [row[0] for row in ratio_cells(result)[1]] == [
@@ -353,7 +335,7 @@ def test_the_ablation_compares_with_global_and_thalweg(spark_session: SparkSessi
     def at(arm: Arm) -> float:
         return 10.0 if arm.placement == "global" else 5.0 if arm.placement == "thalweg-once" else seconds[arm.variant]
 
-    arms = [arm for arm in FIGURES["ablation"].grid().arms() if arm.variant in seconds]
+    arms = [arm for arm in FIGURES["ablation"].sweep.arms() if arm.variant in seconds]
     made = rows(arms, pools=(1, 2), configurations=3, noise=0.0)
     for row in made:
         row["mean_interarrival_s"] = at(Arm(row["placement"], variant=row["variant"])) * row["pool_seed"]
@@ -400,7 +382,7 @@ def test_times_are_told_by_global_s_and_beside_the_bound(six: FigureData) -> Non
 
 @pytest.mark.spark
 def test_without_the_base_or_without_any_success(spark_session: SparkSession) -> None:
-    arms = FIGURES["6"].grid().arms()
+    arms = FIGURES["6"].sweep.arms()
     made = rows(arms[1:], configurations=3) + [fail(row, "RunError: no") for row in rows(arms, pool="real")]
     data = figure_data(spark_session, table(made))
     found = verdicts(get(data, "6"))
@@ -446,7 +428,7 @@ def test_what_hardly_differs_is_a_tie_and_shows_nothing(spark_session: SparkSess
 def test_failed_runs_decide_nothing(spark_session: SparkSession) -> None:
     """On the configuration where they failed everything is far slower, or relocation gains far more."""
 
-    def failing(number: str, who: Callable[[dict[str, Any]], bool], slow: Callable[[str], bool]) -> FigureResult:
+    def failing(number: str, who: Callable[[dict[str, Any]], bool], slow: Callable[[str], bool]) -> PaperResult:
         made = scenarios(number, {"paper": gain}, configurations=4, noise=0.002)
         for row in (row for row in made if row["configuration"] == 0):
             row["mean_interarrival_s"] *= 100 if slow(row["placement"]) else 1
@@ -469,7 +451,7 @@ def test_failed_runs_decide_nothing(spark_session: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_options_that_the_paper_had_not_make_its_values_no_target(spark_session: SparkSession) -> None:
-    arms = FIGURES["6"].grid(MINE).arms()
+    arms = FIGURES["6"].sweep.with_more(MINE).arms()
     made = rows(arms, configurations=2, cost="period", hysteresis=0.1)
     result = get(figure_data(spark_session, table(made)), "6")
     assert not result.comparable
@@ -493,7 +475,7 @@ def test_options_that_the_paper_had_not_make_its_values_no_target(spark_session:
 def test_a_difference_counts_beyond_a_tie_and_two_standard_errors(ratios: list[float], shown: bool | str) -> None:
     value = pooled(dict(enumerate(ratios)))
     assert value is not None
-    assert _clearly(value) == shown
+    assert clearly(value) == shown
 
 
 @pytest.mark.parametrize(
@@ -506,13 +488,13 @@ def test_a_difference_counts_beyond_a_tie_and_two_standard_errors(ratios: list[f
 def test_no_difference_is_below_5_percent_and_not_just_unknown(changes: list[float], shown: bool | str) -> None:
     value = pooled(dict(enumerate(changes)))
     assert value is not None
-    assert _same(value) == shown
+    assert changes_less(value, SAME) == shown
 
 
 @pytest.mark.spark
 def test_no_run_fails_without_a_reason(spark_session: SparkSession) -> None:
     """Of one image there is no time between images, and nothing went wrong."""
-    made = [row | {"mean_interarrival_s": None} for row in rows(FIGURES["6"].grid().arms(), pools=[1])]
+    made = [row | {"mean_interarrival_s": None} for row in rows(FIGURES["6"].sweep.arms(), pools=[1])]
     data = figure_data(spark_session, table(made))
     assert data.failed == sum(data.failures.values()) == 60
     assert "global: it delivered too little to tell a time between images" in data.failures
@@ -526,10 +508,10 @@ def test_a_sweep_folder(spark_session: SparkSession, tmp_path: Path) -> None:
     """What a sweep writes is read as it is, unfinished, and comes back from figures.json."""
     folder = tmp_path / "fig8"
     folder.mkdir()
-    grid = FIGURES["8"].grid()
-    made_for = sweep.Sweep(figure="8", placements=grid.placements, servers=grid.servers, pools=2, configurations=10)
+    grid = FIGURES["8"].sweep
+    made_for = Simulations(figure="8", placements=grid.placements, servers=grid.servers, pools=2, configurations=10)
     sweep._save(folder, made_for)
-    results = Results(folder)
+    results = Results(folder, Simulation)
     results.open()
     with pytest.raises(UsageError, match="has no results yet"):
         aggregate(spark_session, folder)

@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.experiments.cli.main import invoke
-from thalweg.experiments.papers.ranganathan1998.aggregation import save_figures
-from thalweg.experiments.papers.ranganathan1998.definitions import Arm, FigureData, FigureResult, Row, Verdict, pooled
+from thalweg.experiments.papers.aggregation import save_figures
+from thalweg.experiments.papers.ranganathan1998.study import PaperResult as FigureResult
+from thalweg.experiments.papers.ranganathan1998.study import PaperRow as Row
+from thalweg.experiments.papers.study import FigureData, Verdict, pooled
 from thalweg.experiments.records import comparisons
 from thalweg.experiments.records.analysis import summarize_run
 from thalweg.experiments.records.comparisons import COMPARISON, Comparison, Furthest
@@ -37,6 +39,7 @@ from thalweg.experiments.reports.placements import (
     tree_edges,
 )
 from thalweg.experiments.reports.report import write_report
+from thalweg.experiments.sweeps.simulations import Arm
 from thalweg.experiments.views.tables import run_table
 from thalweg.experiments.views.timelines import Course, host_colours, timeline
 from thalweg.middleware.errors import UsageError

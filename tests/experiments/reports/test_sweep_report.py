@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from thalweg.experiments.papers.ranganathan1998.aggregation import save_figures
-from thalweg.experiments.papers.ranganathan1998.definitions import FORMAT, FigureData, FigureResult, Verdict
+from thalweg.experiments.papers.aggregation import save_figures
+from thalweg.experiments.papers.ranganathan1998.study import PaperResult as FigureResult
+from thalweg.experiments.papers.study import FORMAT, FigureData, Verdict
 from thalweg.experiments.records import spark
 from thalweg.experiments.reports import sweep as report_sweep
 from thalweg.experiments.reports.page import Room

@@ -17,27 +17,19 @@ from sweep_fakes import result
 from thalweg.experiments.records import spark
 from thalweg.experiments.sweeps import jobs as sweep_spark
 from thalweg.experiments.sweeps import results as sweep_results
-from thalweg.experiments.sweeps.batches import ATTEMPTS, Answer, simulate_all
+from thalweg.experiments.sweeps.batches import ATTEMPTS, Answer, run_all
 from thalweg.experiments.sweeps.results import Results, row, schema
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
-from thalweg.experiments.sweeps.sweep import (
-    Sweep,
-    SweepOutcome,
-    _opened,
-    expand,
-    load_results,
-    load_sweep,
-    run_sweep,
-    summarize,
-)
-from thalweg.experiments.sweeps.task import simulate_encoded
+from thalweg.experiments.sweeps.simulations import Simulations, summarize
+from thalweg.experiments.sweeps.sweep import SweepOutcome, _opened, load_results, load_sweep, run_sweep
+from thalweg.experiments.sweeps.trial import run_encoded
 from thalweg.middleware.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FOUR = ("download-all", "one-shot", "local", "global")
-SMALL = Sweep(placements=("download-all", "global"), pools=2, configurations=5)
+SMALL = Simulations(placements=("download-all", "global"), pools=2, configurations=5)
 ROOT = Path(sweep_spark.__file__).parents[3]
 CLUSTER = "local-cluster[1,2,1024]"
 
@@ -53,9 +45,9 @@ def shared_spark(spark_session: SparkSession, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(spark, "session", session)
 
 
-def fill(folder: Path, sweep: Sweep, size: int = 3, *, failed: Sequence[int] = ()) -> list[Simulation]:
+def fill(folder: Path, sweep: Simulations, size: int = 3, *, failed: Sequence[int] = ()) -> list[Simulation]:
     """Write results of the whole sweep in parts of ``size``, some of them of failures."""
-    simulations = expand(sweep)
+    simulations = sweep.trials()
     with _opened(folder, sweep, []) as results:
         for begin in range(0, len(simulations), size):
             part = enumerate(simulations[begin : begin + size], begin)
@@ -71,8 +63,8 @@ def parts(folder: Path) -> list[str]:
 
 
 def test_configurations_are_spread_over_pools_and_come_one_after_another() -> None:
-    sweep = Sweep(placements=FOUR, pools=3, configurations=7, first_pool=50)
-    simulations = expand(sweep)
+    sweep = Simulations(placements=FOUR, pools=3, configurations=7, first_pool=50)
+    simulations = sweep.trials()
     networks = list(dict.fromkeys((one.pool_seed, one.configuration) for one in simulations))
     assert networks == [(50, 0), (50, 1), (50, 2), (51, 0), (51, 1), (52, 0), (52, 1)]
     assert [one.placement for one in simulations[:8]] == [*FOUR, *FOUR]
@@ -80,15 +72,15 @@ def test_configurations_are_spread_over_pools_and_come_one_after_another() -> No
 
 
 def test_periods_and_k_go_to_the_placements_that_take_them() -> None:
-    sweep = Sweep(
+    sweep = Simulations(
         placements=("download-all", "local", "global"), pools=1, configurations=1, periods_s=(60.0, 600.0), ks=(0, 2),
         trees=("binary", "left-deep"), images=7, parameters={"interface": "independent", "hysteresis": 1.0},
     )  # fmt: skip
-    found = [(one.placement, one.period_s, one.k, one.hysteresis) for one in expand(sweep) if one.tree == "left-deep"]
+    found = [(one.placement, one.period_s, one.k, one.hysteresis) for one in sweep.trials() if one.tree == "left-deep"]
     locals_ = [("local", period, k, 1.0) for period in (60.0, 600.0) for k in (0, 2)]
     globals_ = [("global", 60.0, None, 1.0), ("global", 600.0, None, 1.0)]
     assert found == [("download-all", None, None, None), *locals_, *globals_]
-    assert {(one.images, one.interface) for one in expand(sweep)} == {(7, "independent")}
+    assert {(one.images, one.interface) for one in sweep.trials()} == {(7, "independent")}
     sweep.check()
 
 
@@ -128,10 +120,10 @@ def test_the_folder_says_the_whole_sweep_and_goes_on_only_with_the_same(tmp_path
     sweep = msgspec.structs.replace(SMALL, parameters={"view": "truth"}, versions={"thalweg": "0.0.1"})
     folder = tmp_path / "deep" / "s"
     fill(folder, sweep)
-    there = load_sweep(folder)
+    there = load_sweep(folder, Simulations)
     assert (there.placements, there.parameters["view"], there.parameters["startup_s"]) == (FOUR[::3], "truth", 0.05)
     assert there.id == sweep.id
-    assert expand(there) == expand(sweep)
+    assert there.trials() == sweep.trials()
     notes: list[str] = []
     with _opened(folder, msgspec.structs.replace(sweep, versions={"thalweg": "9"}), notes):
         pass
@@ -156,7 +148,7 @@ def test_folders_of_something_else_are_left_alone(tmp_path: Path) -> None:
         run_sweep(SMALL, tmp_path / "notes.txt")
     for load in (load_sweep, load_results):
         with pytest.raises(UsageError, match="is not a sweep folder"):
-            load(tmp_path)
+            load(tmp_path, Simulations)
 
 
 @pytest.mark.parametrize(
@@ -178,16 +170,17 @@ def test_one_sweep_writes_at_a_time(tmp_path: Path) -> None:
 
 def test_a_row_is_everything_of_a_simulation_and_its_result(tmp_path: Path) -> None:
     names = ["key", *Simulation.__struct_fields__, *Simulated.__struct_fields__]
-    assert schema().names == names
-    assert [schema().field(name).type for name in ("key", "k", "gate", "period_s", "allow", "view", "failed")] == [
+    columns = schema(Simulation)
+    assert columns.names == names
+    assert [columns.field(name).type for name in ("key", "k", "gate", "period_s", "allow", "view", "failed")] == [
         pa.string(), pa.int64(), pa.bool_(), pa.float64(), pa.list_(pa.string()), pa.string(), pa.string()
     ]  # fmt: skip
-    assert (schema().field("failed").nullable, schema().field("servers").nullable) == (True, False)
+    assert (columns.field("failed").nullable, columns.field("servers").nullable) == (True, False)
     one = Simulation(placement="local", k=2, gate=False, allow=("a", "b"))
-    results = Results(tmp_path)
+    results = Results(tmp_path, Simulation)
     results.open()
     results.write([row(one, Simulated(failed="x", mean_interarrival_s=1.5))])
-    (back,) = sweep_results.read_results(tmp_path).to_pylist()
+    (back,) = sweep_results.read_results(tmp_path, Simulation).to_pylist()
     assert back.pop("key") == one.key
     assert msgspec.convert({name: back[name] for name in Simulation.__struct_fields__}, Simulation) == one
     assert (back["failed"], back["mean_interarrival_s"], back["elapsed_s"]) == ("x", 1.5, None)
@@ -220,7 +213,7 @@ def test_damaged_parts_are_set_aside_and_what_a_killed_writer_left_is_removed(tm
     flipped.write_bytes(content)
     (folder / ".part-00004.parquet.123").write_bytes(b"PAR1")
     with pytest.raises(UsageError, match=r"part-00001.parquet is damaged .*; give the sweep's command again"):
-        load_results(tmp_path)
+        load_results(tmp_path, Simulations)
     with _opened(tmp_path, SMALL, []) as results:
         assert results.finished == {one.key for one in [*simulations[:3], *simulations[9:]]}
         assert [note.partition("; ")[0] for note in results.notes] == [f"{torn} is damaged", f"{flipped} is damaged"]
@@ -228,7 +221,7 @@ def test_damaged_parts_are_set_aside_and_what_a_killed_writer_left_is_removed(tm
     assert [name for name in parts(tmp_path) if not name.endswith("parquet")] == [
         "part-00001.parquet.damaged", "part-00002.parquet.damaged"
     ]  # fmt: skip
-    assert load_results(tmp_path).num_rows == 5
+    assert load_results(tmp_path, Simulations).num_rows == 5
 
 
 def test_failed_rows_are_taken_out_when_they_are_to_be_run_again(tmp_path: Path) -> None:
@@ -236,7 +229,7 @@ def test_failed_rows_are_taken_out_when_they_are_to_be_run_again(tmp_path: Path)
     with _opened(tmp_path, SMALL, []) as results:
         assert results.finished == {one.key for i, one in enumerate(simulations) if i not in (0, 3, 4, 5)}
     assert parts(tmp_path) == ["part-00000.parquet", "part-00002.parquet", "part-00003.parquet"]
-    assert load_results(tmp_path)["key"].to_pylist() == [simulations[i].key for i in (1, 2, 6, 7, 8, 9)]
+    assert load_results(tmp_path, Simulations)["key"].to_pylist() == [simulations[i].key for i in (1, 2, 6, 7, 8, 9)]
 
 
 def test_parts_of_another_version_are_not_mixed_in(tmp_path: Path) -> None:
@@ -248,12 +241,12 @@ def test_parts_of_another_version_are_not_mixed_in(tmp_path: Path) -> None:
 
 
 def test_placements_are_told_apart_by_what_the_sweep_varies(tmp_path: Path) -> None:
-    sweep = Sweep(
+    sweep = Simulations(
         placements=("download-all", "local"), pools=1, configurations=3, servers=(4, 8), ks=(0, 2), periods_s=(120.0,)
     )
-    assert summarize(sweep, schema().empty_table())["local, 4 servers, k = 2"].runs == 0
+    assert summarize(sweep, schema(Simulation).empty_table())["local, 4 servers, k = 2"].runs == 0
     fill(tmp_path, sweep, failed=(0,))
-    results = summarize(sweep, load_results(tmp_path))
+    results = summarize(sweep, load_results(tmp_path, Simulations))
     labels = [f"local, {servers} servers, k = {k}" for servers in (4, 8) for k in (0, 2)]
     assert list(results) == ["download-all, 4 servers", *labels[:2], "download-all, 8 servers", *labels[2:]]
     base, local = results["download-all, 4 servers"], results["local, 4 servers, k = 2"]
@@ -287,10 +280,10 @@ class Elsewhere:
 
 
 def test_only_what_ends_its_worker_fails() -> None:
-    simulations = expand(msgspec.structs.replace(SMALL, configurations=20))
+    simulations = msgspec.structs.replace(SMALL, configurations=20).trials()
     culprits = {simulations[7].key, simulations[39].key}
     there = Elsewhere(culprits)
-    simulate_all(simulations, there.submit, there.finished, in_flight=2, lost=sweep_spark._why_lost)
+    run_all(simulations, there.submit, there.finished, in_flight=2, lost=sweep_spark._why_lost)
     assert there.rows == {
         one.key: Simulated(failed="the worker ended while simulating it") if one.key in culprits else result(one)
         for one in simulations
@@ -300,10 +293,10 @@ def test_only_what_ends_its_worker_fails() -> None:
 
 
 def test_batches_follow_how_long_runs_take() -> None:
-    simulations = expand(Sweep(placements=("one-shot",), pools=1, configurations=400))
+    simulations = Simulations(placements=("one-shot",), pools=1, configurations=400).trials()
     slow, fast = Elsewhere(set(), seconds=2.0), Elsewhere(set(), seconds=0.01)
-    simulate_all(simulations[:40], slow.submit, slow.finished, in_flight=2)
-    simulate_all(simulations, fast.submit, fast.finished, in_flight=2)
+    run_all(simulations[:40], slow.submit, slow.finished, in_flight=2)
+    run_all(simulations, fast.submit, fast.finished, in_flight=2)
     assert set(slow.batches[3:]) == {1}
     assert max(fast.batches) > 50
     assert fast.batches[-1] < 20  # so that all cores end together
@@ -311,7 +304,7 @@ def test_batches_follow_how_long_runs_take() -> None:
 
 
 def test_when_nothing_can_be_simulated_any_more_what_came_back_is_kept() -> None:
-    simulations = expand(SMALL)
+    simulations = SMALL.trials()
     there = Elsewhere(set())
 
     def submit(batch: Sequence[Simulation]) -> list[Answer]:
@@ -320,7 +313,7 @@ def test_when_nothing_can_be_simulated_any_more_what_came_back_is_kept() -> None
         return there.submit(batch)
 
     with pytest.raises(RunError, match="Spark ended"):
-        simulate_all(simulations, submit, there.finished, in_flight=1)
+        run_all(simulations, submit, there.finished, in_flight=1)
     assert 0 < len(there.rows) == there.batches[0] < len(simulations)
 
 
@@ -328,7 +321,7 @@ def test_whatever_a_simulation_raises_is_its_result() -> None:
     answers = {}
     for placement in ("download-all", "one-shot", "global"):
         encoded = msgspec.json.encode(Simulation(placement=placement))
-        text, seconds = simulate_encoded("sweep_fakes:leaving", encoded)
+        text, seconds = run_encoded("sweep_fakes:leaving", Simulation, encoded)
         answers[placement] = msgspec.json.decode(text, type=Simulated).failed
         assert seconds >= 0
     assert answers == {
@@ -340,7 +333,7 @@ def test_whatever_a_simulation_raises_is_its_result() -> None:
 
 def test_executors_import_nothing_that_writes_or_draws() -> None:
     code = (
-        "import sys, thalweg.experiments.sweeps.task as t;"
+        "import sys, thalweg.experiments.sweeps.trial;"
         "print(sorted({'pyarrow', 'matplotlib', 'pyspark', 'zmq'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -353,24 +346,24 @@ def test_executors_import_nothing_that_writes_or_draws() -> None:
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
 def test_planners_that_raise_and_workers_that_end_do_not_stop_a_sweep(tmp_path: Path) -> None:
-    sweep = Sweep(placements=FOUR, pools=1, configurations=3, parameters={"allow": [str(tmp_path / "first")]})
+    sweep = Simulations(placements=FOUR, pools=1, configurations=3, parameters={"allow": [str(tmp_path / "first")]})
     told: list[tuple[str, int, int]] = []
     folder = tmp_path / "s"
     outcome = run_sweep(
-        sweep, folder, master="local[2]", simulate="sweep_fakes:troubled", tell=lambda *what: told.append(what)
+        sweep, folder, master="local[2]", function="sweep_fakes:troubled", tell=lambda *what: told.append(what)
     )
     assert (outcome.runs, outcome.done, outcome.failed, outcome.skipped) == (12, 8, 4, 0)
     assert outcome.reasons == {"local: ValueError: no plan for 8": 3, "global: the worker ended while simulating it": 1}
     assert (told[0], told[-1]) == (("starting Spark", 0, 12), ("simulating", 12, 12))
-    assert sorted(load_results(folder)["key"].to_pylist()) == sorted(one.key for one in expand(sweep))
+    assert sorted(load_results(folder, Simulations)["key"].to_pylist()) == sorted(one.key for one in sweep.trials())
 
-    outcome = run_sweep(sweep, folder, master="local[2]", simulate="sweep_fakes:result")
+    outcome = run_sweep(sweep, folder, master="local[2]", function="sweep_fakes:result")
     assert (outcome.done, outcome.failed, outcome.skipped) == (12, 0, 8)
-    table = load_results(folder)
-    assert sorted(table["key"].to_pylist()) == sorted(one.key for one in expand(sweep))
+    table = load_results(folder, Simulations)
+    assert sorted(table["key"].to_pylist()) == sorted(one.key for one in sweep.trials())
     assert summarize(sweep, table)["global"].median_speedup == 10.0
 
-    outcome = run_sweep(sweep, folder, master="local[2]", simulate="no:such")  # nothing left: Spark is not needed
+    outcome = run_sweep(sweep, folder, master="local[2]", function="no:such")  # nothing left: Spark is not needed
     assert (outcome.skipped, outcome.wall_s < 3) == (12, True)
 
 
@@ -378,8 +371,8 @@ def test_planners_that_raise_and_workers_that_end_do_not_stop_a_sweep(tmp_path: 
 @pytest.mark.usefixtures("shared_spark")
 def test_what_executors_cannot_import_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"executors cannot import sweep_fakes:nothing: AttributeError: .*; install"):
-        run_sweep(SMALL, tmp_path, master="local[2]", simulate="sweep_fakes:nothing")
-    assert load_results(tmp_path).num_rows == 0
+        run_sweep(SMALL, tmp_path, master="local[2]", function="sweep_fakes:nothing")
+    assert load_results(tmp_path, Simulations).num_rows == 0
 
 
 @pytest.mark.spark
@@ -397,8 +390,9 @@ def test_a_cluster_is_sent_the_package_and_the_planner(java: None, tmp_path: Pat
     (tmp_path / "tmp").mkdir()
     code = (
         "import sys; from pathlib import Path; from thalweg.experiments.sweeps.sweep import *\n"
-        "sweep = Sweep(placements=('sweep_fakes:Mine',), pools=1, configurations=2)\n"
-        "outcome = run_sweep(sweep, Path(sys.argv[1]), master=sys.argv[2], simulate='sweep_fakes:where')\n"
+        "from thalweg.experiments.sweeps.simulations import Simulations\n"
+        "sweep = Simulations(placements=('sweep_fakes:Mine',), pools=1, configurations=2)\n"
+        "outcome = run_sweep(sweep, Path(sys.argv[1]), master=sys.argv[2], function='sweep_fakes:where')\n"
         "print(msgspec.json.encode(outcome, enc_hook=str).decode())"
     )
     done = subprocess.run(

@@ -1,0 +1,489 @@
+"""Checks that decide a paper's claims, to be put together in a study, and what they come to.
+
+A check takes a figure's result and gives a :class:`Finding`. All of them hold their differences to the same rule:
+
+- R1: two are told apart by more than ``TIE`` and two standard errors between pools; what is within is *not shown*;
+- R2: a single pool, which has no standard error, by more than ``TIE``;
+- R3: what is not in the results is *not tested*.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from thalweg.experiments.papers.study import (
+    TIE,
+    Claim,
+    Comparison,
+    Decision,
+    FigureResult,
+    Finding,
+    Pooled,
+    Published,
+    Ratio,
+    Study,
+    Verdict,
+    pooled,
+    spread,
+)
+
+MOST = 0.9  # "except in a few cases"
+ERRORS = 2.0  # standard errors that a difference must exceed
+CLEARLY = f"by more than {TIE:.0%} and two standard errors"
+NOT_SHOWN = f"not shown: some difference is within {TIE:.0%} or two standard errors"
+
+Result = FigureResult[Any, Any]
+Check = Callable[[Result], Finding]
+Shown = bool | Literal["not shown"]
+
+
+class Over(msgspec.Struct, frozen=True):
+    """A factor that a claim goes over: the values that the paper has, and what they are of (``servers``)."""
+
+    factor: str
+    values: tuple[Any, ...]
+    noun: str = ""
+
+    def told(self, found: Mapping[Any, Pooled]) -> str:
+        return ", ".join(f"{spread(value)} at {at}" for at, value in found.items())
+
+    def absent(self, found: Mapping[Any, Pooled]) -> list[Any]:
+        return [value for value in self.values if value not in found]
+
+
+# --- verdicts ---------------------------------------------------------------------------------------
+
+
+def judge(result: Result) -> list[Verdict]:
+    """A verdict on every claim that the paper makes of this figure."""
+    return [_verdict(result, claim) for claim in result.definition.claims]
+
+
+_DECISIONS: Mapping[Shown | None, Decision] = {
+    None: "not tested", "not shown": "not shown", True: "holds", False: "does not hold",
+}  # fmt: skip
+
+
+def _verdict(result: Result, claim: Claim) -> Verdict:
+    found = claim.check(result)
+    return Verdict(
+        figure=result.figure,
+        pool=result.pool,
+        claim=claim.name,
+        text=claim.quote,
+        how=claim.how,
+        verdict=_DECISIONS[found.holds],
+        detail=found.detail,
+        numbers=found.numbers,
+        pools_holding=sum(found.each) if found.each else None,
+        pools=len(found.each) or result.pools,
+        conclusion=claim.conclusion,
+    )
+
+
+def compare(result: Result) -> list[Comparison]:
+    """The paper's published values beside ours; what to accept only on its own pool, network and workload."""
+    made = []
+    for value in result.definition.published:
+        ours = _ours(result, value)
+        accept = value.accept if result.binding else None
+        made.append(
+            Comparison(
+                name=value.name,
+                paper=value.value,
+                unit="s" if value.other is None else "",
+                ours=ours,
+                ratio=None if ours is None else ours.mean / value.value,
+                accept=accept,
+                within=None if ours is None or accept is None else accept[0] <= ours.mean <= accept[1],
+            )
+        )
+    return made
+
+
+def _ours(result: Result, value: Published) -> Pooled | None:
+    if value.other is None:
+        return result.value(value.own, result.study.level)
+    own = result.arm(value.own)
+    ratio = None if own is None else result.ratio(own, result.arm(value.other))
+    return None if ratio is None else ratio.median
+
+
+def conclude(study: Study, results: Iterable[Result]) -> list[Verdict]:
+    """The paper's conclusions from the verdicts of any figures, for every pool's name.
+
+    A conclusion holds when every claim it rests on does, and does not when one of them does not; else it is not tested
+    when one of them is not.
+    """
+    judged: dict[str, dict[tuple[str, str], Verdict]] = {}
+    for result in results:
+        for verdict in result.verdicts:
+            judged.setdefault(result.pool, {})[verdict.figure, verdict.claim] = verdict
+    order: tuple[Decision, ...] = ("does not hold", "not tested", "not shown")
+    made = []
+    for (pool, verdicts), (number, text) in itertools.product(judged.items(), study.conclusions.items()):
+        keys = [
+            (figure.number, claim.name)
+            for figure in study.figures.values()
+            for claim in figure.claims
+            if claim.conclusion == number
+        ]
+        states: list[Decision] = [verdicts[key].verdict if key in verdicts else "not tested" for key in keys]
+        made.append(
+            Verdict(
+                figure="conclusions",
+                pool=pool,
+                claim=f"conclusion-{number}",
+                text=text,
+                how="holds when every claim that it rests on does, does not when one of them does not",
+                verdict=next((state for state in order if state in states), "holds"),
+                detail=", ".join(f"Fig. {at} {name}: {state}" for (at, name), state in zip(keys, states, strict=True)),
+                conclusion=number,
+            )
+        )
+    return made
+
+
+# --- what checks are put together of ----------------------------------------------------------------
+
+
+def clearly(ratio: Pooled) -> Shown:
+    """Whether a ratio is above 1 by more than ``TIE`` and two standard errors between pools, or as far below."""
+    margin = max(TIE, ERRORS * (ratio.error or 0.0))  # R1
+    return ratio.mean > 1 if abs(ratio.mean - 1) > margin else "not shown"
+
+
+def more(ratio: float) -> bool:
+    """The same of a single pool."""
+    return ratio > 1 + TIE  # R2
+
+
+def together(parts: Iterable[Shown]) -> Shown:
+    """False when one is, True when all are."""
+    found = list(parts)
+    return False if False in found else "not shown" if "not shown" in found else True
+
+
+def each(value: Pooled, good: Callable[[float], bool]) -> list[bool]:
+    return [good(one) for one in value.by_pool.values()]
+
+
+def in_all(parts: Iterable[Pooled], good: Callable[[float], bool]) -> list[bool]:
+    """In which pools all are good, of those that all have."""
+    values = list(parts)
+    shared = set.intersection(*(set(value.by_pool) for value in values)) if values else set()
+    return [all(good(value.by_pool[seed]) for value in values) for seed in sorted(shared)]
+
+
+def missing(*names: str) -> Finding:
+    return Finding(None, f"not in the results: {', '.join(dict.fromkeys(names))}")  # R3
+
+
+def lacking(result: Result, *names: str) -> Finding:
+    """Which of these series are not there, or that no configuration finished with all of them."""
+    absent = [name for name in names if result.arm(name) is None]
+    return missing(*absent) if absent else Finding(None, f"no configuration finished with {' and '.join(names)}")
+
+
+def percent(change: Pooled) -> str:
+    """A relative change, with its standard error."""
+    if change.error is None:
+        return f"{change.mean:+.1%}"
+    return f"{change.mean:+.1%} (standard error {change.error:.1%})"
+
+
+def gain(ratio: Pooled) -> Pooled:
+    """A ratio as a relative change."""
+    return ratio.map(lambda one: one - 1)
+
+
+def _pair(result: Result, own: str, other: str) -> Ratio[Any] | Finding:
+    arms = result.arm(own), result.arm(other)
+    ratio = None if None in arms else result.ratio(*arms)
+    return lacking(result, own, other) if ratio is None else ratio
+
+
+# --- checks -----------------------------------------------------------------------------------------
+
+
+def all_faster(*names: str) -> Check:
+    """Each of these is faster than the base, in the mean and on ``MOST`` of the configurations."""
+
+    def check(result: Result) -> Finding:
+        speedups = {name: result.value(name, "speedup") for name in names}
+        shares = {name: result.value(name, "faster") for name in names}
+        if None in (*speedups.values(), *shares.values()):
+            return lacking(result, result.study.base, *names)
+        numbers: dict[str, float] = {}
+        holds, told, pools = [], [], []
+        for name, speedup in speedups.items():
+            share = shares[name]
+            assert speedup is not None and share is not None
+            holds.append(clearly(speedup) is True and share.mean >= MOST)
+            good = {at: float(more(one) and share.by_pool[at] >= MOST) for at, one in speedup.by_pool.items()}
+            pools.append(pooled(good))
+            numbers |= {f"speedup {name}": speedup.mean, f"faster {name}": share.mean}
+            told.append(f"{name} {spread(speedup)} (faster on {share.mean:.0%})")
+        return Finding(all(holds), f"mean speed-up {', '.join(told)}", numbers, in_all(filter(None, pools), bool))
+
+    return check
+
+
+def at_least(name: str, column: str, bound: float, says: str) -> Check:
+    """A column of a series is at least so much."""
+
+    def check(result: Result) -> Finding:
+        value = result.value(name, column)
+        if value is None:
+            return lacking(result, result.study.base, name)
+        numbers = {says.replace("-", ""): value.mean}
+        return Finding(value.mean >= bound, f"{says} {spread(value)}", numbers, each(value, lambda one: one >= bound))
+
+    return check
+
+
+def adds(own: str, other: str, least: float) -> Check:
+    """The median configuration runs ``own`` faster than ``other`` in every pool, and by ``least`` in the mean."""
+
+    def check(result: Result) -> Finding:
+        ratio = _pair(result, own, other)
+        if isinstance(ratio, Finding):
+            return ratio
+        holding = each(ratio.median, lambda one: one > 1)
+        detail = (
+            f"median ratio {spread(ratio.median)}, lowest pool {min(ratio.median.by_pool.values()):.2f};"
+            f" faster on {ratio.faster.mean:.0%} of the configurations"
+        )
+        numbers = {"median": ratio.median.mean, "faster": ratio.faster.mean}
+        return Finding(all(holding) and ratio.median.mean >= least, detail, numbers, holding)
+
+    return check
+
+
+def falls(column: str, *names: str) -> Check:
+    """A column falls from each of these series to the next."""
+
+    def check(result: Result) -> Finding:
+        means = {name: value for name in names if (value := result.value(name, column)) is not None}
+        steps: dict[str, Pooled] = {}
+        for earlier, later in itertools.pairwise(names):
+            step = means[earlier].over(means[later]) if {earlier, later} <= means.keys() else None
+            if step is None:
+                return lacking(result, *names)
+            steps[f"{earlier} over {later}"] = step
+        least = min(steps, key=lambda name: steps[name].mean)
+        ranked = sorted(means, key=lambda name: -means[name].mean)
+        detail = " > ".join(f"{name} {means[name].mean:.1f}" for name in ranked)
+        detail += f" s; smallest step, {least}: {percent(gain(steps[least]))}"
+        numbers = {name: value.mean for name, value in means.items()}
+        return Finding(together(map(clearly, steps.values())), detail, numbers, in_all(steps.values(), more))
+
+    return check
+
+
+def mostly_faster(own: str, other: str) -> Check:
+    """``own`` is faster than ``other`` on ``MOST`` of the configurations."""
+
+    def check(result: Result) -> Finding:
+        ratio = _pair(result, own, other)
+        if isinstance(ratio, Finding):
+            return ratio
+        share = ratio.faster
+        count = f"{ratio.configurations} configuration{'s' * (ratio.configurations != 1)}"
+        return Finding(
+            share.mean >= MOST,
+            f"faster on {share.mean:.0%} of {count}, as fast on {ratio.tied:.0%}, slower on {ratio.slower.mean:.0%}",
+            {"faster": share.mean, "slower": ratio.slower.mean},
+            each(share, lambda one: one >= MOST),
+        )
+
+    return check
+
+
+def reproduced(own: str, other: str | None = None) -> Check:
+    """The published value of these is met, where the paper's values bind."""
+
+    def check(result: Result) -> Finding:
+        value = next(one for one in result.definition.published if (one.own, one.other) == (own, other))
+        ours = _ours(result, value)
+        if ours is None or value.accept is None:
+            return lacking(result, own, *([other] if other else []))
+        low, high = value.accept
+        digits, unit = (1, " s") if other is None else (2, "")
+        detail = f"{spread(ours, digits, unit)}, the paper's {value.value:.{digits}f}{unit}"
+        numbers = {"ours": ours.mean, "paper": value.value}
+        if not result.binding:
+            pool = result.study.pool
+            return Finding(None, f"{detail}; a target only on the pool {pool} as the paper ran it", numbers)
+        return Finding(low <= ours.mean <= high, detail, numbers, each(ours, lambda one: low <= one <= high))
+
+    return check
+
+
+def same(name: str, over: Over, within: float) -> Check:
+    """A series' mean speed-up changes by less than ``within`` from the factor's first value to each of the others."""
+
+    def shown(change: Pooled) -> Shown:
+        return changes_less(change, within)
+
+    def check(result: Result) -> Finding:
+        at_first, *others = over.values
+        base, says = result.arm(name, **{over.factor: at_first}), result.study.says[over.factor]
+        changes: dict[Any, Pooled] = {}
+        for row in result.of(name):
+            ratio, at = result.ratio(row.arm, base), getattr(row.arm, over.factor)
+            if at and at != at_first and ratio is not None and ratio.mean is not None:
+                changes[at] = gain(ratio.mean)
+        if base is None or not changes:
+            return missing(says(at_first) if base is None else f"{over.factor} above {at_first}")
+        largest = max(changes, key=lambda at: abs(changes[at].mean))
+        detail = f"largest change {percent(changes[largest])} at {says(largest)}"
+        numbers = {f"change {over.factor}={at}": one.mean for at, one in sorted(changes.items())}
+        holding = in_all(changes.values(), lambda one: abs(one) < within)
+        if absent := [says(at) for at in others if at not in changes]:
+            return Finding(None, f"{detail}; not in the results: {', '.join(absent)}", numbers, holding)
+        return Finding(together(map(shown, changes.values())), detail, numbers, holding)
+
+    return check
+
+
+def changes_less(change: Pooled, within: float) -> Shown:
+    """Whether a change is below ``within``; not shown when it may be none at all, yet cannot be told from as much."""
+    doubt = ERRORS * (change.error or 0.0)
+    if abs(change.mean) <= doubt and doubt > within:
+        return "not shown"
+    return abs(change.mean) < within
+
+
+def rises(own: str, other: str, over: Over) -> Check:
+    """``own``'s mean speed-up over ``other``'s is larger at the factor's last value than at its first."""
+
+    def check(result: Result) -> Finding:
+        ratios = result.over_factor(own, other, over.factor)
+        if len(ratios) < 2:
+            return Finding(None, f"{own} and {other} have not both run with two numbers of {over.noun}")
+        few, many = min(ratios), max(ratios)
+        growth = ratios[many].over(ratios[few])
+        if growth is None:
+            return Finding(None, f"no pool ran with both {few} and {many} {over.noun}")
+        numbers = {f"ratio at {at}": value.mean for at, value in ratios.items()} | {"growth": growth.mean}
+        detail = f"{own} over {other} {over.told(ratios)} {over.noun}; growth {spread(growth)}"
+        holds = clearly(growth) is True
+        if growth.mean > 1 and not holds:
+            detail += f", within {TIE:.0%} or two standard errors of none"
+        first, last = over.values[0], over.values[-1]
+        if (few, many) != (first, last):
+            detail += f"; the claim is of {first} and {last} {over.noun}"
+            return Finding(None, detail, numbers, each(growth, more))
+        return Finding(holds, detail, numbers, each(growth, more))
+
+    return check
+
+
+def faster_at_all(own: str, other: str, over: Over) -> Check:
+    """``own``'s mean speed-up is above ``other``'s at every value of a factor."""
+
+    def check(result: Result) -> Finding:
+        ratios = result.over_factor(own, other, over.factor)
+        if not ratios:
+            return Finding(None, f"{own} and {other} have not both run")
+        detail = f"{over.told(ratios)} {over.noun}"
+        numbers = {f"ratio at {at}": value.mean for at, value in ratios.items()}
+        holds, holding = together(map(clearly, ratios.values())), in_all(ratios.values(), more)
+        if (absent := over.absent(ratios)) and holds is not False:
+            return Finding(None, f"{detail}; not in the results: {', '.join(map(str, absent))}", numbers, holding)
+        return Finding(holds, detail, numbers, holding)
+
+    return check
+
+
+def best_at_all(own: str, names: Sequence[str], column: str, over: Over) -> Check:
+    """A column of ``own`` is above that of all other series at every value of a factor."""
+
+    def check(result: Result) -> Finding:
+        best: dict[Any, str] = {}
+        leads: dict[Any, Pooled] = {}
+        least: list[Pooled] = []  # of each pool, over whichever is the next best there
+        for at in over.values:
+            arms = {name: result.arm(name, **{over.factor: at}) for name in names}
+            if absent := [f"{name} with {at} {over.noun}" for name, arm in arms.items() if arm is None]:
+                return missing(*absent)
+            known = {name: value for name in names if (value := result.value(name, column, **{over.factor: at}))}
+            leading = known.pop(own, None)
+            rival = max(known, key=lambda name: known[name].mean, default=None)
+            lead = None if leading is None or rival is None else leading.over(known[rival])
+            if leading is None or rival is None or lead is None:
+                return Finding(None, f"no configuration with {at} {over.noun} finished with {' and '.join(names)}")
+            leads[at] = lead
+            best[at] = own if leading.mean > known[rival].mean else rival
+            ratios = {
+                seed: min(value / one.by_pool[seed] for one in known.values())
+                for seed, value in leading.by_pool.items()
+            }
+            least += filter(None, [pooled(ratios)])
+        detail = f"best: {', '.join(f'{name} at {at}' for at, name in best.items())}"
+        detail += f"; {own} over the next best {', '.join(spread(lead) for lead in leads.values())}"
+        numbers = {f"lead at {at}": lead.mean for at, lead in leads.items()}
+        return Finding(together(map(clearly, leads.values())), detail, numbers, in_all(least, more))
+
+    return check
+
+
+def best_between(name: str, over: Over, low: float, high: float) -> Check:
+    """A series' mean speed-up is best at one of the factor's values between two."""
+
+    def check(result: Result) -> Finding:
+        speedups = result.over_usual(name, over.factor)
+        says, usual = result.study.says[over.factor], result.usual(over.factor)
+        if not speedups:
+            return lacking(result, result.study.base, name)
+        if len(speedups) < 2:
+            return Finding(None, f"{name} has not run with two {over.noun}")
+        best = max(speedups, key=lambda at: speedups[at].mean)
+        told = ", ".join(f"{says(at)} {spread(value)}" for at, value in speedups.items() if at != usual)
+        detail = f"best {says(best)}; mean speed-up over that with {says(usual)}: {told}"
+        numbers = {f"speedup {says(at)} over {says(usual)}": value.mean for at, value in speedups.items()}
+        inside = {at: value for at, value in speedups.items() if low <= at <= high}
+        outside = {at: value for at, value in speedups.items() if at not in inside}
+        lead, holding = None, list[bool]()
+        if inside and outside:
+            winner, rival = (max(some, key=lambda at: some[at].mean) for some in (inside, outside))
+            lead = inside[winner].over(outside[rival])
+            detail += f"; {says(winner)} over {says(rival)}: {percent(gain(lead))}" if lead else ""
+            shared = set.intersection(*(set(value.by_pool) for value in speedups.values()))
+
+            def top(some: Mapping[Any, Pooled], seed: int) -> float:
+                return max(value.by_pool[seed] for value in some.values())
+
+            holding = [more(top(inside, seed) / top(outside, seed)) for seed in sorted(shared)]
+        absent = over.absent(speedups)
+        if absent or lead is None:
+            lacks = f"not in the results: {', '.join(map(says, absent))}" if absent else "no pool has all of them"
+            return Finding(None, f"{detail}; {lacks}", numbers, holding)
+        return Finding(clearly(lead), detail, numbers, holding)
+
+    return check
+
+
+def better_with(name: str, over: Over) -> Check:
+    """A series' mean speed-up is larger with the factor's first value than with its second."""
+
+    def check(result: Result) -> Finding:
+        arms = {value: result.arm(name, **{over.factor: value}) for value in over.values}
+        one, other = over.values
+        ratio, base = result.ratio(arms[one], arms[other]), result.study.base
+        if ratio is None or ratio.mean is None:
+            absent = [f"{name} with the {value} {over.noun}" for value, arm in arms.items() if arm is None]
+            return missing(*absent) if absent else lacking(result, base)
+        detail = (
+            f"mean speed-up ratio {spread(ratio.mean)}; without {base} (mean {result.study.quantity}, {other} over"
+            f" {one}) {spread(ratio.level)}; faster on {ratio.faster.mean:.0%} of the configurations"
+        )
+        numbers = {"ratio": ratio.mean.mean, "interarrival": ratio.level.mean, "faster": ratio.faster.mean}
+        return Finding(clearly(ratio.mean) is True, detail, numbers, each(ratio.mean, more))
+
+    return check

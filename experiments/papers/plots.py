@@ -1,0 +1,300 @@
+"""Pictures of a paper's figures by form, and the files they go to; a study's ``plots.py`` puts its figures together.
+
+Forms: single configurations in the order of one arm, bars of one column, ratios with what was published, lines over a
+factor with or without what the base is, changes against the usual value, and the distribution of a column over
+configurations. A series has the same colour in all of them. Error bars are standard deviations between pools, or, where
+a change is shown, twice its standard error; with one pool there are none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from thalweg.experiments.papers.claims import ERRORS
+from thalweg.experiments.papers.study import FigureData, FigureResult, Pooled, Ratio, Row, Study, spread
+from thalweg.experiments.papers.tables import heading
+from thalweg.experiments.records.records import PLOTS
+from thalweg.experiments.views.plots import COLOURS, INK, STYLE, new_figure, one_two_five, shortened
+from thalweg.middleware.errors import RunError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Result = FigureResult[Any, Any]
+PAPER: dict[str, Any] = {  # the mark of a published value
+    "marker": "D", "color": "white", "markeredgecolor": INK, "markeredgewidth": 1.4, "markersize": 7,
+    "linestyle": "none", "zorder": 5,
+}  # fmt: skip
+MORE = (COLOURS[5], "#997700", "#332288", "#555555")  # a researcher's own: none like the paper's and ours
+GREY, PALE, ACCEPTED = "#777777", "#eeeeee", "#e4e4e4"
+BARS: dict[str, Any] = {"ecolor": INK, "elinewidth": 1.2, "capsize": 3, "fmt": "none", "zorder": 4}
+ROOM = 18  # characters of a series' name in a picture
+_ONE: dict[str, Any] = {"color": "#999999", "linewidth": 1, "linestyle": (0, (4, 3))}
+
+
+# --- files ------------------------------------------------------------------------------------------
+
+
+def plot_figures(data: FigureData[Any], folder: Path) -> list[Path]:
+    """Draw every figure into ``folder/plots`` and return the files, ``figure-6.png`` and so on, with the pool's name
+    where there are several. A figure without any finished run is not drawn. RunError when a file cannot be written.
+    """
+    import matplotlib as mpl
+
+    where = folder / PLOTS
+    drawn: list[Path] = []
+    several = len({result.pool for result in data.results}) > 1
+    try:
+        where.mkdir(exist_ok=True)
+        with mpl.rc_context(dict(mpl.rcParamsDefault) | STYLE):
+            for result in data.results:
+                figure = draw(result)
+                if figure is None:
+                    continue
+                pool = "-" + re.sub(r"[^A-Za-z0-9_.-]+", "_", result.pool).strip("_") if several else ""
+                drawn.append(where / f"figure-{result.figure}{pool}.png")
+                figure.savefig(drawn[-1])
+    except OSError as error:
+        raise RunError(f"{where} cannot be written: {error.strerror or error}; make {folder} writable") from error
+    return drawn
+
+
+def draw(result: Result) -> Figure | None:
+    """One figure; None where nothing finished. Call it within the style that ``plot_figures`` sets."""
+    if all(row.value(result.study.level) is None for row in result.rows):
+        return None
+    drawn: Mapping[str, Callable[[Result, Palette], Figure]]
+    drawn = import_module(f"thalweg.experiments.papers.{result.study.name}.plots").DRAWN
+    return drawn[result.figure](result, Palette(result))
+
+
+class Palette:
+    """Colours and names of a figure's series."""
+
+    def __init__(self, result: Result) -> None:
+        study: Study = result.study
+        self._tints = dict(zip(study.colours, COLOURS, strict=False)) | dict(study.tints)
+        self._others = [name for name in result.series() if name not in self._tints]
+
+    def tint(self, series: str) -> str:
+        if series in self._tints:
+            return self._tints[series]
+        return MORE[self._others.index(series) % len(MORE)]
+
+
+def short(series: str) -> str:
+    """Without the module of a researcher's own, and not longer than there is room for."""
+    plain = series.rpartition(":")[2] or series
+    return plain if len(plain) <= ROOM else plain[: ROOM - 1] + "…"
+
+
+# --- the frame of a figure --------------------------------------------------------------------------
+
+
+def title(figure: Figure, result: Result, seen: str) -> None:
+    """What is seen, and below in grey what it is of."""
+    figure.suptitle(f"{seen}\n", fontweight="bold", x=0.012, ha="left", fontsize=13)
+    below = f"{heading(result)}{': no spread' if result.pools == 1 else ''}"
+    under = 1 - 0.29 / figure.get_figheight()  # inches: a line of the title and its padding
+    figure.text(0.012, under, below, ha="left", va="top", color=GREY, fontsize=9.5)
+
+
+def empty(axes: Axes, why: str, **where: Any) -> None:
+    """Axes without anything to show."""
+    axes.text(0.5, 0.5, why, ha="center", color=GREY, transform=axes.transAxes, **where)
+    axes.set_axis_off()
+
+
+def two_panels(result: Result, seen: str) -> tuple[Figure, Axes, Axes]:
+    figure = new_figure(10.5, 5.0)
+    title(figure, result, seen)
+    left, right = figure.subplots(1, 2)
+    return figure, left, right
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=5)
+
+
+def headroom(axes: Axes) -> None:
+    """Room for the legend at the top of a logarithmic axis."""
+    bottom, top = axes.get_ylim()
+    axes.set_ylim(bottom, top * (top / bottom) ** 0.14)
+
+
+def log_axis(axes: Axes, ticks: Mapping[float, str], **options: Any) -> None:
+    """Values of a factor on a logarithmic axis."""
+    axes.set_xscale("log", **options)
+    axes.set_xticks(list(ticks), list(ticks.values()))
+    axes.minorticks_off()
+
+
+def named_rows(axes: Axes, names: Sequence[str], ats: Sequence[float] | None = None, **options: Any) -> None:
+    """Bars' names at the left."""
+    axes.set_yticks(range(len(names)) if ats is None else ats, names, **options)
+    axes.grid(visible=False, axis="y")
+
+
+def say(axes: Axes, text: str, at: tuple[float, float], offset: tuple[int, int], size: float = 9, **more: Any) -> None:
+    """A number beside what it is of."""
+    axes.annotate(text, at, xytext=offset, textcoords="offset points", fontsize=size, **more)
+
+
+# --- forms ------------------------------------------------------------------------------------------
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """An arm where single configurations are shown."""
+
+    row: Row[Any]
+    name: str
+    tint: str
+
+    @property
+    def label(self) -> str:
+        return self.name if self.row.speedup is None else f"{self.name} (mean {self.row.speedup.mean:.2f})"
+
+
+def singles(axes: Axes, result: Result, lead: Curve, other: Curve) -> None:
+    """Speed-ups of two arms, configurations in the order of the first one's."""
+    pairs = zip(result.speedups[lead.row.label], result.speedups[other.row.label], strict=True)
+    known = np.array([pair for pair in pairs if None not in pair], float).reshape(-1, 2)
+    known = known[np.argsort(known[:, 0], kind="stable")]
+    at = np.arange(1, len(known) + 1)
+    many = len(known) > 150
+    axes.plot(
+        at, known[:, 1], "o", color=other.tint, markersize=2.6 if many else 4.5, alpha=0.6 if many else 0.85,
+        markeredgewidth=0, label=other.label,
+    )  # fmt: skip
+    axes.plot(at, known[:, 0], color=lead.tint, linewidth=2.2, label=lead.label)
+    axes.axhline(1, zorder=1, **_ONE)
+    axes.set_xlim(0, len(known) + 1)
+    axes.set_xlabel(f"configuration, in the order of {lead.name}")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(one_two_five())
+    axes.yaxis.set_major_formatter(lambda value, _: shortened(value))
+    axes.yaxis.minorticks_off()
+    axes.legend(loc="upper left", handlelength=1.4, reverse=True)
+
+
+def bars(axes: Axes, result: Result, column: str, palette: Palette) -> None:
+    """A column of every arm with its spread between pools; a diamond where the paper has a value."""
+    rows = [(row, value) for row in result.rows if (value := row.value(column)) is not None]
+    paper = {one.name: one.paper for one in result.comparisons if one.unit}
+    largest = 0.0
+    for y, (row, value) in enumerate(rows):
+        series = row.arm.series
+        axes.barh(y, value.mean, 0.62, color=palette.tint(series), alpha=0.85)
+        if value.deviation is not None:
+            axes.errorbar(value.mean, y, xerr=value.deviation, **BARS)
+        right = max(value.mean + (value.deviation or 0.0), paper.get(series, 0.0))
+        largest = max(largest, right)
+        say(axes, spread(value, 1), (right, y), (9, 0), va="center")
+        if series in paper:
+            axes.plot(paper[series], y, **PAPER)
+    named_rows(axes, [short(row.arm.series) for row, _ in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlim(0, largest * 1.25)  # room for the numbers
+
+
+def ratio_dots(axes: Axes, result: Result, ratios: Sequence[Ratio[Any]], tints: Sequence[str]) -> None:
+    """Medians over configurations of how much faster one arm is than another, pool by pool; what is accepted in grey,
+    what is published as a diamond."""
+    paper = {one.name: one for one in result.comparisons if not one.unit}
+    for y, (ratio, tint) in enumerate(zip(ratios, tints, strict=True)):
+        published = paper.get(f"{ratio.own.series} over {ratio.other.series}")
+        if published is not None and published.accept is not None:
+            low, high = published.accept
+            axes.barh(y, high - low, 0.7, left=low, color=ACCEPTED, zorder=1)
+        each = list(ratio.median.by_pool.values())
+        if len(each) > 1:
+            axes.plot(each, [y] * len(each), "|", color=tint, markersize=13, alpha=0.55)
+        axes.plot(ratio.median.mean, y, "o", color=tint, markersize=8)
+        say(axes, spread(ratio.median), (ratio.median.mean, y), (0, 12), ha="center")
+        if published is not None:
+            axes.plot(published.paper, y, **PAPER)
+    axes.axvline(1, **_ONE)
+    named_rows(axes, [f"{short(one.own.series)} over\n{short(one.other.series)}" for one in ratios])
+    axes.set_ylim(len(ratios) - 0.4, -0.75)
+    left, right = axes.get_xlim()
+    axes.set_xlim(min(0.95, left), right + 0.04 * (right - left))
+
+
+def line(axes: Axes, points: Mapping[float, Pooled], tint: str, name: str, *, errors: bool = False) -> None:
+    """Means with bars: deviations between pools, or ``errors``: twice the mean's standard error."""
+    heights = [(ERRORS * (one.error or 0.0) if errors else one.deviation) or 0.0 for one in points.values()]
+    axes.errorbar(
+        list(points), [value.mean for value in points.values()], yerr=heights if any(heights) else None, color=tint,
+        marker="o", markersize=5.5, capsize=3, elinewidth=1.2, label=name,
+    )  # fmt: skip
+
+
+Where = Callable[[Any], float | None]  # on the axis that shows a factor; None: the factor does not apply
+
+
+def series_of(result: Result, column: str) -> dict[str, list[Row[Any]]]:
+    """By series other than the base, the rows with a value of that column."""
+    found: dict[str, list[Row[Any]]] = {}
+    for row in result.rows:
+        if row.arm.series != result.study.base and row.value(column) is not None:
+            found.setdefault(row.arm.series, []).append(row)
+    return found
+
+
+def lines(axes: Axes, result: Result, column: str, where: Where, palette: Palette) -> None:
+    """A column over a factor, one line a series; one that the factor does not apply to is a level all the way."""
+    for name, rows in series_of(result, column).items():
+        known = {at: value for row in rows if (at := where(row)) is not None and (value := row.value(column))}
+        if known:
+            line(axes, dict(sorted(known.items())), palette.tint(name), short(name))
+        elif (level := rows[0].value(column)) is not None:
+            axes.axhline(
+                level.mean, color=palette.tint(name), linewidth=1.5, linestyle=(0, (5, 3)), label=short(name), zorder=1
+            )
+
+
+def speedups(axes: Axes, result: Result, where: Where, palette: Palette) -> None:
+    """Mean speed-up over a factor, and the base."""
+    lines(axes, result, "speedup", where, palette)
+    axes.axhline(1, **_ONE | {"linestyle": (0, (1, 2))}, label=result.study.base, zorder=1)
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.12)
+    spreads = "\n(bars: standard deviation between pools)" if result.pools > 1 else ""
+    axes.set_title("Speed-up")
+    axes.set_ylabel(f"mean speed-up over {result.study.base}{spreads}")
+
+
+def changes(axes: Axes, result: Result, where: Where, usual: str, palette: Palette) -> None:
+    """How mean speed-ups change against the usual value on the same configurations, pool by pool."""
+    none = Pooled(mean=0.0, deviation=None, by_pool={})
+    for name, rows in series_of(result, "speedup").items():
+        reference = result.arm(name)
+        points: dict[float, Pooled] = {}
+        for row in rows:
+            ratio, at = result.ratio(row.arm, reference), where(row)
+            if at is not None and row.arm == reference:
+                points[at] = none
+            elif at is not None and ratio is not None and ratio.mean is not None:
+                points[at] = ratio.mean.map(lambda value: 100 * (value - 1))
+        if len(points) > 1:
+            line(axes, dict(sorted(points.items())), palette.tint(name), short(name), errors=True)
+    axes.axhline(0, zorder=1, **_ONE)
+    spreads = "\n(bars: two standard errors)" if result.pools > 1 else ""
+    axes.set(title=f"Change against {usual}", ylabel=f"change of the mean speed-up (%){spreads}")
+
+
+def distribution(axes: Axes, values: Mapping[str, Sequence[float | None]], palette: Palette) -> None:
+    """Of every series the share of configurations up to each value; what failed is left out."""
+    for name, each in values.items():
+        known = sorted(value for value in each if value is not None)
+        shares = np.arange(1, len(known) + 1) / max(1, len(known))
+        axes.step(known, shares, where="post", color=palette.tint(name), label=short(name))
+    axes.set(ylim=(0, 1), ylabel="share of the configurations")
+    axes.legend(loc="lower right")

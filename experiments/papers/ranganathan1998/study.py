@@ -1,0 +1,451 @@
+"""Figures 6 to 10 of Ranganathan, Acharya and Saltz (1998), the form our own take, and our ablation.
+
+The paper's numbers are those of its text (section 5); values that stand only in its plots are not given here. Its
+claims are quoted; how each is decided from simulations is said beside it, so that a reader can judge the judgement.
+The paper reran download-all with the left-deep tree, too: speed-ups are over that with as many servers and the same
+tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from thalweg.experiments.papers.aggregation import Runs
+from thalweg.experiments.papers.claims import (
+    CLEARLY,
+    NOT_SHOWN,
+    Over,
+    adds,
+    all_faster,
+    at_least,
+    best_at_all,
+    best_between,
+    better_with,
+    falls,
+    faster_at_all,
+    mostly_faster,
+    reproduced,
+    rises,
+    same,
+)
+from thalweg.experiments.papers.ranganathan1998.ablation import COLUMNS as ABLATION_COLUMNS
+from thalweg.experiments.papers.ranganathan1998.ablation import gap_cells, grouped_rows
+from thalweg.experiments.papers.study import (
+    TIE,
+    Claim,
+    Column,
+    Figure,
+    FigureResult,
+    Pooled,
+    Published,
+    Ratio,
+    Row,
+    Setting,
+    Study,
+)
+from thalweg.experiments.papers.tables import finished, mean, published, text
+from thalweg.experiments.records.analysis import BASELINE, natural
+from thalweg.experiments.runs import strategies
+from thalweg.experiments.sweeps.simulation import Simulation
+from thalweg.experiments.sweeps.simulations import SAYS, WITH_K, Arm, Grid, Simulations
+from thalweg.experiments.sweeps.variants import VARIANTS
+from thalweg.middleware.protocol.adaptation import PAPER_PERIOD_S
+
+PLACEMENTS = (BASELINE, "one-shot", "local", "global")  # in the order of the paper's means
+OURS = strategies.OURS  # beside them
+ABLATION = "ablation"  # what stands for a figure's number where variants of our own planner are compared
+PERIODICAL = ("local", "global")  # of the paper's
+PERIODS = Over("period_s", (120.0, 300.0, 600.0, 1800.0, 3600.0), "periods")  # "between two minutes and an hour"
+SHORT_PERIODS_S = (30.0, 60.0)  # of thalweg besides: its own, and one shorter
+SERVERS = Over("servers", (4, 8, 16, 32), "servers")  # "from four to thirty-two"
+KS = Over("k", tuple(range(7)))  # "between one to six additional locations", and none
+TREES = Over("tree", ("binary", "left-deep"), "tree")
+SAME = 0.05  # "no significant difference"
+LARGE = 2.0  # "large gains"
+SUBSTANTIAL = 1.1  # the paper's local gains 12% on one-shot by the means and counts as substantial
+
+
+class PaperRow(Row[Arm], frozen=True, kw_only=True):
+    """One arm of a figure.
+
+    ``shared_s`` and ``shared_speedup``: ``interarrival_s`` and ``speedup`` over the configurations that all of the
+    paper's placements which ran with as many servers finished; only where placements are compared, and only of the
+    paper's. ``of_global``, ``of_thalweg``: its time between images by theirs with as many servers and the same tree, on
+    the configurations that both finished. ``bound_s``: what no mixture of trees beats on the links as they were while
+    it ran (``simulation.run.bound_s``); ``predicted_s``: what its first plan was to come to. ``plans``,
+    ``reshapings``, ``relocations`` and ``probe_bytes`` are of a run, ``planning_s`` of a plan.
+    """
+
+    interarrival_s: Pooled | None = None
+    relocations: Pooled | None = None
+    of_global: Pooled | None = None
+    of_thalweg: Pooled | None = None
+    bound_s: Pooled | None = None
+    predicted_s: Pooled | None = None
+    reshapings: Pooled | None = None
+    plans: Pooled | None = None
+    planning_s: Pooled | None = None
+    probe_bytes: Pooled | None = None
+    shared_s: Pooled | None = None
+    shared_speedup: Pooled | None = None
+
+
+class PaperResult(FigureResult[Arm, PaperRow], frozen=True, kw_only=True):
+    """One figure; these hold where it does not vary them."""
+
+    servers: int
+    tree: str
+    period_s: float
+    k: int
+
+
+# --- what is told of arms ---------------------------------------------------------------------------
+
+
+def _derive(figure: Figure, arm: Arm, runs: Runs) -> dict[str, Pooled | None]:
+    shared = _shared(arm, runs) if figure.number in ("6", "8") else set()
+    return {
+        "of_global": runs.level_of(arm, "global"),
+        "of_thalweg": runs.level_of(arm, "thalweg"),
+        "shared_s": runs.mean_over(shared, runs.levels.get(arm, {})),
+        "shared_speedup": runs.mean_over(shared, runs.single[arm]),
+    }
+
+
+def _shared(arm: Arm, runs: Runs) -> set[tuple[int, int]]:
+    """Configurations that every one of the paper's placements with as many servers finished; none of others."""
+    if arm.placement not in PLACEMENTS:
+        return set()
+    return runs.finished(one for one in runs.shown if one.placement in PLACEMENTS and one.servers == arm.servers)
+
+
+def _as_run(arm: Arm, usual: Setting, varied: Sequence[str]) -> Arm:
+    """An arm of a figure's grid as the results have it: what the figure does not vary is as usual."""
+    periodical = arm.placement in PERIODICAL and not arm.variant
+    values = {factor: getattr(arm, factor) if factor in varied else usual[factor] for factor in usual}
+    if "period_s" not in varied and not periodical:
+        values["period_s"] = None
+    if arm.placement not in WITH_K:
+        values["k"] = None
+    return Arm(arm.placement, **values | {"variant": arm.variant})
+
+
+def _bounds(figure: Figure, made: Sequence[PaperRow]) -> list[str]:
+    """What no mixture of trees beats, by the number of servers: the mean over the arms, which ran for longer or less
+    long on the same links."""
+    by_servers: dict[int, list[float]] = {}
+    for row in made:
+        if row.bound_s is not None and row.arm.variant not in VARIANTS:
+            by_servers.setdefault(row.arm.servers, []).append(row.bound_s.mean)
+    told = [f"{fmean(values):.1f} s at {servers} servers" for servers, values in sorted(by_servers.items())]
+    return [f"no mixture of trees has less between images than {', '.join(told)} (bound, mean)"] if told else []
+
+
+# --- tables -----------------------------------------------------------------------------------------
+
+
+def _moves(row: PaperRow, result: PaperResult) -> str:
+    """How many operators moved in a run, or how often it took another tree."""
+    if row.reshapings is not None and row.reshapings.mean > 0 and row.arm.placement not in PLACEMENTS:
+        return f"{row.reshapings.mean:.1f}*"
+    return mean(row.relocations, 1)
+
+
+COLUMNS = (
+    Column("placement", lambda row, result: row.label),
+    Column("runs", finished),
+    Column("mean s", lambda row, result: text(row.interarrival_s, 1)),
+    Column("paper", published, lambda result: any(one.unit for one in result.comparisons)),
+    Column(
+        "of global",
+        lambda row, result: mean(row.of_global, 2),
+        lambda result: any(row.of_global is not None for row in result.rows),
+    ),
+    Column(
+        "speed-up",
+        lambda row, result: "1" if row.arm.placement == BASELINE and row.speedup else text(row.speedup, 2),
+    ),
+    Column("median", lambda row, result: mean(row.median_speedup, 2)),
+    Column("moves", _moves),
+)
+
+
+def _told(ratio: Ratio[Arm]) -> bool:
+    """Global over the paper's others, ours and a researcher's own over the paper's, a researcher's own over ours and,
+    once, over each other."""
+    own, other = ratio.own.placement, ratio.other.placement
+    if other in PLACEMENTS:
+        return own == "global" or own not in PLACEMENTS
+    if other in OURS:  # a researcher's own over ours
+        return own not in (*PLACEMENTS, *OURS) or (own, other) == ("thalweg", "thalweg-once")
+    return own not in (*PLACEMENTS, *OURS) and natural(own) < natural(other)
+
+
+def _with_itself(own: Arm, other: Arm, usual: bool) -> bool:
+    """One placement with its usual k or period."""
+    return own.placement == other.placement and usual
+
+
+# --- the figures ------------------------------------------------------------------------------------
+
+_BINARY = (
+    "an order based on a complete binary tree allowed either relocation algorithm to achieve a better performance than"
+    " an order based on a left-deep tree"
+)
+_TREE_HOW = (
+    "mean speed-up with the binary tree over that with the left-deep tree, each over download-all with its own tree,"
+    f" on the same configurations: above 1 {CLEARLY}"
+)
+
+_FIGURES = (
+    Figure(
+        number="6",
+        told=_told,
+        singles=True,
+        columns=COLUMNS,
+        title="Operator relocation on many network configurations",
+        question="Does relocation help, is on-line relocation needed, and does global knowledge matter?",
+        sweep=Grid(placements=(*PLACEMENTS, *OURS)),
+        published=(
+            Published(own=BASELINE, value=101.2, accept=(101.2 * 0.85, 101.2 * 1.15)),
+            Published(own="one-shot", value=24.6),
+            Published(own="local", value=22.0),
+            Published(own="global", value=17.1),
+            Published(own="global", other="one-shot", value=1.40, accept=(1.15, 1.6)),
+            Published(own="global", other="local", value=1.25, accept=(1.1, 1.5)),
+        ),
+        claims=(
+            Claim(
+                "relocation-helps",
+                "all relocation algorithms significantly outperform the download-all strategy",
+                f"for one-shot, local and global: mean speed-up above 1 {CLEARLY}, and more than {TIE:.0%} faster"
+                " than download-all on at least 90% of the configurations",
+                all_faster("one-shot", "local", "global"),
+                1,
+            ),
+            Claim(
+                "one-shot-gains",
+                "one-shot placement achieves large gains",
+                "one-shot's median speed-up is at least 2",
+                at_least("one-shot", "median_speedup", LARGE, "median speed-up"),
+                2,
+            ),
+            Claim(
+                "global-adds",
+                "on-line relocation provides a consistent and substantial additional improvement (global)",
+                "consistent: the median of one-shot's time over global's is above 1 in every pool; substantial:"
+                " it is at least 1.1 in the mean over the pools",
+                adds("global", "one-shot", SUBSTANTIAL),
+                2,
+            ),
+            Claim(
+                "local-adds",
+                "on-line relocation provides a consistent and substantial additional improvement (local)",
+                "the same with local: the median of one-shot's time over local's",
+                adds("local", "one-shot", SUBSTANTIAL),
+                2,
+            ),
+            Claim(
+                "order",
+                "the average interarrival time falls from download-all to one-shot, local and global",
+                "each of the four means, over configurations that all four finished, is below the one before"
+                f" {CLEARLY} of their ratio; {NOT_SHOWN}",
+                falls("shared_s", *PLACEMENTS),
+            ),
+            Claim(
+                "global-beats-local",
+                "except in a few cases, the global algorithm performs better than the local one",
+                f"global is more than {TIE:.0%} faster than local on at least 90% of the configurations; where they"
+                " are as fast it does not perform better, which makes an exception, as where it is slower",
+                mostly_faster("global", "local"),
+            ),
+            Claim(
+                "level-download-all",
+                "101.2 s between images for download-all",
+                "the mean over the pools is within 15% of it",
+                reproduced(BASELINE),
+            ),
+            Claim(
+                "median-one-shot",
+                "the global algorithm achieves a median improvement of 40% over one-shot",
+                "the median of one-shot's time over global's is between 1.15 and 1.6",
+                reproduced("global", "one-shot"),
+            ),
+            Claim(
+                "median-local",
+                "the median ratio of global over local is about 1.25",
+                "the median of local's time over global's is between 1.1 and 1.5",
+                reproduced("global", "local"),
+            ),
+        ),
+    ),
+    Figure(
+        number="7",
+        varied=("k",),
+        pairs=_with_itself,
+        columns=COLUMNS,
+        title="Local relocation with k more hosts to choose from",
+        question="Does local relocation gain from random additional candidates?",
+        sweep=Grid(placements=(BASELINE, "local", "thalweg"), ks=KS.values),
+        claims=(
+            Claim(
+                "k-does-not-matter",
+                "there was no significant difference in performance (one to six additional locations)",
+                "for every k: the mean speed-up differs from that with k = 0 on the same configurations by less"
+                " than 5%; not shown: a difference is within two standard errors of none, but these are above"
+                " 5%",
+                same("local", KS, SAME),
+            ),
+        ),
+    ),
+    Figure(
+        number="8",
+        varied=("servers",),
+        told=_told,
+        columns=COLUMNS,
+        title="From four to thirty-two servers",
+        question="How do the results change with the number of data sources?",
+        sweep=Grid(placements=(*PLACEMENTS, "thalweg"), servers=SERVERS.values),
+        claims=(
+            Claim(
+                "scales-over-one-shot",
+                "the global algorithm scaled better than the one-shot algorithm",
+                f"global's mean speed-up over one-shot's at 32 servers, divided by the same at 4: above 1 {CLEARLY}",
+                rises("global", "one-shot", SERVERS),
+            ),
+            Claim(
+                "scales-over-local",
+                "the global algorithm scaled better than the local algorithm",
+                f"global's mean speed-up over local's at 32 servers, divided by the same at 4: above 1 {CLEARLY}",
+                rises("global", "local", SERVERS),
+            ),
+            Claim(
+                "global-best-to-32",
+                "the global algorithm performs better than the local one – at least up to 32 data sources",
+                "at 4, 8, 16 and 32 servers global's mean speed-up over local's, on the same configurations, is"
+                f" above 1 {CLEARLY}; {NOT_SHOWN}",
+                faster_at_all("global", "local", SERVERS),
+                3,
+            ),
+            Claim(
+                "global-best-of-all",
+                "global is the best of the four from 4 to 32 servers",
+                "at 4, 8, 16 and 32 servers global's mean speed-up, over configurations that all four finished, is"
+                f" above the next best {CLEARLY} of their ratio; {NOT_SHOWN}",
+                best_at_all("global", PLACEMENTS, "shared_speedup", SERVERS),
+            ),
+        ),
+    ),
+    Figure(
+        number="9",
+        varied=("period_s",),
+        pairs=_with_itself,
+        columns=COLUMNS,
+        title="Global relocation every two minutes to every hour",
+        question="How frequently should operators be relocated?",
+        sweep=Grid(placements=(BASELINE, "global", *OURS), periods_s=PERIODS.values, own_periods_s=SHORT_PERIODS_S),
+        claims=(
+            Claim(
+                "five-to-ten-minutes",
+                "a 5-10 minute relocation period provides the best performance",
+                "mean speed-ups over that of 10 minutes, on the same configurations: the better of 5 and 10 minutes"
+                f" is above the best of the other periods {CLEARLY} of their ratio; {NOT_SHOWN}",
+                best_between("global", PERIODS, 300, 600),
+                4,
+            ),
+        ),
+    ),
+    Figure(
+        number="10",
+        varied=("tree",),
+        pairs=lambda own, other, usual: own.placement == other.placement and own.tree == TREES.values[0],
+        singles=True,
+        columns=COLUMNS,
+        notes=(f"speed-ups are over {BASELINE} with the same tree",),
+        title="A complete binary tree against a left-deep one",
+        question="Are some orders of combination more amenable to adaptation than others?",
+        sweep=Grid(placements=(BASELINE, "local", "global", "thalweg"), trees=TREES.values),
+        claims=(
+            Claim("binary-global", f"{_BINARY} (global)", _TREE_HOW, better_with("global", TREES), 5),
+            Claim("binary-local", f"{_BINARY} (local)", _TREE_HOW, better_with("local", TREES), 5),
+        ),
+    ),
+    Figure(
+        number=ABLATION,
+        varied=("variant",),
+        pairs=lambda own, other, usual: own != other and other.placement in ("global", "thalweg") and not other.variant,
+        told=lambda ratio: False,
+        head="Ablation",
+        caption="thalweg with one thing changed",
+        columns=ABLATION_COLUMNS,
+        ordered=grouped_rows,
+        tables=(("what the gap to the bound is made of", gap_cells),),
+        title="What each part of thalweg brings",
+        question="What do the shape, the cost, the period and knowing the links bring, and what is left to gain?",
+        sweep=Grid(placements=("global", *OURS), variants=tuple(VARIANTS)),
+    ),
+)
+
+
+def _resolved(factor: str, taking: Sequence[str], default: str) -> str:
+    """SQL for what a simulation ran with that was given no such factor."""
+    listed, paper = (", ".join(f"'{name}'" for name in names) for names in (taking, PLACEMENTS))
+    return (
+        f"CASE WHEN variant <> '' THEN NULL WHEN placement IN ({listed}) THEN coalesce({factor}, {default})"
+        f" WHEN placement IN ({paper}) THEN NULL ELSE {factor} END"
+    )
+
+
+FIGURES: Mapping[str, Figure] = {figure.number: figure for figure in _FIGURES}
+
+STUDY = Study(
+    name="ranganathan1998",
+    trial=Simulation,
+    sweep=Simulations,
+    arm=Arm,
+    row=PaperRow,
+    result=PaperResult,
+    figures=FIGURES,
+    series=PLACEMENTS,
+    ours=OURS,
+    base=BASELINE,
+    usual={"servers": 8, "tree": TREES.values[0], "period_s": PAPER_PERIOD_S, "k": 0, "variant": ""},
+    measure="mean_interarrival_s",
+    level="interarrival_s",
+    quantity="inter-arrival time",
+    nothing="it delivered too little to tell a time between images",
+    columns={
+        "relocations": "relocations",
+        "reshapings": "reshapings",
+        "plans": "plans",
+        "planning_s": "planning_s / nullif(plans, 0)",
+        "probe_bytes": "probe_bytes",
+        "bound_s": "bound_period_s",
+        "predicted_s": "predicted_s",
+    },
+    # of a run that was given none they are the defaults of its placement, if it is the paper's; of one that takes
+    # none, or is a variant's, null
+    resolved={
+        "period_s": _resolved("period_s", PERIODICAL, f"CAST({PAPER_PERIOD_S} AS double)"),
+        "k": _resolved("k", WITH_K, "0"),
+    },
+    derive=_derive,
+    world=("servers",),
+    beside=("tree",),
+    fixed=("images", "interface", "startup_s", "disk_bytes_per_s", "pixel_s", "image_bytes", "image_deviation"),
+    options=("gate", "hysteresis", "cost", "view", "forecaster", "max_age_s"),
+    says=SAYS,
+    as_run=_as_run,
+    notes=_bounds,
+    marks={"*": "other trees that were taken, instead of operators that moved"},
+    colours=("global", "one-shot", "local", BASELINE, "thalweg-once"),
+    tints={"thalweg": "#882255"},
+    conclusions={  # section 7, shortened
+        1: "all relocation algorithms significantly outperform downloading all data to the client",
+        2: "one-shot placement achieves large gains, on-line relocation a consistent and substantial improvement",
+        3: "the global algorithm performs better than the local one – at least up to 32 data sources",
+        4: "a 5-10 minute relocation period provides the best performance",
+        5: "a complete binary tree allows either relocation algorithm a better performance than a left-deep tree",
+    },
+)
