@@ -19,7 +19,7 @@ from thalweg.experiments.runs.config import RunConfig, is_scenario_file
 
 if TYPE_CHECKING:
     from thalweg.experiments.records.analysis import RunSummary
-    from thalweg.experiments.runs.launcher import Outcome
+    from thalweg.experiments.runs.outcome import Outcome
 
 
 @takes(RunConfig)

@@ -1,40 +1,29 @@
-"""Scenarios: what befalls the emulated network during a run, at the same time under every placement.
+"""The scenario ``collapse``: an event that befalls one host's links during a run, at the same time in every placement.
 
-``collapse``: one host's links, in both directions and to all the others, have ``COLLAPSE_FACTOR`` of their trace's
-rate for ``COLLAPSE_S``, beginning ``COLLAPSE_AT_S`` after a placement's start (emulated seconds). None falls below
-``COLLAPSE_FLOOR`` times the mean rate of all links; those that are slower anyhow stay as they are. The host is the one
-to which one-shot gives most operators (of several, the first), never the client: where a placement that stays has most
-to lose. Placements are planned before anything flows, on the links as they are at the start of their traces, so the
-host is known; every placement that begins with one-shot starts from one plan.
+R1. The links of the host, in both directions, have ``COLLAPSE_FACTOR`` of their trace's rate for ``COLLAPSE_S``,
+    beginning ``COLLAPSE_AT_S`` after a placement's start (emulated seconds).
+R2. None falls below ``COLLAPSE_FLOOR`` times the mean rate of all links; those that are slower anyhow stay.
+R3. The host is the one to which one-shot gives most operators (of several, the first), never the client: where a
+    placement that stays has most to lose. Placements are planned before anything flows, on the links as they are at
+    the start of their traces, so the host is known; every placement that begins with one-shot starts from one plan.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 import msgspec
 
-from thalweg.emulation.links.effects import NEUTRAL, Effect
+from thalweg.emulation.links.effects import NEUTRAL, Effect, LinkChange
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS
-from thalweg.emulation.traces.changed import changed
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.runs.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, COLLAPSE_FLOOR, COLLAPSE_S
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
-
-
-class Rates(Protocol):
-    """A link's rate over time, emulated seconds and bit/s; ``BandwidthTrace`` is one."""
-
-    def rate_at(self, t_s: float, /) -> float: ...
-
-    def bits_between(self, start_s: float, stop_s: float, /) -> float: ...
-
-    def transfer_time_s(self, size_bytes: float, start_s: float, /) -> float: ...
 
 
 class Collapse(msgspec.Struct, frozen=True):
@@ -50,17 +39,19 @@ class Collapse(msgspec.Struct, frozen=True):
     until_s: float = COLLAPSE_AT_S + COLLAPSE_S
     factor: float = COLLAPSE_FACTOR
 
-    def links(self, links: Mapping[Link, object]) -> list[Link]:
-        """Those that collapse."""
-        return [link for link in links if self.host in link]
+    def changes(self, links: Iterable[Link]) -> list[LinkChange]:
+        """What befalls those of ``links`` that the host has."""
+        spans = (self.at_s, Effect(self.factor, self.floor_bps)), (self.until_s, NEUTRAL)  # R1, R2
+        mine = [link for link in links if self.host in link]
+        return [LinkChange(at_s, link, effect) for at_s, effect in spans for link in mine]
 
-    def rates(self, links: Mapping[Link, BandwidthTrace]) -> dict[Link, Rates]:
-        """What every link's rate is then, of what it is otherwise."""
-        effects = [(self.at_s, Effect(self.factor, self.floor_bps)), (self.until_s, NEUTRAL)]
-        rates: dict[Link, Rates] = dict(links)
-        for link in self.links(links):
-            rates[link] = changed(links[link], effects)
-        return rates
+    def record(self) -> dict[str, Any]:
+        """What the record of a placement has of it."""
+        return {"value": self.factor, "detail": {"scenario": self.name, **msgspec.to_builtins(self)}}
+
+    def missed(self, label: str) -> str:
+        """The note on a placement that had ended before, which has no such record."""
+        return f"{label} had ended before the collapse; ask for more --images"
 
     def __str__(self) -> str:
         return (
@@ -81,11 +72,11 @@ def choose_host(placement: Mapping[str, str], hosts: Sequence[str], client: str)
             "--scenario collapse: one-shot put every operator at the client, so there is no host to collapse;"
             " choose another --seed, or more --servers"
         )
-    return max(servers, key=lambda host: operators[host])  # max keeps the first of equals
+    return max(servers, key=lambda host: operators[host])  # R3: max keeps the first of equals
 
 
 def collapse_floor_bps(links: Mapping[Link, BandwidthTrace]) -> float:
-    """What no link falls below by a collapse, in emulated bit/s."""
+    """What no link falls below by a collapse (R2), in emulated bit/s."""
     return COLLAPSE_FLOOR * fmean(trace.mean_bps for trace in links.values())
 
 

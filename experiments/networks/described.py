@@ -12,13 +12,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from thalweg.emulation.containers.limits import CPUS, MEMORY_BYTES
+import msgspec
+
+from thalweg.emulation.links.effects import LinkChange
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.scenarios.timeline import Timeline, compile_timeline
-from thalweg.emulation.testbeds.replay import ReplayHandle
-from thalweg.emulation.testbeds.shaped import ShapedTestbed
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.experiments.networks.setup import read
 from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
@@ -32,6 +31,12 @@ def roles(scenario: Scenario, path: str) -> dict[str, str]:
     client = CLIENT if CLIENT in names else names[0]
     servers = [name for name in names if name != client]
     return {client: CLIENT, **dict(zip(servers, host_names(len(servers)), strict=True))}
+
+
+def read(file: Path, *, time_scale: float | None = None, seed: int | None = None, no_delay: bool = False) -> Scenario:
+    """A scenario file; with ``no_delay`` only its rates and cuts."""
+    scenario = read_scenario(file, time_scale=time_scale, seed=seed)
+    return scenario.rates_only() if no_delay else scenario
 
 
 class Network:
@@ -50,21 +55,9 @@ class Network:
         """Mean rate of the links, emulated."""
         return fmean(trace.mean_bps for trace in self.traces.values())
 
-    def load(self, bed: ShapedTestbed, sample_interval_s: float) -> ReplayHandle:
-        """Load what the links follow and what befalls them; they have their first shapes."""
-        replay = bed.replay(self.traces, self.timeline.time_scale, sample_interval_s=sample_interval_s)
-        if self.timeline.changes:
-            replay.change(self.timeline.changes)
-        return replay
-
-    def testbed_options(self, backend: str) -> dict[str, Any]:
-        """What the testbed is to be made with: what rates count, and containers' limits, a file's where it has them."""
-        options: dict[str, Any] = {"layer": self.timeline.layer}
-        if backend == "docker":
-            hosts = self.timeline.hosts
-            options["cpus"] = {name: host.cpus or CPUS for name, host in hosts.items()}
-            options["memory_bytes"] = {name: host.memory_bytes or MEMORY_BYTES for name, host in hosts.items()}
-        return options
+    def befallen(self, changes: Sequence[LinkChange]) -> Network:
+        """The same, where these changes are what befalls the links."""
+        return Network(msgspec.structs.replace(self.timeline, changes=changes), self.notes)
 
 
 def described(config: RunConfig) -> Network:

@@ -1,15 +1,12 @@
-"""The emulated network of a run: which trace is on which link, whether this machine can carry it, and what was true."""
+"""The emulated network of a run: which trace is on which link, and whether this machine can carry it."""
 
 from __future__ import annotations
 
 import math
 import os
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-
-import msgspec
 
 from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.traces.files import load_pool
@@ -18,7 +15,6 @@ from thalweg.emulation.traces.pool import assign_traces, scale_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.uml.files import inside_uml
 from thalweg.emulation.units import format_rate
-from thalweg.experiments.networks.collapse import Rates
 from thalweg.experiments.networks.described import Network, described
 from thalweg.experiments.runs.config import RunConfig, is_scenario_file
 from thalweg.middleware.errors import UsageError
@@ -93,67 +89,3 @@ def _pool(config: RunConfig) -> list[BandwidthTrace]:
 
 def _mean_bps(pool: Sequence[BandwidthTrace]) -> float:
     return fmean(trace.mean_bps for trace in pool)
-
-
-class Replayed(msgspec.Struct, frozen=True):
-    """One replay: when it began and ended (Unix time), and the links' rates, in emulated seconds since it began."""
-
-    began_s: float
-    ended_s: float
-    rates: Mapping[Link, Rates]
-
-
-class Truth:
-    """What the links' rates were, in emulated bit/s, by the clock on the wall."""
-
-    def __init__(self, time_scale: float) -> None:
-        self._time_scale = time_scale
-        self._replays: list[Replayed] = []
-
-    def add(self, replay: Replayed) -> None:
-        """Take another replay, later than those before."""
-        self._replays.append(replay)
-
-    def mean_bps(self, link: Link, wall_s: float, duration_s: float) -> float | None:
-        """The mean rate of a link over the ``duration_s`` emulated seconds before ``wall_s`` (Unix time).
-
-        Without a duration it is the rate at that moment; None where no replay ran or the link has no trace. Where
-        the replay stopped before ``wall_s``, only the part until then counts.
-        """
-        found = bisect_right(self._replays, wall_s, key=lambda one: one.began_s) - 1
-        if found < 0:
-            return None
-        replay = self._replays[found]
-        rates = replay.rates.get(link)
-        if rates is None or wall_s - duration_s / self._time_scale > replay.ended_s:
-            return None
-        start_s = max(0.0, (wall_s - replay.began_s) * self._time_scale - duration_s)
-        stop_s = (min(wall_s, replay.ended_s) - replay.began_s) * self._time_scale
-        return rates.bits_between(start_s, stop_s) / (stop_s - start_s) if stop_s > start_s else rates.rate_at(stop_s)
-
-
-def add_truth(path: Path, truth: Truth) -> None:
-    """Set the emulator's ``truth_bps`` beside every ``estimate`` in one host's log (JSON Lines), line by line.
-
-    Other lines, a half-written one among them, stay as they are.
-    """
-    part = path.with_suffix(".part")
-    with path.open("rb") as source, part.open("wb") as target:
-        for line in source:
-            target.write(_with_truth(line, truth) if b'"estimate"' in line else line)
-    part.replace(path)
-
-
-def _with_truth(line: bytes, truth: Truth) -> bytes:
-    try:
-        row = msgspec.json.decode(line)
-        if row["kind"] != "estimate":
-            return line
-        detail = row["detail"]
-        rate_bps = truth.mean_bps(Link(detail["src"], detail["dst"]), row["wall"], row.get("duration_s") or 0.0)
-    except (msgspec.DecodeError, KeyError, TypeError):  # whoever reads the log says what is wrong with it
-        return line
-    if rate_bps is None:
-        return line
-    detail["truth_bps"] = rate_bps
-    return msgspec.json.encode(row) + b"\n"

@@ -22,7 +22,7 @@ from thalweg.experiments.records.analysis import RunSummary, failures, summarize
 from thalweg.experiments.records.comparisons import CLOSE, COMPARISON, Comparison, Row, furthest
 from thalweg.experiments.runs.config import RunConfig
 from thalweg.experiments.runs.folder import prepare_folder, versions
-from thalweg.experiments.runs.launcher import Outcome
+from thalweg.experiments.runs.outcome import Outcome
 from thalweg.experiments.runs.strategies import MOVING, OF_MOVES, make_strategies
 from thalweg.middleware.errors import UsageError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from thalweg.experiments.runs.config import RunConfig
-from thalweg.experiments.runs.launcher import Outcome
+from thalweg.experiments.runs.outcome import Outcome
 from thalweg.experiments.runs.workload import build_dataflow
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code

@@ -1,8 +1,6 @@
 """The client's side of a run, in a process of its own inside the client's host of the testbed.
 
-It speaks JSON, one object a line, with the process that started it: the job in and ``ready`` out, then for every
-placement ``go`` in, and ``planned``, ``delivered`` …, ``done`` out (for a plan made ahead, ``planned`` alone). It ends
-when its standard input is closed.
+What it says to the process that started it stands in ``job``. It ends when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -19,61 +17,16 @@ import msgspec
 import numpy as np
 
 from thalweg.experiments.records.trees import ended_as, operators_at
+from thalweg.experiments.runs.job import Go, Job, Word
 from thalweg.experiments.runs.strategies import begins_with_one_shot, make_strategy, placed_detail
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import ThalwegError, UsageError
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
-from thalweg.middleware.planning import CostParameters, ProbedPlan, get_cost_model
+from thalweg.middleware.planning import ProbedPlan, get_cost_model
 from thalweg.middleware.planning.registry import Strategy
-from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
+from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.operators import Value, digest, write_image
-
-
-class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the worker is to do.
-
-    ``addresses`` are the hosts' control endpoints; ``strategies`` has the options of every placement's.
-    """
-
-    dataflow: Dataflow
-    addresses: dict[str, str]
-    listen: str
-    insecure: bool
-    allow: tuple[str, ...]
-    time_scale: float
-    images: int
-    pictures: int
-    cost: str
-    cost_options: dict[str, Any]
-    strategies: dict[str, dict[str, Any]]
-    monitor: MonitorConfig
-    costs: CostParameters
-    records: str
-    pictures_to: str
-
-
-class Go(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Start ``placement`` now, or with ``ahead`` plan for it and no more.
-
-    ``truth``: the emulator's own (source, target, bit/s), when planners are to have it.
-    """
-
-    placement: str
-    truth: list[tuple[str, str, float]] | None = None
-    ahead: bool = False
-
-
-class Word(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What the worker says; which fields are set depends on ``event``."""
-
-    event: str
-    placement: str = ""
-    index: int = -1
-    message: str = ""
-    usage: bool = False
-    detail: dict[str, Any] = {}
 
 
 def say(word: Word) -> None:

@@ -9,13 +9,17 @@ from typing import Any
 
 import msgspec
 
+from thalweg.experiments.command import Tell
+from thalweg.experiments.records.records import sequence_digest
 from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.strategies import changes_shapes, reshapes_at_random
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
-from thalweg.middleware.errors import OperatorError, UsageError
+from thalweg.middleware.errors import OperatorError, RunError, ThalwegError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code, reorderable_codes
+from thalweg.middleware.planning import CostParameters
 from thalweg.operators import ImageFolderSource, digest, reference_run
 
+FREE_BYTES_PER_S = 1e18  # a disk that costs nothing; JSON has no infinity
 MIXED = "mixed"
 STATEFUL = ("running", "join", "best-of-last")  # what MIXED puts on the tree's operators, in turn, producers first
 
@@ -95,6 +99,11 @@ def _folder_sources(folder: Path, servers: list[str], *, skip_corrupt: bool) -> 
     return codes
 
 
+def cost_parameters(config: RunConfig) -> CostParameters:
+    """What planners reckon with besides links."""
+    return CostParameters(startup_s=config.startup_s, disk_bytes_per_s=config.disk_bytes_per_s or FREE_BYTES_PER_S)
+
+
 def images_available(config: RunConfig) -> int:
     """How many images every site can deliver, at most those asked for; reads the user's images once.
 
@@ -123,3 +132,18 @@ def images_available(config: RunConfig) -> int:
 def reference_digests(dataflow: Dataflow, images: int, allow: Collection[str] = ()) -> Iterator[str]:
     """The digests of the composites that a single process makes."""
     return (digest(value) for value in reference_run(dataflow, images, (*DEFAULT_ALLOW, *allow)))
+
+
+def reference_digest(dataflow: Dataflow, config: RunConfig, tell: Tell) -> str:
+    """What a single process makes of the same sources."""
+    digests: list[str] = []
+    try:
+        for one in reference_digests(dataflow, config.images, config.allow):
+            digests.append(one)
+            tell("composing on a single machine", len(digests), config.images)
+    except ThalwegError:
+        raise
+    except Exception as error:  # the user's own code
+        why = f"{type(error).__name__} at partition {len(digests)}, on a single machine as well: {error}"
+        raise RunError(why) from None
+    return sequence_digest(digests)

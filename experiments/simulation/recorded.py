@@ -16,21 +16,19 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
+from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.virtual.world import World
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse, choose_host, collapse_floor_bps
+from thalweg.experiments.networks.described import Network
 from thalweg.experiments.networks.traced import build_links
 from thalweg.experiments.records.records import RunInfo, save_run, write_events
 from thalweg.experiments.records.trees import ended_as, operators_at
 from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.folder import configuration, empty_folder, prepare_folder, versions
-from thalweg.experiments.runs.launcher import (
-    FREE_BYTES_PER_S,
-    Outcome,
-    reference_digest,
-)
+from thalweg.experiments.runs.outcome import Found, Outcome
 from thalweg.experiments.runs.strategies import begins_with_one_shot, cost_model, make_strategies, placed_detail
-from thalweg.experiments.runs.workload import build_dataflow, images_available
+from thalweg.experiments.runs.workload import build_dataflow, cost_parameters, images_available, reference_digest
 from thalweg.experiments.simulation.links import carrying, world_config
 from thalweg.experiments.simulation.run import (
     Rates,
@@ -46,7 +44,7 @@ from thalweg.middleware.client.replanning import ask_hints
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.network.view import Link
-from thalweg.middleware.planning import CostParameters, OneShot, ProbedPlan
+from thalweg.middleware.planning import OneShot, ProbedPlan
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
 from thalweg.operators import digest, write_image
@@ -72,11 +70,11 @@ def execute_virtually(config: RunConfig, folder: Path, tell: Tell, *, truth_last
         finally:
             session.save()
     except BaseException:
-        if not session.delivered:  # nothing had begun, so there is nothing to keep
+        if not session.found.delivered:  # nothing had begun, so there is nothing to keep
             empty_folder(folder, remove=made)
         raise
     assert session.info is not None
-    return Outcome(session.info, folder, session.placed, session.ended, session.trees, session.delivered)
+    return Outcome.of(session.info, folder, session.found)
 
 
 _encode = msgspec.json.Encoder().encode
@@ -95,8 +93,7 @@ class _Session:
         dataflow = build_dataflow(config)
         allow = (*DEFAULT_ALLOW, *config.allow)
         self.interface = interface = config.interface or "independent"
-        disk = config.disk_bytes_per_s or FREE_BYTES_PER_S
-        costs = CostParameters(startup_s=config.startup_s, disk_bytes_per_s=disk)
+        costs = cost_parameters(config)
         hints = ask_hints(dataflow, allow)
         self.work = Work(dataflow, hosts, hints, costs, cost_model(config.cost, interface), allow)
         self.traces = build_links(config, hosts, 0)
@@ -110,7 +107,7 @@ class _Session:
         )
         # What an operator says it computes is a real machine's time; a dilated clock makes it longer.
         factor = config.time_scale if config.pixel_s is None else 1.0
-        self.code = (real_code if config.bytes else sized_code)(allow, disk, factor)
+        self.code = (real_code if config.bytes else sized_code)(allow, costs.disk_bytes_per_s, factor)
         for node in dataflow.nodes:
             if node.code is not None:
                 self.code(node)  # what cannot be simulated is refused before anything is
@@ -118,15 +115,10 @@ class _Session:
         self.info: RunInfo | None = None
         self.reference: str | None = None
         self.scenario: Collapse | None = None
-        self.notes = [
-            f"virtual time, {interface} links" + ("" if config.bytes else ", sizes only: nothing is composed")
-        ]
+        what = "" if config.bytes else ", sizes only: nothing is composed"
+        self.found = Found(notes=[f"virtual time, {interface} links{what}"])
         self.log: IO[bytes] | None = None  # rows are written as they come: a run may have any number of images
         self.digests: list[str] = []
-        self.placed: dict[str, dict[str, str]] = {}
-        self.ended: dict[str, dict[str, str]] = {}
-        self.trees: dict[str, str] = {}
-        self.delivered: dict[str, int] = {}
         self.wall_s: dict[str, float] = {}
         self._shared: ProbedPlan | None = None
 
@@ -138,8 +130,9 @@ class _Session:
             operators = operators_at(self.work.dataflow, self._one_shot().result.placement)
             host = choose_host(operators, self.work.hosts, CLIENT)
             self.scenario = Collapse(host, collapse_floor_bps(self.traces))
-            self.links = self.scenario.rates(self.traces)
-            self.notes.append(str(self.scenario))
+            network = Network(Timeline.of_traces(self.traces)).befallen(self.scenario.changes(self.traces))
+            self.links = network.timeline.rates(floor_bps=0.0)
+            self.found.notes.append(str(self.scenario))
         for label, strategy in self.strategies.items():
             begun = time.perf_counter()
             self._placement(label, strategy)
@@ -162,8 +155,8 @@ class _Session:
         plan = self._one_shot() if begins_with_one_shot(strategy) else self._plan(strategy.initial)
         detail = placed_detail(label, plan, shared=shared, truth=config.view == "truth")
         self._row(label, CLIENT, 0.0, "placed", {"detail": detail})
-        self.placed[label] = operators_at(plan.result.dataflow, plan.result.placement)
-        self.delivered[label] = 0
+        self.found.placed[label] = operators_at(plan.result.dataflow, plan.result.placement)
+        self.found.delivered[label] = 0
         every = max(1, -(-config.images // config.pictures)) if config.pictures and config.bytes else 0
         folder = self.folder / "images" / label.replace("/", "_").replace(":", "_")
 
@@ -172,11 +165,11 @@ class _Session:
             if config.bytes:
                 fields["detail"] = {"digest": digest(partition.value)}
             self._row(label, CLIENT, now, "delivered", fields)
-            self.delivered[label] += 1
+            self.found.delivered[label] += 1
             if every and partition.index % every == 0:
                 folder.mkdir(parents=True, exist_ok=True)
                 write_image(np.asarray(partition.value), folder / f"{partition.index:03}.png")
-            self.tell(label, self.delivered[label], config.images)
+            self.tell(label, self.found.delivered[label], config.images)
 
         world = run_ahead(
             self.work,
@@ -198,14 +191,14 @@ class _Session:
             log["bound_period_s"] = bound
         self._row(label, CLIENT, world.now, "log", {"value": world.events, "detail": log})
         if world.planner_failed is not None:
-            self.notes.append(f"{label} went on as it was placed: {world.planner_failed}")
+            self.found.notes.append(f"{label} went on as it was placed: {world.planner_failed}")
         if self.scenario is not None:
             self._record_scenario(label, world)
         if strategy.adaptation is not None:
             ended = ended_as(plan.result.dataflow, world.dataflow or plan.result.dataflow, world.placement)
-            self.ended[label] = ended["placement"]
+            self.found.ended[label] = ended["placement"]
             if "tree" in ended:
-                self.trees[label] = ended["tree"]
+                self.found.trees[label] = ended["tree"]
         if world.failed is not None:
             raise RunError(world.failed)
 
@@ -224,10 +217,9 @@ class _Session:
         one = self.scenario
         assert one is not None
         if one.at_s > world.now:
-            self.notes.append(f"{label} had ended before the collapse; ask for more --images")
+            self.found.notes.append(one.missed(label))
             return
-        detail = {"scenario": one.name, **msgspec.to_builtins(one)}
-        self._row(label, one.host, one.at_s, "scenario", {"value": one.factor, "detail": detail})
+        self._row(label, one.host, one.at_s, "scenario", one.record())
 
     def _row(self, label: str, host: str, at_s: float, kind: str, fields: Mapping[str, Any]) -> None:
         if self.log is None:
@@ -253,7 +245,7 @@ class _Session:
             reference_digest=self.reference,
             started=self.started,
             hosts=list(self.work.hosts),
-            notes=self.notes,
+            notes=self.found.notes,
             config=configuration(config, self.strategies, self.scenario),
             versions=versions(),
             wall_s=self.wall_s,

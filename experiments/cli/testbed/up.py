@@ -11,20 +11,20 @@ import msgspec
 import typer
 
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.scenarios.timeline import Timeline, compile_timeline
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.netns import SUBNET
 from thalweg.experiments.cli.console import JsonOption, say
 from thalweg.experiments.cli.kernel import runs_elsewhere
 from thalweg.experiments.cli.options import Given, make, takes
 from thalweg.experiments.command import Option, flag
+from thalweg.experiments.networks.described import read
 from thalweg.experiments.networks.setup import (
     ContainerLimits,
-    Setup,
     constant,
-    described,
     host_names,
     make_testbed,
-    read,
+    prepare,
     traced,
     unshaped,
 )
@@ -87,11 +87,11 @@ def up(
     if runs_elsewhere(options.kernel, options.backend):
         raise typer.Exit(_up_in_uml())
     started = time.monotonic()
-    setup = _of_options(options) if file is None else _of_file(file, options)
+    timeline = _of_options(options) if file is None else _of_file(file, options)
     limits = ContainerLimits(options.image, options.cpus, options.memory_mib, options.idle)
-    testbed = make_testbed(setup, options.backend, options.subnet, limits)
-    state = detached.launch(testbed, setup.prepare)
-    names, links = setup.names, setup.links
+    testbed = make_testbed(timeline, options.backend, options.subnet, limits)
+    state = detached.launch(testbed, lambda bed: prepare(timeline, bed))
+    names, links = list(timeline.hosts), len(timeline.links)
     seconds = time.monotonic() - started
     text = f"testbed {state.id}: {len(names)} hosts ({names[0]} … {names[-1]}), {links} shaped links,"
     text += f" up in {seconds:.2f} s"
@@ -101,15 +101,15 @@ def up(
     say(as_json, {**value, "delay_emulated": testbed.delay_emulated, "subnet": state.subnet}, text)
 
 
-def _of_file(file: Path, options: UpOptions) -> Setup:
+def _of_file(file: Path, options: UpOptions) -> Timeline:
     for name in IN_THE_FILE:
         if getattr(options, name):
             option = flag(UpOptions, name)
             raise UsageError(f"{option} and the scenario file {file} exclude each other; say it in the file")
-    return described(read(file, time_scale=options.time_scale, seed=options.seed, no_delay=options.no_delay))
+    return compile_timeline(read(file, time_scale=options.time_scale, seed=options.seed, no_delay=options.no_delay))
 
 
-def _of_options(options: UpOptions) -> Setup:
+def _of_options(options: UpOptions) -> Timeline:
     names = host_names(9 if options.hosts is None else options.hosts)
     layer = 3 if options.layer is None else options.layer
     if options.rate is not None and options.traces is not None:

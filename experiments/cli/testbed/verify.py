@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from thalweg.emulation.proofs.proof import RATE_FROM_BPS, STALLED, LinkProof, failures
+from thalweg.emulation.scenarios.timeline import compile_timeline
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.netns import SUBNET
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
@@ -22,7 +23,8 @@ from thalweg.experiments.cli.options import Given, make, takes
 from thalweg.experiments.cli.testbed.exec import IdOption
 from thalweg.experiments.cli.testbed.status import lateness
 from thalweg.experiments.command import Option
-from thalweg.experiments.networks.setup import ContainerLimits, described, make_testbed, read
+from thalweg.experiments.networks.described import read
+from thalweg.experiments.networks.setup import ContainerLimits, make_testbed, prepare
 from thalweg.experiments.runs.config import Image, Kernel, NoDelay
 from thalweg.middleware.errors import TestbedError, UsageError
 
@@ -64,10 +66,10 @@ def verify(
     if file is not None:
         if identity is not None:
             raise UsageError("a scenario file is brought up for this; leave out --id")
-        setup = described(read(file, no_delay=options.no_delay), begin=False)
+        timeline = compile_timeline(read(file, no_delay=options.no_delay))
         name = str(file)
-        with make_testbed(setup, options.backend, SUBNET, ContainerLimits(options.image)) as testbed:
-            setup.prepare(testbed)
+        with make_testbed(timeline, options.backend, SUBNET, ContainerLimits(options.image)) as testbed:
+            prepare(timeline, testbed, begin=False)
             proofs = testbed.prove()
     else:
         state = detached.choose(identity)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS
+from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.networks.collapse import Collapse, check_collapse, choose_host, collapse_floor_bps
-from thalweg.experiments.networks.traced import Replayed, Truth, add_truth
+from thalweg.experiments.networks.described import Network
+from thalweg.experiments.networks.truth import Rates, Replayed, Truth, add_truth
 from thalweg.experiments.runs.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, COLLAPSE_FLOOR, COLLAPSE_S
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import Link, links_between
 
 HOSTS = ["h1", "h2", "h3", "client"]
 TRACE = BandwidthTrace("t", np.array([0.0, 10.0, 25.0]), np.array([1e6, 3e6, 5e5]), 40.0)
 CONSTANT = BandwidthTrace("c", np.array([0.0]), np.array([1e6]))
+Links = dict[Link, BandwidthTrace]
+
+
+def under(one: Collapse, links: Links) -> Mapping[Link, Rates]:
+    """What the links' rates are in a run that has the collapse."""
+    return Network(Timeline.of_traces(links)).befallen(one.changes(links)).timeline.rates(floor_bps=0.0)
 
 
 def test_the_host_with_most_operators_collapses_never_the_client() -> None:
@@ -31,10 +41,10 @@ def test_the_host_with_most_operators_collapses_never_the_client() -> None:
 
 
 def test_a_collapse_takes_all_links_of_its_host_both_ways_and_no_other() -> None:
-    links = {(a, b): CONSTANT for a in HOSTS for b in HOSTS if a != b}
+    links = dict.fromkeys(links_between(HOSTS), CONSTANT)
     one = Collapse("h2", 5e4)
-    assert sorted(one.links(links)) == sorted((a, b) for a, b in links if "h2" in (a, b))
-    rates = one.rates(links)
+    assert {change.link for change in one.changes(links)} == {(a, b) for a, b in links if "h2" in (a, b)}
+    rates = under(one, links)
     for (a, b), trace in rates.items():
         low = 1e5 if "h2" in (a, b) else 1e6
         during = (COLLAPSE_AT_S, COLLAPSE_AT_S + COLLAPSE_S - 1)
@@ -46,7 +56,7 @@ def test_a_collapse_takes_all_links_of_its_host_both_ways_and_no_other() -> None
 
 @given(st.floats(0, 120), st.floats(0, 120), st.floats(0.01, 1.0))
 def test_a_collapsed_link_carries_the_sum_of_its_rates(start_s: float, length_s: float, factor: float) -> None:
-    one = Collapse("a", 1e5, at_s=33.0, until_s=71.0, factor=factor).rates({("a", "b"): TRACE})["a", "b"]
+    one = under(Collapse("a", 1e5, at_s=33.0, until_s=71.0, factor=factor), {Link("a", "b"): TRACE})[Link("a", "b")]
     stop_s = start_s + length_s
     moments = np.linspace(start_s, stop_s, 4001)
     middles = (moments[:-1] + moments[1:]) / 2
@@ -55,11 +65,12 @@ def test_a_collapsed_link_carries_the_sum_of_its_rates(start_s: float, length_s:
 
 
 def test_no_link_collapses_below_the_floor_and_none_that_is_there_falls() -> None:
-    rates = Collapse("a", 5e4).rates({("a", "b"): TRACE, ("b", "a"): TRACE.scaled(0.1), ("a", "c"): TRACE.scaled(0.05)})
+    ab, ba, ac = Link("a", "b"), Link("b", "a"), Link("a", "c")
+    rates = under(Collapse("a", 5e4), {ab: TRACE, ba: TRACE.scaled(0.1), ac: TRACE.scaled(0.05)})
     slowest_s = COLLAPSE_AT_S + 115.0 - COLLAPSE_AT_S % 40.0  # the last row of the trace
-    assert [rates["a", "b"].rate_at(slowest_s - back_s) for back_s in (0, 20, 30)] == pytest.approx([5e4, 3e5, 1e5])
-    assert [rates["b", "a"].rate_at(slowest_s - back_s) for back_s in (0, 20, 30)] == pytest.approx([5e4, 5e4, 5e4])
-    assert [rates["a", "c"].rate_at(slowest_s - back_s) for back_s in (0, 20, 30)] == pytest.approx([2.5e4, 5e4, 5e4])
+    assert [rates[ab].rate_at(slowest_s - back_s) for back_s in (0, 20, 30)] == pytest.approx([5e4, 3e5, 1e5])
+    assert [rates[ba].rate_at(slowest_s - back_s) for back_s in (0, 20, 30)] == pytest.approx([5e4, 5e4, 5e4])
+    assert [rates[ac].rate_at(slowest_s - back_s) for back_s in (0, 20, 30)] == pytest.approx([2.5e4, 5e4, 5e4])
 
 
 def test_a_collapse_that_no_testbed_can_set_is_refused() -> None:

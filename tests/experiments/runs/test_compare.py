@@ -22,7 +22,8 @@ from thalweg.experiments.records.records import RunInfo
 from thalweg.experiments.runs import compare
 from thalweg.experiments.runs.compare import Execute
 from thalweg.experiments.runs.config import RunConfig
-from thalweg.experiments.runs.launcher import Outcome, execute
+from thalweg.experiments.runs.launcher import execute
+from thalweg.experiments.runs.outcome import Outcome
 from thalweg.experiments.runs.strategies import make_strategies
 from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BYTES, TAKE_UP_S, Framed
 from thalweg.experiments.simulation.recorded import execute_as_on_testbeds, execute_virtually

@@ -302,14 +302,14 @@ def test_bad_input_is_one_line_and_status_2(tmp_path: Path, arguments: list[str]
 
 def test_a_host_that_never_comes_up_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that ends before it listens: one line with its own last words, and no folder left."""
-    from thalweg.experiments.runs import launcher as runner
+    from thalweg.experiments.runs import launcher, processes
     from thalweg.experiments.runs.config import RunConfig
     from thalweg.middleware.errors import HostAbsentError
 
     fails = [sys.executable, "-c", "import sys; sys.exit('no room for h2')"]
-    real = runner.host_command
-    monkeypatch.setattr(runner, "host_command", lambda name, *a, **k: fails if name == "h2" else real(name, *a, **k))
+    real = processes.host_command
+    monkeypatch.setattr(processes, "host_command", lambda name, *a, **k: fails if name == "h2" else real(name, *a, **k))
     config = RunConfig(testbed="loopback", servers=2, images=2, image_bytes=20_000)
     with pytest.raises(HostAbsentError, match="host 'h2' ended before it listened: no room for h2"):
-        runner.execute(config, tmp_path / "a", lambda what, done, total: None)
+        launcher.execute(config, tmp_path / "a", lambda what, done, total: None)
     assert not (tmp_path / "a").exists()

@@ -17,17 +17,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.networks.collapse import Collapse
+from thalweg.experiments.networks.described import Network
 from thalweg.experiments.records.analysis import summarize_run
 from thalweg.experiments.records.moves import read_changes
 from thalweg.experiments.runs.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, RunConfig
-from thalweg.experiments.runs.launcher import Outcome
+from thalweg.experiments.runs.outcome import Outcome
 from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BYTES, Framed
 from thalweg.experiments.simulation.recorded import execute_as_on_testbeds, execute_virtually
 from thalweg.middleware.dataflow import check_placement
 from thalweg.middleware.errors import PlacementError, RunError, UsageError
+from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import PlanResult
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.operators import Operator
@@ -237,7 +240,9 @@ def test_a_collapsed_link_takes_as_long_as_it_needs_to_carry_the_bits(
     trace = BandwidthTrace(
         "t", times[:-1], np.array([max(rate, 1e3) if i == 0 else rate for i, (_, rate) in enumerate(held)]), times[-1]
     )
-    link = Collapse("a", 500.0, at_s, at_s + for_s).rates({("a", "b"): trace})["a", "b"]
+    links = {Link("a", "b"): trace}
+    network = Network(Timeline.of_traces(links)).befallen(Collapse("a", 500.0, at_s, at_s + for_s).changes(links))
+    link = network.timeline.rates(floor_bps=0.0)[Link("a", "b")]
     took_s = link.transfer_time_s(size_bytes, start_s)
     assert took_s >= 0.0
     assert link.bits_between(start_s, start_s + took_s) == pytest.approx(8 * size_bytes, rel=1e-6, abs=1e-3)

@@ -1,0 +1,161 @@
+"""The links of a run: as a testbed shapes, proves and replays them, and what the run records of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import msgspec
+
+from thalweg.emulation.links.shape import BURST_FLOOR_BYTES, PACKET_BYTES
+from thalweg.emulation.proofs.windows import worst_sampled
+from thalweg.emulation.testbeds.replay import ReplayHandle
+from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.experiments.command import Tell
+from thalweg.experiments.networks.collapse import Collapse
+from thalweg.experiments.networks.described import Network
+from thalweg.experiments.networks.truth import Rates, Replayed, Truth
+from thalweg.middleware.network.view import Link
+
+SAMPLE_S = 0.1  # between two readings of the links' counters
+GRANULARITY_BYTES = PACKET_BYTES + BURST_FLOOR_BYTES  # what a window may have over: packets are whole, and a burst
+View = list[tuple[str, str, float]]
+"""(source, target, bit/s) of every link at a placement's start."""
+
+
+class Unshaped:
+    """Links that no testbed has its hands on: nothing is known of them, and nothing recorded."""
+
+    def __init__(self, time_scale: float) -> None:
+        self.time_scale = time_scale
+        self.truth = Truth(time_scale)
+        self.rows: list[dict[str, Any]] = []  # what is to be recorded of the links
+        self.collapse: Collapse | None = None
+
+    def set_up(self, prove: bool, tell: Tell) -> list[str]:
+        """Make the links what they are at first, and ``prove`` it; notes on them, for people."""
+        return ["links are not shaped"]
+
+    def load(self, stack: ExitStack) -> None:
+        """Have ready what they follow, until ``stack`` unwinds."""
+
+    def view(self) -> View:
+        """The rates at a placement's start."""
+        return []
+
+    @contextmanager
+    def replaying(self) -> Iterator[float]:
+        """They follow their traces from the start (Unix time), and are remembered to compare with."""
+        yield time.time()
+
+    def record(self, label: str, began_s: float) -> list[str]:
+        """Keep what they were asked and what they delivered while a placement ran; notes for people."""
+        return []
+
+
+class Emulated(Unshaped):
+    """Links that a testbed shapes."""
+
+    def __init__(self, network: Network, bed: ShapedTestbed) -> None:
+        super().__init__(network.timeline.time_scale)
+        self.network, self.bed = network, bed
+        self._rates: Mapping[Link, Rates] = {}  # what the links have, once it is known how they are set
+        self._replay: ReplayHandle | None = None
+
+    @property
+    def replay(self) -> ReplayHandle:
+        """What the links follow, once it is loaded."""
+        assert self._replay is not None
+        return self._replay
+
+    def set_up(self, prove: bool, tell: Tell) -> list[str]:
+        timeline = self.network.timeline
+        self.bed.shape(timeline.wall_shapes())
+        if limits := timeline.wall_interfaces_bps:
+            self.bed.limit_interfaces(limits)
+        if prove:
+            tell("proving the links", 0, 0)
+            self._prove()
+        rates_only = [] if self.bed.delay_emulated else ["links have rates only: no delay is emulated"]
+        return [*self.network.notes, *rates_only]
+
+    def _prove(self) -> None:
+        now_s = time.time()
+        for proof in self.bed.prove():
+            columns = ("src", "dst", "delivered_bps", "size_bytes", "seconds")  # these are the record's own
+            detail = {key: value for key, value in msgspec.to_builtins(proof).items() if key not in columns}
+            self.rows.append(
+                {
+                    "t": 0.0,
+                    "wall": now_s,
+                    "host": proof.src,
+                    "peer": proof.dst,
+                    "kind": "proof",
+                    "value": proof.delivered_bps,
+                    "size_bytes": proof.size_bytes,
+                    "duration_s": proof.seconds,
+                    "detail": detail,
+                }
+            )
+
+    def load(self, stack: ExitStack) -> None:
+        timeline = self.network.timeline
+        self._replay = self.bed.replay(self.network.traces, timeline.time_scale, sample_interval_s=SAMPLE_S)
+        stack.callback(self._replay.stop)
+        if timeline.changes:
+            self._replay.change(timeline.changes)
+        self._rates = timeline.rates(emulated=self._replay.emulated())
+
+    def befall(self, collapse: Collapse) -> None:
+        """From now on the links collapse in every placement."""
+        self.collapse = collapse
+        changes = collapse.changes(self.network.timeline.links)
+        self.replay.change(changes)
+        self._rates = self.network.befallen(changes).timeline.rates(emulated=self.replay.emulated())
+
+    def view(self) -> View:
+        return [(a, b, rates.rate_at(0.0)) for (a, b), rates in self._rates.items()]
+
+    @contextmanager
+    def replaying(self) -> Iterator[float]:
+        began_s = self.replay.start() + time.time() - time.monotonic()
+        try:
+            yield began_s
+        finally:
+            self.replay.stop()
+            self.truth.add(Replayed(began_s, time.time(), self._rates))
+
+    def record(self, label: str, began_s: float) -> list[str]:
+        offset_s = time.time() - time.monotonic()
+        samples = self.bed.samples()
+        for sample in samples:
+            wall_s = sample.at_s + offset_s
+            self.rows.append(
+                {
+                    "t": (wall_s - began_s) * self.time_scale,
+                    "wall": wall_s,
+                    "host": sample.src,
+                    "peer": sample.dst,
+                    "placement": label,
+                    "kind": "link",
+                    "value": sample.delivered_bps,
+                    "detail": {"asked_bps": sample.asked_bps, "backlogged": sample.backlogged},
+                }
+            )
+        statistics = msgspec.to_builtins(self.replay.statistics())
+        worst = worst_sampled(samples, SAMPLE_S, GRANULARITY_BYTES)
+        if worst:
+            link = max(worst, key=lambda link: worst[link].ratio)
+            statistics |= {"worst_window": worst[link].ratio, "worst_window_link": ">".join(link)}
+        about = {"wall": began_s, "host": "testbed", "placement": label, "kind": "replay"}
+        self.rows.append({"t": 0.0, **about, "detail": statistics})
+        if (collapse := self.collapse) is None:
+            return []
+        wall_s = began_s + collapse.at_s / self.time_scale
+        if wall_s > time.time():
+            return [collapse.missed(label)]
+        about = {"wall": wall_s, "host": collapse.host, "placement": label, "kind": "scenario"}
+        self.rows.append({"t": collapse.at_s, **about, **collapse.record()})
+        return []

@@ -1,0 +1,149 @@
+"""The processes of a run on its testbed: one on every server, and the client's worker."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, NoReturn
+
+import msgspec
+
+from thalweg.emulation.supervisor.client import TestbedProcess
+from thalweg.emulation.testbeds.testbed import Testbed
+from thalweg.emulation.uml.files import inside_uml
+from thalweg.experiments.runs.config import CLIENT, RunConfig
+from thalweg.experiments.runs.job import Go, Job, Word
+from thalweg.middleware.client.cluster import host_command, host_environment, wait_ready_lines
+from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, UsageError
+
+PORT = 7800  # control port of every host in a testbed with addresses of its own
+PATIENCE = 5.0 if inside_uml() else 1.0  # there everything shares one slow processor
+START_S = 60.0 * PATIENCE
+END_S = 5.0 * PATIENCE
+WORKER = "worker"
+
+
+class Processes:
+    """What runs on a testbed's hosts, until ``stack`` unwinds; what they say on standard error goes to ``logs``."""
+
+    def __init__(self, bed: Testbed, stack: ExitStack, logs: Path) -> None:
+        self.bed, self.stack, self.logs = bed, stack, logs
+        self._running: dict[str, TestbedProcess] = {}  # by the host's name, or WORKER
+        self._outputs: dict[str, IO[bytes]] = {}
+        self._job: IO[bytes] | None = None
+
+    def listen(self, host: str) -> str:
+        """Where a process on ``host`` listens."""
+        return f"tcp://{self.bed.hosts[host]}:{'*' if self.bed.backend == 'loopback' else PORT}"
+
+    def start_hosts(self, names: Sequence[str], config: RunConfig, records: Path) -> dict[str, str]:
+        """Start a host process on each, which keeps its ``records``; their control endpoints.
+
+        Raises HostAbsentError, with its last words, for one that does not come up.
+        """
+        for name in names:
+            command = host_command(
+                name,
+                self.listen(name),
+                allow=config.allow,
+                time_scale=config.time_scale,
+                records=records,
+                insecure=True,
+                python=self.bed.python,
+            )
+            if config.forecaster is not None:
+                command += ["--forecaster", config.forecaster]
+            self._spawn(name, name, command)
+        try:
+            ready = wait_ready_lines({name: stream.fileno() for name, stream in self._outputs.items()}, START_S)
+        except HostAbsentError as error:
+            said = [line for name in names for line in self._last_line(name)]
+            raise HostAbsentError(f"{error}" + (f": {said[0]}" if said else "")) from None
+        return {name: line["control"] for name, line in ready.items()}
+
+    def start_worker(self, job: Job) -> Iterator[Word]:
+        """Start the client's worker; what it says from its ``ready`` on.
+
+        HostLostError as soon as a host process or the worker has ended.
+        """
+        self._job = self._spawn(CLIENT, WORKER, [self.bed.python, "-m", "thalweg.experiments.runs.worker"])
+        words = self._words()
+        self.tell(job)
+        first = next(words)
+        if first.event != "ready":
+            fail(first)
+        return words
+
+    def tell(self, message: Job | Go) -> None:
+        """One line to the worker."""
+        assert self._job is not None
+        self._job.write(msgspec.json.encode(message) + b"\n")
+        self._job.flush()
+
+    def end(self) -> None:
+        """Let everybody finish their logs."""
+        assert self._job is not None
+        self._job.close()
+        self._running[WORKER].wait(END_S)
+        for name, process in self._running.items():
+            if name != WORKER:
+                process.terminate()
+        for process in self._running.values():
+            process.wait(END_S)
+
+    def _spawn(self, host: str, name: str, command: list[str]) -> IO[bytes]:
+        """Start ``command`` on ``host``; its standard input. Its errors go to a file of the run folder."""
+        with (self.logs / f"{name}.err").open("wb") as errors:
+            process = self.bed.run(
+                host, command, env=host_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+            )
+        self._running[name] = process
+        self.stack.callback(process.close)
+        self.stack.callback(process.kill)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._outputs[name] = process.stdout
+        return process.stdin
+
+    def _words(self) -> Iterator[Word]:
+        decoder = msgspec.json.Decoder(Word)
+        buffer = b""
+        with selectors.DefaultSelector() as selector:
+            for name, stream in self._outputs.items():
+                selector.register(stream, selectors.EVENT_READ, name)
+            while True:
+                for key, _ in selector.select():
+                    piece = os.read(key.fd, 65536)
+                    if not piece:
+                        raise HostLostError(self._epitaph(key.data))
+                    if key.data == WORKER:
+                        *lines, buffer = (buffer + piece).split(b"\n")
+                        yield from map(decoder.decode, lines)
+
+    def _epitaph(self, name: str) -> str:
+        process = self._running[name]
+        try:
+            status = process.wait(2.0)
+        except TimeoutError:
+            status = None
+        what = "the client's worker" if name == WORKER else f"host {name!r}"
+        fate = self.bed.fate(process.host)
+        last = self._last_line(name)
+        return (
+            f"{what} ended with status {status}"
+            + (f"; {fate}" if fate else "")
+            + (f"; its last line: {last[0]}" if last else "")
+        )
+
+    def _last_line(self, name: str) -> list[str]:
+        """The last line a process wrote to its standard error, if it wrote any."""
+        return (self.logs / f"{name}.err").read_text(errors="replace").strip().splitlines()[-1:]
+
+
+def fail(word: Word) -> NoReturn:
+    """Raise what the worker has failed of."""
+    raise UsageError(word.message) if word.usage else RunError(word.message or f"the worker said {word.event!r}")
