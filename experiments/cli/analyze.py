@@ -25,7 +25,10 @@ def analyze(
         typer.Argument(help="Folders that `thalweg run` or `thalweg sweep` wrote, of one kind.", show_default=False),
     ],
     master: Annotated[
-        str, typer.Option(help="Spark master; a cluster's workers must see the folders under the same path.")
+        str,
+        typer.Option(
+            help="Spark master; a cluster's workers must see the folders under the same path, and have the same Python."
+        ),
     ] = "local[*]",
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw each run's pictures.")] = True,
     moves: Annotated[bool, typer.Option("--moves", help="List every move: who, where, when, why.")] = False,

@@ -130,7 +130,9 @@ def analyze_runs(spark: SparkSession, runs: Mapping[Path, RunInfo]) -> RunsSumma
             frame.unpersist()
     except PySparkException as error:
         why = last_error(str(error))
-        raise RunError(f"Spark cannot analyse these runs: {why}; do all its workers see them?") from error
+        raise RunError(
+            f"Spark cannot analyse these runs: {why}; do all its workers see them, with the same Python?"
+        ) from error
     for row in told:
         if row.wrong is not None:
             raise UsageError(row.wrong)

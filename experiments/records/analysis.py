@@ -16,10 +16,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from thalweg.experiments.records.log import Row, read_log
+from thalweg.experiments.records.log import LinkSum, Row, read_log, sum_links
 from thalweg.experiments.records.moves import (
     AroundMoves,
     EstimateErrors,
@@ -32,7 +30,7 @@ from thalweg.experiments.records.moves import (
     quantile,
     read_moves,
 )
-from thalweg.experiments.records.records import EVENTS, SUMMARY, RunInfo, load_run, sequence_digest
+from thalweg.experiments.records.records import SUMMARY, RunInfo, load_run, sequence_digest
 from thalweg.middleware.errors import RunError
 
 BASELINE = "download-all"  # what every speed-up is measured against
@@ -155,10 +153,13 @@ def summarize_run(folder: Path, info: RunInfo | None = None) -> RunSummary:
     said: defaultdict[str | None, defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in read_log(folder, *KINDS):
         said[row.placement][row.kind].append(row)
-    transfers = _transfers(folder)
+    transfers: defaultdict[str, list[LinkSum]] = defaultdict(list)
+    for (name, host, peer), carried in sum_links(folder, "transfer", "size_bytes").items():
+        if host != peer:
+            transfers[name].append(carried)
     more = sorted(name for name, own in said.items() if name is not None and own["delivered"])
     names = dict.fromkeys([*info.placements, *more])
-    made = {name: _placement(info, name, said[name], transfers.get(name, (0, 0))) for name in names}
+    made = {name: _placement(info, name, said[name], transfers[name]) for name in names}
     base_s = made[BASELINE].mean_interarrival_s if BASELINE in made else None
     for name, summary in made.items():
         own_s = summary.mean_interarrival_s
@@ -168,16 +169,7 @@ def summarize_run(folder: Path, info: RunInfo | None = None) -> RunSummary:
     return RunSummary(info.run, str(folder), info.testbed, info.seed, info.reference_digest, made, links, errors)
 
 
-def _transfers(folder: Path) -> dict[str, tuple[int, int]]:
-    """Transfers between hosts and their bytes, by placement; of these there are many."""
-    between = (pc.field("kind") == "transfer") & (pc.field("peer") != pc.field("host"))
-    columns = ["placement", "size_bytes"]
-    table = pq.read_table(folder / EVENTS, columns=columns, filters=between)
-    sums = table.group_by("placement").aggregate([([], "count_all"), ("size_bytes", "sum")])
-    return {row["placement"]: (row["count_all"], row["size_bytes_sum"] or 0) for row in sums.to_pylist()}
-
-
-def _placement(info: RunInfo, name: str, said: Said, transfers: tuple[int, int]) -> PlacementSummary:
+def _placement(info: RunInfo, name: str, said: Said, transfers: Sequence[LinkSum]) -> PlacementSummary:
     came = sorted(said["delivered"], key=lambda row: row.t_s)  # of equal times the log's order counts
     indices = np.array([row.index for row in came], dtype=np.int64)
     times = np.array([row.t_s for row in came])
@@ -204,8 +196,8 @@ def _placement(info: RunInfo, name: str, said: Said, transfers: tuple[int, int])
         elapsed_s=came[-1].t_s if came else None,
         wall_s=info.wall_s.get(name, wall_s),
         speedup=None,
-        transfers=transfers[0],
-        bytes_moved=transfers[1],
+        transfers=sum(link.rows for link in transfers),
+        bytes_moved=int(sum(link.total for link in transfers)),
         probes=sum(row.detail.probed for row in said["placed"]),
         planner=plan.planner if plan else None,
         predicted_s=plan.predicted_s if plan else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -96,3 +97,27 @@ def read_log(folder: Path, *kinds: str) -> Iterator[Row]:
                 except msgspec.DecodeError as error:
                     what = f"the detail of a record {said[4]!r} is damaged ({error})"
                     raise UsageError(f"{events}: {what}; run it again") from None
+
+
+class LinkSum(NamedTuple):
+    """What records of a kind say of a link together: how many there are, the sum of a column, the last one's time."""
+
+    rows: int = 0
+    total: int | float = 0
+    last_s: float = 0.0
+
+
+def sum_links(folder: Path, kind: str, column: str) -> dict[tuple[str, str, str], LinkSum]:
+    """By placement, host and peer, where all three are said; of these records there are many."""
+    found: dict[tuple[str, str, str], LinkSum] = {}
+    by = ["placement", "host", "peer"]
+    with pq.ParquetFile(folder / EVENTS) as file:
+        for batch in file.iter_batches(columns=[*by, "kind", "t_s", column], batch_size=BATCH_ROWS):
+            said = (pc.field("kind") == kind) & pc.field("placement").is_valid() & pc.field("peer").is_valid()
+            sums = pa.Table.from_batches([batch]).filter(said).group_by(by)
+            for row in sums.aggregate([([], "count_all"), (column, "sum"), ("t_s", "max")]).to_pylist():
+                link = row["placement"], row["host"], row["peer"]
+                known, total = found.get(link, LinkSum()), row[f"{column}_sum"] or 0
+                last_s = max(known.last_s, row["t_s_max"])
+                found[link] = LinkSum(known.rows + row["count_all"], known.total + total, last_s)
+    return found

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from thalweg.experiments.records.analysis import natural
-from thalweg.experiments.records.log import Row, read_log
+from thalweg.experiments.records.log import Row, read_log, sum_links
 from thalweg.experiments.records.moves import HOW, SPAN_S, AroundMoves, judged, moves_wall
 from thalweg.experiments.records.records import PLOTS, RunInfo
 from thalweg.experiments.views.timelines import (
@@ -132,57 +132,56 @@ class RunSeries:
     """
 
     def __init__(self, folder: Path, info: RunInfo) -> None:
-        self.links: dict[str, dict[tuple[str, str], _Thinned]] = {}
-        self.load: dict[str, dict[str, _Load]] = {}
-        self.estimates: dict[str, _Sampled] = {}
+        self.estimates: defaultdict[str, _Sampled] = defaultdict(_Sampled)
         for how, value, truth_bps in judged(read_log(folder, "estimate")):
-            self.estimates.setdefault(how, _Sampled()).add((truth_bps, value))
+            self.estimates[how].add((truth_bps, value))
         courses = read_courses(folder, info, transfers=False)
         self.courses = {name: course for name, course in courses.items() if course.moves or course.changes}
         self.end_s: defaultdict[str, float] = defaultdict(float)
         for name, course in self.courses.items():
             last_s = [move.settled_s for move in course.moves] + [change.at_s for change in course.changes]
             self.end_s[name] = max(0.0, *last_s)
-        carried = self._first_pass(folder, info.time_scale)
+        self._read_hosts(folder, info.time_scale)
+        self.links = self._busiest(folder)
+        for row in read_log(folder, "link"):  # in rates on the wire: undo the time scale
+            link = self.links[row.placement].get((row.host, row.peer)) if row.placement is not None else None
+            if link is not None and row.value is not None:
+                asked_bps = np.nan if row.detail.asked_bps is None else row.detail.asked_bps
+                link.add(row.t_s, (asked_bps / info.time_scale, row.value / info.time_scale))
         self.placements = [*(name for name in info.placements if name in self.end_s)]
         self.placements += sorted(self.end_s.keys() - set(self.placements))
-        for name in self.placements:
-            busiest = sorted(carried[name].items(), key=lambda item: (-item[1], item[0]))[:LINKS]
-            used = [link for link, moved in busiest if moved >= USED * busiest[0][1] > 0]
-            self.links[name] = {link: _Thinned(self.end_s[name], 2) for link in used}
-            self.load[name] = {}
-        self._second_pass(folder, info.time_scale)
 
-    def _first_pass(self, folder: Path, time_scale: float) -> Mapping[str, Mapping[tuple[str, str], float]]:
-        """Arrivals, deliveries around moves, every placement's last time, and how much each link moved (in no unit:
-        equal intervals)."""
-        carried: defaultdict[str, defaultdict[tuple[str, str], float]] = defaultdict(lambda: defaultdict(float))
+    def _read_hosts(self, folder: Path, time_scale: float) -> None:
+        """Arrivals, deliveries around moves, and the hosts' load."""
+        self.load: defaultdict[str, defaultdict[str, _Load]] = defaultdict(lambda: defaultdict(_Load))
         said: defaultdict[str, defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
-        for row in read_log(folder, "delivered", "link", "host_load", "relocated"):
+        for row in read_log(folder, "delivered", "host_load", "relocated"):
             name = row.placement
             if name is None:
                 continue
             self.end_s[name] = max(self.end_s[name], row.t_s)
-            if row.kind in ("delivered", "relocated"):
+            if row.kind != "host_load":
                 said[name][row.kind].append(row)
-            elif row.kind == "link" and row.peer is not None:
-                carried[name][row.host, row.peer] += row.value or 0.0
-        arrivals = {name: np.sort([row.t_s for row in own["delivered"]]) for name, own in said.items()}
-        self.arrivals_s = {name: times for name, times in arrivals.items() if times.size}
+            elif row.value is not None:
+                self.load[name][row.host].add(row.value, row.size_bytes or 0)
+        self.arrivals_s = {
+            name: np.sort([row.t_s for row in own["delivered"]]) for name, own in said.items() if own["delivered"]
+        }
         around = {name: moves_wall(own, time_scale) for name, own in said.items()}
         self.around: dict[str, AroundMoves] = {name: some for name, some in around.items() if some is not None}
-        return carried
 
-    def _second_pass(self, folder: Path, time_scale: float) -> None:
-        """The links' and the hosts' series; links are recorded in rates on the wire, so undo the time scale."""
-        for row in read_log(folder, "link", "host_load"):
-            if row.value is None or row.placement is None:
-                continue
-            if row.kind == "host_load":
-                self.load[row.placement].setdefault(row.host, _Load()).add(row.value, row.size_bytes or 0)
-            elif (link := self.links[row.placement].get((row.host, row.peer or ""))) is not None:
-                asked_bps = np.nan if row.detail.asked_bps is None else row.detail.asked_bps
-                link.add(row.t_s, (asked_bps / time_scale, row.value / time_scale))
+    def _busiest(self, folder: Path) -> defaultdict[str, dict[tuple[str, str | None], _Thinned]]:
+        """The links to be shown, by how much each moved (in no unit: equal intervals); and every placement's end."""
+        carried: defaultdict[str, dict[tuple[str, str | None], float]] = defaultdict(dict)
+        for (name, host, peer), some in sum_links(folder, "link", "value").items():
+            carried[name][host, peer] = some.total
+            self.end_s[name] = max(self.end_s[name], some.last_s)
+        found: defaultdict[str, dict[tuple[str, str | None], _Thinned]] = defaultdict(dict)
+        for name, links in carried.items():
+            most = sorted(links, key=lambda link: (-links[link], link))[:LINKS]
+            used = [link for link in most if links[link] >= USED * links[most[0]] > 0]
+            found[name] = {link: _Thinned(self.end_s[name], 2) for link in used}
+        return found
 
 
 def colour(placements: Sequence[str], name: str) -> str:
