@@ -1,16 +1,17 @@
-"""Dataflows: trees of named nodes with sources at the leaves, operators inside and one sink at the root.
+"""Dataflows: named nodes and the edges between them, sources at one end, sinks at the other, operators between.
 
-The structures are those of a directed acyclic graph (a node has a list of consumers), so that
-a node may have several consumers one day; ``validate`` admits exactly one today.
+A dataflow is a directed acyclic graph. What runs is a tree: every node has one consumer, and there is one sink.
+``validate`` admits trees, or with ``graph`` what planners can price: several consumers of a node, and several sinks.
 
 Source: Ranganathan, Acharya, Saltz (1998), section 2.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -45,8 +46,15 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     pinned: str | None = None
 
 
+class Edge(NamedTuple):
+    """What ``consumer`` takes from ``producer``: each partition of its output."""
+
+    producer: str
+    consumer: str
+
+
 class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
-    """A validated-on-demand tree of nodes. Construct it with a builder or from nodes, then ``validate()``."""
+    """A validated-on-demand graph of nodes. Construct it with a builder or from nodes, then ``validate()``."""
 
     nodes: tuple[Node, ...]
 
@@ -55,12 +63,16 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         return {node.name: node for node in self.nodes}
 
     @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """All of them, consumer by consumer in order of declaration, each one's in the order of its inputs."""
+        return tuple(Edge(name, node.name) for node in self.nodes for name in node.inputs)
+
+    @cached_property
     def consumers(self) -> dict[str, tuple[str, ...]]:
         """For every node the names of the nodes that take its output, in order of declaration."""
         out: dict[str, list[str]] = {node.name: [] for node in self.nodes}
-        for node in self.nodes:
-            for name in node.inputs:
-                out.setdefault(name, []).append(node.name)
+        for producer, consumer in self.edges:
+            out.setdefault(producer, []).append(consumer)
         return {name: tuple(names) for name, names in out.items()}
 
     @cached_property
@@ -72,53 +84,60 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         return tuple(node.name for node in self.nodes if node.kind == "operator")
 
     @cached_property
+    def sinks(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self.nodes if node.kind == "sink")
+
+    @property
     def sink(self) -> str:
-        return next(node.name for node in self.nodes if node.kind == "sink")
+        """The sink of a tree; of a graph the first."""
+        return self.sinks[0]
 
     @cached_property
     def upward(self) -> tuple[str, ...]:
-        """All names, producers before consumers (the sink last)."""
+        """All names, producers before consumers (the sink of a tree last)."""
         return tuple(_producers_first(self))
 
     @cached_property
     def level(self) -> dict[str, int]:
-        """Distance to the sink in edges; the sink is on level 0."""
-        level = {self.sink: 0}
+        """Distance to the sink in edges, of several the longest; a sink is on level 0."""
+        level = dict.fromkeys(self.sinks, 0)
         for name in reversed(self.upward):
             for producer in self.by_name[name].inputs:
-                level[producer] = level[name] + 1
+                level[producer] = max(level.get(producer, 0), level[name] + 1)
         return level
 
     def paths(self) -> Iterator[tuple[str, ...]]:
-        """Every path from a source to the sink, both included (Ranganathan et al., section 2)."""
-        for source in self.sources:
-            path = [source]
-            while path[-1] != self.sink:
-                path.append(self.consumers[path[-1]][0])
-            yield tuple(path)
+        """Every path from a source to a sink, both included (Ranganathan et al., section 2)."""
+        queue = deque[tuple[str, ...]]((source,) for source in self.sources)
+        while queue:
+            path = queue.popleft()
+            if not (takers := self.consumers[path[-1]]):
+                yield path
+            queue.extendleft((*path, taker) for taker in reversed(takers))
 
-    def validate(self, hosts: Collection[str] | None = None) -> Dataflow:
+    def validate(self, hosts: Collection[str] | None = None, *, graph: bool = False) -> Dataflow:
         """Return self, or raise DataflowError that names the first node found wrong.
 
-        ``hosts``: when given, every pin must be among them.
+        ``hosts``: when given, every pin must be among them. ``graph``: nodes may have several consumers, and there may
+        be several sinks.
         """
         if len(self.by_name) != len(self.nodes):
             names = [node.name for node in self.nodes]
             twice = next(name for name in names if names.count(name) > 1)
             raise DataflowError(f"node {twice!r} is defined twice; give every node its own name")
-        sinks = [node.name for node in self.nodes if node.kind == "sink"]
-        if len(sinks) != 1:
-            raise DataflowError(f"a dataflow has exactly one sink; this one has {len(sinks)}: {sinks}")
+        sinks = self.sinks
+        if len(sinks) != 1 and not (graph and sinks):
+            raise DataflowError(f"a dataflow has exactly one sink; this one has {len(sinks)}: {[*sinks]}")
         for node in self.nodes:
             self._check_node(node, hosts)
         for node in self.nodes:
             takers = self.consumers[node.name]
-            if node.kind != "sink" and len(takers) != 1:
+            if node.kind != "sink" and len(takers) != 1 and not (graph and takers):
                 what = "no consumer" if not takers else f"several consumers {list(takers)}; a tree allows one"
                 raise DataflowError(f"node {node.name!r} has {what}")
         _producers_first(self)  # finds cycles
-        reached = {self.sink}
-        queue = [self.sink]
+        reached = {*sinks}
+        queue = [*sinks]
         while queue:
             for producer in self.by_name[queue.pop()].inputs:
                 if producer not in reached:
