@@ -28,13 +28,13 @@ from thalweg.middleware.network.outlook import look_ahead, read_variability
 from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView, links_between
 from thalweg.middleware.planning import (
     CostModel,
-    CostParameters,
     CriticalPath,
     ExpectedPeriod,
     Hints,
     OneShot,
     Period,
-    PlanResult,
+    Plan,
+    Task,
     Thalweg,
     propagate_hints,
 )
@@ -125,7 +125,7 @@ class _Problem:
 
     def __init__(self, seed: int, servers: int, tree: str) -> None:
         rng = random.Random(seed)
-        self.hosts = ["client", *(f"h{i + 1}" for i in range(servers))]
+        self.hosts = ("client", *(f"h{i + 1}" for i in range(servers)))
         self.dataflow: Dataflow = TREES[tree](dict.fromkeys(self.hosts[1:], _CODE), _CODE)
         sizes = {node.name: max(1.0, rng.gauss(128_000, 32_000)) for node in self.dataflow.nodes if node.kind != "sink"}
         self.hints = Hints(sizes, dict.fromkeys(self.dataflow.operators, 0.9))
@@ -136,14 +136,14 @@ class _Problem:
 
     def plan(self, planner: OneShot, model: CostModel) -> int:
         """Make the plan; returns how many moves it took."""
-        given = (self.dataflow, self.hosts, self.view, self.current)
-        return len(planner.plan(*given, hints=self.hints, costs=CostParameters(), model=model).steps)
+        task = Task((self.dataflow,), self.hosts, self.view, self.hints, current=self.current)
+        return len(planner.plan(task, model).steps)
 
-    def look_once(self) -> PlanResult:
+    def look_once(self) -> Plan:
         """What ``thalweg`` plans before a run."""
         return self._thalweg(self.dataflow, self.view, None)
 
-    def look_again(self) -> Callable[[], PlanResult | None]:
+    def look_again(self) -> Callable[[], Plan | None]:
         """A look of ``thalweg`` at its own tree, with all that a run keeps of every link; its result is None where
         links are to be probed first."""
         found, now_s = self.look_once(), 3600.0
@@ -158,7 +158,7 @@ class _Problem:
             samples[link] = tuple(of_link)
         before = read_variability(samples)
 
-        def look() -> PlanResult | None:
+        def look() -> Plan | None:
             past = Past(samples, 2 * now_s, variability=read_variability(samples, before))
             try:
                 return self._thalweg(found.dataflow, look_ahead(past, self.hosts, HORIZON_S), found.placement)
@@ -167,8 +167,8 @@ class _Problem:
 
         return look
 
-    def _thalweg(self, dataflow: Dataflow, view: NetworkView, current: Placement | None) -> PlanResult:
+    def _thalweg(self, dataflow: Dataflow, view: NetworkView, current: Placement | None) -> Plan:
         sizes = {name: self.hints.output_bytes[name] for name in dataflow.sources}
         hints = propagate_hints(dataflow, sizes, lambda node: _Answers())
         hints = msgspec.structs.replace(hints, reorderable=dict.fromkeys(dataflow.operators, _Answers()))
-        return Thalweg().plan(dataflow, self.hosts, view, current, hints=hints, costs=CostParameters(), model=Period())
+        return Thalweg().plan(Task((dataflow,), self.hosts, view, hints, current=current), Period())

@@ -26,16 +26,17 @@ from thalweg.middleware.planning import (
     DownloadAll,
     ExpectedPeriod,
     Hints,
+    Interface,
     Period,
-    PlanResult,
+    Plan,
+    Task,
     Thalweg,
+    ask_planner,
     bound_period_s,
     get_cost_model,
     get_planner,
     propagate_hints,
 )
-from thalweg.middleware.planning.costs.period import Interface
-from thalweg.middleware.planning.planners.planner import ask_planner
 
 _CODE = Code("unused")  # the operators are only planned for, never run
 
@@ -117,18 +118,7 @@ class PlacementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     placement: dict[str, str] = {}
 
 
-class PlacementProblem(msgspec.Struct, frozen=True):
-    """What planners take."""
-
-    dataflow: Dataflow
-    hosts: tuple[str, ...]
-    view: NetworkView
-    current: Placement | None
-    hints: Hints
-    costs: CostParameters
-
-
-def load_problem(path: Path) -> PlacementProblem:
+def load_problem(path: Path) -> Task:
     """Read and check a placement file; UsageError naming the file and the key, host or node that is wrong."""
     try:
         spec = msgspec.toml.decode(path.read_bytes(), type=PlacementFile)
@@ -139,7 +129,7 @@ def load_problem(path: Path) -> PlacementProblem:
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
     try:
-        return _problem(spec)
+        return _task(spec)
     except UsageError as error:
         raise type(error)(f"{path}: {error}") from error
 
@@ -154,7 +144,7 @@ def _explain(message: str) -> str:
     return f"{message}; {nearest(unknown[1], known)}"
 
 
-def _problem(spec: PlacementFile) -> PlacementProblem:
+def _task(spec: PlacementFile) -> Task:
     if not spec.hosts:
         raise UsageError("hosts is empty; name at least one")
     client = spec.hosts[0] if spec.client is None else spec.client
@@ -165,7 +155,7 @@ def _problem(spec: PlacementFile) -> PlacementProblem:
     current: Placement | None = None
     if spec.placement:
         current = {node.name: node.pinned for node in dataflow.nodes if node.pinned} | spec.placement
-    return PlacementProblem(dataflow, spec.hosts, _view(spec), current, hints, spec.costs)
+    return Task((dataflow,), spec.hosts, _view(spec), hints, spec.costs, current)
 
 
 def _dataflow(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
@@ -279,27 +269,25 @@ def place(
 
     What local would do next: thalweg place docs/examples/placement.toml --planner local --option k=2
     """
-    problem = load_problem(file)
+    task = load_problem(file)
     find_own_code([planner, cost])
     model = get_cost_model(cost, **_options(cost_option, "--cost-option"))
     chosen = get_planner(planner, **_options(option, "--option"))
     if isinstance(chosen, Thalweg):  # goes by periods, whatever others go by
         model = chosen.goes_by(model)
         cost = model.name
-    if planner == "global" and problem.current is None:
+    if planner == "global" and task.current is None:
         raise UsageError(f"{file} has no table [placement], which global starts from; add one, or use one-shot")
-    common = {"hints": problem.hints, "costs": problem.costs, "model": model}
-    known = (problem.dataflow, problem.hosts, problem.view, problem.current)
     try:
-        result = ask_planner(chosen, *known, **common)  # type: ignore[arg-type]
+        result = ask_planner(chosen, task, model)
     except LinksNeeded as needed:
         first = ", ".join(f"{a} to {b}" for a, b in sorted(needed.links)[:4])
         more = f" and {len(needed.links) - 4} more" if len(needed.links) > 4 else ""
         raise UsageError(
             f"{file} gives no rate for {first}{more}, which {planner} needs; add links, or set default_rate"
         ) from None
-    baseline_s = DownloadAll().plan(*known, **common).cost_s  # type: ignore[arg-type]
-    bound_s = _bound_s(file, problem, chosen, model) if bound else None
+    baseline_s = DownloadAll().plan(task, model).cost_s
+    bound_s = _bound_s(file, task, _interface(chosen, model)) if bound else None
     if as_json:
         answer = {
             "planner": planner,
@@ -319,7 +307,7 @@ def place(
             answer["bound_period_s"] = bound_s
         print_json(answer)
     else:
-        _print(result, problem, cost, baseline_s)
+        _print(result, task, cost, baseline_s)
         if bound_s is not None:
             text = f"no tree and no mixture of trees has a period below {_seconds(bound_s)}"
             output().print(f"{text} ({_interface(chosen, model)} interfaces; transfers alone)", soft_wrap=True)
@@ -334,17 +322,9 @@ def _interface(planner: object, model: object) -> Interface:
     return planner.interface if isinstance(planner, Thalweg) else "single"
 
 
-def _bound_s(file: Path, problem: PlacementProblem, planner: object, model: object) -> float:
+def _bound_s(file: Path, task: Task, interface: Interface) -> float:
     try:
-        return bound_period_s(
-            problem.dataflow,
-            problem.hosts,
-            problem.view,
-            problem.current,
-            hints=problem.hints,
-            costs=problem.costs,
-            interface=_interface(planner, model),
-        )
+        return bound_period_s(task, interface)
     except LinksNeeded as needed:
         a, b = min(needed.links)
         raise UsageError(
@@ -358,9 +338,9 @@ def _seconds(value: float) -> str:
     return "infinite (over a link of rate 0)" if math.isinf(value) else f"{value:.3f} s"
 
 
-def _print(result: PlanResult, problem: PlacementProblem, cost: str, baseline_s: float) -> None:
+def _print(result: Plan, task: Task, cost: str, baseline_s: float) -> None:
     out = output()
-    hints = result.hints or problem.hints
+    hints = result.hints or task.hints
     table = Table("node", "host", "inputs", "bytes", "compute s", "critical")
     for name in result.dataflow.upward:
         node = result.dataflow.by_name[name]

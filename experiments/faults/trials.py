@@ -42,8 +42,8 @@ from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError, one_line
-from thalweg.middleware.network.view import Link, links_between
-from thalweg.middleware.planning import CostParameters, get_cost_model
+from thalweg.middleware.network.view import Link, NetworkView, links_between
+from thalweg.middleware.planning import CostParameters, Task, get_cost_model
 from thalweg.middleware.planning.problem.hints import propagate_hints
 from thalweg.middleware.planning.registry import AGAIN
 from thalweg.middleware.protocol import events as e
@@ -406,7 +406,8 @@ def _search(trial: Trial, options: GlobalMoves) -> Search:
     sizes = {name: float(trial.sizes[name]) for name in dataflow.sources}
     hints = propagate_hints(dataflow, sizes, lambda node: _Counting(trial, node))
     model = get_cost_model("critical-path")
-    return Search(dataflow, trial.hosts, hints, CostParameters(startup_s=STARTUP_S), model, options, AGAIN)
+    task = Task((dataflow,), trial.hosts, NetworkView({}), hints, CostParameters(startup_s=STARTUP_S))
+    return Search(task, model, options, AGAIN)
 
 
 def _result(

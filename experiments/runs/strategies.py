@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import msgspec
 
 from thalweg.experiments.command import flag
 from thalweg.experiments.runs.config import RunConfig
-from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
+from thalweg.middleware.dataflow import check_placement
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import NetworkView
 from thalweg.middleware.planning import (
     CostModel,
-    CostParameters,
-    Hints,
     OneShot,
-    PlanResult,
+    Plan,
     ProbedPlan,
+    Task,
     Thalweg,
     get_cost_model,
 )
@@ -94,20 +91,10 @@ def reshapes_at_random(config: RunConfig) -> bool:
 class Spread(msgspec.Struct, frozen=True):
     """A planner that deals the operators out to the hosts in turn. It looks at no link; its cost is nan."""
 
-    def plan(
-        self,
-        dataflow: Dataflow,
-        hosts: Sequence[str],
-        view: NetworkView,
-        current: Placement | None,
-        *,
-        hints: Hints,
-        costs: CostParameters,
-        model: CostModel,
-    ) -> PlanResult:
-        free = [node.name for node in dataflow.nodes if node.kind == "operator" and node.pinned is None]
-        placement = check_placement(dataflow, dict(zip(free, itertools.cycle(hosts), strict=False)), hosts)
-        return PlanResult(placement, dataflow, math.nan, math.nan, (), 1, frozenset())
+    def plan(self, task: Task, model: CostModel) -> Plan:
+        free = [node.name for node in task.dataflow.nodes if node.kind == "operator" and node.pinned is None]
+        placement = dict(zip(free, itertools.cycle(task.hosts), strict=False))
+        return Plan(check_placement(task.dataflow, placement, task.hosts), task.dataflow)
 
 
 def cost_model(cost: str, interface: str) -> CostModel:

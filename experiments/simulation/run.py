@@ -24,13 +24,14 @@ from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
     Hints,
+    Interface,
     Planner,
     ProbedPlan,
     SupportsHints,
+    Task,
     bound_period_s,
 )
 from thalweg.middleware.planning.asking import plan_probing
-from thalweg.middleware.planning.costs.period import Interface
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves, RandomReshapes
@@ -59,6 +60,10 @@ class Work(msgspec.Struct, frozen=True):
     costs: CostParameters
     model: CostModel
     allow: tuple[str, ...] = DEFAULT_ALLOW
+
+    def task(self, view: NetworkView) -> Task:
+        """What planners are given before a run."""
+        return Task((self.dataflow,), self.hosts, view, self.hints, self.costs)
 
 
 def exactly(links: Mapping[Link, LinkRate]) -> Knows:
@@ -109,9 +114,7 @@ def plan_ahead(
     view = NetworkView({})
     if truth:
         view = NetworkView({link: LinkEstimate(rates.rate_at(0.0)) for link, rates in links.items()})
-    search = plan_probing(
-        planner, work.dataflow, work.hosts, view, None, hints=work.hints, costs=work.costs, model=work.model
-    )
+    search = plan_probing(planner, work.task(view), work.model)
     world = World(work.hosts, links, _no_code, config)
     try:
         wanted = next(search)
@@ -148,7 +151,8 @@ def run_ahead(
     if isinstance(strategy.adaptation, GlobalMoves):
         moves = strategy.adaptation
         told = None if knows is None else lambda command: knows(command, world.now)
-        search = Search(dataflow, work.hosts, hints, work.costs, work.model, moves, strategy.again, label, told)
+        task = work.task(NetworkView({})).but(dataflows=(dataflow,), hints=hints)
+        search = Search(task, work.model, moves, strategy.again, label, told)
         world.answer = search.answer
     free: tuple[Code, ...] = ()
     if isinstance(strategy.adaptation, RandomReshapes | GlobalMoves):
@@ -165,15 +169,13 @@ MOST_BOUND = 64  # hosts; the bound of more takes longer than the run
 def bound_s(work: Work, links: Mapping[Link, Rates], until_s: float, interface: Interface) -> float | None:
     """The period that no mixture of trees beats on links of the mean rates that these had until ``until_s``.
 
-    None where there is nothing to tell, or there are more than ``MOST_BOUND`` hosts. See ``aggregation_bound``: with
+    None where there is nothing to tell, or there are more than ``MOST_BOUND`` hosts. See ``planning.bound``: with
     ``single`` interfaces a run that used each link at its best moments could in principle be below.
     """
     if until_s <= 0 or len(work.hosts) > MOST_BOUND:
         return None
     means = {link: LinkEstimate(rates.bits_between(0.0, until_s) / until_s) for link, rates in links.items()}
-    found_s = bound_period_s(
-        work.dataflow, work.hosts, NetworkView(means), None, hints=work.hints, costs=work.costs, interface=interface
-    )
+    found_s = bound_period_s(work.task(NetworkView(means)), interface)
     return found_s if math.isfinite(found_s) else None
 
 

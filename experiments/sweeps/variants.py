@@ -5,22 +5,19 @@ A variant is a placement and what differs from it; sweeps run it by its name (``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from thalweg.middleware.dataflow import Dataflow, Placement
-from thalweg.middleware.network.view import NetworkView
 from thalweg.middleware.planning import (
     CostModel,
-    CostParameters,
     CriticalPath,
-    Hints,
     OneShot,
-    PlanResult,
+    Plan,
     Problem,
     Strategy,
+    Task,
     Thalweg,
     evaluate,
 )
@@ -72,19 +69,9 @@ class FixedTree(msgspec.Struct, frozen=True):
     def model(self, given: CostModel) -> CostModel:
         return self.like.goes_by(given)
 
-    def plan(
-        self,
-        dataflow: Dataflow,
-        hosts: Sequence[str],
-        view: NetworkView,
-        current: Placement | None,
-        *,
-        hints: Hints,
-        costs: CostParameters,
-        model: CostModel,
-    ) -> PlanResult:
-        start = OneShot() if current is None else OneShot(start="current")
-        return start.plan(dataflow, hosts, view, current, hints=hints, costs=costs, model=self.model(model))
+    def plan(self, task: Task, model: CostModel) -> Plan:
+        start = OneShot() if task.current is None else OneShot(start="current")
+        return start.plan(task, self.model(model))
 
 
 class FixedTreeByPath(FixedTree, frozen=True):
@@ -108,21 +95,11 @@ class TimedOut(msgspec.Struct, frozen=True):
         found = self.like.adaptation
         return None if found is None else msgspec.structs.replace(found, horizon_s=None)
 
-    def plan(
-        self,
-        dataflow: Dataflow,
-        hosts: Sequence[str],
-        view: NetworkView,
-        current: Placement | None,
-        *,
-        hints: Hints,
-        costs: CostParameters,
-        model: CostModel,
-    ) -> PlanResult:
-        found = self.like.plan(dataflow, hosts, view, current, hints=hints, costs=costs, model=model)
-        if current is None:
+    def plan(self, task: Task, model: CostModel) -> Plan:
+        found = self.like.plan(task, model)
+        if task.current is None:
             return found
-        present = evaluate(self.like.goes_by(model), Problem(dataflow, hosts, view, hints, costs), current)
+        present = evaluate(self.like.goes_by(model), Problem(task), task.current)
         return msgspec.structs.replace(found, judged=(present.cost_s, found.cost_s))
 
 

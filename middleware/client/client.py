@@ -39,6 +39,7 @@ from thalweg.middleware.planning import (
     Hints,
     Planner,
     ProbedPlan,
+    Task,
     get_cost_model,
     get_planner,
     get_strategy,
@@ -151,15 +152,15 @@ class Client:
         dataflow.validate(self._peers)
         return plan_with_probes(
             get_planner(planner) if isinstance(planner, str) else planner,
-            dataflow,
-            self.hosts,
-            view or NetworkView({}),
-            None,
-            hints=hints or ask_hints(dataflow, self._allow),
-            costs=costs or MEASURED,
-            model=get_cost_model(model) if isinstance(model, str) else model,
-            probe=self.probe,
+            self._task(dataflow, hints, costs).but(view=view or NetworkView({})),
+            get_cost_model(model) if isinstance(model, str) else model,
+            self.probe,
         )
+
+    def _task(self, dataflow: Dataflow, hints: Hints | None, costs: CostParameters | None) -> Task:
+        """What is to be planned, before anything is known of the network."""
+        known = hints or ask_hints(dataflow, self._allow)
+        return Task((dataflow,), self.hosts, NetworkView({}), known, costs or MEASURED)
 
     def run(
         self,
@@ -246,10 +247,7 @@ class Client:
         search = None
         if isinstance(adaptation, GlobalMoves):
             search = Search(
-                dataflow,
-                self.hosts,
-                hints or ask_hints(dataflow, self._allow),
-                costs or MEASURED,
+                self._task(dataflow, hints, costs),
                 get_cost_model(model) if isinstance(model, str) else model,
                 adaptation,
                 planner,

@@ -17,6 +17,7 @@ from thalweg.middleware.planning.costs.model import CostModel, evaluate
 from thalweg.middleware.planning.planners.planner import Planner, ask_planner
 from thalweg.middleware.planning.problem.hints import CostParameters, Hints, SupportsHints, propagate_hints
 from thalweg.middleware.planning.problem.problem import Problem
+from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves, migration_s, worth_moving
 
@@ -69,15 +70,13 @@ class _Told:
 
 
 class Search(msgspec.Struct, frozen=True):
-    """What a run's planner goes by, besides what is known of the network.
+    """What a run's planner goes by, besides what is known of the network, and where operators are.
 
-    ``knows``: tells what is known instead, where an emulator can: an ``Outlook`` for a planner that looks ahead.
+    ``task``: as the run begins. ``knows``: tells what is known instead, where an emulator can: an ``Outlook`` for a
+    planner that looks ahead.
     """
 
-    dataflow: Dataflow
-    hosts: tuple[str, ...]
-    hints: Hints
-    costs: CostParameters
+    task: Task
     model: CostModel
     options: GlobalMoves
     planner: Planner
@@ -96,18 +95,18 @@ class Search(msgspec.Struct, frozen=True):
 
     def of(self, dataflow: Dataflow | None) -> Search:
         """The same for another tree of the same sources, whose operators are like those of this one."""
-        if dataflow is None or dataflow == self.dataflow:
+        task = self.task
+        old, given = task.dataflow, task.hints
+        if dataflow is None or dataflow == old:
             return self
-        old = self.dataflow
-        sizes = {name: self.hints.output_bytes[name] for name in old.sources}
+        sizes = {name: given.output_bytes[name] for name in old.sources}
 
         def operator_of(node: Node) -> SupportsHints:
-            answers = self.hints.reorderable
-            like = (answers[name] for name in answers if old.by_name[name].code == node.code)
-            return next(like, None) or _Told(self.hints, node.name)
+            like = (answers for name, answers in given.reorderable.items() if old.by_name[name].code == node.code)
+            return next(like, None) or _Told(given, node.name)
 
-        hints = propagate_hints(dataflow, sizes, operator_of, disk_bytes=self.hints.disk_bytes)
-        return msgspec.structs.replace(self, dataflow=dataflow, hints=hints)
+        hints = propagate_hints(dataflow, sizes, operator_of, disk_bytes=given.disk_bytes)
+        return msgspec.structs.replace(self, task=task.but(dataflows=(dataflow,), hints=hints))
 
     def _answer(self, command: e.Plan) -> e.Planned:
         if self.knows is not None:
@@ -122,7 +121,7 @@ class Search(msgspec.Struct, frozen=True):
             nothing = {"planner": self.label, "why": "nothing was measured yet"}
             return e.Planned(command.run, worth=False, detail=nothing)
         past = msgspec.structs.replace(past, variability=variability)
-        view = look_ahead(past, self.hosts, self.options.horizon_s).with_estimates(command.view)
+        view = look_ahead(past, self.task.hosts, self.options.horizon_s).with_estimates(command.view)
         try:
             answer = self.of(command.dataflow)._plan(command, view)
         except LinksNeeded as needed:
@@ -139,11 +138,11 @@ class Search(msgspec.Struct, frozen=True):
         """
         assert command.past is not None
         links = set(command.past.asked)
-        trees = [(self.of(command.dataflow).dataflow, command.placement)]
+        trees = [(self.of(command.dataflow).task.dataflow, command.placement)]
         if answer.placement is not None:
             trees.append((answer.dataflow or trees[0][0], answer.placement))
         for dataflow, where in trees:
-            links |= {Link(where[a], where[node.name]) for node in dataflow.nodes for a in node.inputs}
+            links |= {Link(where[producer], where[consumer]) for producer, consumer in dataflow.edges}
         told: dict[str, list[float | None]] = {}
         for link in sorted(links & view.estimates.keys()):
             each = view.estimates[link]
@@ -153,30 +152,20 @@ class Search(msgspec.Struct, frozen=True):
         return told
 
     def _plan(self, command: e.Plan, view: NetworkView) -> e.Planned:
-        result = ask_planner(
-            self.planner,
-            self.dataflow,
-            self.hosts,
-            view,
-            command.placement,
-            hints=self.hints,
-            costs=self.costs,
-            model=self.model,
-        )
-        sink = self.dataflow.sink
+        task = self.task.but(view=view, current=command.placement)
+        result = ask_planner(self.planner, task, self.model)
+        sink = task.dataflow.sink
         placement = {sink: command.placement[sink], **result.placement}
         target = self.of(result.dataflow)
-        placement = check_placement(result.dataflow, placement, self.hosts)
+        placement = check_placement(result.dataflow, placement, task.hosts)
         now_s, then_s = result.initial_cost_s, result.cost_s
         if math.isnan(then_s) or math.isnan(now_s):
-            problem = Problem(self.dataflow, self.hosts, view, self.hints, self.costs)
-            now_s = evaluate(self.model, problem, command.placement).cost_s
-            problem = Problem(target.dataflow, self.hosts, view, target.hints, self.costs)
-            then_s = evaluate(self.model, problem, placement).cost_s
+            now_s = evaluate(self.model, Problem(task), command.placement).cost_s
+            then_s = evaluate(self.model, Problem(target.task.but(view=view)), placement).cost_s
         moving_s = 0.0
         for node, host in placement.items():
             was = command.placement.get(node, host)
-            if was != host and (target is self or node not in self.hints.reorderable):
+            if was != host and (target is self or node not in task.hints.reorderable):
                 rate_bps = view.rate_bps(was, host)
                 moving_s += migration_s(command.state_bytes.get(node, 0), math.inf if rate_bps is None else rate_bps)
         options = self.options
@@ -196,6 +185,6 @@ class Search(msgspec.Struct, frozen=True):
         detail |= {key: value for key, value in figures.items() if math.isfinite(value)}
         if target is self:
             return e.Planned(command.run, placement, worth=worth, detail=detail)
-        codes = [self.dataflow.by_name[name].code for name in self.hints.reorderable]
+        codes = [task.dataflow.by_name[name].code for name in task.hints.reorderable]
         free = tuple(code for code in codes if code is not None)
-        return e.Planned(command.run, placement, worth=worth, detail=detail, dataflow=target.dataflow, free=free)
+        return e.Planned(command.run, placement, worth=worth, detail=detail, dataflow=target.task.dataflow, free=free)

@@ -6,15 +6,15 @@ changes the result, hence the plan is the one that full knowledge would have giv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 
 import msgspec
 
-from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView, links_between
 from thalweg.middleware.planning.costs.model import CostModel
-from thalweg.middleware.planning.planners.planner import Planner, PlanResult, ask_planner
-from thalweg.middleware.planning.problem.hints import CostParameters, Hints
+from thalweg.middleware.planning.planners.planner import Planner, ask_planner
+from thalweg.middleware.planning.problem.plan import Plan
+from thalweg.middleware.planning.problem.task import Task
 
 UNUSABLE = LinkEstimate(0.0, count=0)  # a link that was probed in vain: no plan may rest on it
 Probe = Callable[[frozenset[Link]], Mapping[Link, LinkEstimate]]
@@ -27,7 +27,7 @@ class ProbedPlan(msgspec.Struct, frozen=True):
     unusable; ``complete``: False when ``max_rounds`` ended the asking, and unknown links were taken as unusable.
     """
 
-    result: PlanResult
+    result: Plan
     view: NetworkView
     asked: frozenset[Link]
     unanswered: frozenset[Link]
@@ -36,16 +36,7 @@ class ProbedPlan(msgspec.Struct, frozen=True):
 
 
 def plan_probing(
-    planner: Planner,
-    dataflow: Dataflow,
-    hosts: Sequence[str],
-    view: NetworkView,
-    current: Placement | None,
-    *,
-    hints: Hints,
-    costs: CostParameters,
-    model: CostModel,
-    max_rounds: int = 100,
+    planner: Planner, task: Task, model: CostModel, *, max_rounds: int = 100
 ) -> Generator[frozenset[Link], Mapping[Link, LinkEstimate], ProbedPlan]:
     """A generator for any kind of caller: yields the links to probe, is sent what was measured.
 
@@ -56,46 +47,35 @@ def plan_probing(
     unanswered: set[Link] = set()
     rounds = 0
     while True:
+        view = task.view
         try:
-            result = ask_planner(planner, dataflow, hosts, view, current, hints=hints, costs=costs, model=model)
+            plan = ask_planner(planner, task, model)
         except LinksNeeded as needed:
             wanted = needed.links
         else:
             complete = rounds <= max_rounds
-            return ProbedPlan(result, view, frozenset(asked), frozenset(unanswered), min(rounds, max_rounds), complete)
+            return ProbedPlan(plan, view, frozenset(asked), frozenset(unanswered), min(rounds, max_rounds), complete)
         rounds += 1
         if rounds > max_rounds:
-            unknown = [link for link in links_between(hosts) if view.rate_bps(*link) is None]
-            view = view.with_estimates(dict.fromkeys(unknown, UNUSABLE))
+            unknown = [link for link in links_between(task.hosts) if view.rate_bps(*link) is None]
+            task = task.but(view=view.with_estimates(dict.fromkeys(unknown, UNUSABLE)))
             continue
         answers = yield wanted
         asked |= wanted
         silent = wanted - answers.keys()
         unanswered |= silent
-        view = view.with_estimates({**dict.fromkeys(silent, UNUSABLE), **answers})
+        task = task.but(view=view.with_estimates({**dict.fromkeys(silent, UNUSABLE), **answers}))
 
 
 def plan_with_probes(
-    planner: Planner,
-    dataflow: Dataflow,
-    hosts: Sequence[str],
-    view: NetworkView,
-    current: Placement | None,
-    *,
-    hints: Hints,
-    costs: CostParameters,
-    model: CostModel,
-    probe: Probe,
-    max_rounds: int = 100,
+    planner: Planner, task: Task, model: CostModel, probe: Probe, *, max_rounds: int = 100
 ) -> ProbedPlan:
     """:func:`plan_probing` for a caller that can wait: ``probe`` measures links and returns estimates."""
-    search = plan_probing(
-        planner, dataflow, hosts, view, current, hints=hints, costs=costs, model=model, max_rounds=max_rounds
-    )
+    search = plan_probing(planner, task, model, max_rounds=max_rounds)
     try:
         links = next(search)
         while True:
             links = search.send(probe(links))
     except StopIteration as done:
-        plan: ProbedPlan = done.value
-        return plan
+        found: ProbedPlan = done.value
+        return found

@@ -17,11 +17,15 @@ from typing import Any, cast
 import msgspec
 
 from thalweg.middleware.errors import UsageError, nearest, one_line
+from thalweg.middleware.planning.costs.critical_path import CriticalPath, SerialisedCriticalPath
 from thalweg.middleware.planning.costs.expected_period import ExpectedPeriod
-from thalweg.middleware.planning.costs.model import CostModel, CriticalPath, SerialisedCriticalPath
+from thalweg.middleware.planning.costs.model import CostModel
 from thalweg.middleware.planning.costs.period import Period
+from thalweg.middleware.planning.planners.download_all import DownloadAll
+from thalweg.middleware.planning.planners.exhaustive import Exhaustive
 from thalweg.middleware.planning.planners.local import Local
-from thalweg.middleware.planning.planners.planner import DownloadAll, Exhaustive, OneShot, Planner
+from thalweg.middleware.planning.planners.one_shot import OneShot
+from thalweg.middleware.planning.planners.planner import Planner, wrong_form
 from thalweg.middleware.planning.planners.thalweg import Thalweg
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
 
@@ -77,6 +81,8 @@ def get_planner(name: str, **options: Any) -> Planner:
     planner = _make("planner", PLANNERS, "thalweg.planners", name, {**_DEFAULTS.get(name, {}), **options})
     if not callable(getattr(planner, "plan", None)):
         raise UsageError(f"{name!r} is no planner: it has no method plan")
+    if why := wrong_form(planner):
+        raise UsageError(f"planner {name!r} {why}")
     return cast(Planner, planner)
 
 

@@ -3,13 +3,13 @@
 Partition i+1 is on its way while partition i is combined further down, so the sink receives one partition
 per *period*, not per critical path. The period is the largest of:
 
-- **every host's interface**: all transfers in and out of it, start-up included. ``single`` (the paper's
-  assumption 2) carries one message at a time in either direction; ``duplex`` one in each direction;
-  ``independent`` gives every directed link its own capacity;
+- **every host's interface**: all transfers in and out of it, start-up included (``problem.loads`` says what
+  ``single``, ``duplex`` and ``independent`` interfaces carry at once);
 - **every host's processor** (``cores`` computations at once) and **disk**;
 - **every node's cycle**. A node holds one output and demands its next inputs only after it has dispatched that output,
-  so its own transfer in, computation (or disk read) and transfer out never overlap. Their sum bounds the rate even
-  where every resource has time left. Inputs arrive one after the other, except with independent links.
+  so its own transfers in, computation (or disk read) and transfers out never overlap. Their sum bounds the rate even
+  where every resource has time left. Inputs arrive one after the other, and so do outputs leave, except with
+  independent links.
 
 Why no longer cycles: let x_v(i) be the end of the transfer of v's i-th output. It starts when v has computed
 (after x_c(i) of its inputs c) and its consumer p has demanded (after x_p(i-1)). Taken as an event graph, every tree
@@ -21,16 +21,16 @@ period, which a schedule of the transfers may miss; the delay of the demands the
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from functools import reduce
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from thalweg.middleware.planning.costs.model import CostModel, Position
+from thalweg.middleware.planning.costs.loaded import LoadedPosition
+from thalweg.middleware.planning.costs.model import Position
+from thalweg.middleware.planning.problem.loads import Interface
 from thalweg.middleware.planning.problem.problem import Nanoseconds, Problem, Where, sum_by
-
-Interface = Literal["single", "duplex", "independent"]
 
 
 class Period(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,137 +48,80 @@ class Period(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "period"
 
     def at(self, problem: Problem, where: Where) -> Position:
-        return _PeriodPosition(self, self, problem, where)
+        return _PeriodPosition(self, problem, where)
 
 
-class _PeriodPosition(Position):
-    def __init__(self, model: CostModel, options: Period, problem: Problem, where: Where) -> None:
-        super().__init__(model, problem, where)
-        self._options = options
-        self._hosts = len(problem.hosts)
-        self._edge = edge = problem.edge_ns(where)
-        self._producers, self._targets = where[:-1], where[problem.consumer[:-1]]
-        self._compute = problem.compute_ns[np.arange(len(where)), where]
-        self._processor = sum_by(where, self._compute, self._hosts) / problem.costs.cores
-        self._disk = sum_by(where, problem.disk_ns, self._hosts)
-        self._loads = self._interfaces(edge)
-        # a cycle = inner (in + disk + compute) + out
-        self._inner = self._arrivals(edge) + problem.disk_ns + self._compute
-        self._cycle = self._inner.copy()
-        self._cycle[:-1] += edge
-        highest = [float(load.max()) for load in (*self._loads, self._processor, self._disk)]
-        if options.node_cycles:
-            highest.append(float(self._cycle.max()))
-        self.lower_ns = max(highest)
+class _PeriodPosition(LoadedPosition):
+    """The largest load, or cycle. ``cycle`` (nodes,) is ``inner`` (in + disk + compute) + ``out``."""
 
-    def _interfaces(self, edge: Nanoseconds) -> tuple[Nanoseconds, ...]:
-        """Transfer time per interface: one array (hosts,), two (out, in), or one (hosts * hosts,) per link."""
-        if self._options.interface == "independent":
-            pair = self._producers * self._hosts + self._targets
-            return (sum_by(pair, edge, self._hosts * self._hosts),)
-        out = sum_by(self._producers, edge, self._hosts)
-        into = sum_by(self._targets, edge, self._hosts)
-        return (out, into) if self._options.interface == "duplex" else (out + into,)
+    def __init__(self, options: Period, problem: Problem, where: Where) -> None:
+        super().__init__(options, options.interface, problem, where)
+        self._cycles = options.node_cycles
+        self._busy = self.loads / self.resources.capacity
+        if self.unusable.any():
+            for places in self.carried:
+                self._busy[places[self.unusable]] = np.inf
+        self.lower_ns = float(self._busy.max())
+        if self._cycles:
+            self._inner = self._of_nodes(problem.consumer) + problem.disk_ns + self.compute
+            self._out = self._of_nodes(problem.producer)
+            self._cycle = self._inner + self._out
+            self.lower_ns = max(self.lower_ns, float(self._cycle.max()))
 
-    def _arrivals(self, edge: Nanoseconds) -> Nanoseconds:
-        """(nodes,) how long each node's inputs take to arrive."""
-        consumer = self.problem.consumer[:-1]
-        if self._options.interface != "independent":
-            return sum_by(consumer, edge, len(self.where))
+    def _of_nodes(self, ends: Where) -> Nanoseconds:
+        """(nodes,) what the transfers take that have each node at this end: one after the other, or over own links."""
+        if not self.resources.of_links:
+            return sum_by(ends, self.edge, len(self.where))
         latest = np.zeros(len(self.where))
-        np.maximum.at(latest, consumer, edge)
+        np.maximum.at(latest, ends, self.edge)
         return latest
 
     def critical(self) -> tuple[int, ...]:
         """The nodes at the ends of the bottleneck interface's transfers, on the bottleneck processor, or in and
         next to the bottleneck cycle; those of all bottlenecks in a tie."""
-        worst = self.lower_ns
-        nodes: set[int] = set()
-        busy = self._edge > 0
-        consumer = self.problem.consumer
-
-        def blame(edges: npt.NDArray[np.bool_]) -> None:
-            for i in np.flatnonzero(edges & busy).tolist():
-                nodes.update((i, int(consumer[i])))
-
-        if self._options.interface == "independent":
-            pair = self._producers * self._hosts + self._targets
-            blame(np.isin(pair, np.flatnonzero(self._loads[0] == worst)))
-        elif self._options.interface == "duplex":
-            blame(np.isin(self._producers, np.flatnonzero(self._loads[0] == worst)))
-            blame(np.isin(self._targets, np.flatnonzero(self._loads[1] == worst)))
-        else:
-            hosts = np.flatnonzero(self._loads[0] == worst)
-            blame(np.isin(self._producers, hosts) | np.isin(self._targets, hosts))
-        overloaded = np.isin(self.where, np.flatnonzero(self._processor == worst)) & (self._compute > 0)
-        nodes.update(np.flatnonzero(overloaded).tolist())
-        if self._options.node_cycles:
-            for i in np.flatnonzero(self._cycle == worst).tolist():
-                nodes.update((i, *self.problem.inputs[i], *([int(consumer[i])] if consumer[i] >= 0 else [])))
+        problem, worst = self.problem, self._busy == self.lower_ns
+        carried = np.any([worst[places] for places in self.carried], axis=0) & (self.edge > 0)
+        nodes = {*problem.producer[carried].tolist(), *problem.consumer[carried].tolist()}
+        computing = worst[self.where + self.resources.processors] & (self.compute > 0)
+        nodes.update(np.flatnonzero(computing).tolist())
+        if self._cycles:
+            for i in np.flatnonzero(self._cycle == self.lower_ns).tolist():
+                nodes.update((i, *(producer for producer, _ in problem.inputs[i])))
+                nodes.update(int(problem.consumer[e]) for e in problem.leaving[i])
         return tuple(sorted(nodes))
 
-    def moves(self, node: int) -> Nanoseconds:
-        problem, where, hosts = self.problem, self.where, self._hosts
-        producers = problem.inputs[node]
-        consumer = int(problem.consumer[node])
-        target = int(where[consumer])
-        others = self._edge.copy()
-        others[[*producers, node]] = 0.0
-        loads = self._interfaces(others)
-        arriving = [problem.edge_from_ns(c, int(where[c])) for c in producers]
-        leaving = problem.edge_to_ns(node, target)
-        into = np.sum(arriving, axis=0)
-
-        cost = self._interface_moves(loads, producers, arriving, into, leaving, target)
-        compute = self._compute.copy()
-        compute[node] = 0.0
-        processor = sum_by(where, compute, hosts)
-        own = (processor + problem.compute_ns[node]) / problem.costs.cores
-        np.maximum(cost, np.maximum(own, processor.max() / problem.costs.cores), out=cost)
-        np.maximum(cost, self._disk.max(), out=cost)
-        if not self._options.node_cycles:
-            return cost
-
-        untouched = self._cycle.copy()
-        untouched[[node, consumer, *producers]] = 0.0
-        np.maximum(cost, untouched.max(), out=cost)
-        independent = self._options.interface == "independent"
-        wait = np.max(arriving, axis=0) if independent else into
-        np.maximum(cost, wait + problem.compute_ns[node] + leaving, out=cost)
-        for c, transfer in zip(producers, arriving, strict=True):
-            np.maximum(cost, self._inner[c] + transfer, out=cost)
-        rest = [float(self._edge[c]) for c in problem.inputs[consumer] if c != node]
-        wait = np.maximum(max(rest, default=0.0), leaving) if independent else sum(rest) + leaving
-        after = float(self._edge[consumer]) if consumer < len(self._edge) else 0.0
-        np.maximum(cost, wait + self._compute[consumer] + after, out=cost)
+    def moves_of(self, nodes: Sequence[int]) -> Nanoseconds:
+        """Only the loads that a node's work falls on grow; of the others the largest without the node's work stays."""
+        without, places, gains = self.moved(nodes)
+        rows, capacity = np.arange(len(nodes))[:, np.newaxis, np.newaxis], self.resources.capacity
+        cost: Nanoseconds = ((without[rows, places] + gains) / capacity[places]).max(axis=1)
+        np.maximum(cost, (without / capacity).max(axis=1)[:, np.newaxis], out=cost)
+        if self._cycles:
+            for row, node in zip(cost, nodes, strict=True):
+                np.maximum(row, self._cycles_with(node), out=row)
         return cost
 
-    def _interface_moves(
-        self,
-        loads: tuple[Nanoseconds, ...],
-        producers: tuple[int, ...],
-        arriving: list[Nanoseconds],
-        into: Nanoseconds,
-        leaving: Nanoseconds,
-        target: int,
-    ) -> Nanoseconds:
-        """(hosts,) the busiest interface or link with the moving node on each host; ``loads`` without it."""
-        hosts, where = self._hosts, self.where
-        diagonal = np.arange(hosts)
-        if self._options.interface == "independent":
-            link = loads[0].reshape(hosts, hosts).copy()
-            highest = np.maximum(link.max(), link[:, target] + leaving)
-            for c, transfer in zip(producers, arriving, strict=True):
-                link[where[c], :] += transfer
-            return np.maximum(highest, link.max(axis=0))  # type: ignore[no-any-return]
-        if self._options.interface == "duplex":
-            out = np.repeat(loads[0][None, :], hosts, axis=0)  # row: where the node is; column: whose load
-            inward = np.repeat(loads[1][None, :], hosts, axis=0)
-        else:
-            out = inward = np.repeat(loads[0][None, :], hosts, axis=0)
-        for c, transfer in zip(producers, arriving, strict=True):
-            out[:, where[c]] += transfer
-        inward[diagonal, diagonal] += into
-        out[diagonal, diagonal] += leaving
-        inward[:, target] += leaving
-        return np.maximum(out.max(axis=1), inward.max(axis=1))  # type: ignore[no-any-return]
+    def _cycles_with(self, node: int) -> Nanoseconds:
+        """(hosts,) the longest cycle with ``node`` on each host: its own, those of its neighbours, or another."""
+        problem, where, edge = self.problem, self.where, self.edge
+        add = np.maximum if self.resources.of_links else np.add
+        arriving = [problem.edge_from_ns(e, int(where[producer])) for producer, e in problem.inputs[node]]
+        leaving = [problem.edge_to_ns(e, int(where[problem.consumer[e]])) for e in problem.leaving[node]]
+        cost: Nanoseconds = (
+            problem.disk_ns[node] + problem.compute_ns[node] + (reduce(add, arriving) if arriving else 0.0)
+        )
+        cost += reduce(add, leaving) if leaving else 0.0
+        untouched = self._cycle.copy()
+        untouched[node] = 0.0
+        for (producer, e), transfer in zip(problem.inputs[node], arriving, strict=True):
+            others = [edge[other] for other in problem.leaving[producer] if other != e]
+            np.maximum(cost, self._inner[producer] + reduce(add, others, transfer), out=cost)
+            untouched[producer] = 0.0
+        for e, transfer in zip(problem.leaving[node], leaving, strict=True):
+            consumer = problem.consumer[e]
+            others = [edge[other] for other in problem.arriving[consumer] if other != e]
+            after = problem.disk_ns[consumer] + self.compute[consumer] + self._out[consumer]
+            np.maximum(cost, reduce(add, others, transfer) + after, out=cost)
+            untouched[consumer] = 0.0
+        np.maximum(cost, untouched.max(), out=cost)
+        return cost

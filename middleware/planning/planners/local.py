@@ -1,6 +1,6 @@
 """The local algorithm played through once: every operator's decision of one period, on what the view knows.
 
-What hosts do one after the other while data flows (``middleware.epoch``), a planner can do at once: for each wave, from
+What hosts do one after the other while data flows (``core.steering``), a planner can do at once: for each wave, from
 the level farthest from the sink, every operator on the critical path chooses among its neighbours' hosts by the cost of
 its own neighbourhood. It shows what the algorithm comes to without running it, and needs few links.
 
@@ -9,17 +9,18 @@ Source: Ranganathan, Acharya, Saltz (1998), section 2.3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from thalweg.middleware.core.steering.epochs import Decision, candidates, decide, waves_of
-from thalweg.middleware.dataflow import Dataflow, Placement
-from thalweg.middleware.network.view import Link, LinksNeeded, NetworkView
-from thalweg.middleware.planning.costs.model import CostModel, CriticalPath
-from thalweg.middleware.planning.planners.planner import OneShot, PlanResult, Step, plan_result
-from thalweg.middleware.planning.problem.hints import CostParameters, Hints
+from thalweg.middleware.dataflow import Placement
+from thalweg.middleware.network.view import Link, LinksNeeded
+from thalweg.middleware.planning.costs.critical_path import CriticalPath
+from thalweg.middleware.planning.costs.model import CostModel
+from thalweg.middleware.planning.planners.one_shot import OneShot
+from thalweg.middleware.planning.planners.planner import plan_at
+from thalweg.middleware.planning.problem.plan import Plan, Step
 from thalweg.middleware.planning.problem.problem import NS_PER_S, Problem
+from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.protocol.adaptation import LocalCost, LocalMoves
 
 
@@ -42,22 +43,12 @@ class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _options(self) -> LocalMoves:
         return LocalMoves(k=self.k, gate=self.gate, seed=self.seed, cost=self.cost)
 
-    def plan(
-        self,
-        dataflow: Dataflow,
-        hosts: Sequence[str],
-        view: NetworkView,
-        current: Placement | None,
-        *,
-        hints: Hints,
-        costs: CostParameters,
-        model: CostModel,
-    ) -> PlanResult:
-        evaluated = 1
+    def plan(self, task: Task, model: CostModel) -> Plan:
+        dataflow, current, evaluated = task.dataflow.validate(task.hosts), task.current, 1
         if current is None:
-            start = OneShot().plan(dataflow, hosts, view, current, hints=hints, costs=costs, model=model)
+            start = OneShot().plan(task, model)
             current, evaluated = start.placement, start.evaluated
-        problem = Problem(dataflow, hosts, view, hints, costs)
+        problem = Problem(task)
         where = problem.where(current)
         problem.require(where)
         initial_ns = model.at(problem, where).lower_ns
@@ -79,17 +70,17 @@ class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     cost_s = model.at(problem, where).lower_ns / NS_PER_S
                     steps.append(Step(name, placement[name], decision.best, cost_s))
         position = model.at(problem, where)
-        return plan_result(problem, position, initial_ns=initial_ns, evaluated=evaluated, steps=steps)
+        return plan_at(position, initial_ns=initial_ns, evaluated=evaluated, steps=steps)
 
     def _decide(self, problem: Problem, placement: Placement, name: str, epoch: int) -> Decision:
         """What the host of operator ``name`` would decide, from the links of its neighbourhood alone."""
-        dataflow, hints, costs = problem.dataflow, problem.hints, problem.costs
+        dataflow, hints, costs = problem.dataflow, problem.task.hints, problem.task.costs
         producers = dataflow.by_name[name].inputs
         consumer_host = placement[dataflow.consumers[name][0]]
 
         def rate_bps(source: str, target: str) -> float | None:
             problem.read[problem.host_index[source], problem.host_index[target]] = True
-            return problem.view.rate_bps(source, target)
+            return problem.task.view.rate_bps(source, target)
 
         return decide(
             self._options(),

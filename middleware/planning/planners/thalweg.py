@@ -2,7 +2,7 @@
 
 A pipeline's rate is bounded by its busiest interface, link or processor (see ``period``), and where combining is
 associative and commutative the order is free. So the planner looks for the tree over hosts whose busiest resource
-is least busy (``shape_search``), and only where operators do not say that they may be reordered does it keep the
+is least busy (``shapes.search``), and only where operators do not say that they may be reordered does it keep the
 tree it was given and move its operators (:class:`OneShot`, by the same cost).
 
 Knowledge is fetched in two steps. Nobody knows anything at first, so that as many links are asked for as tell good
@@ -16,32 +16,33 @@ Hosts without sources are left out of trees that are chosen: their only use woul
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import ClassVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.outlook import Outlook
 from thalweg.middleware.network.view import Link, LinksNeeded, NetworkView
+from thalweg.middleware.planning.costs.critical_path import CriticalPath
 from thalweg.middleware.planning.costs.expected_period import LARGEST_PLAIN_SHAPE, ExpectedPeriod
-from thalweg.middleware.planning.costs.model import CostModel, CriticalPath
-from thalweg.middleware.planning.costs.period import Interface, Period
-from thalweg.middleware.planning.planners.planner import OneShot, PlanResult, plan_result
+from thalweg.middleware.planning.costs.model import CostModel
+from thalweg.middleware.planning.costs.period import Period
+from thalweg.middleware.planning.planners.one_shot import OneShot
+from thalweg.middleware.planning.planners.planner import plan_at
 from thalweg.middleware.planning.problem.hints import CostParameters, Hints
+from thalweg.middleware.planning.problem.loads import Floats, Interface
+from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.problem import Problem
+from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.planning.shapes.host_tree import Freedom, HostTree, Joining, freedom, host_tree, shaped
-from thalweg.middleware.planning.shapes.search import UNKNOWN_S, Floats, Loads, Tree, search_tree
+from thalweg.middleware.planning.shapes.knowledge import Knowledge, transfers
+from thalweg.middleware.planning.shapes.search import Loads, Tree, search_tree
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.messages import PROBE_BYTES
 
-PROBES_PER_HOST = 6  # at 8 servers and a client that is each of the 36 pairs of hosts
-FIRST_SHARE = 0.5  # of the probes are asked for before anything is known
-HOPE = 0.8  # the quantile of known rates that an unknown link is taken for
 PERIOD_S = 60.0  # of looks while data flows
 HORIZON_S = 300.0
 GAIN = 0.05  # of the present cost; less is not worth a change
@@ -99,41 +100,31 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return None
         return GlobalMoves(self.period_s, 1.0, self.gain, self.horizon_s)
 
-    def plan(
-        self,
-        dataflow: Dataflow,
-        hosts: Sequence[str],
-        view: NetworkView,
-        current: Placement | None,
-        *,
-        hints: Hints,
-        costs: CostParameters,
-        model: CostModel,
-    ) -> PlanResult:
-        model = self.goes_by(model)
-        free = freedom(dataflow, hints, current)
+    def plan(self, task: Task, model: CostModel) -> Plan:
+        model, current = self.goes_by(model), task.current
+        free = freedom(task.dataflow, task.hints, current)
         if free is None:
-            return self._placed(dataflow, hosts, view, current, hints=hints, costs=costs, model=model)
-        frame = _Frame(self, free, hints, costs, model)
-        if isinstance(view, Outlook):
-            here = None if current is None else host_tree(dataflow, current)
-            found = self._again(frame, view, frame.parents(here))
+            return self._placed(task, model)
+        frame = _Frame(self, free, task, model)
+        if isinstance(task.view, Outlook):
+            here = None if current is None else host_tree(task.dataflow, current)
+            found = self._again(frame, task.view, frame.parents(here))
         else:
-            found = self._first(frame, view)
+            found = self._first(frame, task.view)
         tree = HostTree(free.root, {frame.names[host]: frame.names[up] for host, up in enumerate(found.parent) if host})
-        made, placement, known = shaped(dataflow, hints, free, tree, self.joining)
-        problem = Problem(made, hosts, view, known, costs)
+        made, placement, known = shaped(task.dataflow, task.hints, free, tree, self.joining)
+        problem = Problem(task.but(dataflows=(made,), hints=known))
         where = problem.where(placement)
         problem.require(where)
-        given = Problem(dataflow, hosts, view, hints, costs)
+        given = Problem(task)
         start = given.at_sink(None) if current is None else given.where(current)
         initial_ns = math.nan if given.missing(start) else model.at(given, start).lower_ns
-        result = plan_result(problem, model.at(problem, where), initial_ns=initial_ns, evaluated=found.spent)
+        result = plan_at(model.at(problem, where), initial_ns=initial_ns, evaluated=found.spent)
         return msgspec.structs.replace(result, hints=known, judged=found.judged)
 
     def _first(self, frame: _Frame, view: NetworkView) -> _Found:
         """The best tree by what is known; asks for what should be known first."""
-        knowledge = _Knowledge(frame.names, view, self.probes)
+        knowledge = Knowledge(frame.names, view, self.probes)
         if wanted := knowledge.first():
             raise LinksNeeded(wanted)
         parent, spent = search_tree(frame.loads(knowledge.transfers(frame.costs)), frame.looks, self.seed)
@@ -152,7 +143,7 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         rates = np.array([[view.estimates[Link(a, b)].rate_bps if a != b else math.inf for b in names] for a in names])
         doubt = np.array([[view.doubt[Link(a, b)] if a != b else 0.0 for b in names] for a in names])
         per_byte = np.divide(8.0, rates, out=np.full(rates.shape, math.inf), where=rates > 0)
-        loads = frame.loads(_transfers(per_byte, frame.costs))
+        loads = frame.loads(transfers(per_byte, frame.costs))
         starts = [] if here is None else [here]
         parent, spent = search_tree(loads, frame.looks // AGAIN_SHARE, self.seed, starts)
         tree = Tree(loads, parent)
@@ -178,33 +169,19 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The cost model that plans are made and told by: the given one, if it is of periods."""
         return model if isinstance(model, Period | ExpectedPeriod) else Period(self.interface)
 
-    def _placed(
-        self,
-        dataflow: Dataflow,
-        hosts: Sequence[str],
-        view: NetworkView,
-        current: Placement | None,
-        *,
-        hints: Hints,
-        costs: CostParameters,
-        model: CostModel,
-    ) -> PlanResult:
+    def _placed(self, task: Task, model: CostModel) -> Plan:
         """The best of two searches that keep the tree: by periods alone, and by periods from where the critical path
         leads, as a largest load has plateaus that single moves do not leave. While data flows also of one from where
         operators are, whose cost is then what a change is judged by."""
-
-        def search(start: OneShot, current: Placement | None, model: CostModel) -> PlanResult:
-            return start.plan(dataflow, hosts, view, current, hints=hints, costs=costs, model=model)
-
-        alone = search(OneShot(), current, model)
-        path = search(OneShot(), current, CriticalPath())
-        after = search(OneShot(start="current"), path.placement, model)
-        best = min(alone, after, key=lambda result: result.cost_s)
+        alone = OneShot().plan(task, model)
+        path = OneShot().plan(task, CriticalPath())
+        after = OneShot(start="current").plan(task.but(current=path.placement), model)
+        best = min(alone, after, key=lambda plan: plan.cost_s)
         looks = alone.evaluated + path.evaluated + after.evaluated
         initial_s = alone.initial_cost_s
-        if current is not None:
-            here = search(OneShot(start="current"), current, model)
-            best = min(here, best, key=lambda result: result.cost_s)
+        if task.current is not None:
+            here = OneShot(start="current").plan(task, model)
+            best = min(here, best, key=lambda plan: plan.cost_s)
             looks, initial_s = looks + here.evaluated, here.initial_cost_s
         steps = (*path.steps, *after.steps) if best is after else best.steps
         links = alone.links_used | path.links_used | after.links_used
@@ -222,10 +199,8 @@ class _Found(msgspec.Struct, frozen=True):
 class _Frame:
     """What a search for a tree goes by, besides links: hosts as numbers, the client first, and what they do."""
 
-    def __init__(
-        self, planner: Thalweg, free: Freedom, hints: Hints, costs: CostParameters, model: Period | ExpectedPeriod
-    ) -> None:
-        self.free, self.hints, self.costs = free, hints, costs
+    def __init__(self, planner: Thalweg, free: Freedom, task: Task, model: Period | ExpectedPeriod) -> None:
+        self.free, self.hints, self.costs = free, task.hints, task.costs
         self.names = [free.root, *(host for host in free.sources if host != free.root)]
         self.looks = _looks(len(self.names)) if planner.looks is None else planner.looks
         self.interface: Interface = "independent"
@@ -266,17 +241,6 @@ class _Frame:
         return [0, *(number[tree.parent[name]] for name in self.names[1:])]
 
 
-def _transfers(per_byte: Floats, costs: CostParameters) -> Callable[[float], Floats]:
-    """For a size in bytes the (hosts, hosts) seconds of a transfer, an unusable link's finite."""
-
-    def transfer_s(size: float) -> Floats:
-        seconds: Floats = np.minimum(costs.startup_s + size * per_byte, UNKNOWN_S)
-        np.fill_diagonal(seconds, 0.0)
-        return seconds
-
-    return transfer_s
-
-
 def _looks(hosts: int) -> int:
     """As many as make 60 steps at 9 hosts and 300 from 33 on: one looks at every host below every other, and takes
     0.3 to 0.6 ms there (on a 2-core virtual machine).
@@ -288,52 +252,3 @@ def _looks(hosts: int) -> int:
 def _disk_s(free: Freedom, hints: Hints, costs: CostParameters, host: str) -> float:
     read = sum(hints.disk_bytes.get(name, hints.output_bytes[name]) for name in free.sources.get(host, ()))
     return read / costs.disk_bytes_per_s
-
-
-class _Knowledge:
-    """What is known of the links between ``names``, the client first, and what more should be."""
-
-    def __init__(self, names: Sequence[str], view: NetworkView, probes: int | None) -> None:
-        self.names, self.count = names, len(names)
-        rates = [[view.rate_bps(a, b) for b in names] for a in names]
-        self.unknown: npt.NDArray[np.bool_] = np.array([[rate is None for rate in row] for row in rates])
-        self.rates = np.array([[math.nan if rate is None else rate for rate in row] for row in rates])
-        pairs = self.count * (self.count - 1) // 2
-        most = PROBES_PER_HOST * self.count if probes is None else probes
-        self.left = min(pairs, most) - (pairs - self._pairs_unknown())
-
-    def _pairs_unknown(self) -> int:
-        return int(np.triu(self.unknown & self.unknown.T, 1).sum())
-
-    def _links(self, pairs: Sequence[tuple[int, int]]) -> frozenset[tuple[str, str]]:
-        return frozenset((self.names[a], self.names[b]) for a, b in pairs)
-
-    def first(self) -> frozenset[tuple[str, str]]:
-        """What to ask for when next to nothing is known: rings of all hosts, each with larger steps."""
-        pairs = self.count * (self.count - 1) // 2
-        known = pairs - self._pairs_unknown()
-        budget = self.left + known
-        if known * 4 >= budget:
-            return frozenset()
-        wanted: list[tuple[int, int]] = []
-        most = budget if budget >= pairs else int(budget * FIRST_SHARE)
-        for step in range(1, self.count // 2 + 1):
-            for a in range(self.count):
-                b = (a + step) % self.count
-                if self.unknown[a, b] and self.unknown[b, a] and (b, a) not in wanted and len(wanted) < most - known:
-                    wanted.append((a, b))
-        return self._links(wanted)
-
-    def open(self, parent: Sequence[int]) -> frozenset[tuple[str, str]]:
-        """The unknown links of a tree, as far as probes are left; all of them where none are."""
-        used = [(host, parent[host]) for host in range(1, self.count) if self.unknown[host, parent[host]]]
-        return self._links(used[: self.left] if self.left > 0 else used)
-
-    def transfers(self, costs: CostParameters) -> Callable[[float], Floats]:
-        """For a size in bytes the (hosts, hosts) seconds of a transfer; unknown links as fast as hoped, or unusable."""
-        rates = self.rates.copy()
-        known = rates[np.isfinite(rates) & (rates > 0)]
-        hoped = float(np.quantile(known, HOPE)) if self.left > 0 and len(known) else 0.0
-        rates[self.unknown] = hoped
-        per_byte = np.divide(8.0, rates, out=np.full(rates.shape, math.inf), where=rates > 0)
-        return _transfers(per_byte, costs)

@@ -78,7 +78,6 @@ class CostParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @runtime_checkable
-@runtime_checkable
 class SupportsHints(Protocol):
     """How an operator answers what it makes of inputs of given sizes (bytes, in the order of its inputs).
 

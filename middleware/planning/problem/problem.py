@@ -1,4 +1,4 @@
-"""A placement problem as index arrays, made once per call of a planner.
+"""A task as index arrays, made once per call of a planner.
 
 Times are kept as *whole nanoseconds in float64*: sums below 104 days are exact whatever their order, so
 that a cost found by re-evaluating one move equals the one found from scratch, and a tie is a tie.
@@ -7,15 +7,16 @@ An unusable link costs ``inf``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
+from thalweg.middleware.dataflow import Placement, check_placement
 from thalweg.middleware.errors import PlacementError, UsageError
-from thalweg.middleware.network.view import Link, LinksNeeded, NetworkView
-from thalweg.middleware.planning.problem.hints import CostParameters, Hints
+from thalweg.middleware.network.view import Link, LinksNeeded
+from thalweg.middleware.planning.problem.loads import Interface, LoadModel
+from thalweg.middleware.planning.problem.task import Task
 
 Where = npt.NDArray[np.intp]  # (nodes,) the index of the host of every node
 Nanoseconds = npt.NDArray[np.float64]
@@ -29,34 +30,38 @@ def sum_by(index: Where, weights: Nanoseconds, count: int) -> Nanoseconds:
 
 
 class Problem:
-    """Dataflow, hosts, hints, costs and network view, compiled.
+    """A task compiled: its graph of nodes, and what every transfer, computation and read takes.
 
-    Nodes are numbered in ``names`` with producers before consumers and the sink last; hosts in
-    ``hosts``, whose order breaks ties. ``inputs[i]`` and ``consumer[i]`` (-1 for the sink) are the edges;
-    the edge out of node *i* is called edge *i*. ``movable[i]``: an operator without a pin.
+    Nodes are numbered in ``names`` with producers before consumers, hosts in ``hosts``, whose order breaks ties.
+    Edges are numbered in the order of their producers: edge *e* goes from node ``producer[e]`` to ``consumer[e]``, and
+    in a ``tree`` edge *i* is the one out of node *i*. ``arriving[i]`` and ``leaving[i]`` are the edges into node *i*
+    (in the order of its inputs) and out of it (none out of those in ``sinks``); ``inputs[i]`` has its producers, each
+    with the edge from there. ``movable[i]``: an operator without a pin.
+
+    Raises DataflowError, UsageError for hosts, hints or nodes that do not go together.
     """
 
-    def __init__(
-        self,
-        dataflow: Dataflow,
-        hosts: Sequence[str],
-        view: NetworkView,
-        hints: Hints,
-        costs: CostParameters,
-    ) -> None:
+    def __init__(self, task: Task) -> None:
+        hosts, hints, costs = task.hosts, task.hints, task.costs
         if len(set(hosts)) != len(hosts) or not hosts:
             raise UsageError(f"the hosts must be named once each, and be at least one: {list(hosts)}")
-        dataflow.validate(hosts)
+        self.task, self.dataflow, self.hosts = task, task.dataflow, tuple(hosts)
+        dataflow = self.dataflow.validate(hosts, graph=True)
         hints.check(dataflow)
-        self.dataflow, self.hosts, self.view, self.hints, self.costs = dataflow, tuple(hosts), view, hints, costs
         self.host_index = {host: i for i, host in enumerate(hosts)}
         self.names = dataflow.upward
-        self.index = {name: i for i, name in enumerate(self.names)}
+        self.index = index = {name: i for i, name in enumerate(self.names)}
         nodes = [dataflow.by_name[name] for name in self.names]
-        self.inputs = tuple(tuple(self.index[name] for name in node.inputs) for node in nodes)
-        self.consumer = np.full(len(nodes), -1, dtype=np.intp)
-        for i, producers in enumerate(self.inputs):
-            self.consumer[list(producers)] = i
+        edges = [(i, index[taker]) for i, name in enumerate(self.names) for taker in dataflow.consumers[name]]
+        number = {edge: e for e, edge in enumerate(edges)}
+        self.producer, self.consumer = (np.array([edge[end] for edge in edges], dtype=np.intp) for end in (0, 1))
+        self.arriving = tuple(tuple(number[index[name], i] for name in node.inputs) for i, node in enumerate(nodes))
+        self.leaving = tuple(
+            tuple(number[i, index[taker]] for taker in dataflow.consumers[name]) for i, name in enumerate(self.names)
+        )
+        self.inputs = tuple(tuple((edges[e][0], e) for e in arriving) for arriving in self.arriving)
+        self.sinks = tuple(i for i, leaving in enumerate(self.leaving) if not leaving)
+        self.tree = len(self.sinks) == 1 and len(edges) == len(nodes) - 1
         self.movable = tuple(node.kind == "operator" and node.pinned is None for node in nodes)
 
         factors = np.array([costs.host_compute_factor.get(host, 1.0) for host in hosts])
@@ -65,21 +70,29 @@ class Problem:
         read = [hints.disk_bytes.get(n.name, hints.output_bytes[n.name]) if n.kind == "source" else 0 for n in nodes]
         self.disk_ns: Nanoseconds = np.rint(np.array(read) / costs.disk_bytes_per_s * NS_PER_S)  # (nodes,)
 
-        rates = [[view.rate_bps(a, b) for b in hosts] for a in hosts]
+        rates = [[task.view.rate_bps(a, b) for b in hosts] for a in hosts]
         self.unknown: npt.NDArray[np.bool_] = np.array([[rate is None for rate in row] for row in rates])
         best = np.array([[np.inf if rate is None else rate for rate in row] for row in rates], dtype=np.float64)
-        sizes = [hints.output_bytes[name] for name in self.names[:-1]]
-        distinct = sorted(set(sizes))
-        self._size = np.array([distinct.index(size) for size in sizes], dtype=np.intp)
-        self._transfer = np.empty((len(distinct), len(hosts), len(hosts)))
+        sizes = [hints.output_bytes[self.names[i]] for i, _ in edges]
+        place = {size: row for row, size in enumerate(sorted(set(sizes)))}
+        self._size = np.array([place[size] for size in sizes], dtype=np.intp)  # (edges,) the row of its size
+        self._transfer = np.empty((len(place), len(hosts), len(hosts)))
         usable = best > 0
-        for number, size in enumerate(distinct):
+        for size, row in place.items():
             seconds = np.full(best.shape, np.inf)
             np.divide(size * 8, best, out=seconds, where=usable)
-            self._transfer[number] = np.rint((seconds + costs.startup_s) * NS_PER_S)
-            np.fill_diagonal(self._transfer[number], 0.0)
-        self._edges = np.arange(len(nodes) - 1)
+            self._transfer[row] = np.rint((seconds + costs.startup_s) * NS_PER_S)
+            np.fill_diagonal(self._transfer[row], 0.0)
+        self.everyone: Where = np.arange(len(nodes))
         self.read: npt.NDArray[np.bool_] = np.zeros_like(self.unknown)  # links whose estimate was looked at
+        self._loads: dict[Interface, LoadModel] = {}
+
+    def loads(self, interface: Interface) -> LoadModel:
+        """The resources of the hosts with such interfaces."""
+        found = self._loads.get(interface)
+        if found is None:
+            found = self._loads[interface] = LoadModel(self.hosts, interface, self.task.costs.cores)
+        return found
 
     # --- placements -----------------------------------------------------------------------------
 
@@ -94,83 +107,91 @@ class Problem:
         return {node.name: at[node.name] for node in self.dataflow.nodes}
 
     def at_sink(self, current: Mapping[str, str] | None) -> Where:
-        """All operators without a pin at the sink's host (download-all).
+        """All nodes without a pin at their sink's host (download-all), where there are several at the first one's.
 
-        Raises PlacementError when neither a pin nor ``current`` says where the sink is.
+        Raises PlacementError when neither a pin nor ``current`` says where a sink is.
         """
-        sink = self.dataflow.by_name[self.dataflow.sink]
-        host = sink.pinned or (current or {}).get(sink.name)
-        if host is None:
-            raise PlacementError(f"nobody says where sink {sink.name!r} is; pin it or place it")
-        pins = {node.name: node.pinned or host for node in self.dataflow.nodes}
-        return self.where(pins)
+        dataflow, at = self.dataflow, dict[str, str]()
+        for name in reversed(self.names):
+            node, takers = dataflow.by_name[name], dataflow.consumers[name]
+            host = at[takers[0]] if takers else node.pinned or (current or {}).get(name)
+            if host is None:
+                raise PlacementError(f"nobody says where sink {name!r} is; pin it or place it")
+            at[name] = host
+        return self.where({**at, **{node.name: node.pinned for node in dataflow.nodes if node.pinned}})
 
     # --- links ----------------------------------------------------------------------------------
 
     def edge_ns(self, where: Where) -> Nanoseconds:
-        """(nodes - 1,) what every edge takes: start-up + size / rate, 0 on one host.
+        """(edges,) what every edge takes: start-up + size / rate, 0 on one host.
 
         An unknown link counts as infinitely fast: the sum is a lower bound.
         """
-        edge: Nanoseconds = self._transfer[self._size, where[:-1], where[self.consumer[:-1]]]
+        edge: Nanoseconds = self._transfer[self._size, where[self.producer], where[self.consumer]]
         return edge
 
     def edges_ns(self, sources: Where, targets: Where) -> Nanoseconds:
-        """(rows, nodes - 1) the same for many placements at once: hosts of every edge's two ends."""
+        """(rows, edges) the same for many placements at once: hosts of every edge's two ends."""
         edges: Nanoseconds = self._transfer[self._size, sources, targets]
         return edges
 
-    def edge_from_ns(self, node: int, host: int) -> Nanoseconds:
-        """(hosts,) what edge ``node`` takes from ``host`` to every host."""
-        row: Nanoseconds = self._transfer[self._size[node], host]
+    def edge_from_ns(self, edge: int, host: int) -> Nanoseconds:
+        """(hosts,) what ``edge`` takes from ``host`` to every host."""
+        row: Nanoseconds = self._transfer[self._size[edge], host]
         return row
 
-    def edge_to_ns(self, node: int, host: int) -> Nanoseconds:
-        """(hosts,) what edge ``node`` takes from every host to ``host``."""
-        column: Nanoseconds = self._transfer[self._size[node], :, host]
+    def edge_to_ns(self, edge: int, host: int) -> Nanoseconds:
+        """(hosts,) what ``edge`` takes from every host to ``host``."""
+        column: Nanoseconds = self._transfer[self._size[edge], :, host]
         return column
 
     def missing(self, where: Where) -> frozenset[Link]:
         """All links that this placement uses and nobody knows."""
-        sources, targets = where[:-1], where[self.consumer[:-1]]
+        sources, targets = where[self.producer], where[self.consumer]
         self.read[sources, targets] = True
         wanted = self.unknown[sources, targets]
-        return frozenset(
-            Link(self.hosts[a], self.hosts[b])
-            for a, b in zip(sources[wanted].tolist(), targets[wanted].tolist(), strict=True)
-        )
+        return self._links(zip(sources[wanted].tolist(), targets[wanted].tolist(), strict=True))
 
     def require(self, where: Where) -> None:
         """Raise LinksNeeded with all the unknown links of this placement, if there are any."""
         if links := self.missing(where):
             raise LinksNeeded(links)
 
-    def unknown_moves(self, where: Where, node: int) -> npt.NDArray[np.bool_]:
-        """(hosts,) whether ``node``, moved to each host, would use an unknown link.
+    def unknown_moves(self, where: Where, nodes: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """(nodes, hosts) whether each of ``nodes``, moved alone to each host, would use an unknown link.
 
         All other edges of ``where`` must be known.
         """
-        target = int(where[self.consumer[node]])
-        sources = where[list(self.inputs[node])]
-        self.read[:, target] = True
-        self.read[sources, :] = True
-        unknown: npt.NDArray[np.bool_] = self.unknown[:, target] | self.unknown[sources, :].any(axis=0)
+        sources = where[self.producer[[edge for node in nodes for edge in self.arriving[node]]]]
+        targets = where[self.consumer[[edge for node in nodes for edge in self.leaving[node]]]]
+        self.read[sources] = True
+        self.read[:, targets] = True
+        unknown = np.zeros((len(nodes), len(self.hosts)), dtype=bool)
+        if self.unknown.any():
+            for row, node in zip(unknown, nodes, strict=True):
+                for producer, _ in self.inputs[node]:
+                    row |= self.unknown[where[producer]]
+                for edge in self.leaving[node]:
+                    row |= self.unknown[:, where[self.consumer[edge]]]
         return unknown
 
     def links_of_move(self, where: Where, node: int, host: int) -> frozenset[Link]:
         """The unknown links that ``node`` would use on ``host``."""
-        pairs = {(int(where[producer]), host) for producer in self.inputs[node]}
-        pairs.add((host, int(where[self.consumer[node]])))
-        return frozenset(Link(self.hosts[a], self.hosts[b]) for a, b in pairs if self.unknown[a, b])
+        pairs = {(int(where[self.producer[edge]]), host) for edge in self.arriving[node]}
+        pairs |= {(host, int(where[self.consumer[edge]])) for edge in self.leaving[node]}
+        return self._links((a, b) for a, b in pairs if self.unknown[a, b])
 
     def links_read(self) -> frozenset[Link]:
         """All known links whose estimate any evaluation looked at so far."""
         seen = self.read & ~self.unknown & ~np.eye(len(self.hosts), dtype=bool)
-        return frozenset(Link(self.hosts[a], self.hosts[b]) for a, b in np.argwhere(seen).tolist())
+        return self._links(np.argwhere(seen).tolist())
 
     def all_unknown(self) -> frozenset[Link]:
         """Every unknown link between any two hosts."""
-        return frozenset(Link(self.hosts[a], self.hosts[b]) for a, b in np.argwhere(self.unknown).tolist())
+        return self._links(np.argwhere(self.unknown).tolist())
+
+    def _links(self, pairs: Iterable[Sequence[int]]) -> frozenset[Link]:
+        return frozenset(Link(self.hosts[a], self.hosts[b]) for a, b in pairs)
 
     def names_of(self, nodes: Collection[int]) -> tuple[str, ...]:
         return tuple(self.names[node] for node in nodes)

@@ -50,14 +50,15 @@ class HostTree(msgspec.Struct, frozen=True):
 def host_tree(dataflow: Dataflow, placement: Mapping[str, str]) -> HostTree | None:
     """The tree over hosts that a placed dataflow is; None where a host sends more than one result."""
     parent: dict[str, str] = {}
-    for node in dataflow.nodes:
-        for producer in node.inputs:
-            source, target = placement[producer], placement[node.name]
-            if source != target and parent.setdefault(source, target) != target:
+    crossing = 0
+    for producer, consumer in dataflow.edges:
+        source, target = placement[producer], placement[consumer]
+        if source != target:
+            crossing += 1
+            if parent.setdefault(source, target) != target:
                 return None
-    crossing = [(p, n.name) for n in dataflow.nodes for p in n.inputs if placement[p] != placement[n.name]]
     root = placement[dataflow.sink]
-    return None if root in parent or len(crossing) != len(parent) else HostTree(root, parent)
+    return None if root in parent or crossing != len(parent) else HostTree(root, parent)
 
 
 class Freedom(msgspec.Struct, frozen=True):
@@ -76,13 +77,16 @@ class Freedom(msgspec.Struct, frozen=True):
 def freedom(dataflow: Dataflow, hints: Hints, current: Mapping[str, str] | None = None) -> Freedom | None:
     """What of ``dataflow`` may be rearranged; None where its shape is fixed.
 
-    It is where an operator does not say that it is reorderable, is pinned, or runs other code than the rest.
+    It is where an operator does not say that it is reorderable, is pinned, or runs other code than the rest, and where
+    the dataflow is no tree.
     ``current`` says where a sink without a pin is.
     """
     operators = [dataflow.by_name[name] for name in dataflow.operators]
     sink = dataflow.by_name[dataflow.sink]
     root = sink.pinned or (current or {}).get(sink.name)
     if root is None or len(operators) < 1 or len(dataflow.sources) < 2:
+        return None
+    if len(dataflow.edges) != len(dataflow.nodes) - 1:  # no tree
         return None
     first = operators[0]
     for node in operators:

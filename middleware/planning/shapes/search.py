@@ -16,19 +16,19 @@ from __future__ import annotations
 import random
 from bisect import insort
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from thalweg.middleware.planning.costs.period import Interface
+from thalweg.middleware.planning.problem.loads import CARRIERS, Carrier, Floats, Interface
 
-Floats = npt.NDArray[np.float64]
 UNKNOWN_S = 1e6  # what a transfer over an unusable link counts as: finite, so that a tree over two is worse
 ENOUGH = 1e-9  # relative; less is rounding
 _nodes, _weights = np.polynomial.hermite_e.hermegauss(7)
 _NORMAL = (_nodes, _weights / _weights.sum())  # seven values that stand for a normal distribution (Gauss-Hermite)
 
 
+@dataclass(frozen=True, eq=False)
 class Loads:
     """What every host and link would carry, for any tree over hosts 0 (the root), 1, 2, …
 
@@ -40,29 +40,30 @@ class Loads:
     - ``joint``: a host's computing and reading delays its transfers (single interfaces only), or goes on beside them
     """
 
-    def __init__(
-        self,
-        transfer_s: Callable[[float], Floats],
-        sizes: Sequence[Sequence[float]],
-        made: Callable[[Sequence[float]], float],
-        compute_s: Callable[[int, Sequence[float]], float],
-        disk_s: Floats,
-        *,
-        interface: Interface,
-        shape: float,
-        joint: bool,
-    ) -> None:
-        self.count = len(sizes)
-        self.interface, self.shape, self.joint = interface, shape, joint
-        self.sizes, self.made, self.compute_s, self.disk_s = sizes, made, compute_s, disk_s
-        self._rows: dict[float, Floats] = {}
-        self._transfer = transfer_s
+    transfer_s: Callable[[float], Floats]
+    sizes: Sequence[Sequence[float]]
+    made: Callable[[Sequence[float]], float]
+    compute_s: Callable[[int, Sequence[float]], float]
+    disk_s: Floats
+    interface: Interface
+    shape: float
+    joint: bool
+    _rows: dict[float, Floats] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def together(self) -> bool:
+        """Whether transfers and the host's own work are one load."""
+        return self.joint and self.interface == "single"
 
     def transfer(self, size: float) -> Floats:
         """(hosts, hosts) seconds that a result of ``size`` bytes takes between any two."""
         found = self._rows.get(size)
         if found is None:
-            found = self._rows[size] = self._transfer(size)
+            found = self._rows[size] = self.transfer_s(size)
         return found
 
 
@@ -113,50 +114,45 @@ class Tree:
     def _work(self, compute: Floats) -> Floats:
         return compute + self.loads.disk_s
 
+    def _carried(self) -> list[tuple[Carrier, Floats]]:
+        """(hosts,) the transfers on every kind of interface, or on the link from each host to its parent."""
+        return [
+            (each, self.up + self.into if each.sender and each.receiver else self.up if each.sender else self.into)
+            for each in CARRIERS[self.loads.interface]
+        ]
+
     def _norm(self) -> float:
-        single = self.loads.interface == "single"
-        work = self._work(self.compute)
-        if single:
-            loads = [self.up + self.into + work if self.loads.joint else self.up + self.into]
-        elif self.loads.interface == "duplex":
-            loads = [self.up, self.into]
-        else:
-            loads = [self.up]
-        if not (single and self.loads.joint):
+        work, together = self._work(self.compute), self.loads.together
+        loads = [load + work if together else load for _, load in self._carried()]
+        if not together:
             loads.append(work)
         return float(sum((load**self.loads.shape).sum() for load in loads))
 
     def changes(self) -> Floats:
         """(hosts, hosts) what hanging host v below host p adds to the cost; inf where it cannot, or is there."""
-        a, count = self.loads.shape, self.loads.count
+        a, count, together = self.loads.shape, self.loads.count, self.loads.together
         parent = np.array(self.parent)
         parent[0] = 0
-        old = parent[:, None]
         up, sends = self.up[:, None], self.sends
         work, more, fewer = self._work(self.compute), self._work(self.more), self._work(self.fewer)
-        single = self.loads.interface == "single"
-        if single:
-            base = self.up + self.into
-            joint = self.loads.joint
-            load = base + work if joint else base
+        change: Floats = np.zeros((1, 1))
+        for carrier, carried in self._carried():
+            load = carried + work if together else carried
             powers = load**a
-            left = np.maximum(base[parent] - self.up + (fewer[parent] if joint else 0.0), 0.0) ** a - powers[parent]
-            own = (load[:, None] - up + sends) ** a - powers[:, None]
-            taken = (base[None, :] + sends + (more[None, :] if joint else 0.0)) ** a - powers[None, :]
-            change = left[:, None] + own + taken
-        elif self.loads.interface == "duplex":
-            powers = self.into**a
-            left = np.maximum(self.into[parent] - self.up, 0.0) ** a - powers[parent]
-            change = left[:, None] + (sends**a - up**a) + (self.into[None, :] + sends) ** a - powers[None, :]
-        else:
-            change = sends**a - up**a
-        if not (single and self.loads.joint):
+            if carrier.receiver:  # the host that v leaves
+                left = carried[parent] - self.up + fewer[parent] if together else carried[parent] - self.up
+                change = change + (np.maximum(left, 0.0) ** a - powers[parent])[:, None]
+            if carrier.sender:
+                change = change + (((load[:, None] - up) + sends) ** a - powers[:, None])
+            if carrier.receiver:  # the host that takes it
+                taken = carried[None, :] + sends + more[None, :] if together else carried[None, :] + sends
+                change = change + (taken**a - powers[None, :])
+        if not together:
             change = change + (fewer[parent] ** a - work[parent] ** a)[:, None] + (more**a - work**a)[None, :]
         change[self.below] = np.inf
-        change[np.arange(count)[:, None], old] = np.inf
+        change[np.arange(count), parent] = np.inf
         change[0] = np.inf
-        found: Floats = change
-        return found
+        return change
 
     def value_of_knowing(self, doubt: Floats, startup_s: float) -> Floats:
         """(hosts, hosts) what measuring the links between two hosts is worth: the part of the cost it saves on average.
@@ -218,7 +214,7 @@ def greedy(loads: Loads) -> list[int]:
     """A tree grown from the root: the host that costs least is hung where that costs least, one after the other."""
     star = Tree(loads, [0] * loads.count)
     a = loads.shape
-    load = star._work(star.compute * 0.0) if loads.interface == "single" and loads.joint else np.zeros(loads.count)
+    load = star._work(star.compute * 0.0) if loads.together else np.zeros(loads.count)
     sends = star.sends
     parent = [0] * loads.count
     inside, outside = [0], list(range(1, loads.count))

@@ -22,20 +22,30 @@ from thalweg.middleware.protocol.adaptation import LocalMoves
 
 
 class Raises:
-    def plan(self, dataflow, hosts, view, current, **more):
+    def plan(self, task, model):
         raise RuntimeError("no idea")
 
 
 class Nowhere:
-    def plan(self, dataflow, hosts, view, current, **more):
-        return PlanResult({**{node.name: "h9" for node in dataflow.nodes}}, dataflow)
+    def plan(self, task, model):
+        return PlanResult({node.name: "h9" for node in task.dataflow.nodes}, task.dataflow)
 
 
 class ErrsLater(BesideAnInput):
+    def plan(self, task, model):
+        if task.current is None:
+            return BesideAnInput().plan(task, model)
+        return PlanResult({**task.current, task.dataflow.operators[0]: "h9"}, task.dataflow)
+
+
+class TakesMore:
     def plan(self, dataflow, hosts, view, current, **more):
-        if current is None:
-            return BesideAnInput().plan(dataflow, hosts, view, current, **more)
-        return PlanResult({**current, dataflow.operators[0]: "h9"}, dataflow)
+        raise AssertionError
+
+
+class Buys:
+    def plan(self, task, model):
+        return PlanResult({}, task.dataflow, bought={"h9": 1.0})
 
 
 class MovesByItself(BesideAnInput):
@@ -81,6 +91,10 @@ def test_planners_that_err_are_told_so() -> None:
         simulate(simulation(f"{MODULE}:Raises"))
     with pytest.raises(PlacementError, match="unknown host 'h9'"):
         simulate(simulation(f"{MODULE}:Nowhere"))
+    with pytest.raises(PlannerError, match=f"planner {MODULE}:Buys returned a plan with things to rent"):
+        simulate(simulation(f"{MODULE}:Buys"))
+    with pytest.raises(UsageError, match=r"has plan\(dataflow, .*; make that plan\(task, model\)"):
+        get_strategy(f"{MODULE}:TakesMore")
     with pytest.raises(UsageError, match="no GlobalMoves"):
         get_strategy(f"{MODULE}:MovesByItself")
 

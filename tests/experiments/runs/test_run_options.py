@@ -12,7 +12,7 @@ from thalweg.experiments.runs.workload import build_dataflow, reference_digests
 from thalweg.middleware.client.replanning import MEASURED, ask_hints
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NetworkView
-from thalweg.middleware.planning import get_cost_model
+from thalweg.middleware.planning import Task, get_cost_model
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
 
 
@@ -100,15 +100,9 @@ def test_thalweg_is_among_the_placements_that_are_run_by_default() -> None:
 def test_random_moves_begin_spread_over_the_hosts_and_take_no_knowledge() -> None:
     given = config("random-moves", servers=8)
     dataflow = build_dataflow(given)
-    hosts = [*host_names(8), CLIENT]
-    planner = make_strategies(given)["random-moves"].initial
-    result = planner.plan(
-        *(dataflow, hosts, NetworkView({}), None),
-        hints=ask_hints(dataflow),
-        costs=MEASURED,
-        model=get_cost_model("critical-path"),
-    )
-    assert [result.placement[name] for name in dataflow.operators] == hosts[:7]
+    task = Task((dataflow,), (*host_names(8), CLIENT), NetworkView({}), ask_hints(dataflow), MEASURED)
+    result = make_strategies(given)["random-moves"].initial.plan(task, get_cost_model("critical-path"))
+    assert tuple(result.placement[name] for name in dataflow.operators) == task.hosts[:7]
     assert strategy_options(given)["random-moves"] == {"seed": 1}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import permutations
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,7 +18,16 @@ from thalweg.middleware.dataflow import Code, Node, complete_binary_tree
 from thalweg.middleware.errors import OperatorError, PlacementError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
 from thalweg.middleware.network.view import Link
-from thalweg.middleware.planning import CostParameters, CriticalPath, DownloadAll, Hints, OneShot
+from thalweg.middleware.planning import (
+    CostModel,
+    CostParameters,
+    CriticalPath,
+    DownloadAll,
+    Hints,
+    OneShot,
+    PlanResult,
+    Task,
+)
 from thalweg.middleware.planning.problem.hints import propagate_hints
 from thalweg.middleware.planning.registry import Strategy, get_strategy
 from thalweg.middleware.protocol import events as e
@@ -236,11 +246,9 @@ def test_a_plan_sees_a_link_as_it_is_when_it_is_measured() -> None:
 class Strange:
     """A planner of a user's own, whose placement cannot be."""
 
-    def plan(self, *given: Any, **more: Any) -> Any:
-        result = DownloadAll().plan(*given, **more)
-        return type(result)(
-            {**result.placement, "op0": "mars"}, *[getattr(result, f) for f in list(result.__struct_fields__)[1:]]
-        )
+    def plan(self, task: Task, model: CostModel) -> PlanResult:
+        result = DownloadAll().plan(task, model)
+        return msgspec.structs.replace(result, placement={**result.placement, "op0": "mars"})
 
 
 def test_a_plan_that_cannot_be_is_refused_before_anything_runs() -> None:

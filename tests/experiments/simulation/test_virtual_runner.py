@@ -31,7 +31,7 @@ from thalweg.experiments.simulation.recorded import execute_as_on_testbeds, exec
 from thalweg.middleware.dataflow import check_placement
 from thalweg.middleware.errors import PlacementError, RunError, UsageError
 from thalweg.middleware.network.view import Link
-from thalweg.middleware.planning import PlanResult
+from thalweg.middleware.planning import PlanResult, Task
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.operators import Operator
 
@@ -317,7 +317,7 @@ class Breaks(Operator):
 class Nowhere:
     """A planner whose placement cannot be."""
 
-    def plan(self, dataflow: Any, hosts: Any, view: Any, current: Any, **more: Any) -> Any:
+    def plan(self, task: Task, model: Any) -> Any:
         raise PlacementError("there is no place")
 
 
@@ -327,10 +327,11 @@ class Later:
     adaptation = GlobalMoves(period_s=1.0)
     first = "h1"
 
-    def plan(self, dataflow: Any, hosts: Any, view: Any, current: Any, **more: Any) -> Any:
-        if current is not None:
+    def plan(self, task: Task, model: Any) -> Any:
+        if task.current is not None:
             raise KeyError("zzz")
-        return PlanResult(check_placement(dataflow, dict.fromkeys(dataflow.operators, self.first), hosts), dataflow)
+        placement = dict.fromkeys(task.dataflow.operators, self.first)
+        return PlanResult(check_placement(task.dataflow, placement, task.hosts), task.dataflow)
 
 
 BREAKS: dict[str, Any] = {"operator": f"{HERE}:Breaks", "allow": (HERE,), "placements": ("one-shot", "local")}

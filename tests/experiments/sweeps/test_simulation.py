@@ -20,8 +20,7 @@ from thalweg.experiments.sweeps.variants import VARIANTS
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.history import Sample
 from thalweg.middleware.network.outlook import Outlook, Past
-from thalweg.middleware.network.view import NetworkView
-from thalweg.middleware.planning import Thalweg
+from thalweg.middleware.planning import Task, Thalweg
 from thalweg.middleware.protocol import events as e
 
 SMALL: dict[str, Any] = {"servers": 4, "images": 12, "configuration": 3}
@@ -159,10 +158,11 @@ def test_exact_knowledge_lasts_while_data_flows(monkeypatch: pytest.MonkeyPatch)
     told: list[tuple[bool, dict[Any, float]]] = []
     plan = Thalweg.plan
 
-    def seen(self: Thalweg, dataflow: Any, hosts: Any, view: NetworkView, *rest: Any, **more: Any) -> Any:
+    def seen(self: Thalweg, task: Task, model: Any) -> Any:
+        view = task.view
         rates = {link: each.rate_bps for link, each in view.estimates.items()}
         told.append((isinstance(view, Outlook) and not any(view.doubt.values()), rates))
-        return plan(self, dataflow, hosts, view, *rest, **more)
+        return plan(self, task, model)
 
     monkeypatch.setattr(Thalweg, "plan", seen)
     simulation._plans.clear()

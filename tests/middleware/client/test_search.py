@@ -12,8 +12,8 @@ from thalweg.middleware.client.replanning import MEASURED, TYPICAL_BYTES, Search
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import PlacementError
 from thalweg.middleware.network.history import History, Past
-from thalweg.middleware.network.view import Link, LinkEstimate
-from thalweg.middleware.planning import CriticalPath, Hints, PlanResult
+from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
+from thalweg.middleware.planning import CriticalPath, Hints, PlanResult, Task
 from thalweg.middleware.planning.registry import AGAIN
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
@@ -33,7 +33,8 @@ DATAFLOW = tree(Code("runtime_codes:Blocks"), Code("composite"))
 def search(hysteresis: float = 0.0, period_s: float = 600.0) -> Search:
     """Two partitions of 1 MB make one."""
     hints = Hints({"source@h1": 1e6, "source@h2": 1e6, "op0": 1e6})
-    return Search(DATAFLOW, HOSTS, hints, MEASURED, CriticalPath(), GlobalMoves(period_s, hysteresis), AGAIN)
+    task = Task((DATAFLOW,), HOSTS, NetworkView({}), hints, MEASURED)
+    return Search(task, CriticalPath(), GlobalMoves(period_s, hysteresis), AGAIN)
 
 
 def view(**slow: bool) -> dict[Link, LinkEstimate]:
@@ -84,7 +85,7 @@ def test_costs_that_are_not_finite_are_not_told() -> None:
 class Errs(msgspec.Struct, frozen=True):
     gives: object
 
-    def plan(self, *given: object, **more: object) -> object:
+    def plan(self, task: Task, model: object) -> object:
         if isinstance(self.gives, Exception):
             raise self.gives
         return self.gives
@@ -104,7 +105,7 @@ class Errs(msgspec.Struct, frozen=True):
 )
 def test_a_planner_that_errs_is_told_of_and_moves_nothing(gives: object, why: str) -> None:
     if isinstance(gives, dict):
-        gives = PlanResult(gives, search().dataflow)
+        gives = PlanResult(gives, DATAFLOW)
     answer = msgspec.structs.replace(search(), planner=Errs(gives)).answer(plan(view()))
     assert answer == e.Planned("r", detail={"planner": "global", "why": why}, failed=why)
 

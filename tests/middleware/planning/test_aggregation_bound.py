@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware.dataflow import Code, complete_binary_tree
+from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView
-from thalweg.middleware.planning import CostParameters, bound_period_s, propagate_hints
-from thalweg.middleware.planning.bound import packing_rate, smallest_cut
+from thalweg.middleware.planning import CostParameters, Task, bound_period_s, propagate_hints
+from thalweg.middleware.planning.bound import packing_rate
+from thalweg.middleware.planning.solver import Program, smallest_cut
 
 INTERFACES = ("single", "duplex", "independent")
 CODE = Code("some")
@@ -108,6 +110,23 @@ def test_a_largest_flow_is_a_smallest_cut(seed, count):
     assert side[1] and not side[0] and capacity[np.ix_(side, ~side)].sum() == pytest.approx(flow)
 
 
+def test_a_program_with_whole_numbers_tells_its_bound_and_its_gap():
+    """A knapsack of 8: the fractions 1, 1, 2/5 are worth 9.6, whole numbers 8, and other rows make it less."""
+    weights = np.array([3.0, 3.0, 5.0])
+    for integer, value, chosen in ((False, 9.6, [1, 1, 0.4]), (True, 8.0, [1, 1, 0])):
+        program = Program(maximise=True, time_limit_s=60.0)
+        things = [program.variables(1, high=1.0, cost=worth, integer=integer)[0] for worth in (4.0, 4.0, 4.0)]
+        program.row(np.array(things), weights, high=8.0)
+        found = program.solve()
+        assert found.value == pytest.approx(value) and found.variables == pytest.approx(chosen)
+        assert found.optimal and found.bound == pytest.approx(value) and found.gap < 1e-6
+        program.row(np.array(things), np.ones(3), high=1.0)
+        assert program.solve().value == pytest.approx(4.0)
+        program.row(np.array(things), np.ones(3), low=2.0)
+        with pytest.raises(PlannerError, match="the solver ended as Infeasible"):
+            program.solve()
+
+
 class Largest:
     def output_size_bytes(self, sizes, /):
         return max(sizes)
@@ -122,13 +141,13 @@ def test_of_a_dataflow_it_takes_the_smallest_message_and_all_links():
     hints = propagate_hints(flow, {"source@a": 125_000, "source@b": 250_000}, lambda _: Largest())
     costs = CostParameters(startup_s=0.5)
     rates = {(a, b): LinkEstimate(1e6) for a in hosts for b in hosts if a != b}
-    common = {"hints": hints, "costs": costs}
-    found = bound_period_s(flow, hosts, NetworkView(rates), None, **common)
+    task = Task((flow,), hosts, NetworkView(rates), hints, costs)
+    found = bound_period_s(task)
     assert found == pytest.approx(4 / 3 * (0.5 + 1.0))
-    assert bound_period_s(flow, hosts, NetworkView(dict.fromkeys(rates, LinkEstimate(0.0))), None, **common) == math.inf
+    assert bound_period_s(task.but(view=NetworkView(dict.fromkeys(rates, LinkEstimate(0.0))))) == math.inf
     del rates["a", "b"]
     with pytest.raises(LinksNeeded, match="'a', 'b'"):
-        bound_period_s(flow, hosts, NetworkView(rates), None, **common)
+        bound_period_s(task.but(view=NetworkView(rates)))
     at_home = complete_binary_tree({"a": CODE}, CODE, client="a")
     alone = propagate_hints(at_home, {"source@a": 1.0}, lambda _: Largest())
-    assert bound_period_s(at_home, ("a",), NetworkView({}), None, hints=alone, costs=costs) == 0.0
+    assert bound_period_s(Task((at_home,), ("a",), NetworkView({}), alone, costs)) == 0.0

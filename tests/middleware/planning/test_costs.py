@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, complete_binary_tree
-from thalweg.middleware.errors import PlacementError, UsageError
+from thalweg.middleware.errors import DataflowError, PlacementError, UsageError
 from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView
 from thalweg.middleware.planning import (
     CostModel,
@@ -18,9 +19,11 @@ from thalweg.middleware.planning import (
     CriticalPath,
     ExpectedPeriod,
     Hints,
+    LoadModel,
     Period,
     Position,
     Problem,
+    Task,
     evaluate,
     propagate_hints,
 )
@@ -61,8 +64,26 @@ def trees(draw: st.DrawFn) -> Dataflow:
 
 
 @st.composite
+def queries(draw: st.DrawFn) -> tuple[Dataflow, ...]:
+    """A tree, or beside it another query that shares some of its nodes with it."""
+    tree = draw(trees())
+    if draw(st.booleans()):
+        return (tree,)
+    takes = draw(st.lists(st.sampled_from([*tree.sources, *tree.operators]), unique=True, min_size=1, max_size=2))
+    shared, queue = [], [*takes]
+    while queue:
+        node = tree.by_name[queue.pop()]
+        if node not in shared:
+            shared.append(node)
+            queue += node.inputs
+    sink = Node("other", "sink", ("too",), None, "a")
+    return tree, Dataflow((*shared, Node("too", "operator", tuple(takes), Code("y")), sink)).validate(graph=True)
+
+
+@st.composite
 def problems(draw: st.DrawFn, *, all_known: bool = True) -> tuple[Problem, Placement]:
-    dataflow = draw(trees())
+    dataflows = draw(queries())
+    dataflow = Task(dataflows, HOSTS, NetworkView({}), Hints({})).dataflow
     sizes = st.sampled_from([0.0, 16_384.0, 131_072.0]) | st.floats(0, 1e6)
     hints = Hints(
         {node.name: draw(sizes) for node in dataflow.nodes if node.kind != "sink"},
@@ -80,36 +101,37 @@ def problems(draw: st.DrawFn, *, all_known: bool = True) -> tuple[Problem, Place
     values = draw(st.lists(rates, min_size=len(known), max_size=len(known)))
     view = NetworkView({link: LinkEstimate(rate) for link, rate in zip(known, values, strict=True)})
     placement = {node.name: node.pinned or draw(st.sampled_from(HOSTS)) for node in dataflow.nodes}
-    return Problem(dataflow, HOSTS, view, hints, costs), placement
+    return Problem(Task(dataflows, HOSTS, view, hints, costs)), placement
 
 
 # --- the definitions, naively ---------------------------------------------------------------------
 
 
-def transfer_s(problem: Problem, placement: Placement, producer: str) -> float:
-    a, b = placement[producer], placement[problem.dataflow.consumers[producer][0]]
-    rate_bps = problem.view.rate_bps(a, b)
+def transfer_s(problem: Problem, placement: Placement, producer: str, consumer: str) -> float:
+    a, b = placement[producer], placement[consumer]
+    rate_bps = problem.task.view.rate_bps(a, b)
     assert rate_bps is not None
     if a == b:
         return 0.0
-    return problem.costs.startup_s + problem.hints.output_bytes[producer] * 8 / rate_bps if rate_bps else math.inf
+    task = problem.task
+    return task.costs.startup_s + task.hints.output_bytes[producer] * 8 / rate_bps if rate_bps else math.inf
 
 
 def compute_s(problem: Problem, placement: Placement, name: str) -> float:
-    factor = problem.costs.compute_factor * problem.costs.host_compute_factor.get(placement[name], 1.0)
-    return problem.hints.compute_s.get(name, 0.0) * factor
+    factor = problem.task.costs.compute_factor * problem.task.costs.host_compute_factor.get(placement[name], 1.0)
+    return problem.task.hints.compute_s.get(name, 0.0) * factor
 
 
 def disk_s(problem: Problem, name: str) -> float:
     source = problem.dataflow.by_name[name].kind == "source"
-    return problem.hints.output_bytes[name] / problem.costs.disk_bytes_per_s if source else 0.0
+    return problem.task.hints.output_bytes[name] / problem.task.costs.disk_bytes_per_s if source else 0.0
 
 
 def longest_path_s(problem: Problem, placement: Placement) -> float:
     longest = 0.0
     for path in problem.dataflow.paths():
         length = disk_s(problem, path[0]) + sum(compute_s(problem, placement, name) for name in path)
-        longest = max(longest, length + sum(transfer_s(problem, placement, name) for name in path[:-1]))
+        longest = max(longest, length + sum(transfer_s(problem, placement, *edge) for edge in pairwise(path)))
     return longest
 
 
@@ -120,21 +142,22 @@ def period_s(problem: Problem, placement: Placement, model: Period) -> float:
     def add(resource: object, seconds: float) -> None:
         loads[resource] = loads.get(resource, 0.0) + seconds
 
+    together = max if independent else sum
     for node in problem.dataflow.nodes:
         host = placement[node.name]
-        add(("processor", host), compute_s(problem, placement, node.name) / problem.costs.cores)
-        arrivals = [transfer_s(problem, placement, name) for name in node.inputs]
-        cycle = (max if independent else sum)(arrivals or [0.0]) + compute_s(problem, placement, node.name)
-        if node.kind != "sink":
-            add(("disk", host), disk_s(problem, node.name))
-            cycle += disk_s(problem, node.name) + transfer_s(problem, placement, node.name)
-            target = placement[problem.dataflow.consumers[node.name][0]]
-            if host != target:
-                ends = [(host, "out"), (target, "in")] if model.interface == "duplex" else [host, target]
-                for end in [(host, target)] if independent else ends:
-                    add(("interface", end), transfer_s(problem, placement, node.name))
+        add(("processor", host), compute_s(problem, placement, node.name) / problem.task.costs.cores)
+        add(("disk", host), disk_s(problem, node.name))
+        arrivals = [transfer_s(problem, placement, name, node.name) for name in node.inputs]
+        leavings = [transfer_s(problem, placement, node.name, name) for name in problem.dataflow.consumers[node.name]]
         if model.node_cycles:
-            add(("cycle", node.name), cycle)
+            own = compute_s(problem, placement, node.name) + disk_s(problem, node.name)
+            add(("cycle", node.name), together(arrivals or [0.0]) + own + together(leavings or [0.0]))
+    for producer, consumer in problem.dataflow.edges:
+        host, target = placement[producer], placement[consumer]
+        if host != target:
+            ends = [(host, "out"), (target, "in")] if model.interface == "duplex" else [host, target]
+            for end in [(host, target)] if independent else ends:
+                add(("interface", end), transfer_s(problem, placement, producer, consumer))
     return max(loads.values())
 
 
@@ -151,7 +174,7 @@ def test_critical_path_is_the_longest_path(case: tuple[Problem, Placement]) -> N
     if math.isfinite(found.cost_s):
         alone = disk_s(problem, found.critical[0])
         alone += sum(compute_s(problem, placement, name) for name in found.critical)
-        alone += sum(transfer_s(problem, placement, name) for name in found.critical[:-1])
+        alone += sum(transfer_s(problem, placement, *edge) for edge in pairwise(found.critical))
         assert alone == close(found.cost_s)
 
 
@@ -196,19 +219,11 @@ def test_only_moves_of_critical_nodes_can_help(case: tuple[Problem, Placement], 
 @given(problems(all_known=False), st.sampled_from(MODELS), st.floats(0, 100))
 def test_pruning_and_asking_for_links(case: tuple[Problem, Placement], model: CostModel, bound_s: float) -> None:
     problem, placement = case
-    used = {
-        (placement[name], placement[takers[0]])
-        for name, takers in problem.dataflow.consumers.items()
-        if takers and placement[name] != placement[takers[0]]
-    }
-    missing = used - problem.view.estimates.keys()
-    known = Problem(
-        problem.dataflow,
-        HOSTS,
-        problem.view.with_estimates(dict.fromkeys(missing, LinkEstimate(7e5))),
-        problem.hints,
-        problem.costs,
-    )
+    edges = {(placement[producer], placement[consumer]) for producer, consumer in problem.dataflow.edges}
+    used = {(source, target) for source, target in edges if source != target}
+    missing = used - problem.task.view.estimates.keys()
+    view = problem.task.view.with_estimates(dict.fromkeys(missing, LinkEstimate(7e5)))
+    known = Problem(problem.task.but(view=view))
     truth = evaluate(model, known, placement)
     lower_s = model.at(problem, problem.where(placement)).lower_ns / 1e9
     assert lower_s <= truth.cost_s
@@ -228,7 +243,7 @@ def test_serialised_inputs_wait_for_each_other() -> None:
     dataflow = complete_binary_tree({"a": Code("x"), "b": Code("x")}, Code("y"))
     hints = Hints({"source@a": 1e6, "source@b": 1e6, "op0": 1e6}, disk_bytes={"source@a": 3e6, "source@b": 0.0})
     view = NetworkView({("a", "client"): LinkEstimate(8e6), ("b", "client"): LinkEstimate(4e6)})
-    problem = Problem(dataflow, HOSTS, view, hints, CostParameters(startup_s=0))
+    problem = Problem(Task((dataflow,), HOSTS, view, hints, CostParameters(startup_s=0)))
     placement = problem.placement(problem.at_sink(None))
     assert evaluate(CriticalPath(), problem, placement).cost_s == pytest.approx(2.0)
     # b's transfer holds the interface from 0 to 2 s; a is ready at 1 s, waits, and arrives at 3 s
@@ -244,7 +259,7 @@ def test_each_cost_can_be_turned_off() -> None:
 
     def cost_s(**changed: float) -> float:
         costs = CostParameters(**changed)  # type: ignore[arg-type]
-        problem = Problem(dataflow, HOSTS, view, hints, costs)
+        problem = Problem(Task((dataflow,), HOSTS, view, hints, costs))
         return evaluate(CriticalPath(), problem, problem.placement(problem.at_sink(None))).cost_s
 
     assert cost_s() == pytest.approx(1 + 0.05 + 1 + 4)
@@ -283,20 +298,53 @@ def test_impossible_costs_are_refused(wrong: object, says: str) -> None:
         wrong()  # type: ignore[operator]
 
 
+def test_loads_are_of_resources_that_have_a_price() -> None:
+    dataflow = complete_binary_tree({"a": Code("x"), "b": Code("x")}, Code("y"))
+    hints = Hints({"source@a": 1e6, "source@b": 2e6, "op0": 1e6}, {"op0": 3.0}, disk_bytes={"source@a": 3e6})
+    view = NetworkView({(a, b): LinkEstimate(8e6) for a in HOSTS for b in HOSTS})
+    given = Problem(Task((dataflow,), HOSTS, view, hints, CostParameters(startup_s=0.0, cores=2)))
+    where = given.where({"op0": "a"})
+    for interface, kinds in (("single", {"interface"}), ("duplex", {"out", "in"}), ("independent", {"link"})):
+        model = LoadModel(HOSTS, interface, 2, {"out": 5.0, "link": 7.0, "processor": 0.5})  # type: ignore[arg-type]
+        assert {each.kind for each in model.resources} == {*kinds, "processor", "disk"}
+        carried = model.of_transfers(where[given.producer], where[given.consumer])
+        compute_ns = given.compute_ns[given.everyone, where]
+        loads = model.add_up(carried, given.edge_ns(where), where, compute_ns, given.disk_ns) / 1e9
+        busy = {(each.kind, *each.hosts): load for each, load in zip(model.resources, loads, strict=True) if load}
+        of_transfers = {
+            "single": {("interface", "a"): 3.0, ("interface", "b"): 2.0, ("interface", "client"): 1.0},
+            "duplex": {("out", "b"): 2.0, ("in", "a"): 2.0, ("out", "a"): 1.0, ("in", "client"): 1.0},
+            "independent": {("link", "b", "a"): 2.0, ("link", "a", "client"): 1.0},
+        }[interface]
+        own = {("processor", "a"): 3.0, ("disk", "a"): 1.0, ("disk", "b"): 2 / 3}
+        assert busy == pytest.approx({**of_transfers, **own})
+        assert model.price(loads) == pytest.approx({"single": 1.5, "duplex": 16.5, "independent": 22.5}[interface])
+        assert {each.capacity for each in model.resources if each.kind == "processor"} == {2}
+
+
+def test_nodes_of_one_name_in_two_dataflows_are_one_node() -> None:
+    one = complete_binary_tree({"a": Code("x"), "b": Code("x")}, Code("y"))
+    other = complete_binary_tree({"a": Code("x"), "c": Code("x")}, Code("y"))
+    task = Task((one, other), HOSTS, NetworkView({}), Hints({}))
+    with pytest.raises(DataflowError, match="node 'op0' differs between two dataflows"):
+        _ = task.dataflow
+    assert task.but(dataflows=(one, one)).dataflow == one
+
+
 def test_problems_that_cannot_be_planned_are_refused() -> None:
     dataflow = complete_binary_tree({"a": Code("x"), "b": Code("x")}, Code("y"))
     hints = Hints({"source@a": 1, "source@b": 1, "op0": 1})
     view, costs = NetworkView({}), CostParameters()
     with pytest.raises(UsageError, match="output size of operator 'op0'"):
-        Problem(dataflow, HOSTS, view, Hints({"source@a": 1, "source@b": 1}), costs)
+        Problem(Task((dataflow,), HOSTS, view, Hints({"source@a": 1, "source@b": 1}), costs))
     with pytest.raises(UsageError, match=r"source@b.* inf"):
-        Problem(dataflow, HOSTS, view, Hints({"source@a": 1, "source@b": math.inf, "op0": 1}), costs)
+        Problem(Task((dataflow,), HOSTS, view, Hints({"source@a": 1, "source@b": math.inf, "op0": 1}), costs))
     with pytest.raises(UsageError, match="named once each"):
-        Problem(dataflow, ("a", "a"), view, hints, costs)
+        Problem(Task((dataflow,), ("a", "a"), view, hints, costs))
     with pytest.raises(UsageError, match="unknown host 'b'"):
-        Problem(dataflow, ("client", "a"), view, hints, costs)
+        Problem(Task((dataflow,), ("client", "a"), view, hints, costs))
     with pytest.raises(PlacementError, match="leaves out operator 'op0'"):
-        Problem(dataflow, HOSTS, view, hints, costs).where({})
+        Problem(Task((dataflow,), HOSTS, view, hints, costs)).where({})
 
 
 @given(trees(), st.integers(0, 10**6))
@@ -307,7 +355,7 @@ def test_node_cycles_are_what_bounds_a_demand_driven_tree_without_contention(tre
     alone = Dataflow(tuple(Node(n.name, n.kind, n.inputs, n.code, n.name) for n in tree.nodes))
     view = NetworkView({(a, b): LinkEstimate(rng.lognormvariate(13, 1)) for a in hosts for b in hosts})
     hints = Hints({name: rng.uniform(1e4, 2e5) for name in hosts}, {name: rng.uniform(0, 2) for name in tree.operators})
-    problem = Problem(alone, hosts, view, hints, CostParameters())
+    problem = Problem(Task((alone,), hosts, view, hints))
     placement = {name: name for name in hosts}
     period = evaluate(Period(interface="independent"), problem, placement).cost_s
     path = evaluate(CriticalPath(), problem, placement).cost_s
@@ -325,6 +373,6 @@ def test_node_cycles_are_what_bounds_a_demand_driven_tree_without_contention(tre
             else:
                 ready = max(sent[producer] for producer in node.inputs) + hints.compute_s[name]
             demanded = before[root if consumer == "sink" else consumer]
-            sent[name] = max(ready, demanded) + transfer_s(problem, placement, name)
+            sent[name] = max(ready, demanded) + transfer_s(problem, placement, name, consumer)
     assert (last + 1) * period <= sent[root] * (1 + 1e-9) + 1e-6
     assert sent[root] <= (path + last * period) * (1 + 1e-9) + 1e-6

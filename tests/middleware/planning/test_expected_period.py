@@ -19,6 +19,7 @@ from thalweg.middleware.planning import (
     OneShot,
     Period,
     Problem,
+    Task,
     get_cost_model,
 )
 
@@ -34,7 +35,7 @@ def problem(servers: int, seed: int, tree: int = 0) -> Problem:
     names = [node.name for node in dataflow.nodes if node.kind != "sink"]
     sizes = {name: float(rng.integers(1_000, 200_000)) for name in names}
     compute = {name: float(rng.random()) for name in dataflow.operators}
-    return Problem(dataflow, hosts, view, Hints(sizes, compute), COSTS)
+    return Problem(Task((dataflow,), tuple(hosts), view, Hints(sizes, compute), COSTS))
 
 
 def loads(given: Problem, where: np.ndarray) -> list[float]:
@@ -42,14 +43,14 @@ def loads(given: Problem, where: np.ndarray) -> list[float]:
     work: dict[object, float] = {}
     for i, name in enumerate(given.names):
         host = given.hosts[where[i]]
-        seconds = given.hints.compute_s.get(name, 0.0)
+        seconds = given.task.hints.compute_s.get(name, 0.0)
         work["cpu", host] = work.get(("cpu", host), 0.0) + seconds
-        if given.consumer[i] >= 0:
-            target = given.hosts[where[given.consumer[i]]]
+        for edge in given.leaving[i]:
+            target = given.hosts[where[given.consumer[edge]]]
             if target != host:
-                rate = given.view.rate_bps(host, target)
+                rate = given.task.view.rate_bps(host, target)
                 assert rate is not None
-                work[host, target] = work.get((host, target), 0.0) + given.hints.output_bytes[name] * 8 / rate
+                work[host, target] = work.get((host, target), 0.0) + given.task.hints.output_bytes[name] * 8 / rate
     return list(work.values())
 
 
@@ -89,9 +90,7 @@ def test_it_leaves_plateaus_where_the_maximum_alone_stays() -> None:
         given = problem(8, seed)
         found = []
         for model in (ExpectedPeriod(), period):
-            result = OneShot().plan(
-                given.dataflow, given.hosts, given.view, None, hints=given.hints, costs=COSTS, model=model
-            )
+            result = OneShot().plan(given.task, model)
             found.append(period.at(given, given.where(result.placement)).lower_ns)
         ratios.append(found[0] / found[1])
     assert np.median(ratios) <= 1.0
@@ -111,10 +110,9 @@ def test_a_load_that_was_all_but_the_whole_sum_leaves_no_trace(shape: float) -> 
     model = ExpectedPeriod(shape)
     for seed in range(4):
         fast = problem(9, seed, seed % 2)
-        slow = {
-            (a, b): LinkEstimate(of.rate_bps * (1e-5 if b == "h1" else 1)) for (a, b), of in fast.view.estimates.items()
-        }
-        given = Problem(fast.dataflow, fast.hosts, NetworkView(slow), fast.hints, COSTS)
+        links = fast.task.view.estimates.items()
+        slow = {link: LinkEstimate(of.rate_bps * (1e-5 if link.target == "h1" else 1)) for link, of in links}
+        given = Problem(fast.task.but(view=NetworkView(slow)))
         where = given.at_sink(None)
         nodes = np.flatnonzero(given.movable).tolist()
         where[nodes[-1]] = given.host_index["h1"]

@@ -7,7 +7,7 @@ import math
 import random
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
@@ -32,6 +32,7 @@ from thalweg.middleware.planning import (
     PlanResult,
     Problem,
     Strategy,
+    Task,
     get_cost_model,
     get_planner,
     get_strategy,
@@ -55,7 +56,7 @@ class Case:
 
     def __init__(self, seed: int, servers: int, tree: str, *, coarse: bool = False) -> None:
         rng = random.Random(seed)
-        self.hosts = ["client", *(f"s{i}" for i in range(servers))]
+        self.hosts = ("client", *(f"s{i}" for i in range(servers)))
         self.dataflow = TREES[tree](dict.fromkeys(self.hosts[1:], Code("x")), Code("y"))
         nodes = [*self.dataflow.sources, *self.dataflow.operators]
         sizes = {name: 128_000.0 if coarse else rng.gauss(128_000, 32_000) for name in nodes}
@@ -66,13 +67,15 @@ class Case:
         self.current: Placement = {node.name: node.pinned or rng.choice(self.hosts) for node in self.dataflow.nodes}
 
     def plan(self, planner: Any, model: CostModel, view: NetworkView | None = None) -> PlanResult:
-        view = self.view if view is None else view
-        result = planner.plan(self.dataflow, self.hosts, view, self.current, hints=self.hints, costs=COSTS, model=model)
+        result = planner.plan(self.task(view), model)
         assert isinstance(result, PlanResult)
         return result
 
+    def task(self, view: NetworkView | None = None) -> Task:
+        return Task((self.dataflow,), self.hosts, view or self.view, self.hints, COSTS, self.current)
+
     def cost_s(self, placement: Placement, model: CostModel) -> float:
-        problem = Problem(self.dataflow, self.hosts, self.view, self.hints, COSTS)
+        problem = Problem(self.task())
         return model.at(problem, problem.where(placement)).lower_ns / 1e9
 
 
@@ -89,7 +92,7 @@ planners = st.builds(OneShot, st.sampled_from(["client", "current"]), st.sampled
 
 def printed_algorithm(case: Case, placement: Placement, model: CostModel) -> Placement:
     """Section 2.1 word for word, without pruning, every placement evaluated from scratch."""
-    problem = Problem(case.dataflow, case.hosts, case.view, case.hints, COSTS)
+    problem = Problem(case.task())
     while True:
         position = model.at(problem, problem.where(placement))
         cost, best, best_placement = position.lower_ns, position.lower_ns, placement
@@ -144,18 +147,7 @@ def test_probing_on_demand_gives_the_plan_of_full_knowledge(
 
     known = {link for link in case.view.estimates if rng.random() < 0.2}
     start = NetworkView({link: case.view.estimates[link] for link in known})
-    probed = plan_with_probes(
-        planner,
-        case.dataflow,
-        case.hosts,
-        start,
-        case.current,
-        hints=case.hints,
-        costs=COSTS,
-        model=model,
-        probe=probe,
-        max_rounds=1000,
-    )
+    probed = plan_with_probes(planner, case.task(start), model, probe, max_rounds=1000)
     assert probed.complete
     assert not probed.unanswered
     assert probed.asked == frozenset(asked)
@@ -209,17 +201,7 @@ def test_probing_needs_fewer_links_than_there_are_and_few_rounds() -> None:
         def probe(links: frozenset[Link], case: Case = case) -> Mapping[Link, LinkEstimate]:
             return {link: case.view.estimates[link] for a, b in links for link in ((a, b), (b, a))}
 
-        found = plan_with_probes(
-            OneShot(),
-            case.dataflow,
-            case.hosts,
-            NetworkView({}),
-            None,
-            hints=case.hints,
-            costs=COSTS,
-            model=CriticalPath(),
-            probe=probe,
-        )
+        found = plan_with_probes(OneShot(), case.task(NetworkView({})).but(current=None), CriticalPath(), probe)
         asked.append(len(found.asked))
         rounds.append(found.rounds)
     assert median(asked) < 36  # one probe measures both ways; 9 hosts are 36 pairs, 72 links
@@ -227,17 +209,8 @@ def test_probing_needs_fewer_links_than_there_are_and_few_rounds() -> None:
 
 
 def drive(case: Case, answer: Any, max_rounds: int = 100) -> Any:
-    search = plan_probing(
-        OneShot(),
-        case.dataflow,
-        case.hosts,
-        NetworkView({}),
-        None,
-        hints=case.hints,
-        costs=COSTS,
-        model=CriticalPath(),
-        max_rounds=max_rounds,
-    )
+    task = case.task(NetworkView({})).but(current=None)
+    search = plan_probing(OneShot(), task, CriticalPath(), max_rounds=max_rounds)
     try:
         links = next(search)
         while True:
@@ -284,7 +257,7 @@ def test_one_host_needs_no_links() -> None:
     hints = Hints({"left": 3e6, "right": 6e6, "op": 6e6})
     for planner in (DownloadAll(), OneShot(), Exhaustive()):
         for model, cost_s in ((CriticalPath(), 2.0), (Period(), 3.0)):  # the period: one disk for both
-            found = planner.plan(Dataflow(nodes), ["h"], NetworkView({}), None, hints=hints, costs=COSTS, model=model)
+            found = planner.plan(Task((Dataflow(nodes),), ("h",), NetworkView({}), hints, COSTS), model)
             assert found.cost_s == pytest.approx(cost_s)
             assert set(found.placement.values()) == {"h"}
 
@@ -313,7 +286,7 @@ def local_by_hand(case: Case, gate: bool) -> tuple[Placement, list[tuple[str, st
         return 0.0 if source == target else COSTS.startup_s + case.hints.output_bytes[name] * 8 / rate_bps
 
     for level in sorted({dataflow.level[name] for name in dataflow.operators}, reverse=True):
-        problem = Problem(dataflow, case.hosts, case.view, case.hints, COSTS)
+        problem = Problem(case.task())
         critical = problem.names_of(CriticalPath().at(problem, problem.where(placement)).critical())
         for name in dataflow.operators:
             if dataflow.level[name] != level or (gate and name not in critical):
@@ -350,17 +323,8 @@ local_costs: list[LocalCost] = ["critical-path", "period", "expected-period"]
 def test_local_asks_for_the_links_it_needs(case: Case, model: CostModel, cost: LocalCost, k: int, gate: bool) -> None:
     planner = Local(k=k, gate=gate, cost=cost)
     full = case.plan(planner, model)
-    probed = plan_with_probes(
-        planner,
-        case.dataflow,
-        case.hosts,
-        NetworkView({}),
-        case.current,
-        hints=case.hints,
-        costs=COSTS,
-        model=model,
-        probe=lambda links: {link: case.view.estimates[link] for link in links},
-    )
+    task = case.task(NetworkView({}))
+    probed = plan_with_probes(planner, task, model, lambda links: {link: case.view.estimates[link] for link in links})
     assert probed.complete
     assert (probed.result.placement, probed.result.cost_s) == (full.placement, full.cost_s)
     assert probed.result.links_used <= probed.asked
@@ -390,20 +354,11 @@ class AtFirstSource:
     def __init__(self, source: int = 0) -> None:
         self.source = source
 
-    def plan(
-        self,
-        dataflow: Dataflow,
-        hosts: Sequence[str],
-        view: NetworkView,
-        current: Placement | None,
-        *,
-        hints: Hints,
-        costs: CostParameters,
-        model: CostModel,
-    ) -> PlanResult:
+    def plan(self, task: Task, model: CostModel) -> PlanResult:
+        dataflow = task.dataflow
         host = dataflow.by_name[dataflow.sources[self.source]].pinned
         placement = {node.name: node.pinned or str(host) for node in dataflow.nodes}
-        return PlanResult(placement, dataflow, math.nan, math.nan, (), 1, frozenset())
+        return PlanResult(placement, dataflow)
 
 
 def test_planners_and_cost_models_by_name_and_import_path(monkeypatch: pytest.MonkeyPatch) -> None:

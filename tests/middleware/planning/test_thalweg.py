@@ -24,6 +24,7 @@ from thalweg.middleware.planning import (
     OneShot,
     Period,
     Problem,
+    Task,
     Thalweg,
     evaluate,
     get_planner,
@@ -58,21 +59,14 @@ class World:
         return {pair: self.rates[pair] for a, b in links for pair in ((a, b), (b, a))}
 
     def plan(self, planner, model=None, *, known=False):
-        return plan_with_probes(
-            planner,
-            self.flow,
-            self.hosts,
-            NetworkView(self.rates if known else {}),
-            None,
-            hints=self.hints,
-            costs=COSTS,
-            model=model or Period(),
-            probe=self.probe,
-        ).result
+        view = NetworkView(self.rates if known else {})
+        return plan_with_probes(planner, self.task(view), model or Period(), self.probe).result
+
+    def task(self, view=None):
+        return Task((self.flow,), self.hosts, view or NetworkView(self.rates), self.hints, COSTS)
 
     def period_s(self, result, model=None):
-        known = result.hints or self.hints
-        problem = Problem(result.dataflow, self.hosts, NetworkView(self.rates), known, COSTS)
+        problem = Problem(self.task().but(dataflows=(result.dataflow,), hints=result.hints or self.hints))
         return evaluate(model or Period(), problem, result.placement).cost_s
 
 
@@ -219,12 +213,11 @@ def test_while_data_flows_operators_of_a_tree_that_stays_move_only_for_less_than
     view = Outlook(world.rates, dict.fromkeys(world.rates, 0.0))
 
     def again(current):
-        known = {"hints": world.hints, "costs": COSTS, "model": Period()}
-        return Thalweg().plan(world.flow, world.hosts, view, current, **known)
+        return Thalweg().plan(world.task(view).but(current=current), Period())
 
     here = {name: world.flow.by_name[name].pinned or "h1" for name in world.flow.by_name} | {"sink": "client"}
     first = again(here)
-    problem = Problem(world.flow, world.hosts, NetworkView(world.rates), world.hints, COSTS)
+    problem = Problem(world.task())
     assert first.initial_cost_s == pytest.approx(evaluate(Period(), problem, here).cost_s)
     assert first.cost_s <= first.initial_cost_s
     second = again(first.placement)
@@ -262,15 +255,9 @@ class Running(World):
             asked = frozenset().union(*self.again)
             view = look_ahead(Past(history.samples(), 1000.0, asked, rounds, CALM), self.hosts, 300.0)
             try:
-                return planner.plan(
-                    self.result.dataflow,
-                    self.hosts,
-                    view,
-                    self.result.placement,
-                    hints=self.result.hints,
-                    costs=COSTS,
-                    model=Period(),
-                )
+                made = self.result
+                task = self.task(view).but(dataflows=(made.dataflow,), hints=made.hints, current=made.placement)
+                return planner.plan(task, Period())
             except LinksNeeded as needed:
                 self.again.append(needed.links)
                 fresh_links |= needed.links
@@ -349,6 +336,5 @@ def test_a_tree_that_is_not_one_over_hosts_is_compared_with_nothing():
     world.result = msgspec.structs.replace(world.result, dataflow=world.flow, placement=placement, hints=world.hints)
     found = world.look(Thalweg())
     assert found.judged is None and found.dataflow != world.flow
-    view = NetworkView(world.rates)
-    present = evaluate(Period(), Problem(world.flow, world.hosts, view, world.hints, COSTS), placement).cost_s
+    present = evaluate(Period(), Problem(world.task()), placement).cost_s
     assert found.initial_cost_s == pytest.approx(present, rel=0.4)  # by forecasts: what is there, not all at the sink

@@ -17,9 +17,9 @@ from runtime_codes import ALLOW
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.core.relocation.proposal import MemberState
-from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, star_tree
+from thalweg.middleware.dataflow import Code, Dataflow, Node, star_tree
 from thalweg.middleware.errors import DataflowError, PlacementError
-from thalweg.middleware.planning.planners.planner import PlanResult
+from thalweg.middleware.planning import PlanResult, Task
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves, RandomReshapes
@@ -552,7 +552,9 @@ class Alternates:
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
 
-    def plan(self, dataflow: Dataflow, hosts: Any, view: Any, current: Placement, **rest: Any) -> PlanResult:
+    def plan(self, task: Task, model: Any) -> PlanResult:
+        dataflow, current = task.dataflow, task.current
+        assert current is not None
         self.asked.append(dataflow.operators)
         assert set(current) == set(dataflow.by_name)
         sources = {dataflow.by_name[name].pinned: name for name in dataflow.sources}

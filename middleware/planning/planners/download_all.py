@@ -1,0 +1,23 @@
+"""Download-all: every operator where the sink is. Source: Ranganathan, Acharya, Saltz (1998), section 4."""
+
+from __future__ import annotations
+
+import msgspec
+
+from thalweg.middleware.planning.costs.model import CostModel
+from thalweg.middleware.planning.planners.planner import plan_at
+from thalweg.middleware.planning.problem.plan import Plan
+from thalweg.middleware.planning.problem.problem import Problem
+from thalweg.middleware.planning.problem.task import Task
+
+
+class DownloadAll(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All operators without a pin at the sink's host. Never needs a link; its cost is nan when one is unknown."""
+
+    def plan(self, task: Task, model: CostModel) -> Plan:
+        problem = Problem(task)
+        where = problem.at_sink(task.current)
+        if problem.missing(where):
+            return Plan(problem.placement(where), task.dataflow)
+        position = model.at(problem, where)
+        return plan_at(position, initial_ns=position.lower_ns, evaluated=1)

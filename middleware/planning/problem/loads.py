@@ -1,0 +1,153 @@
+"""What a plan's work keeps busy: interfaces or links, processors and disks, and for how long.
+
+Each transfer, computation and read is work on some resources. Which resources a transfer keeps busy is said once, in
+``CARRIERS``, for all who add up loads: placements of operators (:class:`LoadModel`), trees of hosts (``shapes.search``)
+and linear programs (``bound``). A cost is a reduction of loads: the largest (:class:`Period`), a norm
+(:class:`ExpectedPeriod`), or their price (:meth:`LoadModel.price`).
+
+A host's interface carries one message at a time in either direction (``single``; Ranganathan et al. 1998, section 2,
+assumption 2), one in each (``duplex``), or every directed link has its own capacity (``independent``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Interface = Literal["single", "duplex", "independent"]
+Kind = Literal["interface", "out", "in", "link", "processor", "disk"]
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+
+
+Slot = tuple[Indices | int, Floats]  # (hosts,) a resource for each, or one for all, and the work on it
+
+
+class Carrier(NamedTuple):
+    """A kind of resource that transfers keep busy: that of the sending host, of the receiving one, or of both."""
+
+    kind: Kind
+    sender: bool
+    receiver: bool
+
+
+CARRIERS: Mapping[Interface, tuple[Carrier, ...]] = {
+    "single": (Carrier("interface", sender=True, receiver=True),),
+    "duplex": (Carrier("out", sender=True, receiver=False), Carrier("in", sender=False, receiver=True)),
+    "independent": (Carrier("link", sender=True, receiver=False),),  # one of the sender's, for each receiver
+}
+
+
+class Resource(NamedTuple):
+    """``hosts``: whose it is, or between which two; ``capacity``: work in a second; ``price``: of a second of work."""
+
+    kind: Kind
+    hosts: tuple[str, ...]
+    capacity: float = 1.0
+    price: float = 0.0
+
+
+class Moved(NamedTuple):
+    """What moving single nodes does to loads.
+
+    ``without``: (nodes, resources) the loads with the node's work taken off. ``places``, ``gains``: (nodes, slots,
+    hosts) on which resources the node's work falls on each host, and how much; the resources of a node differ, or gain
+    nothing. ``inf`` marks a link that cannot be used.
+    """
+
+    without: Floats
+    places: Indices
+    gains: Floats
+
+
+class LoadModel:
+    """The resources of some hosts, numbered: first what carries transfers, then a processor a host, then a disk a host.
+
+    ``cores``: computations that a processor does at once; ``prices``: of a second's work on a kind of resources.
+    """
+
+    def __init__(
+        self, hosts: Sequence[str], interface: Interface, cores: float = 1.0, prices: Mapping[Kind, float] | None = None
+    ) -> None:
+        self.hosts, self.interface, self.prices = tuple(hosts), interface, prices or {}
+        self.carriers = CARRIERS[interface]
+        self.of_links = interface == "independent"
+        count = len(hosts)
+        self.processors = count * count if self.of_links else len(self.carriers) * count
+        self.disks = self.processors + count
+        self.count = self.disks + count
+        self.capacity = np.ones(self.count)
+        self.capacity[self.processors : self.disks] = cores
+        self._anywhere = np.arange(count)
+
+    @cached_property
+    def resources(self) -> tuple[Resource, ...]:
+        links = [(a, b) for a in self.hosts for b in self.hosts]
+        owners = [(each.kind, links if self.of_links else [(host,) for host in self.hosts]) for each in self.carriers]
+        own: list[tuple[Kind, Any]] = [(kind, [(host,) for host in self.hosts]) for kind in ("processor", "disk")]
+        kinds = [(kind, hosts) for kind, of in (*owners, *own) for hosts in of]
+        return tuple(
+            Resource(kind, hosts, float(capacity), self.prices.get(kind, 0.0))
+            for (kind, hosts), capacity in zip(kinds, self.capacity, strict=True)
+        )
+
+    def of_transfers(self, sources: Indices, targets: Indices) -> list[Indices]:
+        """The resources that transfers between these hosts keep busy; every transfer has one in each of the arrays."""
+        count = len(self.hosts)
+        if self.of_links:
+            return [sources * count + targets]
+        found = []
+        for number, carrier in enumerate(self.carriers):
+            found += [sources + number * count] * carrier.sender + [targets + number * count] * carrier.receiver
+        return found
+
+    def add_up(
+        self, carried: Sequence[Indices], transfers: Floats, where: Indices, compute: Floats, reads: Floats
+    ) -> Floats:
+        """(…, resources) the work on each: of transfers on what they are ``carried`` by (:meth:`of_transfers`), and of
+        nodes' computations and reads ``where`` they are.
+
+        All may be of many placements, one a row. In the unit of the work; by ``capacity`` a resource works at once.
+        """
+        processors, disks = where + self.processors, where + self.disks
+        places = np.concatenate((*carried, processors, disks), axis=-1)
+        work = np.concatenate((*[transfers] * len(carried), compute, np.broadcast_to(reads, where.shape)), axis=-1)
+        if where.ndim == 1:
+            return np.bincount(places, work, self.count).astype(np.float64, copy=False)
+        rows = len(where)
+        places = places + np.arange(rows)[:, np.newaxis] * self.count
+        return (
+            np.bincount(places.ravel(), work.ravel(), rows * self.count)
+            .reshape(rows, self.count)
+            .astype(np.float64, copy=False)
+        )
+
+    def slots(self, arriving: Mapping[int, Floats], leaving: Mapping[int, Floats]) -> list[Slot]:
+        """On which resources the transfers of one node fall, and how much, for the node on each host.
+
+        ``arriving``, ``leaving``: (hosts,) the work of all transfers from, and to, one other host.
+        """
+        count, anywhere = len(self.hosts), self._anywhere
+        if self.of_links:
+            into = [(source * count + anywhere, work) for source, work in arriving.items()]
+            return [*into, *((anywhere * count + target, work) for target, work in leaving.items())]
+        found: list[Slot] = []
+        for number, carrier in enumerate(self.carriers):
+            first = number * count
+            far: dict[int, Floats] = dict(arriving) if carrier.sender else {}  # at the other ends
+            own: list[Floats] = list(leaving.values()) if carrier.sender else []  # where the node is
+            if carrier.receiver:
+                for target, work in leaving.items():
+                    far[target] = far[target] + work if target in far else work
+                own += arriving.values()
+            found += [(first + host, work) for host, work in far.items()]
+            found.append((first + anywhere, sum(own[1:], own[0]) if own else np.zeros(count)))
+        return found
+
+    def price(self, loads: Floats) -> float:
+        """What the work of ``loads`` (resources,) costs: its sum, each second at the price of its resource."""
+        return float(sum(load * each.price for load, each in zip(loads.tolist(), self.resources, strict=True)))

@@ -1,0 +1,46 @@
+"""What planners are given: a planner takes a task and a cost model, whatever a task comes to hold."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec
+
+from thalweg.middleware.dataflow import Dataflow, Node, Placement
+from thalweg.middleware.errors import DataflowError
+from thalweg.middleware.network.view import NetworkView
+from thalweg.middleware.planning.problem.hints import CostParameters, Hints
+
+
+class Task(msgspec.Struct, frozen=True, dict=True):
+    """Where on ``hosts`` do the nodes of ``dataflows`` go, by what ``view`` knows of the links between them?
+
+    - ``dataflows``: most often one. Several are planned together; nodes of one name are one node, which they share
+    - ``hosts``: in the order that decides ties
+    - ``view``: rates of links in bit/s; a planner that needs one that is not in it raises LinksNeeded
+    - ``hints``: bytes and seconds of one partition at every node
+    - ``costs``: what resources cost
+    - ``current``: where nodes are now; None before a run
+    """
+
+    dataflows: tuple[Dataflow, ...]
+    hosts: tuple[str, ...]
+    view: NetworkView
+    hints: Hints
+    costs: CostParameters = CostParameters()
+    current: Placement | None = None
+
+    @cached_property
+    def dataflow(self) -> Dataflow:
+        """The only dataflow, or several as one graph; DataflowError where one name stands for different nodes."""
+        if len(self.dataflows) == 1:
+            return self.dataflows[0]
+        nodes: dict[str, Node] = {}
+        for node in (node for dataflow in self.dataflows for node in dataflow.nodes):
+            if nodes.setdefault(node.name, node) != node:
+                raise DataflowError(f"node {node.name!r} differs between two dataflows; nodes they share are the same")
+        return Dataflow(tuple(nodes.values()))
+
+    def but(self, **changes: object) -> Task:
+        """The same task with other fields, as ``task.but(current=None)``."""
+        return msgspec.structs.replace(self, **changes)

@@ -1,0 +1,78 @@
+"""What a search for a tree knows of the links between its hosts, and which more it should ask for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.middleware.network.view import Link, NetworkView
+from thalweg.middleware.planning.problem.hints import CostParameters
+from thalweg.middleware.planning.problem.loads import Floats
+from thalweg.middleware.planning.shapes.search import UNKNOWN_S
+
+PROBES_PER_HOST = 6  # at 8 servers and a client that is each of the 36 pairs of hosts
+FIRST_SHARE = 0.5  # of the probes are asked for before anything is known
+HOPE = 0.8  # the quantile of known rates that an unknown link is taken for
+
+
+def transfers(per_byte: Floats, costs: CostParameters) -> Callable[[float], Floats]:
+    """For a size in bytes the (hosts, hosts) seconds of a transfer, an unusable link's finite."""
+
+    def transfer_s(size: float) -> Floats:
+        seconds: Floats = np.minimum(costs.startup_s + size * per_byte, UNKNOWN_S)
+        np.fill_diagonal(seconds, 0.0)
+        return seconds
+
+    return transfer_s
+
+
+class Knowledge:
+    """What is known of the links between ``names``, the client first, and what more should be."""
+
+    def __init__(self, names: Sequence[str], view: NetworkView, probes: int | None) -> None:
+        self.names, self.count = names, len(names)
+        rates = [[view.rate_bps(a, b) for b in names] for a in names]
+        self.unknown: npt.NDArray[np.bool_] = np.array([[rate is None for rate in row] for row in rates])
+        self.rates = np.array([[math.nan if rate is None else rate for rate in row] for row in rates])
+        pairs = self.count * (self.count - 1) // 2
+        most = PROBES_PER_HOST * self.count if probes is None else probes
+        self.left = min(pairs, most) - (pairs - self._pairs_unknown())
+
+    def _pairs_unknown(self) -> int:
+        return int(np.triu(self.unknown & self.unknown.T, 1).sum())
+
+    def _links(self, pairs: Sequence[tuple[int, int]]) -> frozenset[Link]:
+        return frozenset(Link(self.names[a], self.names[b]) for a, b in pairs)
+
+    def first(self) -> frozenset[Link]:
+        """What to ask for when next to nothing is known: rings of all hosts, each with larger steps."""
+        pairs = self.count * (self.count - 1) // 2
+        known = pairs - self._pairs_unknown()
+        budget = self.left + known
+        if known * 4 >= budget:
+            return frozenset()
+        wanted: list[tuple[int, int]] = []
+        most = budget if budget >= pairs else int(budget * FIRST_SHARE)
+        for step in range(1, self.count // 2 + 1):
+            for a in range(self.count):
+                b = (a + step) % self.count
+                if self.unknown[a, b] and self.unknown[b, a] and (b, a) not in wanted and len(wanted) < most - known:
+                    wanted.append((a, b))
+        return self._links(wanted)
+
+    def open(self, parent: Sequence[int]) -> frozenset[Link]:
+        """The unknown links of a tree, as far as probes are left; all of them where none are."""
+        used = [(host, parent[host]) for host in range(1, self.count) if self.unknown[host, parent[host]]]
+        return self._links(used[: self.left] if self.left > 0 else used)
+
+    def transfers(self, costs: CostParameters) -> Callable[[float], Floats]:
+        """For a size in bytes the (hosts, hosts) seconds of a transfer; unknown links as fast as hoped, or unusable."""
+        rates = self.rates.copy()
+        known = rates[np.isfinite(rates) & (rates > 0)]
+        hoped = float(np.quantile(known, HOPE)) if self.left > 0 and len(known) else 0.0
+        rates[self.unknown] = hoped
+        per_byte = np.divide(8.0, rates, out=np.full(rates.shape, math.inf), where=rates > 0)
+        return transfers(per_byte, costs)

@@ -1,0 +1,111 @@
+"""Programs for solvers: linear and mixed-integer ones for HiGHS, largest flows for scipy.
+
+Both are imported when first used: they take a tenth of a second to load, and few plans need them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.middleware.errors import PlannerError
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+UNITS = 2**30  # the largest capacity of a flow, in the whole numbers that scipy counts flows in
+ROUNDED = 64  # units; so little left of a capacity is what rounding has left
+
+
+class Solution(msgspec.Struct, frozen=True):
+    """``value`` of the objective with ``variables``, and ``bound``: what no solution can beat.
+
+    ``gap``: how far they are apart, relative to the value; ``optimal``: False where the time limit ended the search.
+    """
+
+    value: float
+    variables: Floats
+    bound: float
+    gap: float
+    optimal: bool
+
+
+class Program:
+    """A linear program, with ``integer`` variables a mixed-integer one: variables, rows, an objective.
+
+    - ``maximise``: the objective; else it is minimised
+    - ``gap``: relative; a solution so near to the bound is good enough
+    - ``time_limit_s``: seconds for one ``solve``, after which the best solution so far is taken
+
+    Rows may be added after a ``solve``, which then goes on from the solution before. Source: HiGHS, Huangfu and Hall
+    (2018), Parallelizing the dual revised simplex method, Math. Prog. Comp. 10.
+    """
+
+    def __init__(self, *, maximise: bool = False, gap: float = 0.0, time_limit_s: float = math.inf) -> None:
+        import highspy
+
+        self._highs = highs = highspy.Highs()  # type: ignore[no-untyped-call]
+        self._library = highspy
+        highs.setOptionValue("output_flag", False)
+        highs.setOptionValue("threads", 1)
+        highs.setOptionValue("mip_rel_gap", gap)
+        highs.setOptionValue("time_limit", time_limit_s)
+        highs.changeObjectiveSense(highspy.ObjSense.kMaximize if maximise else highspy.ObjSense.kMinimize)
+        self._count, self._integers = 0, False
+
+    def variables(
+        self, count: int, *, low: float = 0.0, high: Floats | float = math.inf, cost: float = 0.0, integer: bool = False
+    ) -> Indices:
+        """Add so many variables between ``low`` and ``high`` ((count,) or for all), each ``cost`` in the objective."""
+        columns = np.arange(self._count, self._count + count)
+        self._count += count
+        self._integers |= integer
+        for column, most in zip(columns.tolist(), np.broadcast_to(high, count).tolist(), strict=True):
+            self._highs.addVar(low, most)
+            if cost:
+                self._highs.changeColCost(column, cost)
+            if integer:
+                self._highs.changeColIntegrality(column, self._library.HighsVarType.kInteger)
+        return columns
+
+    def row(self, columns: Indices, values: Floats, *, low: float = -math.inf, high: float = math.inf) -> None:
+        """Add ``low`` <= the sum of ``values`` times the variables of ``columns`` <= ``high``."""
+        self._highs.addRow(low, high, len(columns), columns.astype(np.int32), values)
+
+    def solve(self) -> Solution:
+        """The best solution; PlannerError where there is none, or none was found in time."""
+        self._highs.run()
+        status, info = self._highs.getModelStatus(), self._highs.getInfo()
+        optimal = status == self._library.HighsModelStatus.kOptimal
+        found = info.primal_solution_status == self._library.SolutionStatus.kSolutionStatusFeasible
+        in_time = status != self._library.HighsModelStatus.kTimeLimit
+        if not found or not (optimal or not in_time):
+            why = "found no solution in time" if not in_time else f"ended as {self._highs.modelStatusToString(status)}"
+            raise PlannerError(f"the solver {why}")
+        value = float(info.objective_function_value)
+        bound = float(info.mip_dual_bound) if self._integers else value if optimal else math.nan
+        gap = abs(value - bound) / max(abs(value), 1e-12)
+        return Solution(value, np.array(self._highs.getSolution().col_value), bound, gap, optimal)
+
+
+def smallest_cut(capacity: Floats, source: int, sink: int) -> tuple[float, npt.NDArray[np.bool_]]:
+    """The largest flow from ``source`` to ``sink``, and those on the source's side of a smallest cut.
+
+    ``capacity``: (nodes, nodes) of the edge from one to another, at least 0. Of several smallest cuts it is that next
+    to the source. Exact to about ``ROUNDED / UNITS`` of the largest capacity. Source: Dinic (1970), as scipy has it.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+    side = np.zeros(len(capacity), dtype=bool)
+    largest = float(capacity.max(initial=0.0))
+    if largest > 0:
+        largest = max(largest, float(capacity[source].sum()))  # so that the flow fits as well
+        units = np.rint(capacity * (UNITS / largest)).astype(np.int32)
+        flow = maximum_flow(csr_array(units), source, sink).flow.toarray()
+        reached = breadth_first_order(csr_array(units - flow > ROUNDED), source, return_predecessors=False)
+        side[reached] = True
+    side[source] = True
+    return float(capacity[np.ix_(side, ~side)].sum()), side
