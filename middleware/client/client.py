@@ -52,7 +52,8 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves, RandomReshapes
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.security import Keys, secure_dealer
-from thalweg.middleware.shell.shell import Shell, ShellConfig, with_address
+from thalweg.middleware.shell.shell import Shell, ShellConfig
+from thalweg.middleware.shell.sockets import with_address
 
 HELLO_S = 10.0
 PROBE_S = 10.0  # wall-clock seconds without any news after which missing probes are asked for again

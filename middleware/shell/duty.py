@@ -30,6 +30,7 @@ class Duty:
         self._calls = 0  # begun so far; the number of the one under way
         self._under_way = False
         self._taken = 0  # the number of the call during which the duty was last taken over
+        self._watched = False  # the thread that stands by looks, or is about to
         self._watch = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(on_duty,), name=f"{name}-{number}", daemon=True)
@@ -48,7 +49,8 @@ class Duty:
         """The thread on duty begins a call; give ``end`` what this returns."""
         self._calls += 1  # first: whoever sees one under way must also see its number
         self._under_way = True
-        if not self._watch.is_set():
+        if not self._watched:
+            self._watched = True
             self._watch.set()
         return self._calls
 
@@ -86,5 +88,7 @@ class Duty:
                     self.present = False
                     return True
             self._watch.clear()
+            self._watched = False
             if self._calls != seen:  # begun between the look and the clearing
+                self._watched = True
                 self._watch.set()

@@ -21,7 +21,7 @@ from thalweg.middleware.dataflow import Node
 from thalweg.middleware.errors import OperatorError, ThalwegError, one_line
 from thalweg.middleware.loading import keeps_state, load_code, may_reorder
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.shell.transfers import frames_of, size_of
+from thalweg.middleware.shell.transfers import check_value
 
 
 class Made(msgspec.Struct, frozen=True, gc=False):
@@ -87,8 +87,7 @@ class OwnCode(NodeCode):
     def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
         value = self._call(index) if self.is_source else self._call(inputs, index)
         if value is not None:
-            frames_of(value)  # raises for what cannot be sent
-            return Made(value, size_of(value))
+            return Made(value, check_value(value))
         if not self.is_source:
             raise OperatorError(f"combine returned None for partition {index}")
         return ENDED

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -26,31 +25,40 @@ _DTYPE = re.compile(r"[<>|][biufcmMSU]\d+(\[\d*\w+\])?")  # dtype.str of numbers
 
 def frames_of(value: Any) -> tuple[str, tuple[int, ...], Any]:
     """dtype, shape and bytes of a value; OperatorError when it is neither bytes nor a plain array."""
+    size_bytes = check_value(value)  # before a copy is made of it
+    if not isinstance(value, np.ndarray):
+        return "", (), memoryview(value).cast("B")
+    flat = np.ascontiguousarray(value)
+    return _name_of(value.dtype), value.shape, flat.reshape(-1).view(np.uint8).data if size_bytes else memoryview(b"")
+
+
+def check_value(value: Any) -> int:
+    """Bytes a value takes on the wire; OperatorError when it cannot travel."""
     if isinstance(value, np.ndarray):
-        if value.dtype.hasobject:
-            raise OperatorError(f"an array of dtype {value.dtype} holds Python objects; only plain numbers travel")
-        if value.dtype.kind == "V":
-            raise OperatorError(f"an array of dtype {value.dtype} has fields; send a plain array of each, or bytes")
-        _check_size(value.nbytes)  # before a copy is made of it
-        flat = np.ascontiguousarray(value)
-        body = flat.reshape(-1).view(np.uint8).data if flat.size else memoryview(b"")
-        dtype, shape = flat.dtype.str, value.shape
-    elif isinstance(value, bytes | bytearray | memoryview):
-        dtype, shape, body = "", (), memoryview(value).cast("B")
-        _check_size(body.nbytes)
+        _name_of(value.dtype)
+        size_bytes = value.nbytes
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        size_bytes = memoryview(value).cast("B").nbytes
     else:
         raise OperatorError(f"a partition is bytes or a numpy array, not {type(value).__name__}")
-    return dtype, shape, body
-
-
-def _check_size(size_bytes: int) -> None:
     if size_bytes > MAX_PARTITION_BYTES:
         raise OperatorError(f"a partition of {size_bytes} bytes is over the limit of {MAX_PARTITION_BYTES}")
+    return size_bytes
+
+
+@lru_cache(maxsize=256)
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """What stands for a dtype on the wire; OperatorError for one that is not of plain numbers."""
+    if dtype.hasobject:
+        raise OperatorError(f"an array of dtype {dtype} holds Python objects; only plain numbers travel")
+    if dtype.kind == "V":
+        raise OperatorError(f"an array of dtype {dtype} has fields; send a plain array of each, or bytes")
+    return dtype.str
 
 
 def size_of(value: Any) -> int:
     """Bytes a value takes on the wire."""
-    return value.nbytes if isinstance(value, np.ndarray | memoryview) else len(value)
+    return value.nbytes if isinstance(value, (np.ndarray, memoryview)) else len(value)
 
 
 def value_of(dtype: str, shape: tuple[int, ...], body: memoryview | bytes | bytearray) -> Any:
@@ -59,12 +67,14 @@ def value_of(dtype: str, shape: tuple[int, ...], body: memoryview | bytes | byte
         return bytes(body)
     try:
         kind = _dtype(dtype)
-        if any(length < 0 for length in shape):
-            raise ProtocolError(f"an array of shape {shape}")
-        array = (np.frombuffer(body, kind) if len(body) else np.empty(0, kind)).reshape(shape)
+        array = np.frombuffer(body, kind) if len(body) else np.empty(0, kind)
+        if array.shape != shape:
+            if min(shape, default=0) < 0:
+                raise ProtocolError(f"an array of shape {shape}")
+            array = array.reshape(shape)
     except (TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(f"{len(body)} bytes are not an array of {dtype!r} {shape}: {error}") from None
-    array.flags.writeable = False
+    array.setflags(write=False)
     return array
 
 
@@ -85,6 +95,7 @@ class Outgoing:
     """
 
     __slots__ = (
+        "begun",
         "body",
         "busy_s",
         "credit",
@@ -103,24 +114,23 @@ class Outgoing:
         self.to = to
         self.message = message
         self.dtype, self.shape, self.body = frames_of(value)
+        self.begun = False  # something was sent, perhaps of no bytes
         self.sent = 0
         self.credit = 0  # bytes known to have arrived
         self.pieces: deque[tuple[int, float]] = deque()  # of chunks under way: where they end, when they were sent
         self.busy_s = 0.0
         self.progress_s = now
 
-    def chunks(self) -> Iterator[tuple[Chunk, Any]]:
-        """The chunks the credit allows now; each is to be followed by ``advance`` once it was taken."""
-        total = self.body.nbytes
-        while self.sent < total or (total == 0 and self.credit == 0 and self.sent == 0):
-            if self.sent - self.credit >= WINDOW_CHUNKS * CHUNK_BYTES:
-                return
-            piece = self.body[self.sent : self.sent + CHUNK_BYTES]
-            yield Chunk(self.number, total, self.sent, self.message, self.dtype, self.shape), piece
-            if total == 0:
-                return
+    def next_chunk(self) -> tuple[Chunk, Any] | None:
+        """The next chunk if the credit allows one now; to be followed by ``advance`` once it was taken."""
+        sent, total = self.sent, self.body.nbytes
+        if (sent == total and self.begun) or sent - self.credit >= WINDOW_CHUNKS * CHUNK_BYTES:
+            return None
+        piece = self.body if total <= CHUNK_BYTES else self.body[sent : sent + CHUNK_BYTES]
+        return Chunk(self.number, total, sent, self.message, self.dtype, self.shape), piece
 
     def advance(self, size: int, now: float) -> None:
+        self.begun = True
         self.sent += size
         self.pieces.append((self.sent, now))
 

@@ -1,6 +1,6 @@
 """Operators run here, in threads of their own, so that they never hold up a host's sockets.
 
-Calls of a node that has proved quick may also be made by ``call`` in the shell's own thread (see ``duty``)."""
+Calls of a node that has proved quick may also be made by the shell's own thread (see ``duty``)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from thalweg.middleware.shell.node_code import Made, NodeCode, OwnCode, StateCal
 Task = e.RunOperator | StateCall
 
 QUICK_S = 0.001
-QUICK_CALLS = 3  # in a row of less than QUICK_S each make a node quick
-SLOW_S = 0.01  # one such call, and the node is never quick again
+QUICK_CALLS = 3  # of less than QUICK_S each make a node quick
+SLOW_S = 0.01  # one such call, and it takes AGAIN times as many until the node is quick again
+AGAIN = 16
 QUICK_STATE_BYTES = 65_536  # its digest takes 0.04 ms, handing it to another thread and back 0.2 ms
 
 
-class _Slot:
+class Slot:
     """The code of one node, constructed once, by the first worker that needs it."""
 
     def __init__(self, node: Node, allow: Collection[str]) -> None:
         self.node = node
         self.code: NodeCode | None = None
-        self.streak = 0  # of quick calls
+        self.gone = False  # nobody wants its answers any more
+        self._streak = 0  # quick calls of late, less the others
+        self._wanted = QUICK_CALLS
         self._allow = allow
         self._lock = threading.Lock()
 
@@ -41,10 +44,31 @@ class _Slot:
                     self.code = OwnCode(self.node, self._allow)
         return self.code
 
-    def took(self, duration_s: float) -> None:
-        self.streak = (
-            -(2**62) if duration_s > SLOW_S else self.streak + 1 if duration_s < QUICK_S else min(0, self.streak)
-        )
+    def is_quick(self, command: Task) -> bool:
+        """Whether handing this call over would take longer than it: as far as the last ones, or its bytes, tell."""
+        if type(command) is e.RunOperator:
+            return self._streak >= self._wanted
+        if type(command) is e.MergeStates or self.code is None:
+            return False
+        size = len(command.state) if type(command) is e.RestoreState else self.code.state_bytes
+        return size is not None and size <= QUICK_STATE_BYTES
+
+    def make(self, command: Task) -> e.Event:
+        """Make the call here and now: ``OperatorFinished``, ``StateTaken`` or ``StateRestored``, or why not."""
+        if type(command) is not e.RunOperator:
+            return node_code.take_or_give(self.open, command)  # type: ignore[arg-type]
+        begun_s = time.perf_counter()
+        made = node_code.make(self.open, command)
+        took_s = time.perf_counter() - begun_s
+        if type(made) is not Made:
+            return made  # type: ignore[return-value]
+        if took_s < QUICK_S:
+            self._streak = min(self._streak + 1, self._wanted + QUICK_CALLS)
+        elif took_s < SLOW_S:  # perhaps only its thread had to wait for the processor
+            self._streak = max(0, self._streak - 2)
+        else:
+            self._streak, self._wanted = 0, self._wanted * AGAIN
+        return node_code.finished(command, made, took_s)
 
 
 class Workers:
@@ -53,7 +77,7 @@ class Workers:
     def __init__(self, done: Callable[[e.Event], None], allow: Collection[str], threads: int | None = None) -> None:
         self._done = done
         self._allow = allow
-        self._slots: dict[tuple[str, str], _Slot] = {}
+        self._slots: dict[tuple[str, str], Slot] = {}
         self._queue: queue.SimpleQueue[Callable[[], e.Event | None] | None] = queue.SimpleQueue()
         count = threads or min(4, os.cpu_count() or 1)
         self._threads = [
@@ -66,43 +90,30 @@ class Workers:
         """Find out early whether the code of these nodes can be loaded: ``OperatorFailed`` if not."""
         for node in nodes:
             if node.code is not None:
-                slot = self._slots[run, node.name] = _Slot(node, self._allow)
+                slot = self._slots[run, node.name] = Slot(node, self._allow)
                 self._queue.put(partial(_try, slot, e.OpenNode(run, node)))
 
     def close(self, run: str) -> None:
         for key in [key for key in self._slots if key[0] == run]:
-            del self._slots[key]
+            self._slots.pop(key).gone = True
 
-    def submit(self, command: Task) -> None:
-        """Have a call made by a thread here: ``OperatorFinished``, ``StateTaken`` or ``StateRestored``."""
-        slot = self._slots.get((command.run, command.node))
-        if slot is not None:
-            self._queue.put(partial(_make, slot, command))
+    def slot(self, command: Task) -> Slot | None:
+        """Where the call is made; None when the node is gone."""
+        return self._slots.get((command.run, command.node))
+
+    def submit(self, slot: Slot, command: Task) -> None:
+        """Have a call made by a thread here."""
+        self._queue.put(partial(slot.make, command))
 
     def open_node(self, command: e.OpenNode) -> None:
         """Construct the code of an operator that may come here: ``NodeOpened``."""
-        slot = self._slots[command.run, command.node.name] = _Slot(command.node, self._allow)
+        slot = self._slots[command.run, command.node.name] = Slot(command.node, self._allow)
         self._queue.put(partial(node_code.open_node, slot.open, command))
 
     def close_node(self, command: e.CloseNode) -> None:
-        self._slots.pop((command.run, command.node), None)
-
-    def is_quick(self, command: Task) -> bool:
-        """Whether handing this call over would take longer than it: as far as the last ones, or its bytes, tell."""
-        slot = self._slots.get((command.run, command.node))
-        if slot is None:
-            return False
-        if type(command) is e.RunOperator:
-            return slot.streak >= QUICK_CALLS
-        if type(command) is e.MergeStates or slot.code is None:
-            return False
-        size = len(command.state) if type(command) is e.RestoreState else slot.code.state_bytes
-        return size is not None and size <= QUICK_STATE_BYTES
-
-    def call(self, command: Task) -> e.Event | None:
-        """Make the call here and now; the event to handle, None when the node is gone."""
-        slot = self._slots.get((command.run, command.node))
-        return None if slot is None else _make(slot, command)
+        slot = self._slots.pop((command.run, command.node), None)
+        if slot is not None:
+            slot.gone = True
 
     def stop(self, wait_s: float = 1.0) -> None:
         """End the threads after their present call; one in user code that takes longer is left to the process's end."""
@@ -121,18 +132,6 @@ class Workers:
             del event
 
 
-def _try(slot: _Slot, command: e.OpenNode) -> e.OperatorFailed | None:
+def _try(slot: Slot, command: e.OpenNode) -> e.OperatorFailed | None:
     opened = node_code.open_node(slot.open, command)
     return e.OperatorFailed(opened.run, opened.node, opened.error) if opened.error else None
-
-
-def _make(slot: _Slot, command: Task) -> e.Event:
-    if not isinstance(command, e.RunOperator):
-        return node_code.take_or_give(slot.open, command)
-    begun = time.perf_counter()
-    made = node_code.make(slot.open, command)
-    took_s = time.perf_counter() - begun
-    if not isinstance(made, Made):
-        return made
-    slot.took(took_s)
-    return node_code.finished(command, made, took_s)

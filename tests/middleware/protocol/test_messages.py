@@ -111,12 +111,17 @@ def messages_of(kind: type[Any]) -> st.SearchStrategy[Any]:
 control_messages = st.one_of([messages_of(kind) for kind in CONTROL])
 
 
+CREDIT = m.Credit(1, 2, True, 0.5, 0.25, 8.0)
+
+
 @pytest.mark.parametrize("kind", CONTROL, ids=lambda kind: kind.__name__)
 def test_every_control_message_comes_back_as_it_went(kind: type[Any]) -> None:
     @given(messages_of(kind))
     def check(message: Any) -> None:
         assert frames.decode_control(frames.encode(message)) == message
         assert frames.decode_control(memoryview(bytearray(frames.encode(message)))) == message
+        assert frames.decode_all(frames.encode(message)) == (message,)
+        assert frames.decode_all(frames.encode_riding(message, [CREDIT])) == (CREDIT, message)
 
     check()
 
@@ -167,7 +172,7 @@ def test_a_cut_message_is_a_protocol_error(message: Any, data: st.DataObject) ->
         (b"", "not Thalweg's"),
         (b"TW\x01", "not Thalweg's"),
         (b"XX\x01\x90", "not Thalweg's"),
-        (b"TW\x01" + frames.encode(m.Hello())[3:], "protocol version 1; this host speaks 4"),
+        (b"TW\x01" + frames.encode(m.Hello())[3:], "protocol version 1; this host speaks 5"),
         (frames.encode(m.Hello()) + b"\xc0", "does not decode"),
         (frames.encode(m.Ping("r"))[:3] + b"\x92\xa4Nope\xa1r", "does not decode"),
         (frames.encode(m.Demand("r", "p", "c", 1, 65)), "<= 64"),

@@ -73,7 +73,8 @@ CONTROL_GARBAGE = [
     [b"GET / HTTP/1.1\r\n\r\n"],
     [frames.MAGIC + bytes([frames.PROTOCOL_VERSION + 1]) + frames.encode(m.Hello())[3:]],
     [frames.MAGIC + bytes([frames.PROTOCOL_VERSION]) + b"\xff" * 100],
-    [frames.encode(m.Hello())] * (frames.MAX_FRAMES + 1),
+    [frames.encode(m.Hello())] * 2,
+    [frames.encode_riding(m.Hello(), [m.Credit(1, 1, True)] * (frames.MAX_RIDING + 1))],
     [b"x" * 100_000],
     [frames.encode(m.Chunk(1, 1, 0, PART)), b"x"],
     [frames.encode(m.ProbeRequest("r", (m.Peer("y", "nowhere", "tcp://*:*"),), PEER))],
@@ -179,12 +180,12 @@ def test_probes_of_runs_that_are_over_are_answered_and_leave_nothing(dial: Calla
             bulk.send_multipart([frames.encode(m.Chunk(number, 0, 0, probe)), b""])
         bulk.send(b"garbage")
         credits: list[m.Credit] = []
-        other._credited = lambda sender, credit: credits.append(credit)  # type: ignore[method-assign]
+        other._credited = lambda sender, credit, now: credits.append(credit)  # type: ignore[method-assign]
         until_s = time.monotonic() + 10
         while host.statistics().frames_rejected == 0 or len(credits) < 20:  # all before it has been handled
             assert time.monotonic() < until_s
         assert sorted(credit.transfer for credit in credits) == list(range(1, 21))
-        assert (host._peers, host._dealers) == ({}, {})
+        assert (host._sockets.lines, host._sockets.dealers) == ({}, {})
 
 
 # --- endpoints --------------------------------------------------------------------------------------
@@ -252,8 +253,8 @@ def test_a_host_hangs_up_on_clients_that_are_gone() -> None:
                 assert len(list(client.run(Dataflow(nodes), {}, partitions=2))) == 2
                 ports = {client.shell.me.control, client.shell.me.bulk}
             say_hello({"a": host.me.control})  # what came before is done
-            assert not ports & host._dealers.keys()
-        assert host._peers == {}
+            assert not ports & host._sockets.dealers.keys()
+        assert host._sockets.lines == {}
 
 
 # --- host processes ---------------------------------------------------------------------------------

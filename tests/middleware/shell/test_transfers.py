@@ -145,7 +145,8 @@ def test_any_header_gives_a_value_of_just_these_bytes_or_a_protocol_error(
 def send_all(out: Outgoing, now: float = 0.0) -> list[tuple[Chunk, Any]]:
     """The chunks that the credit allows, taken."""
     taken = []
-    for chunk, piece in out.chunks():
+    while (each := out.next_chunk()) is not None:
+        chunk, piece = each
         taken.append((chunk, piece))
         out.advance(piece.nbytes, now)
     return taken

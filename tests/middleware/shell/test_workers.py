@@ -12,7 +12,7 @@ from thalweg.middleware.dataflow import Code, Node
 from thalweg.middleware.loading import merging_codes, reorderable_codes
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.shell.node_code import digest_of
-from thalweg.middleware.shell.workers import Workers
+from thalweg.middleware.shell.workers import Task, Workers
 from thalweg.operators import Operator
 
 WAIT_S = 10.0  # for an event that comes within milliseconds
@@ -91,6 +91,11 @@ class Bench:
         self.workers.open_node(e.OpenNode("r", Node("o", "operator", ("s",), code)))
         assert self.answer() == e.NodeOpened("r", "o")
 
+    def submit(self, command: Task) -> None:
+        slot = self.workers.slot(command)
+        assert slot is not None
+        self.workers.submit(slot, command)
+
     def answer(self) -> e.Event:
         return self.events.get(timeout=WAIT_S)
 
@@ -107,14 +112,14 @@ def bench() -> Iterator[Bench]:
 def test_a_state_version_that_is_no_number_is_an_answer_with_the_reason(bench: Bench, version: object) -> None:
     bench.open(version)
     for _ in range(2):  # the thread is there to make the second call
-        bench.workers.submit(e.TakeState("r", "o", 7))
+        bench.submit(e.TakeState("r", "o", 7))
         taken = bench.answer()
         assert isinstance(taken, e.StateTaken)
         assert (taken.run, taken.node, taken.version, taken.state) == ("r", "o", 7, b"")
         assert "Error in snapshot(): " in taken.error
         assert "\n" not in taken.error
         taken.error.encode()
-    bench.workers.submit(e.RestoreState("r", "o", 7, b"a state", digest_of(b"a state"), 1))
+    bench.submit(e.RestoreState("r", "o", 7, b"a state", digest_of(b"a state"), 1))
     restored = bench.answer()
     assert isinstance(restored, e.StateRestored)
     assert "Error in restore(): " in restored.error
@@ -122,13 +127,13 @@ def test_a_state_version_that_is_no_number_is_an_answer_with_the_reason(bench: B
 
 def test_a_state_and_its_version_go_there_and_back(bench: Bench) -> None:
     bench.open("2")
-    bench.workers.submit(e.TakeState("r", "o", 7))
+    bench.submit(e.TakeState("r", "o", 7))
     assert bench.answer() == e.StateTaken("r", "o", 7, b"a state", digest_of(b"a state"), 2)
-    bench.workers.submit(e.RestoreState("r", "o", 7, b"a state", digest_of(b"a state"), 2))
+    bench.submit(e.RestoreState("r", "o", 7, b"a state", digest_of(b"a state"), 2))
     assert bench.answer() == e.StateRestored("r", "o", 7)
-    bench.workers.submit(e.RestoreState("r", "o", 7, b"a state", digest_of(b"a state"), 3))
+    bench.submit(e.RestoreState("r", "o", 7, b"a state", digest_of(b"a state"), 3))
     assert bench.answer() == e.StateRestored("r", "o", 7, "its state is of version 3; the code here reads 2")
-    bench.workers.submit(e.RestoreState("r", "o", 7, b"another", digest_of(b"a state"), 2))
+    bench.submit(e.RestoreState("r", "o", 7, b"another", digest_of(b"a state"), 2))
     assert bench.answer() == e.StateRestored("r", "o", 7, "the 7 bytes that came do not have the state's digest")
 
 
@@ -172,10 +177,12 @@ def test_states_are_merged_and_restored_or_the_reason_is_the_answer(
     node = Node("o", "operator", ("s",), Code(f"{__name__}:Sees", {"how": how}))
     bench.workers.open_node(e.OpenNode("r", node, fresh=True, merging=True))
     assert bench.answer() == e.NodeOpened("r", "o")
-    assert not bench.workers.is_quick(states)
-    bench.workers.submit(states)
+    slot = bench.workers.slot(states)
+    assert slot is not None
+    assert not slot.is_quick(states)
+    bench.submit(states)
     assert bench.answer() == e.StateRestored("r", "o", 7, error)
-    bench.workers.submit(e.TakeState("r", "o", 7))
+    bench.submit(e.TakeState("r", "o", 7))
     taken = bench.answer()
     assert isinstance(taken, e.StateTaken)
     assert taken.state == (b"" if error else b"abc")
@@ -183,7 +190,8 @@ def test_states_are_merged_and_restored_or_the_reason_is_the_answer(
 
 def test_a_call_of_a_node_that_is_gone_is_not_answered(bench: Bench) -> None:
     bench.open(2)
+    slot = bench.workers.slot(e.TakeState("r", "o", 7))
     bench.workers.close_node(e.CloseNode("r", "o"))
-    bench.workers.submit(e.TakeState("r", "o", 7))
-    assert bench.workers.call(e.TakeState("r", "o", 7)) is None
-    bench.open(2)  # whose answer is the next
+    assert slot is not None
+    assert slot.gone
+    assert bench.workers.slot(e.TakeState("r", "o", 7)) is None
