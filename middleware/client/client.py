@@ -382,7 +382,9 @@ class Run:
         self._client = client
         self._news = threading.Condition()
         self._queue: deque[e.Command] = deque()
-        self._waiter: Callable[[], None] | None = None
+        self._waiting = False  # somebody blocks in __next__
+        self._waiter: Callable[[], None] | None = None  # wakes who awaits in __anext__
+        self._taken: e.Command | None = None  # given to who waited for it, and the next demanded
         self._over = False
 
     @property
@@ -394,6 +396,10 @@ class Run:
     def _take(self, command: e.Command) -> None:
         with self._news:
             self._queue.append(command)
+            if self._waiting and isinstance(command, e.Deliver) and not command.end:
+                self._waiting = False
+                self._taken = command  # by who waits for it: the next can be demanded without waking them first
+                self._client.shell.tell(e.NextRequested(self.id))
             self._wake()
 
     def _wake(self) -> None:
@@ -412,7 +418,10 @@ class Run:
                 if end:
                     self.close()
                     raise StopIteration
-                self._client.shell.tell(e.NextRequested(self.id))
+                if command is self._taken:  # the next one is demanded already
+                    self._taken = None
+                else:
+                    self._client.shell.tell(e.NextRequested(self.id))
                 return Delivered(index, value, size_bytes)
             case e.Fail(_, reason):
                 self.close()
@@ -426,7 +435,11 @@ class Run:
         while not self._over:
             with self._news:
                 while not self._queue and not self._over:
-                    self._news.wait()
+                    self._waiting = True
+                    try:
+                        self._news.wait()
+                    finally:
+                        self._waiting = False
                 if self._over:
                     break
                 command = self._queue.popleft()

@@ -35,7 +35,7 @@ from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.duty import Duty
 from thalweg.middleware.shell.recorder import HostLoad, Recorder
 from thalweg.middleware.shell.security import Keys
-from thalweg.middleware.shell.sockets import Line, Sockets, name_of
+from thalweg.middleware.shell.sockets import Sockets, name_of
 from thalweg.middleware.shell.transfers import Incoming, Outgoing, ReturnWay, Statistics, value_of
 from thalweg.middleware.shell.workers import Slot, Task, Workers
 
@@ -95,8 +95,7 @@ class Shell:
         self._ways: dict[str, ReturnWay] = {}
         self._arrived: dict[bytes, float] = {}  # by connection: when its last bulk message came
         self._next_transfer = 0
-        self._holding: set[Line] = set()  # lines on which credits may wait
-        self._credits_due_s = math.inf
+        self._credits_due_s = math.inf  # where credits wait
         self._counts = dict.fromkeys(Statistics.__struct_fields__, 0)
         self._inbox: deque[e.Event] = deque()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -168,7 +167,10 @@ class Shell:
             if self._inbox or self._quick or self._stopping:  # a thread that lost the duty may leave calls behind
                 wait_ms = 0
             else:
-                wait_ms = max(0, int((self._due_s - time.monotonic()) * 1000) + 1)
+                due_s = self._due_s
+                if self._sockets.holding and self._credits_due_s < due_s:
+                    due_s = self._credits_due_s
+                wait_ms = max(0, int((due_s - time.monotonic()) * 1000) + 1)
             ready: list[tuple[Any, int]] = zmq_poll(polled, wait_ms)
             self._asleep = False
             if ready and ready[0][0] == self._wake_read:
@@ -187,8 +189,11 @@ class Shell:
                     self._recorder.write_to_all("rejected", {"detail": {"reason": str(error)}})
             if self._quick and not self._make_quick_calls():
                 return False
-            if time.monotonic() >= self._due_s:
-                self._do_what_is_due()
+            now = time.monotonic()
+            if now >= self._due_s:
+                self._do_what_is_due(now)
+            if now >= self._credits_due_s and self._sockets.holding:
+                self._send_credits(now)
         return True
 
     def _make_quick_calls(self) -> bool:
@@ -252,12 +257,9 @@ class Shell:
         elif line is None:
             self._post(message.run, sender, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now))
         else:  # R3
-            if not line.credits:
-                self._holding.add(line)
-                if self._credits_due_s == math.inf:
-                    self._credits_due_s = now + CREDIT_HOLD_S
-                    self._due_s = min(self._due_s, self._credits_due_s)
-            line.credits.append((chunk.transfer, total, gap_s, now))
+            if not self._sockets.holding:
+                self._credits_due_s = now + CREDIT_HOLD_S
+            self._sockets.hold(line, (chunk.transfer, total, gap_s, now))
         self._handle(e.MessageReceived(sender, message, value, total), now)
 
     def _add(
@@ -412,33 +414,29 @@ class Shell:
         heapq.heappush(self._timers, (command.at_s, command.key))
         self._due_s = min(self._due_s, self._epoch + command.at_s / self.config.time_scale)
 
-    def _do_what_is_due(self) -> None:
-        now = time.monotonic()
+    def _do_what_is_due(self, now: float) -> None:
         scaled = (now - self._epoch) * self.config.time_scale
         while self._timers and self._timers[0][0] <= scaled:
             at, key = heapq.heappop(self._timers)
             if self._timer_at.get(key) == at:
                 del self._timer_at[key]
                 self._handle(e.TimerFired(key), now)
-        if self._credits_due_s <= now:
-            self._send_credits(now)
         if self._housekeeping_s <= now:
             self._housekeeping_s = now + HOUSEKEEPING_S
             self._keep_house(now)
-        self._due_s = min(self._housekeeping_s, self._credits_due_s)
+        self._due_s = self._housekeeping_s
         if self._timers:
             self._due_s = min(self._due_s, self._epoch + self._timers[0][0] / self.config.time_scale)
 
     def _send_credits(self, now: float) -> None:
-        """Send the credits that have waited long enough, and all others to the same hosts."""
-        self._holding = {line for line in self._holding if line.credits}
-        for line in self._holding:
+        """Send the credits that have waited long enough."""
+        sockets = self._sockets
+        for line in list(sockets.holding):
             while line.credits and line.credits[0][-1] + CREDIT_HOLD_S <= now:  # R3
-                (credit,) = line.take_credits(1)
-                if not self._sockets.post(line, line.host, credit):
+                (credit,) = sockets.take_held(line, 1)
+                if not sockets.post(line, line.host, credit):  # with the others to the same host
                     self._counts["sends_refused"] += 1
-        oldest_s = min((line.credits[0][-1] for line in self._holding if line.credits), default=math.inf)
-        self._credits_due_s = oldest_s + CREDIT_HOLD_S
+        self._credits_due_s = min((line.credits[0][-1] for line in sockets.holding), default=now) + CREDIT_HOLD_S
 
     def _keep_house(self, now: float) -> None:
         for number, out in list(self._outgoing.items()):

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 import zmq
+import zmq.backend
 
 from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.protocol import frames
@@ -23,6 +24,7 @@ from thalweg.middleware.shell.transfers import CHUNK_BYTES
 NOBLOCK = int(zmq.NOBLOCK)  # plain numbers: combining pyzmq's enumerations takes longer than a send
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 Socket = zmq.Socket[bytes]
+_send = zmq.backend.Socket.send  # which zmq.Socket.send calls
 
 
 class Line:
@@ -37,12 +39,6 @@ class Line:
         self.control: Socket | None = None
         self.bulk: Socket | None = None
         self.credits: list[tuple[int, int, float, float]] = []  # transfer, its bytes, gap, when it had come
-
-    def take_credits(self, limit: int) -> list[m.Credit]:
-        """The credits that wait, as they are now; those beyond ``limit`` go on waiting."""
-        now = time.monotonic()
-        taken, self.credits = self.credits[:limit], self.credits[limit:]
-        return [m.Credit(transfer, size, True, now - at_s, gap_s, at_s) for transfer, size, gap_s, at_s in taken]
 
 
 class Sockets:
@@ -67,6 +63,7 @@ class Sockets:
         self.me = m.Peer(name, _advertised(control, advertise), _advertised(bulk, advertise), self._instance)
         self.lines: dict[str, dict[str, Line]] = {}  # by run and host
         self.dealers: dict[str, Socket] = {}  # by endpoint
+        self.holding: set[Line] = set()  # those on which credits wait
         self._dealt = 0  # dealers so far
         self._routes: dict[str, bytes] = {}
 
@@ -89,6 +86,7 @@ class Sockets:
         for line in self.lines.pop(run, {}).values():
             line.control = line.bulk = None  # whoever still has it finds no closed sockets
             line.credits.clear()
+            self.holding.discard(line)
         peers = [line.peer for lines in self.lines.values() for line in lines.values()]
         used = {end for peer in peers for end in (peer.control, peer.bulk)}
         for endpoint in self.dealers.keys() - used:
@@ -109,6 +107,19 @@ class Sockets:
 
     # --- sending ---------------------------------------------------------------------------------------
 
+    def hold(self, line: Line, credit: tuple[int, int, float, float]) -> None:
+        """Let the last credit of a transfer wait for a message to ride on: transfer, bytes, gap, when it had come."""
+        line.credits.append(credit)
+        self.holding.add(line)
+
+    def take_held(self, line: Line, limit: int) -> list[m.Credit]:
+        """The credits that wait, as they are now; those beyond ``limit`` go on waiting."""
+        now = time.monotonic()
+        taken, line.credits = line.credits[:limit], line.credits[limit:]
+        if not line.credits:
+            self.holding.discard(line)
+        return [m.Credit(transfer, size, True, now - at_s, gap_s, at_s) for transfer, size, gap_s, at_s in taken]
+
     def post(self, line: Line | None, host: str, message: m.Control) -> bool:
         """Send a control message with the credits that wait for one; False when it cannot be sent."""
         if line is None:
@@ -117,11 +128,11 @@ class Sockets:
             self.approach(line)
         assert line.control is not None
         if line.credits:
-            frame = frames.encode_riding(message, line.take_credits(frames.MAX_RIDING))
+            frame = frames.encode_riding(message, self.take_held(line, frames.MAX_RIDING))
         else:
             frame = frames.encode(message)
         try:
-            line.control.send(frame, NOBLOCK)
+            _send(line.control, frame, NOBLOCK)
         except zmq.ZMQError as error:
             return _was_refused(error)
         return True
@@ -143,8 +154,8 @@ class Sockets:
             self.approach(line)
         assert line.bulk is not None
         try:
-            line.bulk.send(frames.encode(chunk), NOBLOCK_MORE)
-            line.bulk.send(piece, NOBLOCK)
+            _send(line.bulk, frames.encode(chunk), NOBLOCK_MORE)
+            _send(line.bulk, piece, NOBLOCK)
         except zmq.Again:
             return False
         return True
