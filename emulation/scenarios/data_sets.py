@@ -18,14 +18,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.emulation.traces.files import load_pool
-from thalweg.emulation.traces.generator import TraceModel, generate_pool
+from thalweg.emulation.traces.files import ENVIRONMENT_VARIABLE, text_lines
+from thalweg.emulation.traces.pool import read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError, nearest
 
-ENVIRONMENT_VARIABLE = "THALWEG_TRACES"
 GENERATED = "generated"
-GENERATED_TRACES, GENERATED_S = 64, 6 * 3600.0  # as ``thalweg run`` has without --traces
 Kind = Literal["bandwidth", "latency", "throughput"]
 _COLUMNS = {"latency": ("rtt_ms", 1e-3), "throughput": ("bandwidth_bps", 1.0)}  # header, and what makes it SI
 _PROVIDERS = ("aws", "azure", "gcp", "ibm")
@@ -123,12 +121,7 @@ class TraceSet:
 def read_grid(path: Path, kind: Kind) -> Grid:
     """The grid in a CSV file, latencies in seconds. Raises TraceError naming file and line."""
     column, unit = _COLUMNS[kind]
-    try:
-        text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise TraceError(f"cannot read {path}: {why}") from None
-    rows = [row.rstrip("\r") for row in text.rstrip().split("\n")]
+    rows = text_lines(path)
     header = [cell.strip() for cell in rows[0].split(",")]
     if header[:2] == ["src", "dst"]:
         if header[2:] != [column]:
@@ -197,11 +190,9 @@ def _pairs(path: Path, rows: list[str]) -> tuple[list[str], npt.NDArray[np.float
     return list(numbers), values
 
 
-def read_traces(path: Path | None, seed: int) -> TraceSet:
-    """The pool of traces in a folder; None: generated ones, by the seed."""
-    if path is None:
-        return TraceSet(GENERATED, generate_pool(TraceModel(), GENERATED_TRACES, seed, GENERATED_S))
-    return TraceSet(path.name, load_pool(path))
+def read_traces(path: Path | None, seed: int, mean_bps: float | None = None) -> TraceSet:
+    """The pool of traces in a folder; None: generated ones, by the seed. ``mean_bps``: what they are scaled to."""
+    return TraceSet(GENERATED if path is None else path.name, read_pool(path, seed, mean_bps))
 
 
 def find_set(name: str, kind: Kind, folder: Path) -> Path:

@@ -116,7 +116,7 @@ class When(Keys):
     until: Seconds | None = None
 
 
-class Change(Figures):
+class ChangeFigures(Figures):
     """What a ``change`` makes of links."""
 
     factor: AboveZero | None = None
@@ -144,8 +144,12 @@ class Churn(Keys):
 
 
 _KINDS: Mapping[str, tuple[type[Keys], ...]] = {
-    "change": (Ends, Change), "outage": (Ends,), "flap": (Ends, Flap), "partition": (Partition,), "churn": (Churn,),
-}  # fmt: skip
+    "change": (Ends, ChangeFigures),
+    "outage": (Ends,),
+    "flap": (Ends, Flap),
+    "partition": (Partition,),
+    "churn": (Churn,),
+}
 
 
 def read_events(root: Spot, hosts: Mapping[str, HostSpec], duration_s: float) -> tuple[Event, ...]:
@@ -229,7 +233,7 @@ def _between(
 
 
 def _effect(spot: Spot) -> tuple[Effect, str]:
-    values = spot.given(spot.read(Change))
+    values = spot.given(spot.read(ChangeFigures))
     if not values:
         known = ", ".join(Figures.__struct_encode_fields__)
         raise spot.error(f"this event changes nothing; give one of factor, {known}")

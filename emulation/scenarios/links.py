@@ -25,7 +25,7 @@ from thalweg.emulation.scenarios.data_sets import (
 from thalweg.emulation.scenarios.hosts import Ends, HostSpec, draw_sites, links_named
 from thalweg.emulation.scenarios.toml import Keys, Rate, Share, Size, Spot, Text, Written
 from thalweg.emulation.traces.files import read_trace
-from thalweg.emulation.traces.pool import draw, scale_pool, two_draws
+from thalweg.emulation.traces.pool import draw, two_draws
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import seconds
 from thalweg.middleware.errors import UsageError
@@ -135,10 +135,7 @@ class LinkReader:
     def _pool(self, name: str, mean_bps: float | None) -> TraceSet:
         path = None if name == GENERATED else find_set(name, "bandwidth", self._folder)
         if (path, mean_bps) not in self._pools:
-            pool = read_traces(path, self._seed)
-            if mean_bps is not None:
-                pool = TraceSet(pool.name, scale_pool(pool.pool, mean_bps))
-            self._pools[path, mean_bps] = pool
+            self._pools[path, mean_bps] = read_traces(path, self._seed, mean_bps)
         return self._pools[path, mean_bps]
 
     def _grid(self, name: str, kind: Kind) -> Grid:

@@ -18,7 +18,6 @@ from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import msgspec
-import numpy as np
 
 from thalweg.emulation.links.effects import NEUTRAL, REPLACED, Effect, LinkChange
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
@@ -75,7 +74,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def trace(self, link: Link) -> BandwidthTrace:
         """What a link's rate follows before any change; of a constant rate a trace of one row."""
         found = self.traces.get(link)
-        return _constant(link, self.links[link].rate_bps) if found is None else found
+        return BandwidthTrace.constant(f"{link[0]} → {link[1]}", self.links[link].rate_bps) if found is None else found
 
     def rates(
         self, *, floor_bps: float | None = None, emulated: Mapping[Link, BandwidthTrace] | None = None
@@ -183,10 +182,6 @@ def combined(effects: Iterable[Effect]) -> Effect:
         later = {name: value for name in ("rate_bps", *REPLACED) if (value := getattr(one, name)) is not None}  # R1
         total = total._replace(factor=total.factor * one.factor, cut=total.cut or one.cut, **later)  # R2, R3
     return total
-
-
-def _constant(link: Link, rate_bps: float) -> BandwidthTrace:
-    return BandwidthTrace(f"{link[0]} → {link[1]}", np.array([0.0]), np.array([rate_bps]))
 
 
 @runtime_checkable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
@@ -10,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from thalweg.emulation.links.effects import NEUTRAL, Effect
-from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray
-from thalweg.middleware.errors import TraceError, UsageError
+from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray, size_bits
+from thalweg.middleware.errors import TraceError
 
 
 class ChangedRates:
@@ -43,15 +42,24 @@ class ChangedRates:
         head = self.pieces[first].bits_between(start_s, self.starts_s[first + 1])
         return head + between + self.pieces[last].bits_between(self.starts_s[last], stop_s)
 
+    def bits_until(self, times_s: FloatArray) -> FloatArray:
+        """Bits the link can carry from 0 until each of many times (at least 0), shape (times,)."""
+        which = np.searchsorted(self.starts_s, times_s, side="right") - 1
+        starts = np.array(self.starts_s)[which]
+        found = np.array(self._bits)[which]
+        held = np.array([id(piece) for piece in self.pieces])[which]
+        for piece in {id(piece): piece for piece in self.pieces}.values():  # few, however many changes
+            now = held == id(piece)
+            found[now] += piece.bits_until(times_s[now]) - piece.bits_until(starts[now])
+        return found
+
     def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
         """Seconds that ``size_bytes`` take when they have the link to themselves from ``start_s`` on.
 
         Raises TraceError when the last piece is zero everywhere and they have not passed before it, UsageError for a
         negative size.
         """
-        if not 0.0 <= size_bytes < math.inf:
-            raise UsageError(f"cannot transfer {size_bytes} bytes; the size must be finite and not negative")
-        left = size_bytes * 8.0
+        left = size_bits(size_bytes)
         if left == 0.0:
             return 0.0
         first, last = self._piece(start_s), len(self.pieces) - 1
@@ -96,36 +104,10 @@ def changed(
 def _under(trace: BandwidthTrace, effect: Effect, floor_bps: float) -> BandwidthTrace:
     """A whole trace under one effect."""
     if effect.cut:
-        rates = np.zeros(1)
-    elif effect.rate_bps is not None:
-        rates = np.array([effect.rate(0.0)])
-    elif effect == NEUTRAL and not (trace.rates_bps < floor_bps).any():
+        return BandwidthTrace.constant(trace.name, 0.0)
+    if effect.rate_bps is not None:
+        return BandwidthTrace.constant(trace.name, max(effect.rate(0.0), floor_bps))
+    if effect == NEUTRAL and not (trace.rates_bps < floor_bps).any():
         return trace
-    else:
-        rates = np.maximum(trace.rates_bps * effect.factor, np.minimum(trace.rates_bps, effect.floor_bps))
-    if not effect.cut:
-        rates = np.maximum(rates, floor_bps)
-    if len(rates) == 1:
-        return BandwidthTrace(trace.name, np.zeros(1), rates)
+    rates = np.array([max(effect.rate(rate_bps), floor_bps) for rate_bps in trace.rates_bps.tolist()])
     return BandwidthTrace(trace.name, trace.times_s, rates, trace.duration_s)
-
-
-def bits_until(rates: BandwidthTrace | ChangedRates, times_s: FloatArray) -> FloatArray:
-    """Bits that a link can carry from 0 until each of many times (at least 0): for pictures of many links."""
-    if isinstance(rates, BandwidthTrace):
-        edges = np.append(rates.times_s, rates.duration_s)
-        carried = np.append(0.0, np.cumsum(rates.rates_bps * np.diff(edges)))
-        laps, position = np.divmod(times_s, rates.duration_s)
-        return np.asarray(laps * carried[-1] + np.interp(position, edges, carried))
-    starts = np.array(rates.starts_s)
-    which = np.searchsorted(starts, times_s, side="right") - 1
-    before, since = np.zeros(len(starts)), np.zeros(len(times_s))  # carried before each start; and since the last one
-    numbers = {id(piece): piece for piece in rates.pieces}
-    held = np.array([id(piece) for piece in rates.pieces])
-    for number, piece in numbers.items():
-        at_start, at_time = bits_until(piece, starts), bits_until(piece, times_s)
-        mine = np.flatnonzero(held[:-1] == number)
-        before[mine + 1] = at_start[mine + 1] - at_start[mine]
-        now = held[which] == number
-        since[now] = at_time[now] - at_start[which[now]]
-    return np.asarray(np.cumsum(before)[which] + since)

@@ -16,6 +16,7 @@ import numpy as np
 from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray
 from thalweg.middleware.errors import TraceError, UsageError
 
+ENVIRONMENT_VARIABLE = "THALWEG_TRACES"  # names the folder of a collection of data sets
 HEADER = "time_s,bandwidth_bps"
 CSV_SUFFIX = ".csv"
 MAHIMAHI_SUFFIXES = frozenset({".mahi", ".up", ".down", ".trace"})
@@ -32,7 +33,7 @@ def read_csv(path: str | Path, *, name: str | None = None, rebase: bool = False)
     unsorted or repeated, no rows, another header, not UTF-8.
     """
     path = Path(path)
-    lines = _lines(path)
+    lines = text_lines(path)
     if lines[0].strip() != HEADER:
         raise TraceError(f"{path}:1: the header is {_shown(lines[0])}, not {HEADER!r}; is this a bandwidth trace?")
     if len(lines) == 1:
@@ -105,7 +106,7 @@ def read_mahimahi(path: str | Path, *, name: str | None = None, step_s: float = 
     if not 0.0 < step_s < math.inf:
         raise UsageError(f"step_s is {step_s}; it must be finite and above 0")
     path = Path(path)
-    lines = _lines(path)
+    lines = text_lines(path)
     if lines == [""]:
         raise TraceError(f"{path}: no time stamps; a Mahimahi file has one millisecond a line")
     stamps = _mahimahi_stamps(path, lines)
@@ -243,26 +244,24 @@ def _with_closing_rows(trace: BandwidthTrace) -> tuple[FloatArray, FloatArray]:
     raise TraceError(f"trace {trace.name!r}: its last row is too short ({trace.duration_s - last} s) to be written")
 
 
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        _cannot_read(error)
-
-
 def _cannot_read(error: OSError) -> NoReturn:
     raise TraceError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
-def _lines(path: Path) -> list[str]:
-    """The file's lines without line ends and without empty lines at the end; at least one, if only ''."""
-    data = _bytes(path)
+def text_lines(path: Path) -> list[str]:
+    """The file's lines without line ends and without blank lines at the end; at least one, if only ''.
+
+    Raises TraceError for a file that cannot be read or is not text.
+    """
     try:
+        data = path.read_bytes()
         text = data.decode("utf-8-sig")
+    except OSError as error:
+        _cannot_read(error)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise TraceError(f"{path}:{line}: not UTF-8 text; is this a trace file?") from error
-    return text.replace("\r\n", "\n").rstrip("\n").split("\n")
+    return text.replace("\r\n", "\n").rstrip().split("\n")
 
 
 def _name(path: Path) -> str:

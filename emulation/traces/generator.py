@@ -20,6 +20,7 @@ from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray
 from thalweg.middleware.errors import UsageError
 
 KB_BITS = 8 * 1024  # the paper's KB, in bits
+DEFAULT_TRACES, DEFAULT_S = 64, 6 * 3600.0  # where nothing else is said: longer than any run of the papers
 MAX_SAMPLES = 100_000_000  # 1.6 GB of rows; more is a slip of the keyboard
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
 

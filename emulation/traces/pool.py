@@ -7,10 +7,13 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from pathlib import Path
 from statistics import fmean
 
 import msgspec
 
+from thalweg.emulation.traces.files import load_pool
+from thalweg.emulation.traces.generator import DEFAULT_S, DEFAULT_TRACES, TraceModel, generate_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError
 from thalweg.middleware.network.view import Link, links_between
@@ -51,6 +54,12 @@ class Window(msgspec.Struct, frozen=True):
     def cut(self) -> BandwidthTrace:
         """The same as a trace of its own, which a shaper can replay."""
         return self.trace.offset(self.start_s)
+
+
+def read_pool(folder: Path | None, seed: int, mean_bps: float | None = None) -> list[BandwidthTrace]:
+    """The traces in a folder, or made ones by the seed; scaled to a mean where one is given (``scale_pool``)."""
+    pool = generate_pool(TraceModel(), DEFAULT_TRACES, seed, DEFAULT_S) if folder is None else load_pool(folder)
+    return pool if mean_bps is None else scale_pool(pool, mean_bps)
 
 
 def scale_pool(pool: Sequence[BandwidthTrace], mean_bps: float) -> list[BandwidthTrace]:

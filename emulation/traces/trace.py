@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Protocol, cast
 
 import msgspec
 import numpy as np
@@ -27,6 +27,16 @@ CHANGE_WINDOW_S = 10.0  # changes are counted on 10-s averages, as in the data s
 CHANGE_SHARE = 0.10  # "significant changes in the bandwidth (>= 10%)", Ranganathan et al., section 4
 SINGLE_ROW_DURATION_S = 1.0  # a trace of one row is a constant; its period is without effect
 MAX_WINDOWS = 10_000_000  # three years of 10-s windows: longer is a mistaken unit, and would eat the memory
+
+
+class Rates(Protocol):
+    """A link's rate over time; seconds and bit/s."""
+
+    def rate_at(self, t_s: float, /) -> float: ...
+
+    def bits_between(self, start_s: float, stop_s: float, /) -> float: ...
+
+    def transfer_time_s(self, size_bytes: float, start_s: float, /) -> float: ...
 
 
 class TraceSummary(msgspec.Struct, frozen=True):
@@ -80,6 +90,11 @@ class BandwidthTrace:
         object.__setattr__(self, "times_s", times)
         object.__setattr__(self, "rates_bps", rates)
         object.__setattr__(self, "duration_s", duration)
+
+    @classmethod
+    def constant(cls, name: str, rate_bps: float) -> BandwidthTrace:
+        """One rate for ever."""
+        return cls(name, np.zeros(1), np.array([rate_bps]))
 
     def __len__(self) -> int:
         return len(self.times_s)
@@ -142,6 +157,12 @@ class BandwidthTrace:
         row = bisect_right(self._edges, position) - 1
         return laps * self._bits[-1] + self._bits[row] + self._rates[row] * (position - self._edges[row])
 
+    def bits_until(self, times_s: FloatArray) -> FloatArray:
+        """Bits the link can carry from 0 until each of many times, shape (times,): for pictures of many links."""
+        laps, position = np.divmod(times_s, self.duration_s)
+        carried = np.interp(position, np.frombuffer(self._edges), np.frombuffer(self._bits))
+        return np.asarray(laps * self._bits[-1] + carried)
+
     def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
         """Seconds that ``size_bytes`` take when they have the link to themselves from ``start_s`` on.
 
@@ -152,9 +173,7 @@ class BandwidthTrace:
         per_lap = bits[-1]
         if per_lap <= 0.0:
             raise TraceError(f"trace {self.name!r} is zero everywhere: nothing ever arrives; give it a floor")
-        if not 0.0 <= size_bytes < math.inf:
-            raise UsageError(f"cannot transfer {size_bytes} bytes; the size must be finite and not negative")
-        left = size_bytes * 8.0
+        left = size_bits(size_bytes)
         if left == 0.0:
             return 0.0
         position = self._position(start_s)
@@ -284,6 +303,13 @@ class BandwidthTrace:
     def _with(self, times: FloatArray, rates: FloatArray, duration_s: float) -> BandwidthTrace:
         times.flags.writeable = rates.flags.writeable = False
         return BandwidthTrace(self.name, times, rates, duration_s)
+
+
+def size_bits(size_bytes: float) -> float:
+    """Bits to be transferred. Raises UsageError for a size that is negative or not finite."""
+    if not 0.0 <= size_bytes < math.inf:
+        raise UsageError(f"cannot transfer {size_bytes} bytes; the size must be finite and not negative")
+    return size_bytes * 8.0
 
 
 def _frozen(values: npt.ArrayLike) -> FloatArray:

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from thalweg.emulation.scenarios.data_sets import Grid, Kind, grid_kind, read_grid
 from thalweg.emulation.traces.files import (
+    ENVIRONMENT_VARIABLE,
     MAHIMAHI_STEP_S,
     load_pool,
     read_csv,
@@ -25,7 +26,7 @@ from thalweg.emulation.traces.files import (
     sniff_format,
     write_csv,
 )
-from thalweg.emulation.traces.generator import LinkClass, TraceModel, generate_pool
+from thalweg.emulation.traces.generator import DEFAULT_S, LinkClass, TraceModel, generate_pool
 from thalweg.emulation.traces.trace import BandwidthTrace, TraceSummary
 from thalweg.emulation.units import format_rate, format_time, parse_rate
 from thalweg.experiments.cli.console import JsonOption, followed, output, print_json
@@ -33,8 +34,6 @@ from thalweg.experiments.cli.options import Given, make, takes
 from thalweg.experiments.command import Option
 from thalweg.middleware.errors import UsageError
 
-ENVIRONMENT_VARIABLE = "THALWEG_TRACES"
-EXAMPLE_DURATION_S = 21_600.0  # six hours: longer than any run of the papers
 _MODEL = TraceModel()
 
 app = typer.Typer(name="traces", no_args_is_help=True, help="List, describe, import and generate bandwidth traces.")
@@ -169,9 +168,7 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How many traces, and the model that they are drawn from (see TraceModel)."""
 
     count: Annotated[int, Option("How many traces.")] = 100
-    duration_s: Annotated[float, Option("How long each lasts.", flag="--duration", metavar="SECONDS")] = (
-        EXAMPLE_DURATION_S
-    )
+    duration_s: Annotated[float, Option("How long each lasts.", flag="--duration", metavar="SECONDS")] = DEFAULT_S
     seed: Annotated[int, Option("The same seed gives the same files.")] = 1
     classes: Annotated[
         tuple[str, ...],

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from thalweg.emulation.links.shape import MAX_RATE_BPS, RATE_FLOOR_BPS
 from thalweg.emulation.scenarios.file import Event, Scenario
 from thalweg.emulation.scenarios.timeline import Timeline, compile_timeline
-from thalweg.emulation.traces.changed import bits_until
 from thalweg.experiments.networks.traced import carried_bps
 from thalweg.middleware.network.view import Link
 
@@ -149,7 +148,7 @@ def sampled_rates(plan: Plan, steps: int) -> tuple[npt.NDArray[np.float64], npt.
     """
     edges = np.linspace(0.0, plan.until_s, steps + 1)
     found = [
-        [np.diff(bits_until(rates, edges)) for rates in timeline.rates().values()]
+        [np.diff(rates.bits_until(edges)) for rates in timeline.rates().values()]
         for timeline in (plan.timeline, msgspec.structs.replace(plan.timeline, changes=()))
     ]
     with_events, without = np.array(found) * (steps / plan.until_s)

@@ -13,8 +13,7 @@ from thalweg.emulation.scenarios.file import HostSpec
 from thalweg.emulation.scenarios.timeline import Timeline, apply
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
-from thalweg.emulation.traces.files import load_pool
-from thalweg.emulation.traces.pool import assign_traces, scale_pool
+from thalweg.emulation.traces.pool import assign_traces, read_pool
 from thalweg.emulation.units import parse_rate
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import links_between
@@ -41,8 +40,8 @@ def traced(
     names: list[str], folder: Path, shape: LinkShape, layer: int, *, time_scale: float, link_mean: str | None, seed: int
 ) -> Timeline:
     """A trace of ``folder`` on every link, replayed ``time_scale`` times as fast; ``shape`` says the rest (wall)."""
-    pool = load_pool(folder)
-    traces = assign_traces(pool if link_mean is None else scale_pool(pool, parse_rate(link_mean)), names, seed)
+    pool = read_pool(folder, seed, None if link_mean is None else parse_rate(link_mean))
+    traces = assign_traces(pool, names, seed)
     emulated = shape.dilated(1 / time_scale)
     links = {link: emulated._replace(rate_bps=trace.rate_at(0.0)) for link, trace in traces.items()}
     return Timeline(hosts=hosts(names), links=links, traces=traces, time_scale=time_scale, layer=layer)

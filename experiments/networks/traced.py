@@ -9,9 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from thalweg.emulation.scenarios.timeline import Timeline
-from thalweg.emulation.traces.files import load_pool
-from thalweg.emulation.traces.generator import TraceModel, generate_pool
-from thalweg.emulation.traces.pool import assign_traces, scale_pool
+from thalweg.emulation.traces.pool import assign_traces, read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.uml.files import inside_uml
 from thalweg.emulation.units import format_rate
@@ -20,8 +18,6 @@ from thalweg.experiments.runs.config import RunConfig, is_scenario_file
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 
-GENERATED_TRACES = 64
-GENERATED_S = 6 * 3600.0
 # What a core can shape, send, receive and combine at once with room to spare; above it the emulator, not the link, is
 # measured. Nine hosts of this runtime moved 128 KB partitions at several times this rate on loopback.
 CARRY_BPS_PER_CORE = 400e6
@@ -80,11 +76,8 @@ def easy_time_scale(config: RunConfig, edges: int) -> float:
 
 def _pool(config: RunConfig) -> list[BandwidthTrace]:
     """The traces that links are drawn from."""
-    if config.traces is not None:
-        pool = load_pool(Path(config.traces))
-    else:
-        pool = generate_pool(TraceModel(), GENERATED_TRACES, config.seed, GENERATED_S)
-    return pool if config.link_mean_bps is None else scale_pool(pool, config.link_mean_bps)
+    folder = None if config.traces is None else Path(config.traces)
+    return read_pool(folder, config.seed, config.link_mean_bps)
 
 
 def _mean_bps(pool: Sequence[BandwidthTrace]) -> float:

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from thalweg.emulation.traces.changed import ChangedRates
-from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.traces.trace import Rates
 from thalweg.middleware.network.view import Link
 
-Rates = BandwidthTrace | ChangedRates
 """A link's rate over time, in emulated seconds and bit/s."""
 
 

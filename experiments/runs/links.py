@@ -13,10 +13,11 @@ from thalweg.emulation.links.shape import BURST_FLOOR_BYTES, PACKET_BYTES
 from thalweg.emulation.proofs.windows import worst_sampled
 from thalweg.emulation.testbeds.replay import ReplayHandle
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.emulation.traces.trace import Rates
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse
 from thalweg.experiments.networks.described import Network
-from thalweg.experiments.networks.truth import Rates, Replayed, Truth
+from thalweg.experiments.networks.truth import Replayed, Truth
 from thalweg.middleware.network.view import Link
 
 SAMPLE_S = 0.1  # between two readings of the links' counters

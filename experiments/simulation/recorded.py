@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from thalweg.emulation.scenarios.timeline import Timeline
+from thalweg.emulation.traces.trace import Rates
 from thalweg.emulation.virtual.world import World
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse, choose_host, collapse_floor_bps
@@ -31,7 +32,6 @@ from thalweg.experiments.runs.strategies import begins_with_one_shot, cost_model
 from thalweg.experiments.runs.workload import build_dataflow, cost_parameters, images_available, reference_digest
 from thalweg.experiments.simulation.links import carrying, world_config
 from thalweg.experiments.simulation.run import (
-    Rates,
     Work,
     bound_s,
     exactly,

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
+from thalweg.emulation.traces.trace import Rates
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import CodeBook, World, WorldConfig
 from thalweg.middleware.client.replanning import Search
@@ -38,13 +39,6 @@ from thalweg.middleware.protocol.adaptation import GlobalMoves, RandomReshapes
 from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode, OwnCode
 from thalweg.middleware.shell.transfers import size_of
 from thalweg.operators import Operator, Source
-
-
-class Rates(LinkRate, Protocol):
-    """A link that also tells what it carried."""
-
-    def bits_between(self, start_s: float, stop_s: float, /) -> float: ...
-
 
 Knows = Callable[[e.Plan, float], NetworkView]
 """What a planner is told of the links when it is asked while data flows, at that time (seconds)."""

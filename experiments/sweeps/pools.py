@@ -23,16 +23,14 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from thalweg.emulation.traces.files import pool_files, read_trace
-from thalweg.emulation.traces.generator import TraceModel, generate_pool
+from thalweg.emulation.traces.files import ENVIRONMENT_VARIABLE, pool_files, read_trace
+from thalweg.emulation.traces.generator import DEFAULT_TRACES, TraceModel, generate_pool
 from thalweg.emulation.traces.pool import Pool, check_number, scale_pool_to_fetch
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning.problem.hints import PAPER_STARTUP_S
 
-ENVIRONMENT_VARIABLE = "THALWEG_TRACES"
-GENERATED_TRACES = 64
 DAY_S = 24 * 3600.0
 NOON_S = DAY_S / 2
 REAL_DATA_SET = "puffer_max60"  # end-to-end rates of the Internet; the largest data set sampled often enough
@@ -74,7 +72,7 @@ def open_pool(name: str, seed: int, traces: str | None = None) -> Pool:
     """
     check_number("pool seed", seed)
     if name in ("paper", "regions"):
-        made, noons = _generated(seed), (None,) * GENERATED_TRACES
+        made, noons = _generated(seed), (None,) * DEFAULT_TRACES
         if name == "paper":
             return Pool(name, seed, made, noons)
         classes = _by_class(made)
@@ -85,7 +83,7 @@ def open_pool(name: str, seed: int, traces: str | None = None) -> Pool:
 # A sweep is worked off pool by pool: two are at hand, of about 20 MB each once all their sums are made.
 @lru_cache(maxsize=2)
 def _generated(seed: int) -> tuple[BandwidthTrace, ...]:
-    return tuple(generate_pool(TraceModel(), GENERATED_TRACES, seed, DAY_S))
+    return tuple(generate_pool(TraceModel(), DEFAULT_TRACES, seed, DAY_S))
 
 
 def _by_class(traces: Sequence[BandwidthTrace]) -> dict[str, list[int]]:

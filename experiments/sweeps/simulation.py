@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from thalweg.emulation.traces.trace import Rates
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
@@ -21,7 +22,6 @@ from thalweg.experiments.runs.workload import build_dataflow
 from thalweg.experiments.simulation.links import Interface, Steady, carrying, world_config
 from thalweg.experiments.simulation.run import (
     Knows,
-    Rates,
     Work,
     bound_s,
     exactly,

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from thalweg.emulation.links.effects import NEUTRAL, Effect
-from thalweg.emulation.traces.changed import ChangedRates, bits_until, changed
+from thalweg.emulation.traces.changed import ChangedRates, changed
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError
 
@@ -38,7 +38,7 @@ def test_a_link_carries_the_sum_of_its_rates(
     summed = sum(at(timeline, t_s) for t_s in middles) * length_s / 4000
     carried = rates.bits_between(start_s, start_s + length_s)
     assert carried == pytest.approx(summed, rel=1e-9, abs=1.0 + 3e6 * length_s / 4000 * 20)
-    until = bits_until(rates, np.array([start_s, start_s + length_s]))
+    until = rates.bits_until(np.array([start_s, start_s + length_s]))
     assert float(until[1] - until[0]) == pytest.approx(carried, rel=1e-9, abs=1e-3)
 
 
