@@ -1,4 +1,4 @@
-"""State diagrams in Mermaid, drawn from the transition tables of the core modules.
+"""Diagrams in Mermaid, drawn from the tables of the core modules: states with their transitions, and who hears whom.
 
 ``python docs/diagrams.py docs/*.md`` draws those of the pages again, in place: whatever is between
 the line ``<!-- diagram: NAME -->`` and the next ``<!-- end of diagram -->``. Names are the keys of ``DIAGRAMS``.
@@ -6,28 +6,23 @@ the line ``<!-- diagram: NAME -->`` and the next ``<!-- end of diagram -->``. Na
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from thalweg.middleware.core.flow import node
-from thalweg.middleware.core.relocation import handover as relocation
-from thalweg.middleware.core.relocation import proposal
+from thalweg.middleware.core.monitoring.coordinator import Coordinator
+from thalweg.middleware.core.monitoring.prober import Prober
+from thalweg.middleware.core.relocation import handover, proposal
+from thalweg.middleware.core.run import HEARS, RunCore
 from thalweg.middleware.errors import UsageError
 
 State = TypeVar("State", bound=str)
 Event = TypeVar("Event", bound=str)
 
-# name -> table and first state
-DIAGRAMS: dict[str, tuple[Mapping[tuple[Any, Any], Any], str]] = {
-    "node": (node.TRANSITIONS, node.NodeState.IDLE),
-    "leaving": (relocation.LEAVING, relocation.DepartureState.OFFERED),
-    "coming": (relocation.COMING, relocation.ArrivalState.PREPARING),
-    "proposal": (proposal.PROPOSAL, proposal.ProposalState.PROPOSED),
-    "member": (proposal.MEMBER, proposal.MemberState.FREE),
-}
 _DIAGRAM = re.compile(r"^<!-- diagram: (.*?) -->\n.*?^<!-- end of diagram -->$", re.DOTALL | re.MULTILINE)
 
 
@@ -41,6 +36,32 @@ def state_diagram(transitions: Mapping[tuple[State, Event], State], initial: str
     return "\n".join(lines) + "\n"
 
 
+def interplay(hears: Mapping[type[Any], tuple[Callable[..., Any], ...]]) -> str:
+    """Which part tells which by which note, as a Mermaid flowchart; a part tells what its source yields."""
+    hearers = {each.__qualname__.split(".")[0]: each.__globals__ for heard in hears.values() for each in heard}
+    parts = [found[name] for name, found in hearers.items()] + [Coordinator, Prober, RunCore]
+    sources = {part.__name__: inspect.getsource(part) for part in parts}
+    lines = ["flowchart LR"]
+    for note, heard in hears.items():
+        said = re.compile(rf"(yield |\bnotes\.|\bn\.){note.__name__}\(")
+        tellers = [name for name, source in sources.items() if said.search(source)]
+        for each in heard:
+            hearer = each.__qualname__.split(".")[0]
+            lines += [f"    {teller} -->|{note.__name__}| {hearer}" for teller in tellers]
+    return "\n".join(lines) + "\n"
+
+
+# name -> what draws it
+DIAGRAMS: dict[str, Callable[[], str]] = {
+    "node": lambda: state_diagram(node.TRANSITIONS, node.NodeState.IDLE),
+    "leaving": lambda: state_diagram(handover.LEAVING, handover.DepartureState.OFFERED),
+    "coming": lambda: state_diagram(handover.COMING, handover.ArrivalState.PREPARING),
+    "proposal": lambda: state_diagram(proposal.PROPOSAL, proposal.ProposalState.PROPOSED),
+    "member": lambda: state_diagram(proposal.MEMBER, proposal.MemberState.FREE),
+    "notes": lambda: interplay(HEARS),
+}
+
+
 def draw(page: str) -> str:
     """A Markdown page with its diagrams as the tables are now. Raises UsageError for a diagram there is not."""
 
@@ -48,7 +69,7 @@ def draw(page: str) -> str:
         name = marked[1]
         if name not in DIAGRAMS:
             raise UsageError(f"there is no diagram {name!r}; there are {', '.join(DIAGRAMS)}")
-        return f"<!-- diagram: {name} -->\n```mermaid\n{state_diagram(*DIAGRAMS[name])}```\n<!-- end of diagram -->"
+        return f"<!-- diagram: {name} -->\n```mermaid\n{DIAGRAMS[name]()}```\n<!-- end of diagram -->"
 
     return _DIAGRAM.sub(drawn, page)
 

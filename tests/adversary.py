@@ -10,6 +10,7 @@ or mixed up on a move shows in what the application gets.
 
 from __future__ import annotations
 
+import copy
 import heapq
 import itertools
 from collections import Counter
@@ -23,7 +24,7 @@ import msgspec
 from thalweg.experiments.faults.trials import Seen, seen, shown
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.machine import Machine
-from thalweg.middleware.core.run import RunState
+from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -165,7 +166,8 @@ class World:
         self.faults: list[str] = []
         self.pace_s: float | None = None  # of the application, if not that of messages
         self.cores = {
-            name: HostCore(m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2"), core_config) for name in self.names
+            name: HostCore(m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2"), copy.copy(core_config))
+            for name in self.names
         }
         self.history = {name: self._history(name) for name in self.dataflow.by_name}
         self.now = 0.0
@@ -203,7 +205,7 @@ class World:
 
     def _make_stale(self, host: str) -> None:
         """Let a host forget the latest moves, except that one which a node left knows where to."""
-        table = self.cores[host].runs["r"].locations
+        table = self.cores[host].runs["r"].directory.locations
         for node, past in self.history.items():
             known_from = max((i + 1 for i, where in enumerate(past[:-1]) if where == host), default=0)
             version = self.random.randint(min(known_from, len(past) - 1), len(past) - 1)
@@ -247,7 +249,7 @@ class World:
                 del self._timers[host, event.key]
             self.now = max(self.now, at)
             self._tell(host, event)
-        nodes = {node for core in self.cores.values() for run in core.runs.values() for node in run.nodes.values()}
+        nodes = {node for core in self.cores.values() for run in core.runs.values() for node in run.flow.nodes.values()}
         raise AssertionError(f"no end after {MAX_EVENTS} events: delivered {len(self.delivered)}, {nodes}")
 
     def _tell(self, host: str, event: e.Event) -> None:
@@ -283,9 +285,9 @@ class World:
     @staticmethod
     def _check_memory(core: HostCore) -> None:
         """Per node at most one output held, one retained and one set of inputs; nothing else holds values."""
-        assert not core._local
+        assert not core._desk.local
         for run in core.runs.values():
-            for node in run.nodes.values():
+            for node in run.flow.nodes.values():
                 assert set(node.inputs) <= set(node.node.inputs)
                 if node.output is not None and node.retained is not None:
                     assert node.output.index == node.retained.index + 1
@@ -293,7 +295,7 @@ class World:
 
     def _check_owners(self, core: HostCore) -> None:
         """No node is on two hosts at any time."""
-        nodes = {name for run in core.runs.values() for name in run.nodes}
+        nodes = {name for run in core.runs.values() for name in run.flow.nodes}
         if nodes != self._active[core.host]:
             self._active[core.host] = nodes
             everywhere = Counter(itertools.chain.from_iterable(self._active.values()))
@@ -485,7 +487,7 @@ class Scripted(World):
 
     # --- for scripts ---------------------------------------------------------------------------------
 
-    def run_at(self, host: str) -> RunState | None:
+    def run_at(self, host: str) -> RunCore | None:
         return self.cores[host].runs.get("r")
 
     def tell(self, host: str, sender: str, message: m.Message, payload: Any = None) -> None:
@@ -507,8 +509,8 @@ class Scripted(World):
 
     def limit(self, host: str, **limits: Any) -> None:
         """Another configuration for one host from now on."""
-        core = self.cores[host]
-        core.config = msgspec.structs.replace(core.config, **limits)
+        for name, value in limits.items():
+            msgspec.structs.force_setattr(self.cores[host].config, name, value)
 
     # --- the network ----------------------------------------------------------------------------------
 
@@ -557,6 +559,13 @@ class Scripted(World):
             self._schedule(self.now + 1.0, host, e.TransferFailed(send.to, send.message))
         elif send.bulk:
             self._schedule(self._later(), host, e.TransferMeasured(send.to, send.message, send.size_bytes, MESSAGE_S))
+
+
+def reshaped(then: Callable[[Scripted], None] | None = None) -> Scripted:
+    """Operator ``n`` on h4 is to take the place of two others; h6 holds nothing, and hears of it by the commit."""
+    world = Scripted(lambda world: bool(world.reshaped), then, dataflow=FREE_DATAFLOW)
+    wish = e.PlacementProposed("r", {"n": "h4"}, "a test", another_tree(), (FREE,))
+    return world.at(BEGINS_S, CLIENT, wish)
 
 
 @contextmanager

@@ -347,9 +347,10 @@ class FaultyWorld(World):
     def _rare(self, host: VirtualHost, command: e.Command) -> None:
         if isinstance(command, e.Fail) and self.failed is None:
             self.failed_s = self.now
-            runs = [each.core.runs[command.run] for each in self.hosts.values() if command.run in each.core.runs]
-            for name, here in host.core.runs[command.run].locations.items():
-                known = [run.locations[name] for run in runs if name in run.locations]  # of two trees, or one
+            cores = [each.core.runs for each in self.hosts.values()]
+            tables = [runs[command.run].directory.locations for runs in cores if command.run in runs]
+            for name, here in host.core.runs[command.run].directory.locations.items():
+                known = [table[name] for table in tables if name in table]  # of two trees, or one
                 newest = max(known, key=lambda entry: entry.version)
                 self.at_failure[name] = here.host, newest.host
         super()._rare(host, command)
@@ -497,11 +498,11 @@ class FaultyWorld(World):
         core = host.core
         nodes: set[str] = set()
         for run in core.runs.values():
-            nodes.update(run.nodes)
-            for name, leaving in run.leaving.items():
+            nodes.update(run.flow.nodes)
+            for name, leaving in run.departures.leaving.items():
                 self.begun.setdefault((name, leaving.version), set()).add(host)
-            for name, node in run.nodes.items():
-                version = run.locations[name].version
+            for name, node in run.flow.nodes.items():
+                version = run.directory.locations[name].version
                 if version > 1:  # each is of a hand-over, this one perhaps begun and over with one event
                     self.begun.setdefault((name, version - 1), {host})
                 held = node.output

@@ -195,7 +195,7 @@ class Mover:
         if protocol == "barrier":
             self.run.move({self._name: target})
             return
-        here = self._client.shell.core.runs[self.run.id].locations[self._name]
+        here = self._client.shell.core.runs[self.run.id].directory.locations[self._name]
         self._line.send(here.host, m.Relocate(self.run.id, self._name, here.version, target, "asked for"))
 
 

@@ -455,7 +455,7 @@ def _problem(
         return "order", f"{duplicate} partitions came twice, {out_of_order} out of order"
     if world.stalled:
         runs = [run for host in world.hosts.values() for run in host.core.runs.values()]
-        nodes = sorted(repr(node) for run in runs for node in run.nodes.values())
+        nodes = sorted(repr(node) for run in runs for node in run.flow.nodes.values())
         return "stalled", f"no end at {world.now:.0f} s, after {delivered} of {expected} partitions: {' '.join(nodes)}"
     ways = [] if world.failed is None else may_be_dead(plan, world.names)
     dead = any(f"host {one!r}" in said and f"host {other!r}" in said for one, other in ways if (said := world.failed))
@@ -465,10 +465,8 @@ def _problem(
         return "lost", f"delivered {delivered} of {expected} partitions"
     for host in world.hosts.values():
         core = host.core
-        left = [name for name, kept in (
-            ("the run", core.runs), ("the run's end", core.coordinator.led), ("decisions", core.local.choices),
-            ("waves", core.local.waves), ("links' pasts", core.monitor.histories), *vars(core.steering).items(),
-        ) if kept and kept is not core]  # fmt: skip
+        kept = {"the run": core.runs, "the run's end": core.coordinator.led, "links' pasts": core.monitor.histories}
+        left = [name for name, table in kept.items() if table]
         if left or host.code:
             return "left", f"host {host.name} still has {', '.join(left) or 'code'}"
     odd = log.odd or log.check_settled(world)

@@ -185,7 +185,7 @@ def simulate(config: Simulation) -> Simulated:
         reshapings=world.reshapings,
         plans=world.plans,
         planning_s=world.planning_s,
-        probe_bytes=sum(core.probe_bytes for core in cores),
+        probe_bytes=sum(core.prober.sent_bytes for core in cores),
         bytes_sent=sum(core.sent_bytes for core in cores),
         events=world.events,
         wall_s=time.perf_counter() - begun,

@@ -1,144 +1,282 @@
-"""One run as a host sees it, .
+"""One run as a host sees it: its parts, and who of them hears what.
 
-What is decided about it is in ``flow``, ``relocation`` and ``barrier`` (moves), ``reshaping`` and ``inheritance``
-(other trees), ``steering`` and ``local_steering`` (when), ``silence`` (ways that are dead) and ``coordinator``
-(beginning and end).
+Rules:
+
+R1. A part owns its fields, and nobody else writes them.
+R2. A part calls only what lies below it, and yields notes to what lies above. ``HEARS`` says which parts hear a note,
+    in which order; each hears it before the part that yielded it goes on.
+R3. What rides on a message (newer locations, measured links, a commit) is taken off here, before the message is heard.
+R4. Only the client's word counts where it has the last one; whoever passes it on with a partition had it from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
-from thalweg.middleware.core.flow.node import NodeCore
-from thalweg.middleware.core.relocation.handover import Arrival, Guest, Leaving, Tail
-from thalweg.middleware.core.relocation.inheritance import Heir, Legacy
-from thalweg.middleware.core.relocation.proposal import Membership, Proposer, Switch
-from thalweg.middleware.core.relocation.reshaping import Bud
-from thalweg.middleware.core.steering.epochs import EpochBook
-from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.core import notes as n
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.epochs import Books
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.outbox import Alarm, Outbox, Setting, Timer
+from thalweg.middleware.core.relocation.arrivals import Arrivals
+from thalweg.middleware.core.relocation.departures import Departures
+from thalweg.middleware.core.relocation.inheritance import Inheritance
+from thalweg.middleware.core.relocation.member import Member
+from thalweg.middleware.core.relocation.proposer import Proposer
+from thalweg.middleware.core.relocation.reshaping import Reshaping, Ways
+from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.core.steering.local import Local, Stream
+from thalweg.middleware.core.steering.planned import Planned
+from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
+
+Heard = n.Notes | None
+HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
+    n.Light: (Departures.take_state,),
+    n.Ended: (Departures.on_ended,),
+    n.Made: (Inheritance.on_made,),
+    n.Delivered: (Proposer.on_delivered, Planned.on_delivered),
+    n.Located: (Departures.on_located, Arrivals.on_located),
+    n.Settled: (Member.on_settled,),
+    n.Relocated: (Planned.on_relocated,),
+    n.Prepared: (Member.on_prepared,),
+    n.Unprepared: (Member.on_unprepared,),
+    n.Merged: (Member.on_merged,),
+    n.ChangedOver: (Planned.on_changed_over,),
+    n.Started: (Planned.on_started,),
+    n.Lost: (Flow.peer_gone, Departures.on_lost, Arrivals.on_lost, Proposer.on_lost, Planned.on_lost),
+    n.Measured: (Planned.on_measured, Local.on_measured),
+}
+MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
+    m.Offer: Arrivals.on_offer,
+    m.Accept: Departures.on_accept,
+    m.Refuse: Departures.on_refuse,
+    m.Restored: Departures.on_restored,
+    m.Withdraw: Arrivals.on_withdraw,
+    m.Resumed: Departures.on_resumed,
+    m.Claim: Inheritance.on_claim,
+    m.Propose: Member.on_propose,
+    m.Vote: Proposer.on_vote,
+    m.Commit: Member.on_commit,
+    m.Abort: Member.on_abort,
+    m.Retire: Member.on_retire,
+    m.Done: Proposer.on_done,
+    m.Relocate: Member.on_relocate,
+    m.Relocated: Departures.on_relocated,
+}
+FROM_CLIENT = frozenset({m.Commit, m.Abort, m.Retire, m.Relocate, m.Lost})
+TO_CLIENT = frozenset({m.Vote, m.Done, m.Relocated})
 
 
-class Pending(msgspec.Struct):
-    """A demand sent to another host that has not been answered."""
+class RunCore:
+    """A run on one host, with its parts. ``now`` and the outgoing commands are the outbox's."""
 
-    index: int
-    due_s: float
-    interval_s: float
-    asked_s: float  # when it was demanded first
+    def __init__(self, install: m.Install, out: Outbox, limits: CoreConfig, shared: Shared) -> None:
+        self.id, self.install, self.out = install.run, install, out
+        self.setting = setting = Setting(out, limits, install)
+        self.heard_s = out.now  # from the client
+        self._host, self._monitor = out.host, shared.monitor
+        self._alarm = Alarm(out, Timer.MOVE)
+        self.tree = tree = Tree(install.dataflow)
+        self.directory = directory = Directory(setting)
+        self.books = books = Books(setting)
+        self.flow = flow = Flow(setting, shared, tree, directory, books)
+        self.departures = departures = Departures(setting, self._alarm, tree, directory, books, flow)
+        self.arrivals = Arrivals(setting, shared, self._alarm, tree, directory, flow)
+        self.inheritance = Inheritance(setting, tree, directory, flow)
+        ways = Ways(departures, self.arrivals, self.inheritance)
+        self.reshaping = Reshaping(setting, tree, directory, flow, ways)
+        self.proposer = Proposer(setting, tree, directory, flow)
+        self.member = Member(setting, directory, flow, ways, self.reshaping)
+        self.planned = Planned(setting, shared, tree, directory, departures, self.proposer)
+        self.local = Local(setting, shared, Stream(tree, directory, books, flow), departures, self.member)
+        parts = {type(part).__name__: part for part in vars(self).values()}
 
+        def bound(heard: Callable[..., Heard]) -> Callable[..., Heard]:
+            owner, name = heard.__qualname__.split(".")
+            method: Callable[..., Heard] = getattr(parts[owner], name)
+            return method
 
-class RunState:
-    """One run as this host sees it."""
+        self._hears = {note: tuple([bound(each) for each in hearers]) for note, hearers in HEARS.items()}
+        self._messages = {kind: bound(each) for kind, each in MESSAGES.items()}
 
-    def __init__(self, install: m.Install, host: str, now: float) -> None:
-        self.install = install
-        self.id = install.run
-        self.opened_s = now
-        self.dataflow = install.dataflow
-        self.consumers = self.dataflow.consumers  # of both trees, where there are two; in the new one first
-        self.former: Dataflow | None = None  # the old tree, until it is retired
-        self.turn = -1  # the last partition that comes through it
-        self.buds: dict[str, Bud] = {}  # operators that may appear here (reshaping.py)
-        self.heirs: dict[str, Heir] = {}  # operators that have appeared here, and wait for states (inheritance.py)
-        self.legacies: dict[str, Legacy] = {}  # by the operators here that disappear
-        self.free: tuple[Code, ...] = ()  # codes that are reorderable, as far as this application was asked
-        self.merging: tuple[Code, ...] = ()  # those with state among them
-        self.locations = {location.node: location for location in install.locations}
-        self.nodes: dict[str, NodeCore] = {}
-        for node in install.dataflow.nodes:
-            if self.locations[node.name].host == host:
-                self.nodes[node.name] = NodeCore(node, install.partitions)
-        self.pending: dict[tuple[str, str], Pending] = {}  # (consumer here, producer)
-        self.answer_s: dict[tuple[str, str], float] = {}  # how long the last answer to such a demand took
-        self.heard_s = now  # from the client
-        self.hosts = {peer.name for peer in install.peers} | {entry.host for entry in install.locations}
-        self.peers = {peer.name: peer for peer in install.peers}
-        # what has changed of the locations, in order, and how much of it each host was told
-        self.changes = 0
-        self.changed: dict[str, int] = {}
-        self.told: dict[str, int] = {}
-        # operators on the move (relocation.py, barrier.py)
-        self.leaving: dict[str, Leaving] = {}
-        self.guests: dict[str, Guest] = {}
-        self.tails: dict[str, Tail] = {}
-        self.tail_hosts: dict[str, str] = {}  # of operators here: who keeps their last output
-        self.arrivals: dict[str, Arrival] = {}
-        self.move_due_s: float | None = None
-        self.member = Membership()
-        self.proposer = Proposer()
-        self.switch: Switch | None = None
-        # what decides on moves (steering.py)
-        self.spent = (0, 0, 0)
-        self.books: dict[str, EpochBook] = {}
-        self.sizes: dict[tuple[str, str], int] = {}  # (consumer, producer) -> bytes of the last input
-        self.state_bytes: dict[str, int] = {}
-        self.compute_s: dict[str, float] = {}
+    def begin(self, event: e.RunRequested | None) -> None:
+        """Take part in the run; with ``event`` as its client."""
+        self.out.emit(e.Meet(self.id, self.install.peers))
+        self.out.emit(e.OpenRun(self.install, tuple(self.flow.nodes)))
+        for name in self.flow.nodes:
+            self.books.keep(self.tree.dataflow, name)
+        if event is not None:
+            self.proposer.begin(event.free, event.merging)
+            self.planned.begin(event)
 
-    def node_of(self, name: str) -> Node:
-        """A node of either tree; of one in both, as it is in the new one."""
-        node = self.dataflow.by_name.get(name)
+    def close(self) -> None:
+        """The run is over here."""
+        self.departures.close()
+        self.proposer.close()
+        self.planned.close()
+
+    def hear(self, heard: Heard) -> None:
+        """R2: have all notes heard, and those that come of them."""
+        if heard:
+            for note in heard:
+                for hearer in self._hears[type(note)]:
+                    self.hear(hearer(note))
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def demand(self, sender: str, demand: m.Demand) -> None:
+        if sender != self._host:  # R3
+            if demand.news is not None:
+                self._take_news(sender, demand.news, 0)
+            if demand.commit is not None and sender in self.directory.hosts:
+                self.hear(self.member.on_commit(sender, demand.commit))
+        heard = self.flow.demand(sender, demand)
+        if heard:
+            self.hear(heard)
+
+    def partition(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> None:
+        if sender != self._host:  # R3
+            if part.news is not None:
+                self._take_news(sender, part.news, size_bytes)
+            if part.commit is not None:
+                self.hear(self.member.on_commit(sender, part.commit))
+        heard = self.flow.partition(sender, part, value, size_bytes)
+        if heard:
+            self.hear(heard)
+
+    def _take_news(self, sender: str, news: m.News, size_bytes: int) -> None:
+        """What rode on a message of ``size_bytes``."""
+        if news.estimates:
+            self._monitor.heard(news.estimates, self.out.now, sender, size_bytes)
+        if news.locations:
+            self._located(self.directory.merge(news.locations), self._host)
+
+    def _located(self, entries: tuple[m.Location, ...], sender: str) -> None:
+        for entry in entries:
+            self.hear((n.Located(entry, sender),))
+
+    def message(self, sender: str, message: Any, payload: Any = None) -> None:
+        """Any other message of this run."""
+        kind = type(message)
+        if kind in FROM_CLIENT and sender != self.install.client:  # R4
+            return
+        if kind in TO_CLIENT and not self.setting.leads:
+            return
+        if kind is m.State:
+            part = self.inheritance if message.heir else self.arrivals
+            part.on_state(sender, message, payload)
+        elif kind is m.Located:
+            self.directory.merge(message.locations)
+            self._located(message.locations, sender)
+        elif kind is m.Lost:
+            self._on_lost(sender, message)
+        else:
+            self.hear(self._messages[kind](sender, message))
+
+    def _on_lost(self, client: str, message: m.Lost) -> None:
+        host = message.host
+        self._located(self.directory.merge(message.locations), self._host)
+        if host in self.directory.hosts:
+            self.directory.lose(host)
+            self.hear((n.Lost(host),))
+        held = tuple(entry for entry in self.directory.locations.values() if entry.host == host)
+        if held:  # which the client did not know
+            self.out.send(client, m.Located(self.id, held))
+
+    def wants(self, message: m.Partition | m.State) -> bool:
+        """Whether a partition or state that begins to arrive has been asked for and not come yet."""
+        if isinstance(message, m.State):
+            return self.inheritance.wants(message) if message.heir else self.arrivals.wants(message)
+        node = self.flow.nodes.get(message.consumer)
         if node is None:
-            assert self.former is not None
-            return self.former.by_name[name]
-        return node
+            return message.consumer in self.directory.locations  # to be forwarded
+        return message.producer in node.asked and message.index == node.index
 
-    def inputs_of(self, name: str) -> tuple[str, ...]:
-        return self.node_of(name).inputs
+    # --- events ---------------------------------------------------------------------------------------
 
-    def consumer_of(self, name: str, index: int) -> str:
-        """Who takes partition ``index`` of node ``name``."""
-        if self.former is not None and index <= self.turn and name in self.former.by_name:
-            return self.former.consumers[name][0]
-        return self.consumers[name][0]
+    def finished(self, event: e.OperatorFinished) -> None:
+        self.hear(self.flow.finished(event))
 
-    def takes(self, consumer: str, producer: str, index: int) -> bool:
-        """Whether ``consumer`` takes partition ``index`` of ``producer``, both perhaps unknown."""
-        if self.former is None:
-            return consumer in self.consumers.get(producer, ())
-        return bool(self.consumers.get(producer)) and self.consumer_of(producer, index) == consumer
+    def failed(self, event: e.OperatorFailed) -> None:
+        self.out.send(self.install.client, m.Failed(self.id, event.node, event.reason[:4000]))
 
-    def keeps(self, name: str) -> bool:
-        """Whether a node has the same consumer in both trees, which may not have heard of the new one."""
-        return self.former is not None and self.former.consumers.get(name) == self.dataflow.consumers.get(name)
+    def opened(self, event: e.NodeOpened) -> None:
+        self.hear(self.arrivals.on_opened(event))
 
-    def grow(self, dataflow: Dataflow, turn: int) -> None:
-        """Have two trees: ``dataflow`` for partitions after ``turn``."""
-        self.former, self.dataflow, self.turn = self.dataflow, dataflow, turn
-        self.consumers = {**self.former.consumers, **dataflow.consumers}
+    def state_taken(self, event: e.StateTaken) -> None:
+        if event.node in self.inheritance.legacies:
+            self.inheritance.on_taken(event)
+        else:
+            self.hear(self.departures.on_taken(event))
 
-    def shrink(self, gone: AbstractSet[str]) -> None:
-        """Have the new tree only; forget these nodes."""
-        self.former = None
-        self.consumers = self.dataflow.consumers
-        of_nodes: tuple[dict[str, Any], ...] = (
-            self.locations, self.changed, self.books, self.arrivals, self.state_bytes, self.compute_s,
-        )  # fmt: skip
-        for table in of_nodes:
-            for name in gone & table.keys():
-                del table[name]
-        of_edges: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self.answer_s, self.sizes)
-        for edges in of_edges:
-            for edge in [edge for edge in edges if edge[1] not in self.inputs_of_now(edge[0])]:
-                del edges[edge]
+    def state_restored(self, event: e.StateRestored) -> None:
+        part = self.inheritance if event.node in self.inheritance.heirs else self.arrivals
+        self.hear(part.on_merged(event) if isinstance(part, Inheritance) else part.on_state_restored(event))
 
-    def inputs_of_now(self, name: str) -> tuple[str, ...]:
-        node = self.dataflow.by_name.get(name)
-        return () if node is None else node.inputs
+    def placement_proposed(self, event: e.PlacementProposed) -> None:
+        self.proposer.on_placement_proposed(event)
 
+    def next(self, event: e.NextRequested) -> None:
+        self.hear(self.flow.next())
+
+    def plan(self, event: e.Planned) -> None:
+        self.hear(self.planned.on_planned(event))
+
+    def transfer_over(self, peer: str, message: m.Partition | m.State, *, arrived: bool) -> None:
+        """All of a message has gone to ``peer``, or nobody knows what became of it."""
+        if isinstance(message, m.Partition):
+            self.flow.transfer_over(message, arrived=arrived)
+            if not arrived:
+                self.flow.stuck(peer)
+        elif message.heir:
+            self.inheritance.on_transfer_over(peer, message, arrived=arrived)
+        else:
+            self.departures.on_transfer_over(message, arrived=arrived)
+
+    def timer(self, timer: Timer, what: str) -> None:
+        """Something is due in this run, of ``what`` where the timer is of something."""
+        match timer:
+            case Timer.MOVE:
+                self._alarm.rung()
+                self.arrivals.remind()
+                self.hear(self.departures.on_timer())
+                self.arrivals.arm()
+            case Timer.CLAIMS:
+                self.inheritance.on_timer()
+            case Timer.BARRIER:
+                self.proposer.on_timer()
+            case Timer.PLAN:
+                self.hear(self.planned.on_timer())
+            case Timer.EPOCH:
+                self.hear(self.local.on_epoch(what))
+            case Timer.DECIDE:
+                self.hear(self.local.on_expired(what))
+
+    def waits_for(self, host: str) -> tuple[str, str] | None:
+        """A node here that needs the way to ``host``, and what for."""
+        if host not in self.directory.hosts:
+            return None
+        return self.flow.waits_for(host) or self.inheritance.waits_for(host)
+
+    @property
     def operators(self) -> int:
-        """How many operators are here."""
-        return sum(node.node.kind == "operator" for node in self.nodes.values())
+        """How many operators are here or on their way."""
+        return self.flow.operators + len(self.arrivals.coming)
 
-    def host_of(self, node: str, index: int) -> str:
-        """The host that ``node`` is on when it works on partition ``index``."""
-        location = self.locations[node]
-        switch = self.switch
-        if switch is not None and index > switch.iteration:
-            move = switch.moves.get(node)
-            if move is not None and move.version == location.version:
-                return move.target
-        return location.host
+    def validate(self) -> None:
+        """Check the invariants of every part; for tests and the virtual shell."""
+        self.flow.validate()
+        self.departures.validate()
+        self.arrivals.validate()
+        self.inheritance.validate()
+        self.member.validate(self.tree.former is not None)
+        known = set(self.tree.dataflow.by_name)
+        if self.tree.former is not None:
+            known |= self.tree.former.by_name.keys()
+        assert self.directory.locations.keys() == known, self.directory.locations.keys() ^ known
+        for node in self.flow.nodes.values():
+            assert known.issuperset(node.node.inputs), node

@@ -1,310 +1,582 @@
-"""Demands and partitions between the nodes of all hosts, and what the nodes here do about them.
+"""Demands and partitions between the nodes of all hosts, and what the nodes of one run here do about them.
 
 Rules:
 
-- A message for a node goes to the node's newest known location. A host that gets one for a node that is
-  elsewhere forwards it (``MAX_HOPS`` times at most) and tells the sender the newer location.
-- Every demand to another host is repeated, with back-off, until the partition has come.
-- What a host has to tell (newer locations, measured links) rides on its demands and partitions.
+R1. A message for a node goes to the node's newest known location. A host that gets one for a node that is elsewhere
+    forwards it (``MAX_HOPS`` times at most) and tells the sender the newer location.
+R2. Every demand to another host is repeated, with back-off, until the partition has come.
+R3. What a host has to tell (newer locations, measured links) rides on its demands and partitions; a commit rides on
+    the first partition after its change-over, and on the first demand in another tree.
+R4. The last output of a node that has left, or has another consumer, is its *tail*: kept until a later one is demanded.
+R5. Between two nodes of one host nothing is lost, so nothing is repeated.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
-from thalweg.middleware.core.flow.node import Action, Ask, Dispatch, Hand, NodeCore, NodeState, Output, RunCode, Turned
-from thalweg.middleware.core.run import Pending
+from thalweg.middleware.core import notes
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.epochs import Books
+from thalweg.middleware.core.flow.node import (
+    Action,
+    Ask,
+    Dispatch,
+    Hand,
+    NodeCore,
+    NodeState,
+    Output,
+    RunCode,
+    Turned,
+)  # fmt: skip
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.notes import Note, Notes
+from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
-if TYPE_CHECKING:
-    from thalweg.middleware.core.host import HostCore
-    from thalweg.middleware.core.run import RunState
-
 MAX_HOPS = 8  # a chain of forwards longer than this means that locations run in a circle
 LET_GO = MAX_HOPS + 1  # marks a demand that only tells another host that the partitions before it have come
+NOTHING: tuple[Note, ...] = ()
+
+
+class Pending(msgspec.Struct):
+    """A demand sent to another host that has not been answered."""
+
+    index: int
+    due_s: float
+    interval_s: float
+    asked_s: float  # when it was demanded first
+
+
+class Tail(msgspec.Struct):
+    """The last output of a node for a consumer that it does not serve from here any more, until it is acknowledged."""
+
+    output: Output
+    sending: bool
+    landed: bool = False  # it has arrived, and was not asked for again since
+
+
+class Expected(msgspec.Struct):
+    """An operator that is to come here and begin with partition ``index``: its inputs for that which came before it."""
+
+    index: int
+    early: dict[str, Output] = {}
+
+
+class Newcomer(msgspec.Struct, frozen=True):
+    """An operator that has come from another host and not dispatched anything yet."""
+
+    source: str
+    version: int
+    size_bytes: int
+    came_s: float
+    resumed_s: float
 
 
 class Flow:
-    """The part of a host core that passes data on."""
+    """The only writer of a run's nodes on this host, of their demands, and of tails."""
 
-    def __init__(self, core: HostCore) -> None:
-        self.core = core
-        self._retry_at: float | None = None
+    def __init__(self, setting: Setting, shared: Shared, tree: Tree, directory: Directory, books: Books) -> None:
+        self._out, self._limits, self._install = setting.out, setting.limits, setting.install
+        self._monitor, self._silence, self._retries = shared.monitor, shared.silence, shared.retries
+        self._tree, self._directory, self._books = tree, directory, books
+        self._host = setting.out.host
+        self.opened_s = setting.out.now
+        self.nodes: dict[str, NodeCore] = {}
+        for node in tree.dataflow.nodes:
+            if directory.locations[node.name].host == self._host:
+                self.nodes[node.name] = NodeCore(node, setting.install.partitions)
+        self.pending: dict[tuple[str, str], Pending] = {}  # (consumer here, producer)
+        self._answer_s: dict[tuple[str, str], float] = {}  # how long the last answer to such a demand took
+        self.sizes: dict[tuple[str, str], int] = {}  # (consumer, producer) -> bytes of the last input
+        self.compute_s: dict[str, float] = {}  # how long a node's code took last
+        self.tails: dict[str, Tail] = {}
+        self.tail_hosts: dict[str, str] = {}  # of operators here: who keeps their last output
+        self.expected: dict[str, Expected] = {}
+        self._newcomers: dict[str, Newcomer] = {}
+        self._owed: dict[str, m.Demand] = {}  # demanded of an operator that is light: where it goes answers it
+        self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
 
     # --- messages -------------------------------------------------------------------------------------
 
-    def demand(self, sender: str, demand: m.Demand) -> None:
-        run = self.core.runs.get(demand.run)
-        if run is None:
-            return
-        if demand.news is not None and sender != self.core.host:
-            self.core.hear(run, sender, demand.news, 0)
-        if demand.commit is not None and sender in run.hosts and sender != self.core.host:
-            self.core.barrier.on_commit(sender, demand.commit)
+    def demand(self, sender: str, demand: m.Demand) -> Iterable[Note]:
+        """``demand.consumer``, which is at ``sender``, wants a partition."""
         name, consumer = demand.producer, demand.consumer
-        node = run.nodes.get(name)
-        if not run.takes(consumer, name, demand.index):
-            self.core.record(demand.run, "unexpected", peer=sender, node=name)
-            return
-        if demand.version > run.locations[consumer].version:
-            self.core.locate(run, (m.Location(consumer, sender, demand.version),))
-        if run.tails and self._tail(run, sender, demand):
-            return
+        if not self._tree.takes(consumer, name, demand.index):
+            self._out.record("unexpected", peer=sender, node=name)
+            return NOTHING
+        if demand.version > self._directory.locations[consumer].version:
+            self._directory.merge((m.Location(consumer, sender, demand.version),))
+        if self.tails and self._tail(name, demand):
+            return NOTHING
         if demand.hops == LET_GO:
-            return
+            return NOTHING
+        node = self.nodes.get(name)
         if node is None:
-            self._forward(run, sender, name, demand, None, 0)
-            return
-        if run.tail_hosts and name in run.tail_hosts and not self._before(run, node, demand):
-            return
+            self._forward(sender, name, demand, None, 0)
+            return NOTHING
+        if self.tail_hosts and name in self.tail_hosts and not self._before(node, demand):
+            return NOTHING
         fresh = demand.index == node.index
         verdict, actions = node.on_demand(demand.index, demand.again)
-        if verdict == "taken":
-            if fresh and run.books and name in run.books:
-                run.books[name].on_mark(demand.later, demand.critical)
-            if run.leaving and name in run.leaving and node.state is NodeState.LIGHT:
-                run.leaving[name].demand = _passed_on(demand)
-            self.perform(run, node, actions)
+        if verdict != "taken":
+            return NOTHING
+        if fresh and name in self._books.of:
+            self._books.of[name].on_mark(demand.later, demand.critical)
+        if node.state is NodeState.LIGHT:
+            self._owed[name] = _passed_on(demand)
+        return self._perform(node, actions) if actions else NOTHING
 
-    def _tail(self, run: RunState, sender: str, demand: m.Demand) -> bool:
-        """Whether the demand is answered by what an operator left behind here, or has let go of it."""
-        name = demand.producer
-        tail = run.tails.get(name)
+    def _tail(self, name: str, demand: m.Demand) -> bool:
+        """R4: whether the demand is answered by what an operator left behind here, or has let go of it."""
+        tail = self.tails.get(name)
         if tail is None or demand.index < tail.output.index:
             return False
         if demand.index > tail.output.index:
-            if run.former is None or demand.index <= run.turn:  # else it is perhaps another consumer's
-                del run.tails[name]
+            if self._tree.former is None or demand.index <= self._tree.turn:  # else it is perhaps another consumer's
+                del self.tails[name]
             return False
         if demand.again and tail.landed:
             tail.landed = False
         elif not tail.sending:
-            tail.sending = self._dispatch_output(run, name, demand.consumer, tail.output)
-            self.core.record(run.id, "repeated", node=name, index=demand.index)
+            tail.sending = self._send_output(name, demand.consumer, tail.output)
+            self._out.record("repeated", node=name, index=demand.index)
         return True
 
-    def _before(self, run: RunState, node: NodeCore, demand: m.Demand) -> bool:
+    def _before(self, node: NodeCore, demand: m.Demand) -> bool:
         """A demand for an operator that has left its last output with another host; False when it went there."""
-        name = node.node.name
-        host = run.tail_hosts[name]
-        if run.former is not None and demand.index > run.turn:  # perhaps of another consumer
+        name, former, turn = node.node.name, self._tree.former, self._tree.turn
+        host = self.tail_hosts[name]
+        if former is not None and demand.index > turn:  # perhaps of another consumer
             return True
-        if demand.index >= node.index:  # which acknowledges it
-            del run.tail_hosts[name]
-            if host != self.core.host:
+        if demand.index >= node.index:  # R4: which acknowledges it
+            del self.tail_hosts[name]
+            if host != self._host:
                 let_go = msgspec.structs.replace(demand, hops=LET_GO, version=0, news=None, commit=None)
-                self.core.send(run.id, host, let_go)
+                self._out.send(host, let_go)
             return True
-        last = run.former is not None and demand.index == run.turn  # all later ones are for others
-        if (demand.index < node.index - 1 and not last) or host == self.core.host:
+        last = former is not None and demand.index == turn  # all later ones are for others
+        if (demand.index < node.index - 1 and not last) or host == self._host:
             return True
-        if host not in run.hosts:
+        if host not in self._directory.hosts:
             reason = f"its partition {demand.index} was on host {host!r}, which went away"
-            self.core.send(run.id, run.install.client, m.Failed(run.id, name, reason))
+            self._out.send(self._install.client, m.Failed(self._out.run, name, reason))
         elif demand.hops < MAX_HOPS:
-            self.core.send(run.id, host, _passed_on(demand))
-            here = run.nodes.get(demand.consumer)
-            if here is not None and name in here.asked and (demand.consumer, name) not in run.pending:
-                self._await(run, demand.consumer, name, demand.index)
+            self._out.send(host, _passed_on(demand))
+            here = self.nodes.get(demand.consumer)
+            if here is not None and name in here.asked and (demand.consumer, name) not in self.pending:
+                self._await(demand.consumer, name, demand.index)
         return False
 
-    def partition(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> None:
-        run = self.core.runs.get(part.run)
-        if run is None:
-            return
-        if part.news is not None and sender != self.core.host:
-            self.core.hear(run, sender, part.news, size_bytes)
-        if part.commit is not None and sender != self.core.host:
-            self.core.barrier.on_commit(sender, part.commit)
-        node = run.nodes.get(part.consumer)
+    def partition(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
+        """A partition for ``part.consumer`` has come from ``sender``."""
+        name, producer = part.consumer, part.producer
+        node = self.nodes.get(name)
         output = Output(part.index, value, size_bytes, part.end)
         if node is None:
-            guest = run.guests.get(part.consumer)
-            if guest is not None and guest.expects == part.index and part.producer in run.inputs_of(part.consumer):
-                guest.early[part.producer] = output
+            expected = self.expected.get(name)
+            if expected is not None and expected.index == part.index and producer in self._tree.node_of(name).inputs:
+                expected.early[producer] = output
             else:
-                self._forward(run, sender, part.consumer, part, value, size_bytes)
-            return
-        verdict, actions = node.on_partition(part.producer, output)
-        if verdict == "taken":
-            edge = part.consumer, part.producer
-            pending = run.pending.pop(edge, None)
-            if pending is not None:
-                run.answer_s[edge] = self.core.now - pending.asked_s
-            if run.books:
-                run.sizes[edge] = size_bytes
-            self.perform(run, node, actions)
-        else:
-            self.core.record(part.run, "duplicate", peer=sender, node=part.consumer, index=part.index)
+                self._forward(sender, name, part, value, size_bytes)
+            return NOTHING
+        verdict, actions = node.on_partition(producer, output)
+        if verdict != "taken":
+            self._out.record("duplicate", peer=sender, node=name, index=part.index)
+            return NOTHING
+        edge = name, producer
+        pending = self.pending.pop(edge, None)
+        if pending is not None:
+            self._answer_s[edge] = self._out.now - pending.asked_s
+        if self._books.of:
+            self.sizes[edge] = size_bytes
+        return self._perform(node, actions) if actions else NOTHING
 
-    def _forward(
-        self, run: RunState, sender: str, node: str, message: m.Demand | m.Partition, value: Any, size: int
-    ) -> None:
-        location = run.locations.get(node)
-        if location is None or location.host == self.core.host or message.hops >= MAX_HOPS:
-            self.core.record(message.run, "undeliverable", peer=sender, node=node, index=message.index)
+    def _forward(self, sender: str, node: str, message: m.Demand | m.Partition, value: Any, size_bytes: int) -> None:
+        """R1: to where the node is, as far as this host knows."""
+        location = self._directory.locations.get(node)
+        if location is None or location.host == self._host or message.hops >= MAX_HOPS:
+            self._out.record("undeliverable", peer=sender, node=node, index=message.index)
             return
         if isinstance(message, m.Demand):
-            onward: m.Demand | m.Partition = _passed_on(message)
+            self._out.send(location.host, _passed_on(message))
         else:
             onward = msgspec.structs.replace(message, hops=message.hops + 1, news=None)
-        bulk = isinstance(message, m.Partition) and not message.end
-        self.core.emit(e.Send(message.run, location.host, onward, value, size, bulk))
-        self.core.record(message.run, "forwarded", peer=location.host, node=node, index=message.index)
-        if sender != self.core.host:
-            self.core.send(message.run, sender, m.Located(message.run, (location,)))
+            self._out.send(location.host, onward, value, size_bytes, bulk=not message.end)
+        self._out.record("forwarded", peer=location.host, node=node, index=message.index)
+        if sender != self._host:
+            self._out.send(sender, m.Located(self._out.run, (location,)))
 
-    # --- actions of nodes -----------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------
 
-    def perform(self, run: RunState, node: NodeCore, actions: list[Action]) -> None:
-        run_id, name = run.install.run, node.node.name
-        for action in actions:
-            if type(action) is Ask:  # not match: a class pattern takes three times as long, and this is the hot path
-                for producer in node.node.inputs:
-                    self.ask(run, name, producer, action.index)
-            elif type(action) is RunCode:
-                if run.heirs and name in run.heirs:  # which has nothing to go by yet
-                    run.heirs[name].run = action
-                    continue
-                self.core.emit(e.RunOperator(run_id, name, action.index, action.inputs))
-            elif type(action) is Dispatch:
-                self._dispatch(run, node, action.output)
-                if action.again:
-                    self.core.record(run_id, "repeated", node=name, index=action.output.index)
-            elif type(action) is Hand:
-                output = action.output
-                self.core.emit(e.Deliver(run_id, output.index, output.value, output.size_bytes, output.end))
-                self.core.barrier.on_delivered(run)
-                self.core.steering.on_delivered(run)
-            elif type(action) is Turned:
-                self.core.reshaper.on_turned(run, node)
-            else:
-                self.core.mover.on_light(run, node)
-        if run.leaving and node.state is NodeState.ENDED:
-            self.core.mover.check_over(run, node)
+    def next(self) -> Iterable[Note]:
+        """The application wants the next partition."""
+        sink = self.nodes.get(self._tree.dataflow.sink)
+        return NOTHING if sink is None else self._perform(sink, sink.on_demand(sink.index)[1])
 
-    def ask(self, run: RunState, consumer: str, producer: str, index: int) -> None:
-        """Demand a partition, from another host until it comes."""
-        if self._send_demand(run, consumer, producer, index):
-            self._await(run, consumer, producer, index)
-
-    def _send_demand(self, run: RunState, consumer: str, producer: str, index: int, *, again: bool = False) -> bool:
-        """Whether the producer is on another host."""
-        if producer in run.nodes:
-            self.core.send(run.id, self.core.host, self._demand_for(run, consumer, producer, index, self.core.host))
-            return False
-        host = self.whereabouts(run, producer, index)
-        demand = self._demand_for(run, consumer, producer, index, host)
-        if again:
-            self.core.silence.on_waiting(run, host, run.pending[consumer, producer].asked_s)
-            demand = msgspec.structs.replace(demand, again=True, commit=None)
-        self.core.send(run.install.run, host, demand)
-        return True
-
-    def whereabouts(self, run: RunState, name: str, index: int) -> str:
-        """The host to which goes what concerns partition ``index`` of a node that is not here."""
-        host = run.host_of(name, index)
-        return host if host != self.core.host else run.locations[name].host  # it is to come here, and has not yet
-
-    def _await(self, run: RunState, consumer: str, producer: str, index: int) -> None:
-        """Repeat a demand until it is answered: not before twice the time that the last answer took."""
-        config, answer_s = self.core.config, run.answer_s.get((consumer, producer), 0.0)
-        wait_s = max(config.retry_s, min(2 * answer_s, config.retry_max_s))
-        due = self.core.now + wait_s
-        run.pending[consumer, producer] = Pending(index, due, wait_s, self.core.now)
-        if self._retry_at is None or due < self._retry_at:  # those that wait have backed off further
-            self._retry_at = due
-            self.core.emit(e.SetTimer("retry", due))
-
-    def _demand_for(self, run: RunState, consumer: str, producer: str, index: int, host: str) -> m.Demand:
-        news = None if host == self.core.host else self.core.news_for(run, host, upward=True)
-        version = run.locations[consumer].version
-        later = critical = False
-        if run.install.moves is not None:
-            later, critical = self.core.local.marks(run, consumer, producer)
-        commit = None
-        if run.former is not None and index == run.turn + 1 and host != self.core.host:
-            assert run.switch is not None
-            commit = run.switch.commit
-        return m.Demand(run.install.run, producer, consumer, index, 0, version, later, critical, news, commit=commit)
-
-    def _dispatch(self, run: RunState, node: NodeCore, output: Output) -> None:
-        name = node.node.name
-        node.sending = self._dispatch_output(run, name, run.consumer_of(name, output.index), output)
-        if run.arrivals and name in run.arrivals:
-            self._record_arrival(run, name, output.index)
-        if run.books and name in run.books:
-            run.books[name].on_sent(output.index)
-
-    def _dispatch_output(self, run: RunState, name: str, consumer: str, output: Output) -> bool:
-        """Send an output to where it is wanted; whether its transfer is under way now."""
-        here = consumer in run.nodes
-        to = self.core.host if here else run.host_of(consumer, output.index)
-        if to == self.core.host and not here:  # the consumer is to come here, and has not yet
-            guest = run.guests.get(consumer)
-            here = guest is not None and guest.expects == output.index
-            to = run.locations[consumer].host
-        part = m.Partition(run.install.run, name, consumer, output.index, output.end)
-        if here:
-            self.core.take(part, output)
-            return False
-        news = self.core.news_for(run, to, upward=False)
-        switch = run.switch
-        commit = switch.commit if switch is not None and switch.iteration + 1 == output.index else None
-        if commit is not None and commit.shape is not None and not run.keeps(name):
-            commit = None  # a consumer that this node has in the new tree only knows it, or it would not demand
-        if news is not None or commit is not None:
-            part = msgspec.structs.replace(part, news=news, commit=commit)
-        bulk = not output.end
-        self.core.emit(e.Send(run.install.run, to, part, output.value, output.size_bytes, bulk))
-        return bulk
-
-    def _record_arrival(self, run: RunState, name: str, index: int) -> None:
-        """An operator that came from another host has made its first output here."""
-        arrival = run.arrivals.pop(name)
-        ago = {"state_in": self.core.now - arrival.came_s, "resumed": self.core.now - arrival.resumed_s}
-        self.core.record(
-            run.id,
-            "arrived",
-            node=name,
-            peer=arrival.source,
-            index=index,
-            size_bytes=arrival.size_bytes,
-            duration_s=self.core.now - arrival.came_s,
-            detail={"version": arrival.version, "ago": ago},
-        )
+    def finished(self, event: e.OperatorFinished) -> Iterable[Note]:
+        """A node's code has made a partition."""
+        node = self.nodes.get(event.node)
+        if node is None:
+            return NOTHING
+        if self._books.of:
+            self.compute_s[event.node] = event.duration_s
+        verdict, actions = node.on_finished(Output(event.index, event.value, event.size_bytes, event.end))
+        if verdict != "taken":
+            return NOTHING
+        told = self._perform(node, actions)
+        return told if self._tree.former is None else (*told, notes.Made(event.node))
 
     def transfer_over(self, message: m.Partition, *, arrived: bool) -> None:
-        run = self.core.runs.get(message.run)
-        if run is None:
-            return
-        node = run.nodes.get(message.producer)
+        """A partition's transfer is over; unless it has ``arrived``, nobody knows what became of it."""
+        node = self.nodes.get(message.producer)
         if node is not None:
             node.on_transfer_over(message.index, arrived=arrived)
-        tail = run.tails.get(message.producer)
+        tail = self.tails.get(message.producer)
         if tail is not None and tail.output.index == message.index:
             tail.sending, tail.landed = False, arrived
 
-    # --- timers ---------------------------------------------------------------------------------------
+    def retry(self) -> float | None:
+        """R2: repeat what is due; when the next is, None when nothing waits."""
+        now, earliest_s = self._out.now, None
+        for (consumer, producer), pending in self.pending.items():
+            if pending.due_s <= now:
+                self._send_demand(consumer, producer, pending.index, again=True)
+                pending.interval_s = min(2 * pending.interval_s, self._limits.retry_max_s)
+                pending.due_s = now + pending.interval_s
+            if earliest_s is None or pending.due_s < earliest_s:
+                earliest_s = pending.due_s
+        return earliest_s
 
-    def retry(self) -> None:
-        """Repeat what is due; demands that were answered meanwhile cost nothing but this pass."""
-        self._retry_at = None
-        earliest: float | None = None
-        for run in self.core.runs.values():
-            for (consumer, producer), pending in run.pending.items():
-                if pending.due_s <= self.core.now:
-                    self._send_demand(run, consumer, producer, pending.index, again=True)
-                    pending.interval_s = min(2 * pending.interval_s, self.core.config.retry_max_s)
-                    pending.due_s = self.core.now + pending.interval_s
-                if earliest is None or pending.due_s < earliest:
-                    earliest = pending.due_s
-        if earliest is not None:
-            self._retry_at = earliest
-            self.core.emit(e.SetTimer("retry", earliest))
+    def peer_gone(self, lost: notes.Lost) -> Notes:
+        """No transfer to that host is under way any more."""
+        for name, node in self.nodes.items():
+            if self._tree.consumers[name]:
+                consumer = self._tree.consumer_of(name, node.index - 1)
+                if self._directory.locations[consumer].host == lost.host:
+                    node.sending = False
+        return NOTHING
+
+    def waits_for(self, host: str) -> tuple[str, str] | None:
+        """A node here that needs the way to ``host``, and what for."""
+        for (consumer, producer), pending in self.pending.items():
+            if self._directory.whereabouts(producer, pending.index) == host:
+                return consumer, f"which holds {producer!r}"
+        outputs = [(name, node.retained, node.landed) for name, node in self.nodes.items()]
+        outputs += [(name, tail.output, tail.output.index if tail.landed else -1) for name, tail in self.tails.items()]
+        for name, output, landed in outputs:
+            if output is None or landed == output.index:
+                continue
+            consumer = self._tree.consumer_of(name, output.index)
+            if consumer not in self.nodes and self._directory.whereabouts(consumer, output.index) == host:
+                return name, f"which holds {consumer!r}"
+        return None
+
+    # --- what nodes are to do -------------------------------------------------------------------------
+
+    def _perform(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:
+        name = node.node.name
+        told = NOTHING
+        for action in actions:
+            if type(action) is Ask:  # not match: a class pattern takes three times as long, and this is the hot path
+                for producer in node.node.inputs:
+                    self._ask(name, producer, action.index)
+            elif type(action) is RunCode:
+                if self._held and name in self._held:
+                    self._held[name] = action
+                    continue
+                self._out.emit(e.RunOperator(self._out.run, name, action.index, action.inputs))
+            elif type(action) is Dispatch:
+                self._dispatch(node, action.output)
+                if action.again:
+                    self._out.record("repeated", node=name, index=action.output.index)
+            elif type(action) is Hand:
+                output = action.output
+                self._out.emit(e.Deliver(self._out.run, output.index, output.value, output.size_bytes, output.end))
+                told = (notes.Delivered(),)
+            elif type(action) is Turned:
+                self._keep_tail(node)
+            else:
+                told = (notes.Light(name),)
+        if node.state is NodeState.ENDED:
+            told = (*told, notes.Ended(name))
+        return told
+
+    def _ask(self, consumer: str, producer: str, index: int) -> None:
+        """Demand a partition, from another host until it comes."""
+        if self._send_demand(consumer, producer, index):
+            self._await(consumer, producer, index)
+
+    def _send_demand(self, consumer: str, producer: str, index: int, *, again: bool = False) -> bool:
+        """Whether the producer is on another host."""
+        tree, out, node = self._tree, self._out, self.nodes[consumer]
+        here = producer in self.nodes
+        host = self._host if here else self._directory.whereabouts(producer, index)
+        later = critical = False
+        if self._install.moves is not None:
+            book = self._books.of.get(consumer)
+            later = node.last == producer
+            critical = node.node.kind == "sink" if book is None else book.critical
+        news = commit = None
+        if here:
+            again = False  # R5
+        else:
+            news = self._news_for(host, upward=True)
+            if tree.former is not None and index == tree.turn + 1 and not again:  # R3
+                assert self._directory.switch is not None
+                commit = self._directory.switch.commit
+            if again:
+                self._wait_for(host, self.pending[consumer, producer].asked_s)
+        version = self._directory.locations[consumer].version
+        out.send(host, m.Demand(out.run, producer, consumer, index, 0, version, later, critical, news, again, commit))
+        return not here
+
+    def _await(self, consumer: str, producer: str, index: int) -> None:
+        """Repeat a demand until it is answered: not before twice the time that the last answer took."""
+        edge, limits, now = (consumer, producer), self._limits, self._out.now
+        wait_s = max(limits.retry_s, min(2 * self._answer_s.get(edge, 0.0), limits.retry_max_s))
+        self.pending[edge] = Pending(index, now + wait_s, wait_s, now)
+        self._retries.by(now + wait_s)  # those that wait have backed off further
+
+    def _news_for(self, host: str, *, upward: bool) -> m.News | None:
+        """What ``host`` is to hear of with the next message, if there is anything.
+
+        ``upward``, away from the client, what links carry is told only where hosts decide for themselves.
+        """
+        telling = self._install.news and not (upward and self._install.moves is None)
+        estimates = self._monitor.news_for(host, self._out.now) if telling else ()
+        locations = self._directory.news_for(host)
+        return None if locations is None and not estimates else m.News(locations or (), estimates)
+
+    def _dispatch(self, node: NodeCore, output: Output) -> None:
+        name = node.node.name
+        node.sending = self._send_output(name, self._tree.consumer_of(name, output.index), output)
+        if self._newcomers and name in self._newcomers:
+            self._record_newcomer(name, output.index)
+        if name in self._books.of:
+            self._books.of[name].on_sent(output.index)
+
+    def _send_output(self, name: str, consumer: str, output: Output) -> bool:
+        """Send an output to where it is wanted; whether its transfer is under way now."""
+        out, directory, index = self._out, self._directory, output.index
+        here = consumer in self.nodes
+        to = self._host if here else directory.host_of(consumer, index)
+        if to == self._host and not here:  # the consumer is to come here, and has not yet
+            expected = self.expected.get(consumer)
+            here = expected is not None and expected.index == index
+            to = directory.locations[consumer].host
+        if here:
+            out.hand_over(m.Partition(out.run, name, consumer, index, output.end), output.value, output.size_bytes)
+            return False
+        news, switch, commit = self._news_for(to, upward=False), directory.switch, None
+        if switch is not None and switch.iteration + 1 == index:  # R3
+            commit = switch.commit
+            if commit.shape is not None and not self._tree.keeps(name):
+                commit = None  # a consumer that this node has in the new tree only knows it, or it would not demand
+        part = m.Partition(out.run, name, consumer, index, output.end, 0, news, commit)
+        out.send(to, part, output.value, output.size_bytes, bulk=not output.end)
+        return not output.end
+
+    def _record_newcomer(self, name: str, index: int) -> None:
+        """An operator that came from another host has made its first output here."""
+        came, now = self._newcomers.pop(name), self._out.now
+        ago = {"state_in": now - came.came_s, "resumed": now - came.resumed_s}
+        self._out.record(
+            "arrived", node=name, peer=came.source, index=index, size_bytes=came.size_bytes,
+            duration_s=now - came.came_s, detail={"version": came.version, "ago": ago},
+        )  # fmt: skip
+
+    def _keep_tail(self, node: NodeCore) -> None:
+        """R4: its last output, for a consumer that may not have got it."""
+        output = node.retained
+        if output is not None:
+            self.tails[node.node.name] = Tail(output, node.sending, node.landed == output.index)
+            node.release()
+
+    def _wait_for(self, host: str, since_s: float) -> None:
+        """Something has been expected of ``host``, or been meant for it, since then."""
+        if host in self._directory.hosts:
+            self._silence.on_waiting(self._out.run, host, since_s)
+
+    def stuck(self, host: str, since_s: float | None = None) -> None:
+        """What was meant for ``host`` has not got there, perhaps since then."""
+        self._wait_for(host, self.opened_s if since_s is None else since_s)
+
+    # --- hand-overs -----------------------------------------------------------------------------------
+
+    def leave(self, name: str, after: int, *, recall: bool) -> Iterable[Note]:
+        """An operator becomes ``Light`` when it has dispatched partition ``after``; see ``NodeCore.leave``."""
+        node = self.nodes[name]
+        return self._perform(node, node.leave(after, recall=recall))
+
+    def stay(self, name: str) -> Iterable[Note]:
+        """An operator that was to leave goes on here."""
+        self._owed.pop(name, None)
+        node = self.nodes[name]
+        return self._perform(node, node.stay())
+
+    def call_back(self, name: str, after: int = -1) -> None:
+        """Repeat no demand of a node that it does not wait for any more, for a partition after ``after``."""
+        node = self.nodes[name]
+        if node.index > after:
+            for producer in node.node.inputs:
+                self.pending.pop((name, producer), None)
+
+    def release(self, name: str) -> NodeCore:
+        """An operator has left, as ``Directory`` knows; its tail stays."""
+        node = self.nodes.pop(name)
+        self._keep_tail(node)
+        self.tail_hosts.pop(name, None)
+        self._newcomers.pop(name, None)
+        self._books.forget(name)
+        return node
+
+    def follow(self, name: str) -> None:
+        """What is wanted of an operator that has left is wanted where it went."""
+        owed = self._owed.pop(name, None)
+        consumer = self._tree.consumers[name][0]
+        here = self.nodes.get(consumer)
+        if here is not None:
+            if name in here.asked:  # R5: a demand between nodes of one host is not repeated; one to another host is
+                self._ask(consumer, name, here.index)
+        elif owed is not None:
+            self._out.send(self._directory.locations[name].host, owed)
+
+    def expect(self, name: str, index: int) -> None:
+        """An operator is to come here and begin with partition ``index``."""
+        self.expected[name] = Expected(index)
+
+    def give_up(self, name: str) -> None:
+        """It does not come."""
+        self.expected.pop(name, None)
+
+    def adopt(self, state: m.State, came: Newcomer) -> None:
+        """An operator has come, with ``state``: it demands its next inputs."""
+        name, tree = state.node, self._tree
+        node = NodeCore.come(tree.node_of(name), self._install.partitions, state.index, state.demanded)
+        self.nodes[name] = node
+        if state.tail:
+            self.tail_hosts[name] = state.tail
+        self._newcomers[name] = came
+        self._books.keep(tree.dataflow, name, state.book)
+        consumer = tree.consumers[name][0]
+        if self.pending.pop((consumer, name), None) is not None:
+            self._ask(consumer, name, self.nodes[consumer].index)
+        for producer in node.node.inputs:
+            if producer in self.nodes:
+                self.nodes[producer].sending = False
+        expected = self.expected.pop(name, None)
+        inputs = {} if expected is None else expected.early
+        for action in node.stay():
+            assert isinstance(action, Ask)
+            for producer in node.node.inputs:
+                early = inputs.get(producer)
+                if early is not None and early.index == action.index:
+                    part = m.Partition(self._out.run, producer, name, early.index, early.end)
+                    self._out.hand_over(part, early.value, early.size_bytes)
+                else:
+                    self._ask(name, producer, action.index)
+
+    # --- proposals ------------------------------------------------------------------------------------
+
+    @property
+    def last_sent(self) -> int:
+        """The last partition that a source here has dispatched, -1 for none."""
+        sources = [node for node in self.nodes.values() if node.node.kind == "source"]
+        return max((node.index - 1 for node in sources), default=-1)
+
+    @property
+    def operators(self) -> int:
+        """How many operators are here."""
+        return sum(node.node.kind == "operator" for node in self.nodes.values())
+
+    def suspend(self) -> None:
+        """Sources dispatch nothing new until ``resume``."""
+        for node in self.nodes.values():
+            if node.node.kind == "source":
+                node.suspend()
+
+    def resume(self) -> Notes:
+        """Sources go on."""
+        for node in list(self.nodes.values()):
+            if node.suspended:
+                yield from self._perform(node, node.resume())
+
+    # --- another tree ---------------------------------------------------------------------------------
+
+    def regrow(self, new_nodes: Iterable[str], held: Iterable[str]) -> Notes:
+        """Have the nodes of both trees, as ``Tree`` has them.
+
+        ``held``: those of ``new_nodes`` whose code may not run before ``let_run``.
+        """
+        tree = self._tree
+        todo: list[tuple[NodeCore, list[Action]]] = []
+        old, new, turn = tree.former, tree.dataflow, tree.turn
+        assert old is not None
+        for name, node in self.nodes.items():
+            kept = new.by_name.get(name)
+            rewired = kept is None or old.by_name[name].inputs != kept.inputs
+            if rewired and node.state is NodeState.GATHERING:  # it has perhaps asked the old tree for too much
+                self.call_back(name, turn)
+            if kept is None:
+                todo.append((node, node.replace(turn)))
+                continue
+            if old.consumers[name] != new.consumers[name]:
+                todo.append((node, node.turn(turn)))
+            if old.by_name[name].inputs != kept.inputs:
+                todo.append((node, node.rewire(turn, kept)))
+        self._held = dict.fromkeys(held)
+        for name in new_nodes:
+            node = self.nodes[name] = NodeCore.fresh(new.by_name[name], self._install.partitions, turn + 1)
+            todo.append((node, node.begin()))
+            self._books.keep(new, name)
+        for node, actions in todo:  # not before: what one node does may concern the others
+            yield from self._perform(node, actions)
+
+    def let_run(self, name: str) -> None:
+        """The code of a node that was held may run."""
+        run = self._held.pop(name)
+        if run is not None:
+            self._perform(self.nodes[name], [run])
+
+    def shrink(self, gone: Iterable[str]) -> list[str]:
+        """Forget what was of the old tree only, as ``Tree`` has; which nodes that were here."""
+        closed = [name for name in self.nodes if name in gone]
+        for name in closed:
+            del self.nodes[name]
+        for node in self.nodes.values():
+            node.forget_inputs()
+        for name in [name for name, tail in self.tails.items() if tail.output.index <= self._tree.turn]:
+            del self.tails[name]
+        self.tail_hosts.clear()  # nothing was handed over meanwhile, so these are all of before
+        for name in gone:
+            self._books.forget(name)
+            self._newcomers.pop(name, None)
+            self.compute_s.pop(name, None)
+        of_edges: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self._answer_s, self.sizes)
+        for edges in of_edges:
+            for edge in [edge for edge in edges if not self._tree.has_edge(*edge)]:
+                del edges[edge]
+        return closed
+
+    def validate(self) -> None:
+        """The invariants; AssertionError tells which does not hold."""
+        for node in self.nodes.values():
+            node.validate()
+        for consumer, producer in self.pending:
+            assert producer in self.nodes[consumer].asked, (consumer, producer)
+        for name in self.nodes:
+            assert self._directory.locations[name].host == self._host, name
+        assert self.expected.keys().isdisjoint(self.nodes), self.expected
+        assert self.nodes.keys() >= self._held.keys(), self._held
+        if self._tree.former is not None:
+            for name in self.nodes.keys() - self._tree.dataflow.by_name.keys():
+                assert self.nodes[name].limit == self._tree.turn + 1, self.nodes[name]
 
 
 def _passed_on(demand: m.Demand) -> m.Demand:

@@ -22,18 +22,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
 import msgspec
 
-from thalweg.middleware.core.monitoring.monitor import as_link_estimate, as_message, estimate_fields
+from thalweg.middleware.core.monitoring.monitor import Monitor, as_link_estimate, as_message, estimate_fields
+from thalweg.middleware.core.notes import Measured, Notes
+from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import MIN_PERIOD_S
-
-if TYPE_CHECKING:
-    from thalweg.middleware.core.host import HostCore
 
 SHARE_WAITING = 0.25  # of a period that a planner waits for links at least, without news of any
 TRIES = 2  # to ask for links: a request may be lost
@@ -71,69 +70,85 @@ class _Train(msgspec.Struct, frozen=True):
 class Prober:
     """The probes this host still has to send, the one under way, and who waits for what."""
 
-    def __init__(self, core: HostCore) -> None:
-        self.core = core
+    def __init__(self, out: Outbox, me: m.Peer, monitor: Monitor) -> None:
+        self._out, self._me, self._monitor = out, me, monitor
+        self.sent_bytes = 0
         self.queue: deque[tuple[str, str]] = deque()  # (run, target)
         self.under_way: _Train | None = None
         self.waiting: dict[str, dict[str, _Asker]] = {}  # by target, by name
         self.empty_s: dict[str, float] = {}  # the least that an empty probe to a host took
         self.count = 0
-        self._first = 0 if core.config.monitor.probe_train else LAST
+        self._first = 0 if monitor.config.probe_train else LAST
         self._took_s: dict[tuple[str, int, bool], list[float]] = {}  # what the lead of a train and its pieces took
         self._begun_s: dict[str, float] = {}  # when the link to a host was last probed, by either end
 
     # --- who asks -------------------------------------------------------------------------------------
 
-    def request(self, event: e.ProbesRequested) -> None:
+    def request(self, event: e.ProbesRequested) -> Notes:
+        """Have a host measure its links to others."""
         request = m.ProbeRequest(event.run, event.targets, event.requester)
-        if event.source.name == self.core.host:
-            self.on_request(request)
+        if event.source.name == self._out.host:
+            yield from self.on_request(request)
         else:
-            self.core.emit(e.Meet(event.run, (event.source,)))
-            self.core.send(event.run, event.source.name, request)
+            self._out.emit(e.Meet(event.run, (event.source,)))
+            self._out.of(event.run).send(event.source.name, request)
 
-    def on_request(self, message: m.ProbeRequest) -> None:
-        if not self._known(message.run):
-            return
-        self.core.emit(e.Meet(message.run, (*message.targets, message.requester)))
+    def measure(self, run: str, peers: Mapping[str, m.Peer], links: Collection[Link], *, pairs: bool = False) -> Notes:
+        """Ask those of ``peers`` that send over these links to measure them; ``pairs``: both ways are wanted."""
+        targets: dict[str, list[m.Peer]] = {}
+        for source, target in sorted(links):
+            if pairs and source > target and (target, source) in links:
+                continue  # one probe measures both
+            if source in peers and target in peers:
+                targets.setdefault(source, []).append(peers[target])
+        for source, there in targets.items():
+            yield from self.request(e.ProbesRequested(run, peers[source], tuple(there), self._me))
+
+    def on_request(self, message: m.ProbeRequest) -> Notes:
+        self._out.emit(e.Meet(message.run, (*message.targets, message.requester)))
         for target in message.targets:
-            if target.name != self.core.host:
-                self._ask(message.run, target.name, message.requester.name)
+            if target.name != self._out.host:
+                yield from self._ask(message.run, target.name, message.requester.name)
         self._next()
 
-    def _ask(self, run: str, target: str, requester: str) -> None:
+    def _ask(self, run: str, target: str, requester: str) -> Notes:
         asker = _Asker(run)
-        there, back = Link(self.core.host, target), Link(target, self.core.host)
+        there, back = Link(self._out.host, target), Link(target, self._out.host)
         for link in (there, back):
             known = self._fresh(link)
             if known is not None:
-                self._answer(run, requester, link, known)
+                yield from self._answer(run, requester, link, known)
                 asker = _Asker(run, asker.there and link != there, asker.back and link != back)
         if not (asker.there or asker.back):
             return
         self.waiting.setdefault(target, {})[requester] = asker
-        again_s = self._begun_s.get(target, -math.inf) + self.core.monitor.config.probe_interval_s
-        if self.core.now >= again_s and all(target != queued for _, queued in self.queue):
+        again_s = self._begun_s.get(target, -math.inf) + self._monitor.config.probe_interval_s
+        if self._out.now >= again_s and all(target != queued for _, queued in self.queue):
             self.queue.append((run, target))
 
     def _fresh(self, link: Link) -> LinkEstimate | None:
-        known = self.core.monitor.estimate(*link, self.core.now)
-        young = known is not None and self.core.now - known.measured_at_s < self.core.monitor.config.probe_age_s
+        known = self._monitor.estimate(*link, self._out.now)
+        young = known is not None and self._out.now - known.measured_at_s < self._monitor.config.probe_age_s
         return known if young else None
 
-    def _answer(self, run: str, requester: str, link: Link, estimate: LinkEstimate) -> None:
-        if requester == self.core.host:
-            self.core.report(link, estimate)
+    def _answer(self, run: str, requester: str, link: Link, estimate: LinkEstimate) -> Notes:
+        if requester == self._out.host:
+            yield from self._report(link, estimate)
         else:
-            self.core.send(run, requester, m.ProbeResult(run, as_message(link, estimate, self.core.now)))
+            self._out.of(run).send(requester, m.ProbeResult(run, as_message(link, estimate, self._out.now)))
 
-    def _tell(self, target: str, link: Link, estimate: LinkEstimate) -> None:
+    def _report(self, link: Link, estimate: LinkEstimate) -> Notes:
+        """A probe has measured a link; the application, or a run, may wait for it."""
+        self._out.emit(e.Report(*link, estimate))
+        yield Measured(link, estimate)
+
+    def _tell(self, target: str, link: Link, estimate: LinkEstimate) -> Notes:
         """Answer all who wait for ``link``, except its two ends: both are told anyway."""
         askers = self.waiting.get(target, {})
         for name, asker in list(askers.items()):
             there = link[1] == target
             if (asker.there if there else asker.back) and name not in link:
-                self._answer(asker.run, name, link, estimate)
+                yield from self._answer(asker.run, name, link, estimate)
             if there:
                 asker.there = False
             else:
@@ -145,20 +160,14 @@ class Prober:
 
     # --- trains ---------------------------------------------------------------------------------------
 
-    def _known(self, run: str) -> bool:
-        """Whether a probe belongs to a run that goes on here, or is for a plan before any run."""
-        return run == BEFORE_RUNS or run in self.core.runs
-
     def on_probe(self, sender: str, message: m.Probe) -> None:
-        if not self._known(message.run):
-            return
-        self.core.emit(e.Meet(message.run, (message.source,)))
+        self._out.emit(e.Meet(message.run, (message.source,)))
         if message.echo and message.stage == self._first:
-            self._begun_s[message.source.name] = self.core.now
+            self._begun_s[message.source.name] = self._out.now
         if message.echo and message.stage == LAST:
             self._send(message.run, message.source.name, message.number, self._first, echo=False)
 
-    def on_measured(self, peer: str, probe: m.Probe, size_bytes: int, duration_s: float) -> None:
+    def on_measured(self, peer: str, probe: m.Probe, size_bytes: int, duration_s: float) -> Notes:
         train = (peer, probe.number, probe.echo)
         if probe.stage >= LEAD:
             if train not in self._took_s:  # of a run that ended there may be one that never came to its end
@@ -166,7 +175,7 @@ class Prober:
                     del self._took_s[stale]
             self._took_s.setdefault(train, []).append(duration_s)
             if probe.stage == LAST:
-                self._train_over(peer, probe, size_bytes, self._took_s.pop(train))
+                yield from self._train_over(peer, probe, size_bytes, self._took_s.pop(train))
             return
         if probe.stage > 0:
             self.empty_s[peer] = min(self.empty_s.get(peer, math.inf), duration_s)
@@ -174,7 +183,7 @@ class Prober:
         for stage in (following,) if following < LEAD else range(LEAD, LAST + 1):
             self._send(probe.run, peer, probe.number, stage, echo=probe.echo)
 
-    def _train_over(self, peer: str, probe: m.Probe, size_bytes: int, took_s: list[float]) -> None:
+    def _train_over(self, peer: str, probe: m.Probe, size_bytes: int, took_s: list[float]) -> Notes:
         lead_s, *pieces_s = took_s
         busy_s = statistics.median(pieces_s or took_s)
         # A receiver that saw the lead and all the rest at once makes them seem quick; together they were not.
@@ -182,13 +191,13 @@ class Prober:
         mean_s = share * (self.busy_s(peer, lead_s) + sum(pieces_s))
         if busy_s < mean_s / 2:
             busy_s = mean_s
-        link = Link(self.core.host, peer)
-        estimate = self.core.monitor.measured(*link, size_bytes, busy_s, self.core.now, "probe")
+        link = Link(self._out.host, peer)
+        estimate = self._monitor.measured(*link, size_bytes, busy_s, self._out.now, "probe")
         if estimate is not None:
-            self.core.record(probe.run, "estimate", **estimate_fields(link, estimate, size_bytes, busy_s, "probe"))
-            self.core.send(probe.run, peer, m.ProbeResult(probe.run, as_message(link, estimate, self.core.now)))
-            self.core.report(link, estimate)
-            self._tell(peer, link, estimate)
+            self._out.of(probe.run).record("estimate", **estimate_fields(link, estimate, size_bytes, busy_s, "probe"))
+            self._out.of(probe.run).send(peer, m.ProbeResult(probe.run, as_message(link, estimate, self._out.now)))
+            yield from self._report(link, estimate)
+            yield from self._tell(peer, link, estimate)
         self._over(peer, probe)
 
     def busy_s(self, peer: str, duration_s: float) -> float:
@@ -203,13 +212,13 @@ class Prober:
         self.waiting.pop(peer, None)
         self._over(peer, probe)
 
-    def on_result(self, message: m.ProbeResult) -> None:
+    def on_result(self, message: m.ProbeResult) -> Notes:
         told = message.estimate
-        link, estimate = Link(told.source, told.target), as_link_estimate(told, self.core.now)
-        self.core.monitor.heard((told,), self.core.now, told.source)
-        self.core.report(link, estimate)
-        if told.target == self.core.host:
-            self._tell(told.source, link, estimate)
+        link, estimate = Link(told.source, told.target), as_link_estimate(told, self._out.now)
+        self._monitor.heard((told,), self._out.now, told.source)
+        yield from self._report(link, estimate)
+        if told.target == self._out.host:
+            yield from self._tell(told.source, link, estimate)
 
     def _over(self, peer: str, probe: m.Probe) -> None:
         mine = self.under_way
@@ -219,17 +228,17 @@ class Prober:
 
     def _next(self) -> None:
         """Begin the next train that somebody still waits for."""
-        patience_s = self.core.monitor.config.probe_patience_s
-        if self.under_way is not None and self.core.now - self.under_way.begun_s < patience_s:
+        patience_s = self._monitor.config.probe_patience_s
+        if self.under_way is not None and self._out.now - self.under_way.begun_s < patience_s:
             return
         while self.queue:
             run, target = self.queue.popleft()
             if target in self.waiting:
                 self.count += 1
-                self.under_way = _Train(target, self.count, self.core.now)
-                self._begun_s[target] = self.core.now
+                self.under_way = _Train(target, self.count, self._out.now)
+                self._begun_s[target] = self._out.now
                 self._send(run, target, self.count, self._first, echo=True)
-                self.core.emit(e.SetTimer("probe", self.core.now + patience_s))
+                self._out.wake(Timer.PROBE, self._out.now + patience_s)
                 return
 
     def on_timer(self) -> None:
@@ -238,6 +247,6 @@ class Prober:
 
     def _send(self, run: str, to: str, number: int, stage: int, *, echo: bool) -> None:
         payload = STAGE_PAYLOADS[stage]
-        self.core.emit(
-            e.Send(run, to, m.Probe(run, number, self.core.me, echo, stage), payload, len(payload), bulk=True)
-        )
+        self.sent_bytes += len(payload)
+        message = m.Probe(run, number, self._me, echo, stage)
+        self._out.of(run).send(to, message, payload, len(payload), bulk=True)

@@ -1,6 +1,26 @@
-"""A proposal of the barrier, as the client sees it and as every host does: the states, and what moves between them.
+"""All operators of a new placement change over together, between two iterations (Ranganathan et al., section 2.2).
 
-``PROPOSAL`` is the client's side, ``MEMBER`` every host's (the client is a host, too). The rules are the barrier's.
+Rules of the barrier:
+
+R1. The client proposes moves; the proposal goes up the tree, from consumers to producers, and straight to all who have
+    a vote: an operator may just be between two hosts, and it is the sooner there. On first seeing it a host's sources
+    suspend: they dispatch nothing new. Every host that hears of it votes, and those with sources, or that operators
+    leave or come to, are waited for; a vote for it tells the last partition the host's sources have dispatched.
+R2. When all have voted for it, the client commits the highest of these as the change-over iteration: no node can have
+    dispatched a later one. Every host then sends what concerns later partitions to the new places, and each operator
+    is handed over (``handover``) when it has dispatched that partition. Sources resume. The commit also rides on the
+    first partition after the change-over, so that no host works on that before it knows.
+R3. One vote against it, a host that goes away, or no complete vote in time, and the client aborts: everybody resumes,
+    nothing has moved. The client's word is final either way, and repeated until every host says it is done.
+R4. Proposals have increasing numbers, and only the client's count. One at a time: a later one waits for the end of the
+    present one, and takes the place of another that waits.
+R5. A hand-over that fails after the commit leaves that one operator where it was; its new location says so.
+R6. Instead of moves a proposal may be another shape (``reshaping``). All hosts with operators, and those on which some
+    appear, vote on it, so none is being handed over. Committed, every host has both trees; when all have them, and the
+    sink has got the change-over iteration, the client has all hosts retire the old one. It is over when they have, and
+    a partition has come through the new one: however fast shapes change, partitions come.
+
+``PROPOSAL`` is the client's side (``proposer``), ``MEMBER`` every host's (``member``; the client is a host, too).
 """
 
 from __future__ import annotations
@@ -65,10 +85,7 @@ class MemberEvent(StrEnum):
 
 MEMBER: dict[tuple[MemberState, MemberEvent], MemberState] = {
     (MemberState.FREE, MemberEvent.PROPOSED): MemberState.PREPARING,
-    (
-        MemberState.FREE,
-        MemberEvent.COMMITTED,
-    ): MemberState.SWITCHING,  # it had no vote, or has not heard of the proposal
+    (MemberState.FREE, MemberEvent.COMMITTED): MemberState.SWITCHING,  # it had no vote, or has not heard of it
     (MemberState.PREPARING, MemberEvent.READY): MemberState.VOTED,
     (MemberState.PREPARING, MemberEvent.UNABLE): MemberState.FREE,
     (MemberState.PREPARING, MemberEvent.ABORTED): MemberState.FREE,
@@ -125,16 +142,6 @@ class Wish(msgspec.Struct, frozen=True):
     free: tuple[Code, ...] = ()
 
 
-class Proposer:
-    """The client's side of one run."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.change: Proposal | None = None
-        self.next: Wish | None = None
-        self.delivered_s: float | None = None  # when the application last got something
-
-
 class Membership(Machine):
     """A host's side of one run."""
 
@@ -149,11 +156,3 @@ class Membership(Machine):
 
     def __repr__(self) -> str:
         return f"proposal {self.number}, {self.state}"
-
-
-class Switch(msgspec.Struct, frozen=True):
-    """Where operators are for partitions after ``iteration``, unless a newer location than the moves' is known."""
-
-    iteration: int
-    moves: dict[str, m.Move]
-    commit: m.Commit

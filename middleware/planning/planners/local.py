@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import msgspec
 
-from thalweg.middleware.core.steering.epochs import Decision, candidates, decide, waves_of
+from thalweg.middleware.core.flow.epochs import waves_of
+from thalweg.middleware.core.steering.neighbourhood import Decision, candidates, decide
 from thalweg.middleware.dataflow import Placement
 from thalweg.middleware.network.view import Link, LinksNeeded
 from thalweg.middleware.planning.costs.critical_path import CriticalPath

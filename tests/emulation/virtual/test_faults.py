@@ -322,8 +322,8 @@ def test_a_node_on_two_hosts_is_found() -> None:
 
     def copy(_: object) -> None:
         run = world.hosts["h3"].core.runs["run"]
-        run.nodes["o"] = world.hosts["h2"].core.runs["run"].nodes["o"]
-        run.locations["o"] = m.Location("o", "h3", 2)
+        run.flow.nodes["o"] = world.hosts["h2"].core.runs["run"].flow.nodes["o"]
+        run.directory.locations["o"] = m.Location("o", "h3", 2)
         world._tell((world.hosts["h3"], e.TimerFired("retry")))
 
     world._schedule(1.0, copy, None)

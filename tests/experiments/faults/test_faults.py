@@ -41,7 +41,7 @@ from thalweg.experiments.faults.trials import (
 from thalweg.experiments.records import spark
 from thalweg.middleware.core.monitoring.coordinator import Coordinator
 from thalweg.middleware.core.monitoring.silence import Suspicions
-from thalweg.middleware.core.relocation.handover import Mover
+from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
 
@@ -175,14 +175,14 @@ def test_a_run_that_ends_without_need_has_failed(monkeypatch: pytest.MonkeyPatch
 
 def test_a_hand_over_that_is_not_recorded_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = next(seed for seed in range(1, 99) if run_trial(FaultPlan(seed))[0].moves)
-    record = Mover._record
+    record = Departures._record
 
-    def twice(mover: Mover, *arguments: Any) -> None:
-        record(mover, *arguments)
-        record(mover, *arguments)
+    def twice(departures: Departures, *arguments: Any) -> None:
+        record(departures, *arguments)
+        record(departures, *arguments)
 
     for wrong, said in ((lambda *_: None, "neither moved nor stayed"), (twice, "is recorded 2 times: ")):
-        monkeypatch.setattr(Mover, "_record", wrong)
+        monkeypatch.setattr(Departures, "_record", wrong)
         result, _ = run_trial(FaultPlan(seed))
         assert (result.outcome, result.kind) == ("failed", "relocation")
         assert said in result.what
@@ -192,7 +192,7 @@ def test_a_host_that_crashed_before_it_had_a_part_in_the_run_is_asked_again(monk
     seed = next(seed for seed in range(1, 99) if draw_trial(seed).dataflow.by_name["s0"].pinned == "h1")
     plan = FaultPlan(seed, (Crash("h1", 0.001, 0.2),))
     assert run_trial(plan)[0].outcome == "delivered"
-    monkeypatch.setattr(Coordinator, "on_welcome", lambda *_: None)
+    monkeypatch.setattr(Coordinator, "on_welcome", lambda *_: ())
     result, _ = run_trial(plan)
     assert (result.outcome, result.kind) == ("failed", "ended")
     assert run_trial(FaultPlan(seed, (Crash("h1", 0.001, 20.0),)))[0].outcome == "ended"

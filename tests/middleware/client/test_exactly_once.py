@@ -66,7 +66,7 @@ def check_nothing_is_left(world: World) -> None:
         if name not in world.dead:
             assert core.runs == {}, f"{name} still has the run"
             assert core.coordinator.led == {}
-            assert core.steering.adaptations == core.steering.random == core.local.choices == {}
+            assert core.monitor.histories == {}
     assert {host for host, _ in world.combined} <= world.dead, "code is left"
 
 
@@ -338,7 +338,7 @@ def test_operators_that_move_need_no_repeats_where_nothing_is_lost(
         nonlocal repeated
         if event == e.TimerFired("retry"):
             runs = world.cores[host].runs.values()
-            repeated += sum(pending.due_s <= world.now for run in runs for pending in run.pending.values())
+            repeated += sum(pending.due_s <= world.now for run in runs for pending in run.flow.pending.values())
         tell(host, event)
 
     world._tell = watch  # type: ignore[method-assign]

@@ -297,7 +297,7 @@ def test_the_run_goes_on_without_a_host_that_holds_nothing(path_to_codes: None, 
             taken = Taken(run)
             taken.move({"op0": "h3"})
             taken.move({"op0": "h1"})
-            taken.until(lambda: client.shell.core.runs[run.id].proposer.change is None)  # or the next one waits
+            taken.until(lambda: client.shell.core.runs[run.id].proposer.proposal is None)  # or the next one waits
             cluster.kill("h3")
             run.move({"op0": "h3"})
             taken.move({"op0": "h2"})

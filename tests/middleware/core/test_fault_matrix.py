@@ -286,7 +286,7 @@ LOSSES = """
 def leaving(step: DepartureState) -> When:
     def reached(world: Scripted) -> bool:
         run = world.run_at("h3")
-        return run is not None and "o" in run.leaving and run.leaving["o"].state is step
+        return run is not None and "o" in run.departures.leaving and run.departures.leaving["o"].state is step
 
     return reached
 
@@ -294,7 +294,7 @@ def leaving(step: DepartureState) -> When:
 def coming(stage: ArrivalState) -> When:
     def reached(world: Scripted) -> bool:
         run = world.run_at(world.target)
-        return run is not None and "o" in run.guests and run.guests["o"].state is stage
+        return run is not None and "o" in run.arrivals.coming and run.arrivals.coming["o"].state is stage
 
     return reached
 
@@ -302,7 +302,7 @@ def coming(stage: ArrivalState) -> When:
 def changing(phase: ProposalState) -> When:
     def reached(world: Scripted) -> bool:
         run = world.run_at(CLIENT)
-        return run is not None and run.proposer.change is not None and run.proposer.change.state is phase
+        return run is not None and run.proposer.proposal is not None and run.proposer.proposal.state is phase
 
     return reached
 
@@ -348,15 +348,15 @@ SHAPE_STEPS: dict[str, When] = {
 def waiting(states: int) -> When:
     def reached(world: Scripted) -> bool:
         run = world.run_at(world.target)
-        heir = run.heirs.get("n~1") if run is not None else None
-        return heir is not None and len(heir.states) == states
+        heir = run.inheritance.heirs.get("n~1") if run is not None else None
+        return heir is not None and heir.appeared and len(heir.states) == states
 
     return reached
 
 
 def state_taken(world: Scripted) -> bool:
     run = world.run_at("h3")
-    return run is not None and "o" in run.legacies and run.legacies["o"].taken is not None
+    return run is not None and "o" in run.inheritance.legacies and run.inheritance.legacies["o"].taken is not None
 
 
 STATE_STEPS: dict[str, When] = {
@@ -392,7 +392,8 @@ def another_hand_over(world: Scripted) -> None:
     """The same operator is to go to h6, while it is on its way."""
     client = world.run_at(CLIENT)
     assert client is not None
-    version = client.locations["o"].version if "o" in client.locations else 1  # gone with another shape
+    here = client.directory.locations.get("o")
+    version = 1 if here is None else here.version  # gone with another shape
     world.tell("h3", CLIENT, m.Relocate("r", "o", version, "h6", "meanwhile"))
 
 

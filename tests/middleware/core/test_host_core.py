@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playbook import ANY, Playbook, got
 
+from thalweg.middleware.core.flow.directory import merge_locations
 from thalweg.middleware.core.flow.flow import MAX_HOPS
-from thalweg.middleware.core.host import merge_locations
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -60,9 +60,9 @@ def test_install_opens_the_run_once_and_is_answered_every_time(make_book: Book, 
             answer,
         ]
     )
-    nodes = book.core.runs["r"].nodes
+    nodes = book.core.runs["r"].flow.nodes
     book << got("client", install) >> [e.Meet("r", install.peers), answer]
-    assert book.core.runs["r"].nodes is nodes
+    assert book.core.runs["r"].flow.nodes is nodes
 
 
 def test_an_installation_for_the_host_that_was_here_before_opens_nothing(make_book: Book, make_install: Make) -> None:
@@ -378,7 +378,7 @@ def test_a_told_location_is_used_for_the_repeated_demand(make_book: Book, make_i
     book.at(0.5) << e.TimerFired("retry") >> ANY
     (again,) = book.sent("h1")
     assert msgspec.structs.replace(again, news=None) == demand("s", "o", 0, version=1, again=True)
-    assert "stranger" not in book.core.runs["r"].locations
+    assert "stranger" not in book.core.runs["r"].directory.locations
 
 
 # Every version of a node's location was given out once, for one host: that is what makes merging order-free.

@@ -230,7 +230,7 @@ def test_a_lost_host_that_holds_nothing_does_not_end_the_run(spare: Playbook) ->
     lost = m.Lost("r", "h3", ())
     spare << got("h3", m.Pong("r", False)) >> [e.Send("r", "h1", lost), e.Send("r", "h2", lost)]
     assert spare.recorded() == ["fault"]
-    assert spare.core.runs["r"].hosts == {"client", "h1", "h2"}
+    assert spare.core.runs["r"].directory.hosts == {"client", "h1", "h2"}
     spare << e.PeerLost("r", "h3") >> []
     spare.at(2.0) << e.TimerFired("ping r") >> ANY  # again: it may have been lost, and has no answer
     assert spare.sent("h1") == [m.Ping("r"), lost]
@@ -239,7 +239,7 @@ def test_a_lost_host_that_holds_nothing_does_not_end_the_run(spare: Playbook) ->
 
 def test_a_host_that_cannot_take_part_and_holds_nothing_is_left_out(spare: Playbook) -> None:
     spare << got("h3", m.Installed("r", "h3", "no disk")) >> ANY
-    assert spare.core.runs["r"].hosts == {"client", "h1", "h2"}
+    assert spare.core.runs["r"].directory.hosts == {"client", "h1", "h2"}
     spare.at(0.5) << e.TimerFired("install r") >> []
 
 

@@ -41,6 +41,7 @@ class Wire:
         self.trains: Counter[tuple[str, str]] = Counter()
         self.told: list[tuple[str, str, m.Estimate]] = []  # (from, to, what)
         self.reports: list[tuple[str, str, str]] = []  # (at, source, target)
+        self.records: list[str] = []
         self._todo: deque[tuple[str, e.Event]] = deque()
 
     def give(self, host: str, event: e.Event, now: float) -> Wire:
@@ -52,6 +53,9 @@ class Wire:
             for command in book.commands:
                 if isinstance(command, e.Report):
                     self.reports.append((at, command.source, command.target))
+                elif isinstance(command, e.Record):
+                    link = command.fields["detail"]
+                    self.records.append(f"{at} {command.kind} {link['src']}>{link['dst']} {link['how']}")
                 elif isinstance(command, e.Send):
                     self._carry(at, command)
         return self
@@ -169,13 +173,8 @@ def test_without_trains_a_probe_is_one_message_there_and_one_back(make_book: Cal
 
 
 def test_a_probe_is_recorded_by_who_measured(wire: Wire) -> None:
-    recorded: list[str] = []
-    for book in wire.books.values():
-        book.core.record = lambda run, kind, host=book.core.host, **fields: recorded.append(  # type: ignore[method-assign]
-            f"{host} {kind} {fields['detail']['src']}>{fields['detail']['dst']} {fields['detail']['how']}"
-        )
     wire.give("client", ask("h1", "h2"), 1.0)
-    assert sorted(recorded) == ["h1 estimate h1>h2 probe", "h2 estimate h2>h1 probe"]
+    assert sorted(wire.records) == ["h1 estimate h1>h2 probe", "h2 estimate h2>h1 probe"]
 
 
 # --- who is answered, and how often a link is probed ------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from adversary import BEGINS_S, CLIENT, FREE, FREE_DATAFLOW, Scripted, another_tree, content, traced
+from adversary import BEGINS_S, CLIENT, Scripted, content, reshaped, traced
 from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.machine import InvalidTransition
@@ -68,13 +68,6 @@ def gone() -> Scripted:
 
 def called_off() -> Scripted:
     return at(MemberState.PREPARING, "h4", lambda world: world.tell("h4", CLIENT, m.Abort("r", 1)))
-
-
-def reshaped(then: Callable[[Scripted], None] | None = None) -> Scripted:
-    """Operator ``n`` on h4 is to take the place of two others; h6 holds nothing, and hears of it by the commit."""
-    world = Scripted(lambda world: bool(world.reshaped), then, dataflow=FREE_DATAFLOW)
-    wish = e.PlacementProposed("r", {"n": "h4"}, "a test", another_tree(), (FREE,))
-    return world.at(BEGINS_S, CLIENT, wish)
 
 
 CHANGE_SCENES: dict[tuple[ProposalState, ProposalEvent], tuple[Scene, str]] = {
@@ -283,7 +276,7 @@ def test_an_aborted_proposal_leaves_everything_as_it_was(host: Callable[[str], P
     target << got(CLIENT, ABORT) >> [e.CloseNode("r", "o"), e.Send("r", CLIENT, m.Done("r", 1, "h3"))]
     target << got("h2", PROPOSE) >> []  # late
     target << got(CLIENT, COMMIT) >> [e.Send("r", CLIENT, m.Done("r", 1, "h3"))]  # cannot be, and changes nothing
-    assert target.core.runs["r"].switch is None
+    assert target.core.runs["r"].directory.switch is None
 
 
 def test_the_operator_leaves_after_the_change_over_iteration(host: Callable[[str], Playbook]) -> None:
@@ -332,9 +325,9 @@ def test_inputs_that_the_operator_does_not_have_are_not_kept_for_it(host: Callab
     for producer in ("t", "o", "stranger"):
         book << got("h1", m.Partition("r", producer, "o", 1), b"x", 1) >> ANY
     book << got("h1", m.Partition("r", "s", "o", 2), b"s2", 2) >> ANY  # not what it begins with
-    assert book.core.runs["r"].guests["o"].early == {}
+    assert book.core.runs["r"].flow.expected["o"].early == {}
     book << got("h1", m.Partition("r", "s", "o", 1), b"s1", 2) >> []
-    assert set(book.core.runs["r"].guests["o"].early) == {"s"}
+    assert set(book.core.runs["r"].flow.expected["o"].early) == {"s"}
 
 
 def test_a_proposal_that_another_host_passes_on_is_the_next_or_none(host: Callable[[str], Playbook]) -> None:
@@ -409,4 +402,4 @@ def test_a_proposal_from_before_a_move_is_voted_down(host: Callable[[str], Playb
     book << got("h2", m.Located("r", (m.Location("o", "h3", 2),))) >> []
     book << got(CLIENT, PROPOSE) >> ANY
     assert book.sent(CLIENT) == [vote("h1", -1, "'o' has moved to host 'h3' meanwhile")]
-    assert not book.core.runs["r"].nodes["s"].suspended
+    assert not book.core.runs["r"].flow.nodes["s"].suspended

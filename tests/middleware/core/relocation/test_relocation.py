@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from adversary import BEGINS_S, CLIENT, Scripted, content, traced
+from adversary import BEGINS_S, CLIENT, Scripted, content, reshaped, traced
 from playbook import ANY, Playbook, got
 
+from thalweg.middleware.core.flow.epochs import EpochBook
 from thalweg.middleware.core.flow.flow import LET_GO
 from thalweg.middleware.core.machine import InvalidTransition
+from thalweg.middleware.core.relocation.arrivals import Arrival
+from thalweg.middleware.core.relocation.departures import Departure
 from thalweg.middleware.core.relocation.handover import (
     COMING,
     LEAVING,
@@ -18,10 +21,8 @@ from thalweg.middleware.core.relocation.handover import (
     ArrivalState,
     DepartureEvent,
     DepartureState,
-    Guest,
-    Leaving,
 )
-from thalweg.middleware.core.steering.epochs import EpochBook
+from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalMoves
@@ -39,7 +40,7 @@ def at(step: DepartureState, then: Callable[[Scripted], None] | None = None) -> 
 
     def reached(world: Scripted) -> bool:
         run = world.run_at("h3")
-        return run is not None and "o" in run.leaving and run.leaving["o"].state is step
+        return run is not None and "o" in run.departures.leaving and run.departures.leaving["o"].state is step
 
     return _order(Scripted(reached, then))
 
@@ -47,7 +48,7 @@ def at(step: DepartureState, then: Callable[[Scripted], None] | None = None) -> 
 def at_stage(stage: ArrivalState, then: Callable[[Scripted], None] | None = None) -> Scripted:
     def reached(world: Scripted) -> bool:
         run = world.run_at("h4")
-        return run is not None and "o" in run.guests and run.guests["o"].state is stage
+        return run is not None and "o" in run.arrivals.coming and run.arrivals.coming["o"].state is stage
 
     return _order(Scripted(reached, then))
 
@@ -155,6 +156,7 @@ COMING_SCENES: dict[tuple[ArrivalState, ArrivalEvent], Scene] = {
     (ArrivalState.PREPARING, ArrivalEvent.FAILED): without(e.OpenNode, "h4"),
     (ArrivalState.PREPARING, ArrivalEvent.WITHDRAWN): lambda: at_stage(ArrivalState.PREPARING, withdrawn),
     (ArrivalState.PREPARED, ArrivalEvent.STATE_CAME): plain,
+    (ArrivalState.PREPARED, ArrivalEvent.APPEARED): reshaped,
     (ArrivalState.PREPARED, ArrivalEvent.WITHDRAWN): without(e.TakeState, "h3"),
     (ArrivalState.RESTORING, ArrivalEvent.RESTORED): plain,
     (ArrivalState.RESTORING, ArrivalEvent.FAILED): without(e.RestoreState, "h4"),
@@ -168,7 +170,7 @@ COMING_SCENES: dict[tuple[ArrivalState, ArrivalEvent], Scene] = {
 def test_every_way_to_leave_is_gone_by_its_scene(entry: tuple[DepartureState, DepartureEvent]) -> None:
     assert entry in LEAVING_SCENES, "a transition nobody tests; add a scene that uses it"
     scene, why = LEAVING_SCENES[entry]
-    with traced(Leaving) as used:
+    with traced(Departure) as used:
         world = scene()
         world.run()
     assert entry in used
@@ -183,7 +185,7 @@ def test_every_way_to_leave_is_gone_by_its_scene(entry: tuple[DepartureState, De
 @pytest.mark.parametrize("entry", COMING, ids=lambda entry: f"{entry[0]}-{entry[1]}")
 def test_every_way_to_come_is_gone_by_its_scene(entry: tuple[ArrivalState, ArrivalEvent]) -> None:
     assert entry in COMING_SCENES, "a transition nobody tests; add a scene that uses it"
-    with traced(Guest) as used:
+    with traced(Arrival) as used:
         world = COMING_SCENES[entry]()
         world.run()
     assert entry in used
@@ -195,7 +197,7 @@ def test_every_way_to_come_is_gone_by_its_scene(entry: tuple[ArrivalState, Arriv
     ("step", "sign"), [(a, b) for a in DepartureState for b in DepartureEvent if (a, b) not in LEAVING]
 )
 def test_no_other_way_leads_away(step: DepartureState, sign: DepartureEvent) -> None:
-    leaving = Leaving("o", "h4", 1, "epoch", "a test", 0)
+    leaving = Departure("o", "h4", 1, "epoch", "a test", 0)
     leaving.state = step
     assert not leaving.can(sign)
     with pytest.raises(InvalidTransition, match=f"^o on its way to h4, {step}: {sign}$"):
@@ -205,7 +207,7 @@ def test_no_other_way_leads_away(step: DepartureState, sign: DepartureEvent) -> 
 
 @pytest.mark.parametrize(("stage", "cue"), [(a, b) for a in ArrivalState for b in ArrivalEvent if (a, b) not in COMING])
 def test_no_other_way_leads_in(stage: ArrivalState, cue: ArrivalEvent) -> None:
-    guest = Guest("o", "h3", 1, 0)
+    guest = Arrival(Node("o", "operator"), "h3", 1, 0)
     guest.state = stage
     with pytest.raises(InvalidTransition, match=f"^o from h3, {stage}: {cue}$"):
         guest.to(cue)
@@ -286,14 +288,14 @@ def test_the_host_an_operator_leaves(sent: Playbook) -> None:
             e.Send("r", "h1", commit),
         ]
     )
-    assert "o" not in sent.core.runs["r"].nodes
+    assert "o" not in sent.core.runs["r"].flow.nodes
     sent << got("h3", m.Resumed("r", "o", 1)) >> ANY
     (relocated,) = (each.fields for each in sent.only(e.Record))
     assert (relocated["index"], relocated["size_bytes"], relocated["peer"]) == (1, 3, "h3")
     assert relocated["duration_s"] == pytest.approx(0.2)
     assert relocated["detail"]["ago"] == pytest.approx({"decided": 0.4, "suspended": 0.2, "state_out": 0.1})
     assert sent.sent(CLIENT) == [m.Relocated("r", "o", True, location("h3", 2), "", 3)]
-    assert sent.core.runs["r"].leaving == {}
+    assert sent.core.runs["r"].departures.leaving == {}
 
 
 def test_the_host_an_operator_comes_to(new: Playbook) -> None:
@@ -316,7 +318,7 @@ def test_what_is_kept_for_an_operator_that_has_left_is_sent_again_until_it_is_ac
     sent << got(CLIENT, demand("o", "t", 0, 1)) >> ANY
     assert [told(part) for part in sent.sent(CLIENT)] == [m.Partition("r", "o", "t", 0)]
     sent << got("h3", demand("o", "t", 1, 0, hops=LET_GO)) >> []  # as the new host tells it
-    assert sent.core.runs["r"].tails == {}
+    assert sent.core.runs["r"].flow.tails == {}
 
 
 def test_a_repeated_demand_that_was_on_its_way_does_not_send_what_is_kept_twice(sent: Playbook) -> None:
@@ -355,7 +357,7 @@ def test_late_words_are_answered_with_the_newer_location(sent: Playbook, new: Pl
     new << got("h2", m.Withdraw("r", "o", 1)) >> []
     new << e.StateRestored("r", "o", 1) >> []
     new << e.NodeOpened("r", "o") >> []
-    assert "o" in new.core.runs["r"].nodes
+    assert "o" in new.core.runs["r"].flow.nodes
 
 
 def test_an_operator_that_stays_has_a_new_location_all_the_same(old: Playbook) -> None:
@@ -415,7 +417,9 @@ def test_a_guest_that_nobody_calls_off_frees_its_room_when_the_way_is_there_agai
 
     def prepared(world: Scripted) -> bool:
         run = world.run_at("h4")
-        return run is not None and "o" in run.guests and run.guests["o"].state is ArrivalState.PREPARED
+        return (
+            run is not None and "o" in run.arrivals.coming and run.arrivals.coming["o"].state is ArrivalState.PREPARED
+        )
 
     world = _order(Scripted(prepared, last_s=25.0))
     world.loses = lambda host, send: (host, send.to) == ("h3", "h4") and prepared(world) and world.now < 6.0
@@ -516,7 +520,7 @@ def test_only_the_client_orders_a_hand_over(make_book: Book, install: m.Install)
     book = make_book("h2")
     book << got(CLIENT, install) >> ANY
     book << got("h3", m.Relocate("r", "o", 1, "h3")) >> []
-    assert book.core.runs["r"].leaving == {}
+    assert book.core.runs["r"].departures.leaving == {}
 
 
 @pytest.mark.parametrize(
@@ -603,7 +607,7 @@ def test_a_state_that_is_larger_than_the_other_host_takes_is_refused(
     why = "its state has 3 bytes; host 'h3' takes up to 2"
     refusal = e.Send("r", "h2", m.Refuse("r", "o", 1, why))
     book << got("h2", state, b"one" if inline is None else None) >> [e.CloseNode("r", "o"), refusal]
-    assert book.core.runs["r"].guests == {}
+    assert book.core.runs["r"].arrivals.coming == {}
 
 
 def test_a_state_is_let_in_only_where_its_operator_is_expected(new: Playbook) -> None:
@@ -624,8 +628,8 @@ def test_an_operator_may_be_back_before_it_is_known_that_it_had_arrived(sent: Pl
     sent << e.StateRestored("r", "o", 2) >> [e.Send("r", "h3", m.Restored("r", "o", 2))]
     sent << got("h3", m.Located("r", (location("h2", 3),))) >> ANY
     assert m.Relocated("r", "o", True, location("h2", 3), "", 3) in sent.sent(CLIENT)
-    assert sent.core.runs["r"].leaving == {}
-    assert sent.core.runs["r"].nodes["o"].index == 2
+    assert sent.core.runs["r"].departures.leaving == {}
+    assert sent.core.runs["r"].flow.nodes["o"].index == 2
 
 
 def test_an_operator_that_has_moved_on_had_arrived(sent: Playbook) -> None:

@@ -87,9 +87,9 @@ def test_a_source_keeps_its_last_output_for_the_old_consumer_beside_that_for_the
     book << e.TransferFailed("h2", m.Partition("r", "s", "o", 0)) >> []
     book << got("h2", demand("s", "o", 0, again=True)) >> ANY
     assert [(each.to, each.payload) for each in book.only(e.Send)] == [("h2", b"s0")]
-    assert book.core.runs["r"].tails.keys() == {"s"}
+    assert book.core.runs["r"].flow.tails.keys() == {"s"}
     book << got(CLIENT, m.Retire("r", 1)) >> [e.Send("r", CLIENT, done("h1", retired=True))]
-    assert book.core.runs["r"].tails == {}
+    assert book.core.runs["r"].flow.tails == {}
     book << got("h2", demand("s", "o", 0, again=True)) >> []
     book << got(CLIENT, m.Retire("r", 1)) >> [e.Send("r", CLIENT, done("h1", retired=True))]
     book << got(CLIENT, commit(0)) >> [e.Send("r", CLIENT, done("h1", retired=True))]
@@ -156,12 +156,12 @@ def test_an_operator_that_disappears_ends_and_is_forgotten_when_the_tree_is(host
     book << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
     assert [each.index for each in book.sent("h1") if isinstance(each, m.Demand)] == [1]
     book << got(CLIENT, commit(0)) >> [e.Send("r", CLIENT, done("h2"))]
-    assert book.core.runs["r"].pending == {}  # it demands no more
+    assert book.core.runs["r"].flow.pending == {}  # it demands no more
     book << e.TransferFailed(CLIENT, m.Partition("r", "o", "t", 0)) >> []
     book << got(CLIENT, demand("o", "t", 0, again=True)) >> ANY
     assert [each.payload for each in book.only(e.Send)] == [b"o0"]
     book << got(CLIENT, m.Retire("r", 1)) >> [e.CloseNode("r", "o"), e.Send("r", CLIENT, done("h2", retired=True))]
-    assert book.core.runs["r"].nodes == {}
+    assert book.core.runs["r"].flow.nodes == {}
 
 
 def test_a_demand_of_the_new_tree_does_not_acknowledge_what_an_operator_left_behind_for_its_old_consumer(
@@ -178,7 +178,7 @@ def test_a_demand_of_the_new_tree_does_not_acknowledge_what_an_operator_left_beh
     book << got("h3", m.Restored("r", "o", 1)) >> ANY
     book << got("h3", m.Resumed("r", "o", 1)) >> ANY
     book << e.TransferFailed(CLIENT, m.Partition("r", "o", "t", 0)) >> []
-    assert book.core.runs["r"].tails.keys() == {"o"}
+    assert book.core.runs["r"].flow.tails.keys() == {"o"}
     shape = m.Shape((m.Graft("n~1", ("o",), "h1", "o"), m.Graft("t", ("n~1",), CLIENT)), (m.Location("o", "h3", 2),))
     book << got(CLIENT, m.Propose("r", 1, (), shape)) >> [e.Send("r", CLIENT, m.Vote("r", 1, "h2", -1))]
     book << got(CLIENT, m.Commit("r", 1, 2, (), "a test", shape)) >> ANY
@@ -188,7 +188,7 @@ def test_a_demand_of_the_new_tree_does_not_acknowledge_what_an_operator_left_beh
     assert [(each.to, each.payload) for each in book.only(e.Send)] == [(CLIENT, b"o0")]
     book << e.TransferFailed(CLIENT, m.Partition("r", "o", "t", 0)) >> []
     book << got(CLIENT, demand("o", "t", 1)) >> ANY  # which does
-    assert book.core.runs["r"].tails == {}
+    assert book.core.runs["r"].flow.tails == {}
 
 
 def test_a_host_that_was_never_asked_takes_the_commit_and_a_stray_retirement_changes_nothing(
@@ -228,7 +228,7 @@ def test_a_shape_that_a_host_cannot_have_is_voted_down(
 ) -> None:
     book = host("h1")
     book << got(CLIENT, m.Propose("r", 1, (), shape)) >> [e.Send("r", CLIENT, m.Vote("r", 1, "h1", -1, why))]
-    assert not book.core.runs["r"].nodes["s"].suspended
+    assert not book.core.runs["r"].flow.nodes["s"].suspended
 
 
 def test_nothing_is_handed_over_while_there_are_two_trees(host: Callable[[str], Playbook]) -> None:

@@ -14,11 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.middleware.core.steering.epochs import BookState, Decision, EpochBook, Rate, candidates, decide, waves_of
+from thalweg.middleware.core.flow.epochs import EpochBook, waves_of
+from thalweg.middleware.core.steering.neighbourhood import Decision, Rate, candidates, decide
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import COST_MODELS, CriticalPath
 from thalweg.middleware.protocol.adaptation import LocalCost, LocalMoves, worth_moving
+from thalweg.middleware.protocol.messages import BookState
 
 HOSTS = ["client", *(f"s{i}" for i in range(8))]
 
@@ -162,7 +164,8 @@ def test_a_book_that_moves_goes_on_as_one_that_stays(
         if step == cut:
             wire = msgspec.msgpack.encode(moves.to_state())
             assert len(wire) < 40
-            moves = EpochBook.from_state(options, "op", 0, 3, 0.0, msgspec.msgpack.decode(wire, type=BookState))
+            moves = a_book(options)
+            moves.take(msgspec.msgpack.decode(wire, type=BookState))
         word = next(words, (True, True)) if event == "mark" else (False, False)
         index += event == "sent"
         for book in (stays, moves):

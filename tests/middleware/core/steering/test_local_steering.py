@@ -161,7 +161,7 @@ def test_an_operator_does_not_decide_before_anything_came_or_when_others_decide_
 ) -> None:
     book = make_book("h2", CONFIG)
     book << got(CLIENT, make_install()) >> ANY
-    assert book.core.runs["r"].books == {}  # operators that others decide for
+    assert book.core.runs["r"].books.of == {}  # operators that others decide for
     book = make_book("h2", CONFIG)
     moves = LocalMoves(period_s=10.0)
     book << got(CLIENT, msgspec.structs.replace(make_install(), moves=moves)) >> ANY

@@ -80,7 +80,7 @@ def test_the_client_plans_once_a_period_and_proposes_what_came_out(client: Calla
     assert (plan["decision"], plan["predicted_s"], plan["probed"]) == ("propose", 1.0, 0)
     # while the proposal is under way it does not plan, and as soon as it is over it does
     book.at(120.0) << e.TimerFired("plan r") >> []
-    hosts = sorted(book.core.runs["r"].hosts - {CLIENT})
+    hosts = sorted(book.core.runs["r"].directory.hosts - {CLIENT})
     for host in hosts:
         book << got(host, m.Vote("r", 1, host, -1, "it cannot")) >> ANY
     for host in hosts[:-1]:
@@ -228,7 +228,7 @@ def test_a_host_that_was_lost_is_neither_probed_nor_moved_to(client: Callable[[A
         ("h1", "h2"): 1000.0,
     }
     book << e.Planned("r", {**NOW, "o": "h3"}) >> [e.SetTimer("plan r", 120.0)]
-    assert book.core.runs["r"].proposer.change is None
+    assert book.core.runs["r"].proposer.proposal is None
     assert [each["decision"] for each in plans(book)] == ["stay"]
 
 

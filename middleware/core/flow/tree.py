@@ -1,0 +1,59 @@
+"""The tree of a run; two of them while the old one is drained (``relocation.reshaping``)."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from thalweg.middleware.dataflow import Dataflow, Node
+
+
+class Tree:
+    """The only writer of a run's trees. Partitions up to ``turn`` come through ``former``, or else ``dataflow``."""
+
+    def __init__(self, dataflow: Dataflow) -> None:
+        self.dataflow = dataflow
+        self.consumers = dataflow.consumers  # of both trees, where there are two; in the new one first
+        self.former: Dataflow | None = None  # the old tree, until it is retired
+        self.turn = -1  # the last partition that comes through it
+
+    def node_of(self, name: str) -> Node:
+        """A node of either tree; of one in both, as it is in the new one."""
+        node = self.dataflow.by_name.get(name)
+        if node is None:
+            assert self.former is not None
+            return self.former.by_name[name]
+        return node
+
+    def consumer_of(self, name: str, index: int) -> str:
+        """Who takes partition ``index`` of node ``name``."""
+        if self.former is not None and index <= self.turn and name in self.former.by_name:
+            return self.former.consumers[name][0]
+        return self.consumers[name][0]
+
+    def takes(self, consumer: str, producer: str, index: int) -> bool:
+        """Whether ``consumer`` takes partition ``index`` of ``producer``, both perhaps unknown."""
+        if self.former is None:
+            return consumer in self.consumers.get(producer, ())
+        return bool(self.consumers.get(producer)) and self.consumer_of(producer, index) == consumer
+
+    def keeps(self, name: str) -> bool:
+        """Whether a node has the same consumer in both trees, which may not have heard of the new one."""
+        return self.former is not None and self.former.consumers.get(name) == self.dataflow.consumers.get(name)
+
+    def has_edge(self, consumer: str, producer: str) -> bool:
+        """Whether in the new tree ``producer`` is an input of ``consumer``."""
+        node = self.dataflow.by_name.get(consumer)
+        return node is not None and producer in node.inputs
+
+    def grow(self, dataflow: Dataflow, turn: int) -> None:
+        """Have two trees: ``dataflow`` for partitions after ``turn``."""
+        self.former, self.dataflow, self.turn = self.dataflow, dataflow, turn
+        self.consumers = {**self.former.consumers, **dataflow.consumers}
+
+    def shrink(self) -> AbstractSet[str]:
+        """Have the new tree only; the nodes that are gone with the old one."""
+        assert self.former is not None
+        gone = self.former.by_name.keys() - self.dataflow.by_name.keys()
+        self.former = None
+        self.consumers = self.dataflow.consumers
+        return gone

@@ -1,0 +1,101 @@
+"""What a part of a run tells those above it: a part calls what lies below, and yields notes to what lies above.
+
+Who hears which note is the table ``HEARS`` in ``run``. A note is heard where it is yielded, before its part goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.protocol import messages as m
+
+
+class Note(msgspec.Struct, frozen=True, gc=False):
+    """Base of all notes."""
+
+
+Notes = Iterable[Note]
+
+
+class Delivered(Note, frozen=True):
+    """The application has got a partition."""
+
+
+class Light(Note, frozen=True):
+    """Operator ``node``, which is to leave, is between two partitions."""
+
+    node: str
+
+
+class Ended(Note, frozen=True):
+    """The stream of ``node`` is over."""
+
+    node: str
+
+
+class Made(Note, frozen=True):
+    """While there are two trees, ``node`` has made a partition."""
+
+    node: str
+
+
+class Located(Note, frozen=True):
+    """``sender`` says where an operator is; this host itself where that rode on a message and is new."""
+
+    entry: m.Location
+    sender: str
+
+
+class Settled(Note, frozen=True):
+    """A hand-over from here is over, which was of proposal ``number``, 0 for none."""
+
+    number: int
+
+
+class Relocated(Note, frozen=True):
+    """To the client: a hand-over is over, by which ``node`` has ``moved``, or not."""
+
+    node: str
+    moved: bool
+
+
+class Prepared(Note, frozen=True):
+    """What may come here by a proposal has its code loaded, or some of it."""
+
+
+class Unprepared(Note, frozen=True):
+    """What would come by proposal ``number`` cannot run here."""
+
+    number: int
+    why: str
+
+
+class Merged(Note, frozen=True):
+    """An operator that has appeared has the states that it takes over."""
+
+
+class ChangedOver(Note, frozen=True):
+    """At the client: a proposal is over, whatever became of it; ``reshaped``: the run has another tree by it."""
+
+    moves: tuple[m.Move, ...]
+    reshaped: bool
+
+
+class Started(Note, frozen=True):
+    """At the client: every host that is needed has installed the run."""
+
+
+class Lost(Note, frozen=True):
+    """``host`` is gone for good."""
+
+    host: str
+
+
+class Measured(Note, frozen=True):
+    """A probe has measured a link."""
+
+    link: Link
+    estimate: LinkEstimate

@@ -1,0 +1,135 @@
+"""All that a part of the core may do to the world, and what the parts of one run have in common."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
+
+Local = m.Message | tuple[m.Partition, Any, int]  # what a host says to itself: a partition with its value and size
+
+
+class Timer(StrEnum):
+    """What a host wakes up for. A timer's key is this, the run it is of, and what in the run, as far as there are."""
+
+    RETRY = "retry"
+    LEASE = "lease"
+    PROBE = "probe"
+    SILENCE = "silence"
+    INSTALL = "install"
+    REMOVE = "remove"
+    PING = "ping"
+    MOVE = "move"
+    CLAIMS = "claims"
+    BARRIER = "barrier"
+    PLAN = "plan"
+    EPOCH = "epoch"
+    DECIDE = "decide"
+
+
+class Desk:
+    """What the outboxes of one host share: the clock, and what lies there for the shell and for the host itself."""
+
+    __slots__ = ("commands", "host", "local", "now", "recording", "sent_bytes")
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.now = 0.0  # set by HostCore.handle alone
+        self.commands: list[e.Command] = []
+        self.local: deque[Local] = deque()
+        self.recording = True  # a shell that keeps no records spares the core their making
+        self.sent_bytes = 0  # as bulk
+
+
+class Outbox:
+    """Commands of one run (or with an empty ``run`` of the host itself), until ``HostCore.handle`` returns them."""
+
+    __slots__ = ("_desk", "emit", "failed", "host", "run")
+
+    def __init__(self, desk: Desk, run: str = "") -> None:
+        self._desk, self.run = desk, run
+        self.host = desk.host
+        self.emit = desk.commands.append
+        self.failed = False  # the application was told that the run cannot go on
+
+    def of(self, run: str) -> Outbox:
+        """The same for another run."""
+        return Outbox(self._desk, run)
+
+    @property
+    def now(self) -> float:
+        return self._desk.now
+
+    @property
+    def recording(self) -> bool:
+        return self._desk.recording
+
+    def send(
+        self, to: str, message: m.Message, payload: Any = None, size_bytes: int = 0, *, bulk: bool = False
+    ) -> None:
+        """A message, to this host as well. With ``bulk`` its ``payload`` travels in chunks."""
+        if to == self.host:
+            self._desk.local.append(message)
+        else:
+            self.emit(e.Send(self.run, to, message, payload, size_bytes, bulk))
+            self._desk.sent_bytes += size_bytes
+
+    def hand_over(self, part: m.Partition, value: Any, size_bytes: int) -> None:
+        """A partition that is here already, to a node that is here."""
+        self._desk.local.append((part, value, size_bytes))
+
+    def wake(self, timer: Timer, at_s: float, what: str = "") -> None:
+        """Wake this host at ``at_s``; a later call for the same takes the place of this one."""
+        key = timer.value
+        if self.run:
+            key = f"{key} {self.run} {what}" if what else f"{key} {self.run}"
+        self.emit(e.SetTimer(key, at_s))
+
+    def record(self, kind: str, **fields: Any) -> None:
+        if self._desk.recording:
+            self.emit(e.Record(self.run, kind, fields))
+
+    def fail(self, reason: str) -> None:
+        """Tell the application, once, that the run cannot go on."""
+        if not self.failed:
+            self.failed = True
+            self.emit(e.Fail(self.run, reason))
+
+
+class Alarm:
+    """A timer that is set for the earliest time that anybody asks for."""
+
+    __slots__ = ("_out", "_timer", "at_s")
+
+    def __init__(self, out: Outbox, timer: Timer) -> None:
+        self._out, self._timer = out, timer
+        self.at_s: float | None = None
+
+    def by(self, at_s: float) -> None:
+        """Ring at ``at_s`` at the latest."""
+        if self.at_s is None or at_s < self.at_s:
+            self.at_s = at_s
+            self._out.wake(self._timer, at_s)
+
+    def rung(self) -> None:
+        """It has rung: nothing is asked for any more."""
+        self.at_s = None
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """What the parts of a run have in common, and none of them changes."""
+
+    out: Outbox
+    limits: CoreConfig
+    install: m.Install
+
+    @property
+    def leads(self) -> bool:
+        """Whether this host's application asked for the run."""
+        return self.install.client == self.out.host

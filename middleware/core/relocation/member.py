@@ -1,0 +1,213 @@
+"""A host's part in the proposals of a run. The rules, and the states with their transitions, are in ``proposal``."""
+
+from __future__ import annotations
+
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.notes import Merged, Notes, Prepared, Settled, Unprepared
+from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.core.relocation.proposal import MemberEvent, Membership, MemberState
+from thalweg.middleware.core.relocation.reshaping import Reshaping, Ways
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+
+class Member(Membership):
+    """What a host does about proposals."""
+
+    def __init__(self, setting: Setting, directory: Directory, flow: Flow, ways: Ways, reshaping: Reshaping) -> None:
+        super().__init__()
+        self._out, self._install = setting.out, setting.install
+        self._directory, self._flow, self._reshaping = directory, flow, reshaping
+        self._departures, self._arrivals = ways.departures, ways.arrivals
+
+    @property
+    def busy(self) -> bool:
+        """Whether a proposal is under way."""
+        return self.state is not MemberState.FREE
+
+    # --- before the client's word ---------------------------------------------------------------------
+
+    def on_propose(self, sender: str, message: m.Propose) -> Notes:
+        if sender not in self._directory.hosts:
+            return
+        if message.number == self.number and (self.state is MemberState.VOTED or self.error):
+            self._vote()  # the first one may have been lost
+        known = sender == self._install.client or message.number == self.number + 1  # passed on, as others do
+        if message.number <= self.number or not known:
+            return  # R4
+        if self.busy:
+            self._unexpected(sender, "Propose", message.number)
+            return
+        self.number, self.moves, self.error = message.number, message.moves, ""
+        self.to(MemberEvent.PROPOSED)
+        self._pass_on(sender, message)
+        self._flow.suspend()
+        host, out = self._out.host, self._out
+        for move in message.moves:
+            if host in (move.source, move.target):
+                out.emit(e.Approach(out.run, move.target if move.source == host else move.source))
+        error = self._obstacle(message.moves)
+        if message.shape is not None and not error:
+            error = self._reshaping.prepare(message)
+        for move in message.moves if not error else ():
+            if move.target == host and not error:
+                error = self._arrivals.invite(move.node, move.source, move.version, message.number)
+        if error:
+            yield from self._unable(error)
+        else:
+            self.on_prepared(Prepared())
+
+    def _pass_on(self, sender: str, message: m.Propose) -> None:
+        """R1: up the tree, to the hosts of the producers of the nodes that are here."""
+        producers = {producer for node in self._flow.nodes.values() for producer in node.node.inputs}
+        above = set(self._directory.where(producers).values())
+        for host in sorted(above - {self._out.host, sender}):
+            self._out.send(host, message)
+
+    def _obstacle(self, moves: tuple[m.Move, ...]) -> str:
+        """Why this host cannot let its operators go; empty when it can."""
+        for move in moves:
+            location = self._directory.locations.get(move.node)
+            if location is None:
+                return f"there is no node {move.node!r}"
+            if location.version > move.version:
+                return f"{move.node!r} has moved to host {location.host!r} meanwhile"
+            if move.source == self._out.host:
+                error = self._departures.obstacle(move.node, move.target)
+                if error:
+                    return error
+        return ""
+
+    def on_prepared(self, _: Prepared) -> None:
+        """Vote, if everything that may come here has its code loaded."""
+        if self.state is MemberState.PREPARING and self._arrivals.ready(self.number):
+            self.to(MemberEvent.READY)
+            self._vote()
+
+    def on_unprepared(self, note: Unprepared) -> Notes:
+        if self.number == note.number and self.state is MemberState.PREPARING:
+            yield from self._unable(note.why)
+
+    def _unable(self, why: str) -> Notes:
+        """A vote against it is the end of a proposal: there is nothing to wait for."""
+        self.to(MemberEvent.UNABLE)
+        self.error = why[:4000]
+        self._vote()
+        yield from self._release()
+
+    def _vote(self) -> None:
+        out = self._out
+        vote = m.Vote(out.run, self.number, out.host, self._flow.last_sent, self.error)
+        out.send(self._install.client, vote)
+
+    # --- the client's word ----------------------------------------------------------------------------
+
+    def on_commit(self, sender: str, message: m.Commit) -> Notes:
+        """The word that it takes place: from the client, or from whoever has passed it on with a partition."""
+        if message.number < self.number or (message.number == self.number and not self.busy):
+            self._done(message.number, retired=message.shape is not None)
+        elif message.number == self.number and self.state in (MemberState.SWITCHING, MemberState.BOTH):
+            if self.state is MemberState.BOTH:
+                self.on_merged(Merged())
+        elif message.shape is not None:
+            yield from self._switch_trees(sender, message)
+        elif self.state in (MemberState.VOTED, MemberState.FREE):
+            yield from self._switch(message)
+
+    def _switch(self, message: m.Commit) -> Notes:
+        """R2: operators move."""
+        host, departures = self._out.host, self._departures
+        self.number, self.moves, self.error = message.number, message.moves, ""
+        self._directory.switch_over(message)
+        for move in message.moves:
+            self._arrivals.expect(move.node, message.number, message.iteration + 1)
+        for move in message.moves:
+            if move.source == host and not departures.obstacle(move.node, move.target):
+                yield from departures.begin(
+                    move.node, move.target, protocol="barrier", reason=message.reason,
+                    after=message.iteration, number=message.number,
+                )  # fmt: skip
+        self.to(MemberEvent.COMMITTED)  # not before: a hand-over may be over at once, and is not the last
+        yield from self._flow.resume()
+        self.on_settled(Settled(message.number))
+
+    def _switch_trees(self, sender: str, message: m.Commit) -> Notes:
+        """R6: another shape is committed."""
+        if self.state not in (MemberState.VOTED, MemberState.FREE) or not self._reshaping.can_switch(message):
+            self._unexpected(sender, "Commit", message.number)
+            return
+        self.number, self.moves, self.error = message.number, message.moves, ""
+        self.to(MemberEvent.RESHAPED)
+        yield from self._reshaping.switch(message)
+        yield from self._flow.resume()
+        self._reshaping.inherit(message)
+        self.on_merged(Merged())
+
+    def on_merged(self, _: Merged) -> None:
+        """This host has both trees; it says so when nothing in the new one waits for a state of the old."""
+        if self._reshaping.complete:
+            self._done(self.number)
+
+    def on_retire(self, _: str, message: m.Retire) -> None:
+        if message.number > self.number:
+            return
+        if message.number == self.number and self.state is MemberState.BOTH:
+            self._reshaping.retire()
+            self.to(MemberEvent.RETIRED)
+        self._done(message.number, retired=True)
+
+    def on_abort(self, _: str, message: m.Abort) -> Notes:
+        """R3: nothing moves."""
+        if message.number == self.number and self.state in (MemberState.PREPARING, MemberState.VOTED):
+            self.to(MemberEvent.ABORTED)
+            yield from self._release()
+        self.number = max(self.number, message.number)  # what comes late of it is not news
+        if self.state is not MemberState.SWITCHING:
+            self._done(message.number)
+
+    def on_settled(self, note: Settled) -> None:
+        """A hand-over of a proposal is over: when it was the last, this host is done."""
+        number = note.number
+        if not number or self.number != number or self.state is not MemberState.SWITCHING:
+            return
+        if not any(departure.number == number for departure in self._departures.leaving.values()):
+            self.to(MemberEvent.SETTLED)
+            self._done(number)
+
+    def _done(self, number: int, *, retired: bool = False) -> None:
+        out, locations = self._out, self._directory.locations
+        mine = [move.node for move in self.moves if move.source == out.host] if self.number == number else []
+        where = tuple(locations[name] for name in mine)
+        out.send(self._install.client, m.Done(out.run, number, out.host, where, retired))
+
+    def _release(self) -> Notes:
+        """Everything as it was before the proposal."""
+        self._reshaping.give_up(self.number)
+        yield from self._flow.resume()
+
+    # --- one operator on its own ----------------------------------------------------------------------
+
+    def on_relocate(self, sender: str, message: m.Relocate) -> Notes:
+        """The client wants an operator elsewhere, whatever else is under way."""
+        here, out = self._directory.locations.get(message.node), self._out
+        if here is None:
+            return
+        why = self._departures.obstacle(message.node, message.target)
+        if not why and here.version != message.version:
+            why = f"{message.node!r} has moved since"
+        if not why and self.busy:
+            why = "a proposal is under way"
+        if why:
+            out.send(sender, m.Relocated(out.run, message.node, False, here, why))
+        else:
+            yield from self._departures.begin(message.node, message.target, protocol="epoch", reason=message.reason)
+
+    def _unexpected(self, sender: str, kind: str, number: int) -> None:
+        self._out.record("unexpected", peer=sender, detail={"message": kind, "number": number})
+
+    def validate(self, two_trees: bool) -> None:
+        """The invariants; AssertionError tells which does not hold."""
+        assert two_trees == (self.state is MemberState.BOTH), self.state
+        new = [name for name, each in self._arrivals.coming.items() if not each.source]
+        assert not new or self.state in (MemberState.PREPARING, MemberState.VOTED), self.state

@@ -1,0 +1,270 @@
+"""Proposals of this host's application. The rules, and the states with what moves between them, are in ``proposal``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.notes import ChangedOver, Delivered, Lost, Notes
+from thalweg.middleware.core.outbox import Setting, Timer
+from thalweg.middleware.core.relocation.proposal import Proposal, ProposalEvent, ProposalState, Wish
+from thalweg.middleware.core.relocation.shape import Reshaped, as_rows, reshape
+from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.errors import DataflowError
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+
+class Proposer:
+    """The client's side of one run."""
+
+    def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow) -> None:
+        self._out, self._limits, self._install = setting.out, setting.limits, setting.install
+        self._tree, self._directory, self._flow = tree, directory, flow
+        self.free: tuple[Code, ...] = ()  # codes that are reorderable, as far as this application was asked
+        self.merging: tuple[Code, ...] = ()  # those with state among them
+        self.proposal: Proposal | None = None
+        self.next: Wish | None = None
+        self._count = 0
+        self._delivered_s: float | None = None  # when the application last got something
+
+    def begin(self, free: tuple[Code, ...], merging: tuple[Code, ...]) -> None:
+        """This host's application leads the run."""
+        self.free, self.merging = free, merging
+
+    def on_placement_proposed(self, event: e.PlacementProposed) -> None:
+        self.merging += tuple(code for code in event.merging if code not in self.merging)
+        self.propose(event.placement, event.reason, event.dataflow, event.free)
+
+    def propose(
+        self, placement: dict[str, str], reason: str, dataflow: Dataflow | None = None, free: tuple[Code, ...] = ()
+    ) -> bool:
+        """Change over to ``placement`` as soon as no other change is under way; False when nothing would change.
+
+        With ``dataflow`` to another tree, in which operators whose code is in ``free`` may be others.
+        """
+        if self.proposal is not None:  # R4
+            if self.next is not None:
+                self._record(0, (), "superseded", "a later proposal took its place", self.next.reason)
+            self.next = Wish(placement, reason, dataflow, free)
+            return True
+        tree, directory, number = self._tree, self._directory, self._count + 1
+        hosts = directory.where(directory.locations)
+        grown: Reshaped | None = None
+        if dataflow is not None:
+            first = self._install.dataflow.by_name
+            try:
+                grown = reshape(
+                    tree.dataflow, dataflow, placement, hosts, free or self.free, number, first, self.merging
+                )
+            except DataflowError as error:
+                self._record(0, (), "aborted", str(error), reason)
+                return False
+            if not grown.grafts:
+                placement, grown = grown.moves, None
+        moves = () if grown is not None else self._moves(placement)
+        if not moves and grown is None:
+            return False
+        self._count = number
+        pins = (tree.dataflow.by_name[name].pinned for name in tree.dataflow.sources)
+        voters = {host for host in pins if host is not None} | {move.source for move in moves}
+        voters |= {move.target for move in moves}
+        shape = None
+        if grown is not None:
+            present = tuple(directory.locations[name] for name in tree.dataflow.operators)
+            shape = m.Shape(grown.grafts, present)
+            voters |= {entry.host for entry in present} | {graft.host for graft in grown.grafts if graft.like}  # R6
+        proposal = self.proposal = Proposal(number, moves, voters, reason, self._out.now, shape)
+        if grown is not None:
+            where = hosts | {graft.node: graft.host for graft in grown.grafts}
+            proposal.trees = {"before": as_rows(tree.dataflow, hosts), "after": as_rows(grown.dataflow, where)}
+            proposal.then = grown.moves
+        root = tree.dataflow.by_name[tree.dataflow.sink].inputs[0]
+        for host in sorted({directory.locations[root].host, *voters}):  # R1
+            self._out.send(host, m.Propose(self._out.run, number, moves, shape))
+        self._arm()
+        return True
+
+    def _moves(self, placement: dict[str, str]) -> tuple[m.Move, ...]:
+        locations = self._directory.locations
+        return tuple(
+            m.Move(name, locations[name].host, host, locations[name].version)
+            for name, host in placement.items()
+            if name in locations and locations[name].host != host  # it may have gone with another shape
+        )
+
+    # --- what hosts say -------------------------------------------------------------------------------
+
+    def on_vote(self, sender: str, message: m.Vote) -> None:
+        if sender not in self._directory.hosts:
+            return
+        proposal = self._of(message.number)
+        if proposal is None:
+            self._out.send(sender, m.Abort(self._out.run, message.number))  # of a proposal long over
+        elif proposal.state is not ProposalState.PROPOSED:
+            self._tell(proposal, sender)
+        elif message.error:
+            self._conclude(proposal, ProposalEvent.REFUSED, f"host {sender!r}: {message.error}")  # R3
+        elif sender in proposal.waiting:
+            proposal.waiting.discard(sender)
+            proposal.iteration = max(proposal.iteration, message.iteration)
+            if not proposal.waiting:
+                self._conclude(proposal, ProposalEvent.AGREED, "")  # R2
+
+    def on_done(self, sender: str, message: m.Done) -> Notes:
+        if sender not in self._directory.hosts:
+            return
+        self._directory.merge(message.locations)
+        proposal = self._of(message.number)
+        if proposal is None or proposal.state is ProposalState.PROPOSED or sender not in proposal.waiting:
+            return
+        if proposal.state is ProposalState.RETIRING and not message.retired:  # it says again that it has both trees
+            return
+        proposal.waiting.discard(sender)
+        yield from self._check_done(proposal)
+
+    def _of(self, number: int) -> Proposal | None:
+        """The present proposal, if it has this number."""
+        return self.proposal if self.proposal is not None and self.proposal.number == number else None
+
+    def on_timer(self) -> None:
+        """Repeat what has not been answered; give a proposal up that has not got its votes in time."""
+        proposal, limit_s = self.proposal, self._limits.barrier_s
+        if proposal is None or not proposal.waiting:
+            return
+        if proposal.state is not ProposalState.PROPOSED:
+            for host in sorted(proposal.waiting):
+                self._tell(proposal, host)
+        elif self._out.now - proposal.begun_s >= limit_s:
+            silent = ", ".join(sorted(proposal.waiting))
+            self._conclude(proposal, ProposalEvent.EXPIRED, f"no vote of {silent} in {limit_s:g} s")  # R3
+            return
+        else:
+            for host in sorted(proposal.waiting):
+                self._out.send(host, m.Propose(self._out.run, proposal.number, proposal.moves, proposal.shape))
+        self._arm()
+
+    def on_lost(self, note: Lost) -> Notes:
+        proposal, host = self.proposal, note.host
+        if proposal is None:
+            return
+        if proposal.state is ProposalState.PROPOSED:
+            grafts = () if proposal.shape is None else proposal.shape.grafts
+            concerned = {end for move in proposal.moves for end in (move.source, move.target)}
+            if host in proposal.waiting or host in concerned or any(graft.host == host for graft in grafts):
+                self._conclude(proposal, ProposalEvent.LOST, f"host {host!r} went away")  # R3
+        elif host in proposal.waiting:
+            proposal.waiting.discard(host)
+            yield from self._check_done(proposal)
+
+    def on_delivered(self, _: Delivered) -> Notes:
+        """The application has got a partition; the change of the shape may wait for it."""
+        proposal, now = self.proposal, self._out.now
+        self._delivered_s = now
+        if proposal is None or proposal.shape is None:
+            return
+        if proposal.state in (ProposalState.PROPOSED, ProposalState.ABORTED):
+            return
+        if self._delivered == proposal.iteration:
+            proposal.drained_s = proposal.drained_s or now
+        elif self._delivered == proposal.iteration + 1:
+            proposal.phases_s["first"] = now
+        yield from self._check_done(proposal)
+
+    @property
+    def _delivered(self) -> int:
+        """The last partition that the application has got."""
+        return self._flow.nodes[self._tree.dataflow.sink].index - 1
+
+    # --- what comes of it -----------------------------------------------------------------------------
+
+    def _conclude(self, proposal: Proposal, event: ProposalEvent, why: str) -> None:
+        """Commit or abort, or retire the old tree, and tell everyone."""
+        proposal.to(event)
+        proposal.phases_s[proposal.state.value] = self._out.now
+        proposal.why = why
+        proposal.waiting = set(self._directory.hosts)
+        for host in sorted(proposal.waiting):
+            self._tell(proposal, host)
+        self._arm()
+
+    def _tell(self, proposal: Proposal, host: str) -> None:
+        run, number = self._out.run, proposal.number
+        word: m.Commit | m.Retire | m.Abort
+        if proposal.state is ProposalState.COMMITTED:
+            word = m.Commit(run, number, proposal.iteration, proposal.moves, proposal.reason, proposal.shape)
+        elif proposal.state is ProposalState.RETIRING:
+            word = m.Retire(run, number)
+        else:
+            word = m.Abort(run, number)
+        self._out.send(host, word)
+
+    def _check_done(self, proposal: Proposal) -> Notes:
+        if proposal.waiting:
+            return
+        if proposal.shape is not None and proposal.state is not ProposalState.ABORTED:
+            proposal.phases_s.setdefault("switched", self._out.now)
+            if proposal.state is ProposalState.COMMITTED:
+                if self._delivered >= proposal.iteration:  # R6
+                    proposal.drained_s = proposal.drained_s or self._delivered_s  # before it was committed
+                    self._conclude(proposal, ProposalEvent.DRAINED, "")
+                return
+            if self._delivered <= proposal.iteration:
+                return
+        outcome = proposal.outcome
+        proposal.to(ProposalEvent.DONE)
+        self.proposal = None
+        self._record(proposal.number, proposal.moves, outcome, proposal.why, proposal.reason, proposal)
+        yield ChangedOver(proposal.moves, proposal.shape is not None and not proposal.why)
+        wish, self.next = self.next, None
+        if wish is not None:
+            self.propose(wish.placement, wish.reason, wish.dataflow, wish.free)
+        newer = {} if wish is None else wish.placement
+        left = {name: host for name, host in proposal.then.items() if name not in newer}
+        if left and outcome == "committed":
+            self.propose(left, proposal.reason)
+
+    def close(self) -> None:
+        """The run is over in the middle of a proposal."""
+        proposal = self.proposal
+        if proposal is not None:
+            why = "" if proposal.outcome == "committed" else proposal.why or "the run ended before"
+            self._record(proposal.number, proposal.moves, proposal.outcome, why, proposal.reason, proposal)
+
+    def _record(
+        self,
+        number: int,
+        moves: tuple[m.Move, ...],
+        outcome: str,
+        why: str,
+        reason: str,
+        proposal: Proposal | None = None,
+    ) -> None:
+        detail = {"number": number, "outcome": outcome, "why": why, "reason": reason}
+        if proposal is not None and proposal.shape is not None:
+            self._record_shape(proposal, detail)
+            return
+        self._out.record(
+            "proposal",
+            index=proposal.iteration if proposal is not None and outcome == "committed" else None,
+            duration_s=None if proposal is None else self._out.now - proposal.begun_s,
+            detail=detail | {"moves": [[move.node, move.source, move.target] for move in moves]},
+        )
+
+    def _record_shape(self, proposal: Proposal, detail: dict[str, Any]) -> None:
+        """The pause: between the last partition of the old tree and the first of the new one, at the application."""
+        committed, first_s = detail["outcome"] == "committed", proposal.phases_s.get("first")
+        detail["outcome"] = "reshaped" if committed else "stayed"
+        ago = {phase: self._out.now - at for phase, at in proposal.phases_s.items()}
+        self._out.record(
+            "reshaped",
+            index=proposal.iteration + 1 if committed else None,
+            duration_s=None if first_s is None or proposal.drained_s is None else first_s - proposal.drained_s,
+            detail=detail | {"ago": ago, **proposal.trees},
+        )
+
+    def _arm(self) -> None:
+        if self.proposal is not None and self.proposal.waiting:
+            self._out.wake(Timer.BARRIER, self._out.now + self._limits.retry_s)

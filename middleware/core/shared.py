@@ -1,0 +1,25 @@
+"""What all runs on a host share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from thalweg.middleware.core.monitoring.monitor import Monitor
+from thalweg.middleware.core.monitoring.prober import Prober
+from thalweg.middleware.core.monitoring.silence import Suspicions
+from thalweg.middleware.core.outbox import Alarm
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """What the host knows of links and of silent hosts, the alarm for what is to be repeated, and its room.
+
+    ``occupied``: how many operators are here or on their way, of all runs.
+    """
+
+    monitor: Monitor
+    prober: Prober
+    silence: Suspicions
+    retries: Alarm
+    occupied: Callable[[], int]

@@ -1,0 +1,158 @@
+"""Where an operator should be, for a host that knows only its neighbourhood (Ranganathan et al., section 2.3).
+
+Rules:
+
+R1. Candidates are the operator's host, its producers' hosts, its consumer's host, and *k* others at random.
+R2. The candidate with the lowest local cost is chosen; in a tie the operator stays.
+R3. Links that are unknown and decide are asked for first: as long as there are some the decision is open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from thalweg.middleware.network.view import Link
+from thalweg.middleware.protocol.adaptation import LocalMoves, migration_s, worth_moving
+
+EXPECTED_PERIOD_SHAPE = 4.0  # of the links' variation; the default of planning.expected_period
+Rate = Callable[[str, str], float | None]  # bit/s from one host to another; infinite on one host, None when unknown
+
+
+def candidates(
+    options: LocalMoves,
+    node: str,
+    epoch: int,
+    producers_hosts: Sequence[str],
+    consumer_host: str,
+    current: str,
+    all_hosts: Iterable[str],
+) -> list[str]:
+    """Where the operator could be: its host first, its producers' hosts, its consumer's, and ``k`` others; none twice.
+
+    The others are drawn uniformly from ``all_hosts`` (in whatever order), anew for every operator, epoch and seed, and
+    the same wherever it is worked out.
+    """
+    near = dict.fromkeys([current, *producers_hosts, consumer_host])  # R1
+
+    def rank(host: str) -> bytes:
+        return hashlib.blake2b(repr((options.seed, node, epoch, host)).encode(), digest_size=16).digest()
+
+    far = sorted(set(all_hosts) - near.keys(), key=rank) if options.k else []
+    return [*near, *far[: options.k]]
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Where the operator should be. As long as ``needs`` names links, the decision is open, and ``move`` is False.
+
+    ``costs``: seconds on each candidate whose cost is known; ``current_s`` (infinite when unknown) and ``best_s`` are
+    two of them. ``why``: the reason for moving or staying, for the record.
+    """
+
+    best: str
+    current_s: float
+    best_s: float
+    costs: dict[str, float]
+    needs: frozenset[Link]
+    move: bool
+    why: str
+
+
+def decide(
+    options: LocalMoves,
+    candidates: Sequence[str],
+    current: str,
+    inputs: Sequence[tuple[str, float]],
+    output: tuple[str, float],
+    compute_s: float,
+    rate: Rate,
+    state_bytes: float,
+    *,
+    startup_s: float = 0.0,
+    host_compute_factor: Mapping[str, float] | None = None,
+    cores: int = 1,
+) -> Decision:
+    """Choose among ``candidates`` by the local cost; ``current`` is where the operator is.
+
+    ``inputs``: host of each producer and bytes of its partition; ``output``: the consumer's host and bytes;
+    ``compute_s``: seconds of computing on a host of factor 1; ``rate``: what is known of the network, in bit/s (0:
+    unusable). ``startup_s``: start-up cost of a message between two hosts; ``cores``: computations that a host runs at
+    once; ``host_compute_factor``: as in planning.CostParameters.
+
+    Links that are unknown and decide are in ``needs``: all of the current host's, and those of candidates that may yet
+    be better than the best known, by a lower bound with unknown links as infinitely fast (branch and bound); lastly,
+    with hysteresis, that which would carry the state. Call again when they are known, or taken for something.
+    """
+    factors = host_compute_factor or {}
+    bounds: dict[str, float] = {}
+    unknown: dict[str, frozenset[Link]] = {}
+    for host in dict.fromkeys([current, *candidates]):
+        seconds = compute_s * factors.get(host, 1.0)
+        bounds[host], unknown[host] = _bound_s(options, host, inputs, output, seconds, rate, startup_s, cores)
+    costs = {host: cost_s for host, cost_s in bounds.items() if not unknown[host]}
+    current_s = costs.get(current, math.inf)
+    best = min(costs, key=costs.__getitem__, default=current)  # R2: the current host, then the order, wins a tie
+    best_s = costs.get(best, math.inf)
+    order = {host: i for i, host in enumerate(bounds)}  # an earlier one with the same cost would win
+    better = [host for host, bound_s in bounds.items() if (bound_s, order[host]) < (best_s, order[best])]
+    open_links = unknown[current].union(*[unknown[host] for host in better])
+
+    def answer(move: bool, why: str, needs: frozenset[Link] = frozenset()) -> Decision:
+        return Decision(best, current_s, best_s, costs, needs, move, why)
+
+    if open_links:  # R3
+        return answer(False, f"{len(open_links)} links are unknown", open_links)
+    if not best_s < current_s:
+        return answer(False, f"no better of {len(costs)} hosts")
+    moving_s = 0.0
+    if options.hysteresis > 0 and state_bytes > 0:
+        carrying_bps = rate(current, best)
+        if carrying_bps is None:
+            return answer(False, "the link that would carry the state is unknown", frozenset({Link(current, best)}))
+        moving_s = migration_s(state_bytes, carrying_bps)
+    if not worth_moving(current_s, best_s, options.period_s, moving_s, options.hysteresis):
+        return answer(False, f"{best} is better but does not repay {moving_s:.3g} s of moving")
+    now = f"{current_s:.3g} s" if math.isfinite(current_s) else "a link that cannot be used"
+    return answer(True, f"{best_s:.3g} s instead of {now}")
+
+
+def _bound_s(
+    options: LocalMoves,
+    host: str,
+    inputs: Sequence[tuple[str, float]],
+    output: tuple[str, float],
+    compute_s: float,
+    rate: Rate,
+    startup_s: float,
+    cores: int,
+) -> tuple[float, frozenset[Link]]:
+    """The local cost on ``host`` with unknown links as infinitely fast, and these links."""
+    unknown: set[Link] = set()
+
+    def transfer_s(source: str, target: str, size_bytes: float) -> float:
+        if source == target:
+            return 0.0
+        rate_bps = rate(source, target)
+        if rate_bps is None:
+            unknown.add(Link(source, target))
+            return startup_s
+        return startup_s + size_bytes * 8 / rate_bps if rate_bps > 0 else math.inf
+
+    arriving = [(source, transfer_s(source, host, size_bytes)) for source, size_bytes in inputs]
+    leaving_s = transfer_s(host, *output)
+    if options.cost in ("critical-path", "serialised-critical-path"):
+        together = max if options.cost == "critical-path" else sum
+        arrived_s = together([0.0, *(seconds for _, seconds in arriving)])
+        return arrived_s + compute_s + leaving_s, frozenset(unknown)
+    links: dict[str, float] = {}
+    for source, seconds in arriving:
+        links[source] = links.get(source, 0.0) + seconds
+    loads = [*links.values(), leaving_s, compute_s / cores]
+    largest_s = max(loads)
+    if options.cost == "period" or largest_s == 0 or math.isinf(largest_s):
+        return largest_s, frozenset(unknown)
+    norm = sum((load / largest_s) ** EXPECTED_PERIOD_SHAPE for load in loads) ** (1 / EXPECTED_PERIOD_SHAPE)
+    return largest_s * norm, frozenset(unknown)
