@@ -16,8 +16,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thalweg.middleware.client.client import Client, Delivered, Run
+    from thalweg.middleware.client.client import Client
     from thalweg.middleware.client.cluster import LocalCluster
+    from thalweg.middleware.client.run import Delivered, Run
     from thalweg.middleware.dataflow import (
         Code,
         Dataflow,
@@ -108,7 +109,8 @@ __version__ = "0.1.0"
 # small and starts fast.
 _HOME = {
     "thalweg.middleware.protocol.adaptation": "GlobalMoves LocalMoves",
-    "thalweg.middleware.client.client": "Client Delivered Run",
+    "thalweg.middleware.client.client": "Client",
+    "thalweg.middleware.client.run": "Delivered Run",
     "thalweg.middleware.client.cluster": "LocalCluster",
     "thalweg.middleware.dataflow": "Code Dataflow Node Placement complete_binary_tree left_deep_tree star_tree",
     "thalweg.middleware.errors": "CapabilityError DataflowError HostAbsentError HostLostError OperatorError"

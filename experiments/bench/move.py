@@ -38,8 +38,9 @@ from thalweg.experiments.bench.link import RawLink
 from thalweg.experiments.bench.rounds import Plan, Progress, play, silent
 from thalweg.experiments.bench.tree import ALLOW, WORKLOAD
 from thalweg.experiments.bench.workload import FixedSource
-from thalweg.middleware.client.client import Client, Run
+from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import host_command, host_environment, wait_ready_lines
+from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import CapabilityError, RunError, ThalwegError, UsageError
 from thalweg.middleware.network.view import links_between

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import functools
 import itertools
 import secrets
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import msgspec
-import zmq
 
 from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.replanning import MEASURED, Search, ask_hints
+from thalweg.middleware.client.run import Home, Run
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
-from thalweg.middleware.core.relocation.shape import reshape
-from thalweg.middleware.dataflow import Code, Dataflow, Placement, check_placement
+from thalweg.middleware.dataflow import Code, Dataflow, check_placement
 from thalweg.middleware.errors import (
-    HostAbsentError,
     HostLostError,
     PlacementError,
     ProtocolError,
@@ -51,21 +45,11 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves, RandomReshapes
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.shell.security import Keys, secure_dealer
+from thalweg.middleware.shell.security import Keys
 from thalweg.middleware.shell.shell import Shell, ShellConfig
-from thalweg.middleware.shell.sockets import with_address
 
-HELLO_S = 10.0
 PROBE_S = 10.0  # wall-clock seconds without any news after which missing probes are asked for again
 PROBE_TRIES = 3
-
-
-class Delivered(msgspec.Struct, frozen=True):
-    """A partition at the sink: its index (from 0), and its value, bytes or a read-only array."""
-
-    index: int
-    value: Any
-    size_bytes: int
 
 
 class Client:
@@ -254,7 +238,8 @@ class Client:
                 planner,
                 name or "global",
             )
-        run = Run(self, run_id, full, dataflow, search)
+        home = Home(self.name, self.hosts, self._allow, self.shell.tell, self._closed)
+        run = Run(home, run_id, full, dataflow, search)
         self._runs[run_id] = run
         with self._forgotten:
             self._open.add(run_id)
@@ -330,16 +315,15 @@ class Client:
                     self._forgotten.notify_all()
             case e.Fail("", reason):
                 for each in list(self._runs.values()):
-                    each._take(e.Fail(each.id, reason))
+                    each.take(e.Fail(each.id, reason))
             case e.Placed(run, node, host):
                 moved = self._runs.get(run)
                 if moved is not None:
-                    moved.placement = {**moved.placement, node: host}
+                    moved.moved(node, host)
             case e.TreeChanged(run, dataflow, placement):
                 changed = self._runs.get(run)
                 if changed is not None:
-                    with changed._news:
-                        changed.dataflow, changed.placement = dataflow, placement
+                    changed.changed(dataflow, placement)
             case e.Plan(run):
                 planning = self._runs.get(run)
                 if planning is not None and planning.search is not None:
@@ -349,7 +333,7 @@ class Client:
             case e.Ready(run) | e.Deliver(run) | e.Fail(run):
                 running = self._runs.get(run)
                 if running is not None:
-                    running._take(command)
+                    running.take(command)
 
     def _search(self, search: Search, command: e.Plan) -> None:
         """One look for a better placement, beside the flow."""
@@ -360,224 +344,6 @@ class Client:
             answer = msgspec.structs.replace(answer, detail=answer.detail | took)
         self.shell.tell(answer)
 
-    def _closed(self, run: Run) -> None:
-        if self._runs.pop(run.id, None) is not None:
-            self.shell.tell(e.RunAbandoned(run.id))
-
-
-class Run:
-    """A running dataflow: ``for partition in run`` or ``async for partition in run``; ``close()`` ends it early.
-
-    The next partition is demanded when one is taken, so at most one is here undelivered. ``placement`` is where its
-    nodes are now, as far as the client has heard, and ``dataflow`` the tree they form.
-    """
-
-    def __init__(
-        self, client: Client, run_id: str, placement: Placement, dataflow: Dataflow, search: Search | None
-    ) -> None:
-        self.id = run_id
-        self.placement = placement
-        self.dataflow = dataflow
-        self.search = search
-        self._client = client
-        self._news = threading.Condition()
-        self._queue: deque[e.Command] = deque()
-        self._waiting = False  # somebody blocks in __next__
-        self._waiter: Callable[[], None] | None = None  # wakes who awaits in __anext__
-        self._taken: e.Command | None = None  # given to who waited for it, and the next demanded
-        self._over = False
-
-    @property
-    def tree(self) -> tuple[Dataflow, Placement]:
-        """``dataflow`` and ``placement`` of the same moment: either changes while the run goes on."""
-        with self._news:
-            return self.dataflow, self.placement
-
-    def _take(self, command: e.Command) -> None:
-        with self._news:
-            self._queue.append(command)
-            if self._waiting and isinstance(command, e.Deliver) and not command.end:
-                self._waiting = False
-                self._taken = command  # by who waits for it: the next can be demanded without waking them first
-                self._client.shell.tell(e.NextRequested(self.id))
-            self._wake()
-
-    def _wake(self) -> None:
-        self._news.notify_all()
-        if self._waiter is not None:
-            self._waiter()
-            self._waiter = None
-
-    def _consume(self, command: e.Command) -> Delivered | None:
-        """The partition a command brings, None when it brings none; raises at the end of the run."""
-        match command:
-            case e.Ready():
-                self._client.shell.tell(e.NextRequested(self.id))
-                return None
-            case e.Deliver(_, index, value, size_bytes, end):
-                if end:
-                    self.close()
-                    raise StopIteration
-                if command is self._taken:  # the next one is demanded already
-                    self._taken = None
-                else:
-                    self._client.shell.tell(e.NextRequested(self.id))
-                return Delivered(index, value, size_bytes)
-            case e.Fail(_, reason):
-                self.close()
-                raise RunError(reason)
-        return None
-
-    def __iter__(self) -> Run:
-        return self
-
-    def __next__(self) -> Delivered:
-        while not self._over:
-            with self._news:
-                while not self._queue and not self._over:
-                    self._waiting = True
-                    try:
-                        self._news.wait()
-                    finally:
-                        self._waiting = False
-                if self._over:
-                    break
-                command = self._queue.popleft()
-            delivered = self._consume(command)
-            if delivered is not None:
-                return delivered
-        raise StopIteration
-
-    def __aiter__(self) -> Run:
-        return self
-
-    async def __anext__(self) -> Delivered:
-        loop = asyncio.get_running_loop()
-        while not self._over:
-            arrived = asyncio.Event()
-            with self._news:
-                if self._over:
-                    break
-                if not self._queue:
-                    self._waiter = functools.partial(_set_in, loop, arrived)
-                    command = None
-                else:
-                    command = self._queue.popleft()
-            if command is None:
-                await arrived.wait()
-                continue
-            try:
-                delivered = self._consume(command)
-            except StopIteration:
-                break
-            if delivered is not None:
-                return delivered
-        raise StopAsyncIteration
-
-    def move(self, placement: Mapping[str, str]) -> None:
-        """Have these operators change hosts, all between the same two partitions, while the flow goes on.
-
-        Returns at once. Where an operator cannot move (its target lacks its code, or room), all stay; the records say
-        why. A later call replaces one that has not begun. Raises PlacementError for an unknown node or host, or a
-        node that is pinned.
-        """
-        dataflow, present = self.tree
-        check_placement(dataflow, {**present, **placement}, self._client.hosts)
-        for name in placement:
-            if (kind := dataflow.by_name[name].kind) != "operator":
-                raise PlacementError(f"{name!r} is the {kind}; only operators move")
-        self._client.shell.tell(e.PlacementProposed(self.id, dict(placement), "asked for"))
-
-    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
-        """Have the run go on as another tree of the same sources, from one partition on, while the flow goes on.
-
-        Operators whose code is ``reorderable`` (and merges its states, if it has some) may be others in it, with other
-        inputs, and anywhere; they get names of their own, which ``dataflow`` and ``placement`` of this run then tell.
-        All others keep their inputs; where ``placement`` has them elsewhere, they move when the tree has changed.
-
-        Returns at once. Where an operator cannot run (its host lacks the code, or room), the tree stays; the records
-        say why. A later call replaces one that has not begun. Raises DataflowError for a tree that would not give the
-        same bytes, PlacementError for an unknown node or host.
-        """
-        hosts = self._client.hosts
-        full = check_placement(dataflow.validate(hosts), {dataflow.sink: self._client.name, **placement}, hosts)
-        present, where = self.tree
-        codes = [tree.by_name[name].code for tree in (dataflow, present) for name in tree.operators]
-        free = reorderable_codes(codes, self._client._allow)
-        merging = merging_codes(free, self._client._allow)
-        reshape(present, dataflow, full, where, free, 0, (), merging)  # what is wrong with it is said here
-        self._client.shell.tell(e.PlacementProposed(self.id, full, "asked for", dataflow, free, merging))
-
-    def close(self) -> None:
-        """End the run on every host; idempotent, from any thread: whoever waits for a partition sees the end."""
-        with self._news:
-            self._over = True
-            self._wake()
-        self._client._closed(self)
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _set_in(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        loop.call_soon_threadsafe(event.set)
-
-
-def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s: float = HELLO_S) -> dict[str, m.Peer]:
-    """Ask every host who it is; the hosts as peers, in the order given.
-
-    Raises HostAbsentError for one that does not answer, UsageError for one of another name.
-    """
-    peers: dict[str, m.Peer] = {}
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    try:
-        poller = zmq.Poller()
-        waiting: dict[zmq.Socket[bytes], str] = {}
-        for name, address in addresses.items():
-            socket = context.socket(zmq.DEALER)
-            socket.setsockopt(zmq.ROUTING_ID, f"hello/{secrets.token_hex(4)}".encode())
-            secure_dealer(socket, keys)
-            try:
-                socket.connect(address)
-            except zmq.ZMQError as error:
-                raise UsageError(
-                    f"host {name!r}: {address!r} is not an endpoint (tcp://ADDRESS:PORT): {error}"
-                ) from None
-            socket.send(frames.encode(m.Hello()))
-            waiting[socket] = name
-            poller.register(socket, zmq.POLLIN)
-        deadline = time.monotonic() + timeout_s
-        while waiting:
-            ready = poller.poll(max(0, int((deadline - time.monotonic()) * 1000)))
-            if not ready:
-                name = next(iter(waiting.values()))
-                raise HostAbsentError(
-                    f"host {name!r} at {addresses[name]} did not answer within {timeout_s:g} s; is thalweg host running"
-                    " there, with the same keys?"
-                )
-            for socket, _ in ready:
-                name = waiting.pop(socket)
-                poller.unregister(socket)
-                try:
-                    answer = frames.decode_control(socket.recv())
-                except ProtocolError as error:
-                    raise HostAbsentError(
-                        f"what answers at {addresses[name]} is not a host of this version: {error}"
-                    ) from None
-                socket.close(0)
-                if not isinstance(answer, m.Welcome):
-                    raise HostAbsentError(f"what answers at {addresses[name]} is not a Thalweg host")
-                if answer.host != name:
-                    raise UsageError(f"the host at {addresses[name]} is called {answer.host!r}, not {name!r}")
-                like = addresses[name]
-                ends = (with_address(answer.control, like), with_address(answer.bulk, like))
-                peers[name] = m.Peer(name, *ends, answer.instance)
-    finally:
-        context.destroy(linger=0)
-    return {name: peers[name] for name in addresses}
+    def _closed(self, run: str) -> None:
+        if self._runs.pop(run, None) is not None:
+            self.shell.tell(e.RunAbandoned(run))

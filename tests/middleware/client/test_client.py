@@ -15,8 +15,10 @@ import psutil
 import pytest
 from runtime_codes import ALLOW
 
-from thalweg.middleware.client.client import Client, Run, say_hello
+from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client.hello import say_hello
+from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, left_deep_tree, star_tree
 from thalweg.middleware.errors import DataflowError, HostLostError, PlacementError, RunError, UsageError
 from thalweg.middleware.protocol.limits import CoreConfig

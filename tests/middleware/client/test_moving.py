@@ -16,8 +16,10 @@ import msgspec
 import pytest
 from runtime_codes import ALLOW
 
-from thalweg.middleware.client.client import Client, Run, say_hello
+from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command, host_environment, wait_ready_lines
+from thalweg.middleware.client.hello import say_hello
+from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
 from thalweg.middleware.errors import PlacementError, RunError, UsageError
 from thalweg.middleware.protocol.adaptation import RandomMoves

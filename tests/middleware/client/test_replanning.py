@@ -10,8 +10,9 @@ import msgspec
 import pytest
 from runtime_codes import ALLOW
 
-from thalweg.middleware.client.client import Client, Run
+from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, star_tree
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.planning import Thalweg

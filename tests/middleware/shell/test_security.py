@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from thalweg.middleware.client.client import Client, say_hello
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import HostLostError, UsageError
 from thalweg.middleware.protocol import messages as m

@@ -18,8 +18,9 @@ import pytest
 import zmq
 from runtime_codes import ALLOW
 
-from thalweg.middleware.client.client import Client, say_hello
+from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command
+from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol import frames

@@ -1,0 +1,213 @@
+"""A running dataflow as its application has it: partitions to iterate over, and operators to move."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from thalweg.middleware.client.replanning import Search
+from thalweg.middleware.core.relocation.shape import reshape
+from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
+from thalweg.middleware.errors import PlacementError, RunError
+from thalweg.middleware.loading import merging_codes, reorderable_codes
+from thalweg.middleware.protocol import events as e
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """A partition at the sink: its index (from 0), and its value, bytes or a read-only array."""
+
+    index: int
+    value: Any
+    size_bytes: int
+
+
+class Home(msgspec.Struct, frozen=True):
+    """What a run uses of its client: its name, all hosts, what code it allows, and whom to tell what."""
+
+    name: str
+    hosts: tuple[str, ...]
+    allow: tuple[str, ...]
+    tell: Callable[[e.Event], None]
+    closed: Callable[[str], None]
+
+
+class Run:
+    """A running dataflow: ``for partition in run`` or ``async for partition in run``; ``close()`` ends it early.
+
+    The next partition is demanded when one is taken, so at most one is here undelivered. ``placement`` is where its
+    nodes are now, as far as the client has heard, and ``dataflow`` the tree they form.
+    """
+
+    def __init__(
+        self, home: Home, run_id: str, placement: Placement, dataflow: Dataflow, search: Search | None
+    ) -> None:
+        self.id = run_id
+        self.placement = placement
+        self.dataflow = dataflow
+        self.search = search
+        self._home = home
+        self._news = threading.Condition()  # of what is queued, where the nodes are, and the end
+        self._queue: deque[e.Command] = deque()
+        self._waiting = False  # somebody blocks in __next__
+        self._waiter: Callable[[], None] | None = None  # wakes who awaits in __anext__
+        self._taken: e.Command | None = None  # given to who waited for it, and the next demanded
+        self._over = False
+
+    @property
+    def tree(self) -> tuple[Dataflow, Placement]:
+        """``dataflow`` and ``placement`` of the same moment: either changes while the run goes on."""
+        with self._news:
+            return self.dataflow, self.placement
+
+    def moved(self, node: str, host: str) -> None:
+        """Operator ``node`` is on ``host`` now."""
+        self.placement = {**self.placement, node: host}
+
+    def changed(self, dataflow: Dataflow, placement: Placement) -> None:
+        """The run has another tree now."""
+        with self._news:
+            self.dataflow, self.placement = dataflow, placement
+
+    def take(self, command: e.Command) -> None:
+        """A command for the application; any thread."""
+        with self._news:
+            self._queue.append(command)
+            if self._waiting and isinstance(command, e.Deliver) and not command.end:
+                self._waiting = False
+                self._taken = command  # by who waits for it: the next can be demanded without waking them first
+                self._home.tell(e.NextRequested(self.id))
+            self._wake()
+
+    def _wake(self) -> None:
+        self._news.notify_all()
+        if self._waiter is not None:
+            self._waiter()
+            self._waiter = None
+
+    def _consume(self, command: e.Command) -> Delivered | None:
+        """The partition a command brings, None when it brings none; raises at the end of the run."""
+        match command:
+            case e.Ready():
+                self._home.tell(e.NextRequested(self.id))
+                return None
+            case e.Deliver(_, index, value, size_bytes, end):
+                if end:
+                    self.close()
+                    raise StopIteration
+                if command is self._taken:  # the next one is demanded already
+                    self._taken = None
+                else:
+                    self._home.tell(e.NextRequested(self.id))
+                return Delivered(index, value, size_bytes)
+            case e.Fail(_, reason):
+                self.close()
+                raise RunError(reason)
+        return None
+
+    def __iter__(self) -> Run:
+        return self
+
+    def __next__(self) -> Delivered:
+        while not self._over:
+            with self._news:
+                while not self._queue and not self._over:
+                    self._waiting = True
+                    try:
+                        self._news.wait()
+                    finally:
+                        self._waiting = False
+                if self._over:
+                    break
+                command = self._queue.popleft()
+            delivered = self._consume(command)
+            if delivered is not None:
+                return delivered
+        raise StopIteration
+
+    def __aiter__(self) -> Run:
+        return self
+
+    async def __anext__(self) -> Delivered:
+        loop = asyncio.get_running_loop()
+        while not self._over:
+            arrived = asyncio.Event()
+            with self._news:
+                if self._over:
+                    break
+                if not self._queue:
+                    self._waiter = functools.partial(_set_in, loop, arrived)
+                    command = None
+                else:
+                    command = self._queue.popleft()
+            if command is None:
+                await arrived.wait()
+                continue
+            try:
+                delivered = self._consume(command)
+            except StopIteration:
+                break
+            if delivered is not None:
+                return delivered
+        raise StopAsyncIteration
+
+    def move(self, placement: Mapping[str, str]) -> None:
+        """Have these operators change hosts, all between the same two partitions, while the flow goes on.
+
+        Returns at once. Where an operator cannot move (its target lacks its code, or room), all stay; the records say
+        why. A later call replaces one that has not begun. Raises PlacementError for an unknown node or host, or a
+        node that is pinned.
+        """
+        dataflow, present = self.tree
+        check_placement(dataflow, {**present, **placement}, self._home.hosts)
+        for name in placement:
+            if (kind := dataflow.by_name[name].kind) != "operator":
+                raise PlacementError(f"{name!r} is the {kind}; only operators move")
+        self._home.tell(e.PlacementProposed(self.id, dict(placement), "asked for"))
+
+    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
+        """Have the run go on as another tree of the same sources, from one partition on, while the flow goes on.
+
+        Operators whose code is ``reorderable`` (and merges its states, if it has some) may be others in it, with other
+        inputs, and anywhere; they get names of their own, which ``dataflow`` and ``placement`` of this run then tell.
+        All others keep their inputs; where ``placement`` has them elsewhere, they move when the tree has changed.
+
+        Returns at once. Where an operator cannot run (its host lacks the code, or room), the tree stays; the records
+        say why. A later call replaces one that has not begun. Raises DataflowError for a tree that would not give the
+        same bytes, PlacementError for an unknown node or host.
+        """
+        hosts = self._home.hosts
+        full = check_placement(dataflow.validate(hosts), {dataflow.sink: self._home.name, **placement}, hosts)
+        present, where = self.tree
+        codes = [tree.by_name[name].code for tree in (dataflow, present) for name in tree.operators]
+        free = reorderable_codes(codes, self._home.allow)
+        merging = merging_codes(free, self._home.allow)
+        reshape(present, dataflow, full, where, free, 0, (), merging)  # what is wrong with it is said here
+        self._home.tell(e.PlacementProposed(self.id, full, "asked for", dataflow, free, merging))
+
+    def close(self) -> None:
+        """End the run on every host; idempotent, from any thread: whoever waits for a partition sees the end."""
+        with self._news:
+            self._over = True
+            self._wake()
+        self._home.closed(self.id)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _set_in(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(event.set)
