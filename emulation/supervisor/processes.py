@@ -1,9 +1,15 @@
-"""Telling processes apart: a number alone may have been given away again."""
+"""Processes: telling them apart, since a number alone may have been given away again, and learning of their ends.
+
+Standard library only, see ``uml.inside``.
+"""
 
 from __future__ import annotations
 
 import os
 import select
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -76,3 +82,26 @@ def wait_ended(pid: int, timeout_s: float) -> bool:
         return bool(select.select([handle], [], [], timeout_s)[0])
     finally:
         os.close(handle)
+
+
+def signal_pipe() -> int:
+    """A descriptor that can be read, without waiting, when a signal has come, of a child's end too; for one loop."""
+    wake, written = os.pipe()
+    for descriptor in (wake, written):
+        os.set_blocking(descriptor, False)
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return wake
+
+
+def drain(wake: int) -> None:
+    """Read what ``signal_pipe`` gives."""
+    with suppress(BlockingIOError):
+        os.read(wake, 512)
+
+
+def ended_children() -> Iterator[int]:
+    """The numbers of children that have ended; each is to be waited for before the next is asked for."""
+    with suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            yield ended.si_pid

@@ -37,7 +37,7 @@ from thalweg.emulation.proofs.rate import measure
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.connection import Connection
 from thalweg.emulation.supervisor.player import Player, read_changes, read_schedules
-from thalweg.emulation.supervisor.processes import KEPT
+from thalweg.emulation.supervisor.processes import KEPT, drain, ended_children, signal_pipe
 from thalweg.emulation.supervisor.requests import Request
 from thalweg.emulation.supervisor.sampler import Sampler
 from thalweg.middleware.errors import ThalwegError, one_line
@@ -85,13 +85,8 @@ class Supervisor:
         self._selector.register(control, selectors.EVENT_READ, self._owner)
         if listener is not None:
             self._selector.register(listener, selectors.EVENT_READ)
-        wake, wake_write = os.pipe()
-        os.set_blocking(wake, False)
-        os.set_blocking(wake_write, False)
-        self._selector.register(wake, selectors.EVENT_READ)
-        self._wake = wake
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._wake = signal_pipe()
+        self._selector.register(self._wake, selectors.EVENT_READ)
         signal.signal(signal.SIGTERM, self._end)
         for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(ignored, signal.SIG_IGN)
@@ -108,8 +103,7 @@ class Supervisor:
                 if isinstance(key.data, Connection):
                     self._hear(key.data)
                 elif key.fd == self._wake:
-                    with suppress(BlockingIOError):
-                        os.read(self._wake, 512)
+                    drain(self._wake)
                 elif self._listener is not None:
                     with suppress(OSError):  # it has given up meanwhile, or we have too many files open
                         self._admit(Connection(self._listener.accept()[0]))
@@ -379,16 +373,10 @@ class Supervisor:
 
     def _reap(self) -> None:
         """Report children that ended; bury adopted orphans."""
-        while True:
-            try:
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if ended is None:
-                return
-            known = self._children.pop(ended.si_pid, None)
+        for pid in ended_children():
+            known = self._children.pop(pid, None)
             if known is None:
-                os.waitpid(ended.si_pid, 0)
+                os.waitpid(pid, 0)
                 continue
             child, _, connection = known
             notice = {"pid": child.pid, "status": child.wait()}
@@ -398,10 +386,10 @@ class Supervisor:
     def end(self) -> None:
         """Kill what still runs. As process 1 of a namespace this is the kernel's work, done when we end."""
         if self._owns_containers:
-            from thalweg.emulation.containers import engine as docker_engine
+            from thalweg.emulation.containers import engine
 
             with suppress(ThalwegError):  # an engine that is gone has them no longer running; `down` removes the rest
-                docker_engine.remove(self._run_id)
+                engine.remove(self._run_id)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if os.getpid() == 1:
             return

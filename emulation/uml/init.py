@@ -8,9 +8,9 @@ import sys
 def main() -> None:
     """Find the package without site-packages, and do its work."""
     sys.path.insert(0, __file__.rsplit("/", 4)[0])
-    from thalweg.emulation.uml import inside as uml_inside
+    from thalweg.emulation.uml import inside
 
-    uml_inside.main()
+    inside.main()
 
 
 if __name__ == "__main__":

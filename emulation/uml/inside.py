@@ -18,10 +18,10 @@ import termios
 import tty
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
-from thalweg.emulation.uml import system as uml_system
+from thalweg.emulation.supervisor.processes import drain, ended_children, signal_pipe
+from thalweg.emulation.uml import system
 from thalweg.emulation.uml.relay import Relay
 from thalweg.emulation.uml.wire import COUNT, HEAD, LINE_WINDOW, PIECE, PRIVATE, STATUS, STREAM_WINDOW, Frames, Kind
 
@@ -77,12 +77,8 @@ class Agent:
         self._frames = Frames()
         self._selector = selectors.DefaultSelector()
         self.watch(line, selectors.EVENT_READ, self._hear)
-        self._wake, wake_write = os.pipe()
-        for descriptor in (self._wake, wake_write):
-            os.set_blocking(descriptor, False)
-        self.watch(self._wake, selectors.EVENT_READ, self._woken)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        wake = signal_pipe()
+        self.watch(wake, selectors.EVENT_READ, lambda: drain(wake))
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         self._processes: dict[int, Process] = {}
         self._relay = Relay(self)
@@ -109,10 +105,6 @@ class Agent:
             self._selector.register(descriptor, events, act)
         elif watched and not events:
             self._selector.unregister(descriptor)
-
-    def _woken(self) -> None:
-        with suppress(BlockingIOError):
-            os.read(self._wake, 512)
 
     def _hear(self) -> None:
         try:
@@ -151,9 +143,9 @@ class Agent:
     def _setup(self, given: dict[str, Any]) -> None:
         try:
             socket.sethostname(given["name"])
-            uml_system.loopback_up()
+            system.loopback_up()
             for path in given["modules"]:
-                uml_system.load_module(path)
+                system.load_module(path)
             resource.setrlimit(resource.RLIMIT_NOFILE, (given["limit"], given["limit"]))
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
@@ -279,28 +271,22 @@ class Agent:
 
     def _reap(self) -> None:
         """Notice processes that ended, and bury the orphans that the first process inherits."""
-        while True:
-            try:
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if ended is None:
-                return
+        for pid in ended_children():
             for process in list(self._processes.values()):
-                if process.popen is not None and process.popen.pid == ended.si_pid:
+                if process.popen is not None and process.popen.pid == pid:
                     self.ended(process.number, process.popen.wait())
                     break
             else:
-                os.waitpid(ended.si_pid, 0)
+                os.waitpid(pid, 0)
 
 
 def main() -> None:
     """Set the system up, and serve."""
     os.umask(0o022)
-    uml_system.mount_all(PRIVATE)
+    system.mount_all(PRIVATE)
     line = os.open(LINE, os.O_RDWR | os.O_NOCTTY)
     tty.setraw(line)
     try:
         Agent(line).serve()
     finally:
-        uml_system.power_off()
+        system.power_off()
