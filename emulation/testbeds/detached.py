@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from thalweg.emulation.containers import engine as docker_engine
+from thalweg.emulation.containers import engine
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.supervisor.processes import start_ticks, wait_ended
@@ -72,19 +72,33 @@ def _files(identity: str) -> tuple[Path, Path]:
     return run_folder() / f"{identity}.json", run_folder() / f"{identity}.sock"
 
 
+def listen(listener: socket.socket, identity: str) -> Path:
+    """Listen where other verbs look for a testbed; the socket's file."""
+    socket_file = _files(identity)[1]
+    try:
+        listener.bind(str(socket_file))
+    except OSError as error:
+        raise TestbedError(f"cannot listen on {socket_file}: {error.strerror or error}") from None
+    listener.listen()
+    return socket_file
+
+
+def publish(state: TestbedState) -> None:
+    """Make a testbed known, by a file that is there whole or not at all."""
+    state_file = _files(state.id)[0]
+    fresh = state_file.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(state))
+    fresh.rename(state_file)
+
+
 def launch(testbed: ShapedTestbed, prepare: Callable[[ShapedTestbed], None]) -> TestbedState:
     """Bring ``testbed`` up detached; it stays when this process ends. ``prepare`` shapes its links first.
 
     Until the last step it is attached: a launcher that is killed on the way leaves nothing running.
     """
-    state_file, socket_file = _files(testbed.run_id)
     listener = socket.socket(socket.AF_UNIX)
     try:
-        try:
-            listener.bind(str(socket_file))
-        except OSError as error:
-            raise TestbedError(f"cannot listen on {socket_file}: {error.strerror or error}") from None
-        listener.listen()
+        listen(listener, testbed.run_id)
         supervisor = testbed.start(listener)
         try:
             testbed.adopt(supervisor)
@@ -100,9 +114,7 @@ def launch(testbed: ShapedTestbed, prepare: Callable[[ShapedTestbed], None]) -> 
                 layer=testbed.layer,
                 created_s=time.time(),
             )
-            fresh = state_file.with_suffix(".new")
-            fresh.write_bytes(msgspec.json.encode(state))
-            fresh.rename(state_file)
+            publish(state)
             supervisor.client.call(requests.Detach())
         except BaseException:
             testbed.down()
@@ -110,8 +122,8 @@ def launch(testbed: ShapedTestbed, prepare: Callable[[ShapedTestbed], None]) -> 
         supervisor.leave()
         return state
     except BaseException:
-        state_file.unlink(missing_ok=True)
-        socket_file.unlink(missing_ok=True)
+        for file in _files(testbed.run_id):
+            file.unlink(missing_ok=True)
         raise
     finally:
         listener.close()
@@ -191,7 +203,7 @@ def take_down(identity: str | None = None) -> list[str]:
             try:
                 _end(state)
                 if state.backend == "docker":
-                    docker_engine.remove(state.id)
+                    engine.remove(state.id)
             except TestbedError as error:  # the others are taken down all the same
                 failed.append(error)
                 continue
@@ -203,7 +215,7 @@ def take_down(identity: str | None = None) -> list[str]:
                 file.unlink(missing_ok=True)
     if identity is None:
         _sweep({state.id for state in known_testbeds()})
-    if docker_engine.engine_may_have_ours():
+    if engine.engine_may_have_ours():
         with suppress(CapabilityError):  # no engine answers; it has nothing of ours that runs
             removed += _remove_leftovers(identity)
     if failed:
@@ -214,12 +226,12 @@ def take_down(identity: str | None = None) -> list[str]:
 def _remove_leftovers(identity: str | None) -> list[str]:
     """Containers and networks whose launcher and supervisor are gone, or whose supervisor is going."""
     removed = []
-    for left, supervisor in docker_engine.leftovers().items():
+    for left, supervisor in engine.leftovers().items():
         if identity not in (None, left):
             continue
         if supervisor is not None:
             wait_ended(supervisor, END_S)
-        docker_engine.remove(left)
+        engine.remove(left)
         removed.append(left)
     return removed
 

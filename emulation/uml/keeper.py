@@ -28,7 +28,7 @@ import msgspec
 
 from thalweg.emulation.supervisor.connection import Connection
 from thalweg.emulation.supervisor.processes import start_ticks
-from thalweg.emulation.testbeds.detached import TestbedState, run_folder
+from thalweg.emulation.testbeds.detached import TestbedState, listen, publish
 from thalweg.emulation.uml.kernel import MALLOC_VARIABLES, PRIVATE_VARIABLES, Kernel
 from thalweg.emulation.uml.process import InsideProcess
 from thalweg.emulation.uml.wire import PRIVATE, Kind, relayed, unrelayed
@@ -73,7 +73,9 @@ class Keeper:
             if state is None:
                 self._tell(control, status=status, said=said)
                 return
-            socket_file, listener = self._publish(state)
+            listener = socket.socket(socket.AF_UNIX)
+            socket_file = listen(listener, state.id)
+            publish(state)  # its launcher, or `down`, removes both files
             self._tell(control, status=0, said=said)
             launcher.join()
             null = os.open(os.devnull, os.O_RDWR)
@@ -105,18 +107,6 @@ class Keeper:
         _, text = self._output_of(["sh", "-c", f"cat {PRIVATE}/thalweg/*.json"])
         inner = msgspec.json.decode(text, type=TestbedState)
         return msgspec.structs.replace(inner, pid=os.getpid(), start_ticks=start_ticks(os.getpid()) or 0)
-
-    @staticmethod
-    def _publish(state: TestbedState) -> tuple[Path, socket.socket]:
-        """Make the testbed known. Its launcher, or `down`, removes the files."""
-        folder = run_folder()
-        socket_file, fresh = folder / f"{state.id}.sock", folder / f"{state.id}.new"
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(socket_file))
-        listener.listen()
-        fresh.write_bytes(msgspec.json.encode(state))
-        fresh.rename(folder / f"{state.id}.json")
-        return socket_file, listener
 
     # --- clients --------------------------------------------------------------------------------------
 
