@@ -9,12 +9,12 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from thalweg.emulation.containers.engine import explained, failures, sdk
-from thalweg.emulation.supervisor.client import Redirect, TestbedProcess, stream_descriptors
+from thalweg.emulation.containers.engine import failures, sdk, talking
+from thalweg.emulation.supervisor.client import Command, TestbedProcess, lent_streams
 from thalweg.middleware.errors import TestbedError
 
 CHUNK = 1 << 16
@@ -25,26 +25,19 @@ REFUSED = b"OCI runtime exec failed"
 class ContainerProcess(TestbedProcess):
     """Like ``TestbedProcess``. Signals come from outside, which takes root where the container's user is another."""
 
-    def __init__(
-        self,
-        container: Any,
-        host: str,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        cwd: str | None,
-        redirects: tuple[Redirect, Redirect, Redirect],
-        *,
-        terminal: bool = False,
-    ) -> None:
-        """Start ``argv``; what cannot be executed says so and ends with 126 or 127. ``terminal``: give it one."""
-        self._prepare(host, argv)
+    def __init__(self, container: Any, host: str, command: Command, *, terminal: bool = False) -> None:
+        """Start a command; what cannot be executed says so and ends with 126 or 127. ``terminal``: give it one.
+
+        ``command``: ``env`` is added to the container's own, ``cwd`` None is its own folder.
+        """
+        words, folder = command.words(host), None if command.cwd is None else os.fspath(command.cwd)
+        self._prepare(host, words)
         self._container = container
         _, client = sdk()
         self._api = client.api
-        theirs, ours, to_close = stream_descriptors(redirects)
-        try:
+        with talking(f"running {words[0]!r} on {host!r}"), lent_streams(command) as (theirs, ours):
             made = self._api.exec_create(
-                container.id, list(argv), stdin=True, tty=terminal, environment=dict(env), workdir=cwd
+                container.id, words, stdin=True, tty=terminal, environment=dict(command.env or {}), workdir=folder
             )
             self._exec = made["Id"]
             self._stream = self._api.exec_start(self._exec, tty=terminal, socket=True)
@@ -52,15 +45,7 @@ class ContainerProcess(TestbedProcess):
             self._socket.settimeout(None)
             self._ends = [os.dup(descriptor) for descriptor in theirs]
             self._over = os.pipe()  # closed at our end when the process has ended
-        except failures() as error:
-            for descriptor in ours.values():
-                os.close(descriptor)
-            raise explained(error, f"running {argv[0]!r} on {host!r}") from None
-        finally:
-            for descriptor in to_close:
-                os.close(descriptor)
-        for which, descriptor in ours.items():
-            setattr(self, ("stdin", "stdout", "stderr")[which], os.fdopen(descriptor, "rb" if which else "wb"))
+        self._keep(ours)
         self._terminal = terminal
         self._sender = threading.Thread(target=self._send, name=f"input {host}", daemon=True)
         self._sender.start()

@@ -166,7 +166,7 @@ def leaf(index: int, minor: int, shape: LinkShape, kind: Leaf | None = None, *, 
     major, name = _LEAVES[kind]
     parts = [text(TCA_KIND, name)]
     if kind == "netem":
-        parts.append(attribute(TCA_OPTIONS, netem.options(*shape[1:8], netem_packets(shape))))
+        parts.append(attribute(TCA_OPTIONS, netem.options(shape, netem_packets(shape))))
     elif kind == "fifo":
         parts.append(attribute(TCA_OPTIONS, struct.pack("=I", queue_bytes(shape.rate_bps))))
     flags = NLM_F_CREATE | NLM_F_REPLACE if create else 0
@@ -175,7 +175,7 @@ def leaf(index: int, minor: int, shape: LinkShape, kind: Leaf | None = None, *, 
 
 def netem_alone(index: int) -> bytes:
     """netem as an interface's own queue: to find out whether the kernel has it."""
-    options = netem.options(0, 0, 0, "uniform", 0, 0, 0, 1000)
+    options = netem.options(LinkShape(0.0), 1000)
     parts = (text(TCA_KIND, "netem"), attribute(TCA_OPTIONS, options))
     return message(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, _tc(index, ROOT, TC_H_ROOT, 0, *parts))
 

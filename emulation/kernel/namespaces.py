@@ -11,8 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from thalweg.emulation.kernel import htb as shaping
-from thalweg.emulation.kernel import interfaces
+from thalweg.emulation.kernel import htb, interfaces
 from thalweg.emulation.kernel.interfaces import Peer
 from thalweg.emulation.kernel.netlink import NetlinkSocket
 from thalweg.emulation.kernel.world import HostSpace, Port, World, enter, offloads_off, unshare
@@ -86,10 +85,10 @@ def probe_kernel() -> dict[str, str]:
     attempt("bridge", [interfaces.bridge(BRIDGE, BRIDGE_INDEX)])
     attempt("veth", [interfaces.cable("probe0", 20, Peer("probe1", 21, "02:00:0a:00:00:01"))])
     for name, index, layer in (("htb", 20, 2), ("stab", 21, 3)):
-        both = (shaping.interface_class(index, None, create=True), shaping.htb_class(index, 1, 1e6, create=True))
-        attempt(name, [shaping.root(index, layer), *both])
-    attempt("bfifo", [shaping.leaf(20, 1, LinkShape(1e6), create=True)])
-    attempt("u32", [shaping.to_class(20, 1, bytes((10, 0, 0, 1)))])
-    attempt("netem", [shaping.leaf(20, 1, LinkShape(1e6, 0.01), create=True)])
+        both = (htb.interface_class(index, None, create=True), htb.htb_class(index, 1, 1e6, create=True))
+        attempt(name, [htb.root(index, layer), *both])
+    attempt("bfifo", [htb.leaf(20, 1, LinkShape(1e6), create=True)])
+    attempt("u32", [htb.to_class(20, 1, bytes((10, 0, 0, 1)))])
+    attempt("netem", [htb.leaf(20, 1, LinkShape(1e6, 0.01), create=True)])
     control.close()
     return verdict

@@ -20,7 +20,7 @@ import struct
 from functools import cache
 
 from thalweg.emulation.kernel.netlink import attribute
-from thalweg.emulation.links.shape import DISTRIBUTIONS
+from thalweg.emulation.links.shape import DISTRIBUTIONS, SHARES, LinkShape
 
 TABLE_ENTRIES = 4096
 TABLE_SCALE = 8192  # NETEM_DIST_SCALE: an entry of this adds one jitter to the delay
@@ -79,26 +79,17 @@ def quantile(distribution: str, share: float) -> float:
     return entries[min(len(entries) - 1, max(0, math.floor(share * len(entries))))] / TABLE_SCALE
 
 
-def options(
-    delay_s: float,
-    jitter_s: float,
-    loss: float,
-    distribution: str,
-    duplicate: float,
-    reorder: float,
-    corrupt: float,
-    limit_packets: int,
-) -> bytes:
-    """The payload of netem's TCA_OPTIONS: seconds, shares of packets, and how many packets it may hold.
+def options(shape: LinkShape, limit_packets: int) -> bytes:
+    """The payload of netem's TCA_OPTIONS for a link's shape, and how many packets it may hold.
 
     Both forms of delay and jitter stand in it: ticks of 64 ns for kernels before Linux 4.15, nanoseconds for others.
     """
-    delay_ns, jitter_ns = round(delay_s * 1e9), round(jitter_s * 1e9)
+    delay_ns, jitter_ns = round(shape.delay_s * 1e9), round(shape.jitter_s * 1e9)
     delay_ticks, jitter_ticks = (min(round(ns / TICK_NS), WHOLE) for ns in (delay_ns, jitter_ns))
-    lost, doubled, reordered, corrupted = (round(share * WHOLE) for share in (loss, duplicate, reorder, corrupt))
+    lost, doubled, reordered, corrupted = (round(getattr(shape, share) * WHOLE) for share in SHARES)
     # a gap of 1 lets every packet be drawn for reordering; 0 none
     parts = [
-        _QOPT.pack(delay_ticks, min(limit_packets, WHOLE), lost, 1 if reorder else 0, doubled, jitter_ticks),
+        _QOPT.pack(delay_ticks, min(limit_packets, WHOLE), lost, 1 if shape.reorder else 0, doubled, jitter_ticks),
         _NO_CORRELATION,
         attribute(TCA_NETEM_REORDER, struct.pack("=II", reordered, 0)),
         attribute(TCA_NETEM_CORRUPT, struct.pack("=II", corrupted, 0)),
@@ -106,5 +97,5 @@ def options(
         attribute(TCA_NETEM_JITTER64, struct.pack("=q", jitter_ns)),
     ]
     if jitter_ns:
-        parts.append(_packed_table(distribution))
+        parts.append(_packed_table(shape.distribution))
     return b"".join(parts)

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import NamedTuple
 
-from thalweg.emulation.kernel import htb as shaping
-from thalweg.emulation.kernel import netlink
+from thalweg.emulation.kernel import htb, netlink
 from thalweg.emulation.links.shape import LinkShape, floored
 
 CLONE_NEWNET = 0x4000_0000
@@ -93,7 +92,7 @@ class LinkState:
         self._since_s, self.shape = at_s, shape
         self.had_netem = self.had_netem or shape.needs_netem
 
-    def leaf(self, shape: LinkShape) -> shaping.Leaf:
+    def leaf(self, shape: LinkShape) -> htb.Leaf:
         """The kind of queue that the link has, or would have if it were changed to ``shape``."""
         if shape.cut:
             return "cut"
@@ -149,8 +148,8 @@ class World:
             unshare()
             try:
                 with closing(netlink.NetlinkSocket()) as there:
-                    works = _accepted(there, [shaping.netem_alone(1)])
-                    mixes = works and _accepted(there, shaping.two_netems(1))
+                    works = _accepted(there, [htb.netem_alone(1)])
+                    mixes = works and _accepted(there, htb.two_netems(1))
             finally:
                 enter(self._own_fd)
             self._netem = works, mixes
@@ -227,8 +226,8 @@ class World:
             return
         index = self.hosts[source].interface
         with _there_already():
-            self._request(source, [shaping.root(index, self.layer)])
-        self._request(source, [_restated(shaping.interface_class(index, self.limits.get(source), create=True))])
+            self._request(source, [htb.root(index, self.layer)])
+        self._request(source, [_restated(htb.interface_class(index, self.limits.get(source), create=True))])
         self._rooted.add(source)
 
     def _class(self, source: str, target: str, shape: LinkShape, *, create: bool = False) -> bytes:
@@ -236,7 +235,7 @@ class World:
         if limit_bps is not None:  # an equal part for each: together they may be assured what there is
             assured_bps = min(assured_bps, limit_bps / max(1, len(self.hosts) - 1))
         host, minor = self.hosts[source], self.hosts[target].number
-        return shaping.htb_class(
+        return htb.htb_class(
             host.interface, minor, shape.rate_bps, create=create, burst=shape.burst, assured_bps=assured_bps
         )
 
@@ -246,18 +245,18 @@ class World:
         if state is None or (source, target) in self._unsure:
             kind = None if state is None else state.leaf(shape)
             yield _restated(self._class(source, target, shape, create=True))
-            yield shaping.leaf(index, to.number, shape, kind, create=True)
+            yield htb.leaf(index, to.number, shape, kind, create=True)
             # a second filter like the first changes nothing
-            yield shaping.to_class(index, to.number, socket.inet_aton(to.ip))
+            yield htb.to_class(index, to.number, socket.inet_aton(to.ip))
             return
         old = state.shape
         if (shape.rate_bps, shape.burst) != (old.rate_bps, old.burst):
             yield self._class(source, target, shape)
         kind, was = state.leaf(shape), state.leaf(old)
         if kind != was:
-            yield shaping.leaf(index, to.number, shape, kind, create=True)
+            yield htb.leaf(index, to.number, shape, kind, create=True)
         elif _settings(shape, kind) != _settings(old, kind):
-            yield shaping.leaf(index, to.number, shape, kind)
+            yield htb.leaf(index, to.number, shape, kind)
 
     def limit_interfaces(self, limits_bps: Mapping[str, float | None]) -> None:
         """Limit, in place, all that these hosts send together and all that they receive together; None lifts it.
@@ -276,11 +275,11 @@ class World:
             else:
                 self.limits[name] = rate_bps
             self._root(name)
-            batch = [shaping.interface_class(host.interface, rate_bps)]
+            batch = [htb.interface_class(host.interface, rate_bps)]
             batch += [self._class(*link, state.shape) for link, state in self.links.items() if link[0] == name]
             host.netlink.request(batch)
             create = name not in self._ported
-            messages = list(shaping.port(host.port.interface, self.layer, rate_bps, create=create))
+            messages = list(htb.port(host.port.interface, self.layer, rate_bps, create=create))
             if create:
                 with _there_already():
                     host.port.netlink.request(messages[:1])
@@ -288,21 +287,19 @@ class World:
             host.port.netlink.request(messages)
             self._ported.add(name)
 
-    def counters(self, source: str) -> dict[str, shaping.ClassCounters]:
+    def counters(self, source: str) -> dict[str, htb.ClassCounters]:
         """For every shaped link out of ``source`` its counters, by target."""
         names = {host.number: host.name for host in self.hosts.values()}
-        answers = self.hosts[source].netlink.dump(
-            netlink.RTM_GETTCLASS, shaping.class_dump(self.hosts[source].interface)
-        )
-        found = (shaping.class_counters(answer) for answer in answers)
+        answers = self.hosts[source].netlink.dump(netlink.RTM_GETTCLASS, htb.class_dump(self.hosts[source].interface))
+        found = (htb.class_counters(answer) for answer in answers)
         return {names[one.minor]: one for one in found if one is not None and one.minor in names}
 
 
-def _settings(shape: LinkShape, kind: shaping.Leaf) -> tuple[object, ...]:
+def _settings(shape: LinkShape, kind: htb.Leaf) -> tuple[object, ...]:
     """What a queue of this kind is set to; a change elsewhere in the shape leaves it alone."""
     if kind == "netem":
-        return (*shape[1:8], shaping.netem_packets(shape))
-    return (shaping.queue_bytes(shape.rate_bps),) if kind == "fifo" else ()
+        return (*shape[1:8], htb.netem_packets(shape))
+    return (htb.queue_bytes(shape.rate_bps),) if kind == "fifo" else ()
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from thalweg.emulation.kernel import netem
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import LinkShape, burst_bytes
-from thalweg.emulation.proofs import delay as proof_delay
+from thalweg.emulation.proofs import delay
 from thalweg.emulation.proofs.delay import HEADERS_BYTES, Interrupted, Link, Passage
 from thalweg.emulation.proofs.stalls import Pace, steady
 
@@ -248,7 +248,7 @@ def measure(
     delayed = [link for link in rates if world.links[link].shape.needs_netem and not world.links[link].shape.cut]
     with ExitStack() as stack:
         hosts = dict.fromkeys(target for _, target in rates)
-        receivers = {host: proof_delay.open_receiver(world, host, FILL_PORT, stack) for host in hosts}
+        receivers = {host: delay.open_receiver(world, host, FILL_PORT, stack) for host in hosts}
         found: dict[Link, Measured] = {}
         carried_bps = {link: world.links[link].shape.rate_bps for link in rates}
         together_bps = _together_bps()
@@ -267,10 +267,10 @@ def measure(
             share, again_s = again
             groups, seconds = link_rounds(wrong, share * together_bps), max(seconds, again_s)
         if delayed:
-            latest_s = max(proof_delay.latest_s(world.links[link].shape) for link in delayed)
-            _drain({}, receivers, time.monotonic() + latest_s + proof_delay.SETTLE_S, interrupted)
+            latest_s = max(delay.latest_s(world.links[link].shape) for link in delayed)
+            _drain({}, receivers, time.monotonic() + latest_s + delay.SETTLE_S, interrupted)
     slow = together_bps < TOGETHER_BPS
-    for link, passage in proof_delay.measure(world, delayed, interrupted, slow=slow).items() if delayed else ():
+    for link, passage in delay.measure(world, delayed, interrupted, slow=slow).items() if delayed else ():
         found[link] = found[link]._replace(passage=passage)
     return list(found.values())
 
@@ -352,7 +352,7 @@ def _fill(
 def _receive(streams: Mapping[int, _Stream], receivers: Mapping[str, socket.socket]) -> None:
     buffer = bytearray(_HEAD.size)
     for receiver in receivers.values():
-        while (stamp_ns := proof_delay.receive(receiver, buffer)) is not None:
+        while (stamp_ns := delay.receive(receiver, buffer)) is not None:
             stream, number = _HEAD.unpack(buffer)
             if stream in streams:  # an earlier one's last datagrams may come, and corrupted ones say anything
                 streams[stream].arrivals.append((number, stamp_ns))

@@ -11,10 +11,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -35,6 +35,23 @@ END_S = 10.0
 
 Redirect = int | IO[Any] | None
 """A descriptor, an open file, ``subprocess.DEVNULL``, ``PIPE`` or ``STDOUT`` (stderr only); None inherits."""
+
+
+class Command(NamedTuple):
+    """What is to run on a host, as for ``subprocess.Popen``; ``env`` and ``cwd`` None: our own."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] | None = None
+    cwd: str | os.PathLike[str] | None = None
+    stdin: Redirect = None
+    stdout: Redirect = None
+    stderr: Redirect = None
+
+    def words(self, host: str) -> list[str]:
+        """Raises UsageError for none."""
+        if not self.argv:
+            raise UsageError(f"no command to run on host {host!r}")
+        return [os.fspath(word) for word in self.argv]
 
 
 class TestbedProcess:
@@ -91,6 +108,11 @@ class TestbedProcess:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+    def _keep(self, ours: Mapping[int, int]) -> None:
+        """Have our ends of its pipes as files."""
+        for which, descriptor in ours.items():
+            setattr(self, ("stdin", "stdout", "stderr")[which], os.fdopen(descriptor, "rb" if which else "wb"))
 
     def close(self) -> None:
         """Close our ends of its pipes."""
@@ -181,34 +203,14 @@ class SupervisorClient:
             file.seek(0)
             return file.read()
 
-    def spawn(
-        self,
-        host: str,
-        argv: Sequence[str],
-        env: Mapping[str, str] | None,
-        cwd: str | os.PathLike[str] | None,
-        redirects: tuple[Redirect, Redirect, Redirect],
-    ) -> TestbedProcess:
+    def spawn(self, host: str, command: Command) -> TestbedProcess:
         """Start a process on ``host``; raises UsageError when it cannot be executed."""
-        if not argv:
-            raise UsageError(f"no command to run on host {host!r}")
-        words = [os.fspath(word) for word in argv]
-        variables = dict(os.environ if env is None else env)
-        folder = os.fspath(cwd or Path.cwd())
-        theirs, ours, to_close = stream_descriptors(redirects)
-        try:
-            result = self.call(requests.Spawn(host, words, variables, folder), theirs)
-        except BaseException:
-            for descriptor in ours.values():
-                os.close(descriptor)
-            raise
-        finally:
-            for descriptor in to_close:
-                os.close(descriptor)
+        words, variables = command.words(host), dict(os.environ if command.env is None else command.env)
+        with lent_streams(command) as (theirs, ours):
+            result = self.call(requests.Spawn(host, words, variables, os.fspath(command.cwd or Path.cwd())), theirs)
         pid = _translated(result["descriptors"][0]) if "descriptors" in result else result["pid"]
         process = TestbedProcess(self, host, words, result["pid"], pid)
-        for which, descriptor in ours.items():
-            setattr(process, ("stdin", "stdout", "stderr")[which], os.fdopen(descriptor, "rb" if which else "wb"))
+        process._keep(ours)
         with self._lock:
             early = self._early.pop(result["pid"], None)
             if early is not None or self._closed:
@@ -225,25 +227,34 @@ class SupervisorClient:
         self._connection.close()
 
 
-def stream_descriptors(redirects: tuple[Redirect, Redirect, Redirect]) -> tuple[list[int], dict[int, int], list[int]]:
-    """What the child gets, our ends of pipes by position, and what is to be closed after the spawn."""
+@contextmanager
+def lent_streams(command: Command) -> Iterator[tuple[list[int], dict[int, int]]]:
+    """What a child gets for streams, inside, and our ends of pipes by position, which are closed if it fails."""
     theirs, ours, to_close = list[int](), dict[int, int](), list[int]()
-    for which, wanted in enumerate(redirects):
-        if wanted is None:
-            theirs.append(which)
-        elif wanted == subprocess.DEVNULL:
-            theirs.append(os.open(os.devnull, os.O_RDWR))
-            to_close.append(theirs[-1])
-        elif wanted == subprocess.PIPE:
-            read, write = os.pipe()
-            theirs.append(write if which else read)
-            ours[which] = read if which else write
-            to_close.append(theirs[-1])
-        elif wanted == subprocess.STDOUT:
-            theirs.append(theirs[1])
-        else:
-            theirs.append(wanted if isinstance(wanted, int) else wanted.fileno())
-    return theirs, ours, to_close
+    try:
+        for which, wanted in enumerate((command.stdin, command.stdout, command.stderr)):
+            if wanted is None:
+                theirs.append(which)
+            elif wanted == subprocess.DEVNULL:
+                theirs.append(os.open(os.devnull, os.O_RDWR))
+                to_close.append(theirs[-1])
+            elif wanted == subprocess.PIPE:
+                read, write = os.pipe()
+                theirs.append(write if which else read)
+                ours[which] = read if which else write
+                to_close.append(theirs[-1])
+            elif wanted == subprocess.STDOUT:
+                theirs.append(theirs[1])
+            else:
+                theirs.append(wanted if isinstance(wanted, int) else wanted.fileno())
+        yield theirs, ours
+    except BaseException:
+        for descriptor in ours.values():
+            os.close(descriptor)
+        raise
+    finally:
+        for descriptor in to_close:
+            os.close(descriptor)
 
 
 def _translated(handle: int) -> int | None:

@@ -6,7 +6,6 @@ this process: when this process ends, whatever ended it, the supervisor removes 
 
 from __future__ import annotations
 
-import io
 import ipaddress
 import os
 import re
@@ -15,7 +14,8 @@ import socket
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -25,10 +25,10 @@ import psutil
 
 from thalweg.emulation.containers import engine
 from thalweg.emulation.containers.image import check_code, default_image
-from thalweg.emulation.containers.limits import CPUS, MEMORY_BYTES
+from thalweg.emulation.containers.limits import Containers
 from thalweg.emulation.containers.process import ContainerProcess
 from thalweg.emulation.supervisor import requests
-from thalweg.emulation.supervisor.client import Redirect, StartedSupervisor, TestbedProcess, start_plain
+from thalweg.emulation.supervisor.client import Command, StartedSupervisor, TestbedProcess, start_plain
 from thalweg.emulation.supervisor.requests import Container
 from thalweg.emulation.testbeds.netns import SUBNET, host_addresses
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
@@ -58,34 +58,17 @@ class DockerTestbed(ShapedTestbed):
         *,
         subnet: str | None = None,
         layer: int = 3,
-        image: str | None = None,
-        cpus: float | Mapping[str, float] = CPUS,
-        memory_bytes: int | Mapping[str, int] = MEMORY_BYTES,
-        mounts: Sequence[Path] = (),
-        serve: bool = False,
-        same_code: bool = False,
+        containers: Containers | None = None,
     ) -> None:
-        """``subnet``: the wish; another one is taken where that is in use. ``cpus``, ``memory_bytes``: each host's
-        limits, or by host. ``mounts``: folders that hosts can read at their own path. ``serve``: every container runs
-        ``thalweg host``, instead of nothing until ``run`` is called. ``same_code``: refuse an image of another state
-        of Thalweg.
-        """
+        """``subnet``: the wish; another one is taken where that is in use. ``containers``: how hosts are made."""
         super().__init__(hosts, run_id, layer)
         if len(hosts) > MAX_HOSTS:
             raise UsageError(f"{len(hosts)} hosts asked, but a testbed of containers has at most {MAX_HOSTS}")
-        self._cpus = dict(cpus) if isinstance(cpus, Mapping) else dict.fromkeys(hosts, cpus)
-        self._memory_bytes = (
-            dict(memory_bytes) if isinstance(memory_bytes, Mapping) else dict.fromkeys(hosts, memory_bytes)
-        )
-        for name in hosts:
-            if not 0.01 <= self._cpus[name] <= 1024:
-                raise UsageError(f"host {name!r} may use {self._cpus[name]:g} processors; give it 0.01 or more")
-            if self._memory_bytes[name] < 6 << 20:
-                raise UsageError(f"host {name!r} has {self._memory_bytes[name]} bytes of memory; give it 6 MiB or more")
+        self._asked = containers or Containers()
+        self._asked.check(hosts)
         self.subnet = subnet or SUBNET
         host_addresses([*hosts, "gateway"], self.subnet)
-        self.image = image or default_image()
-        self._mounts, self._serve, self._same_code = tuple(mounts), serve, same_code
+        self.image = self._asked.image or default_image()
         self._marks: dict[str, str] = {}
         self._containers: dict[str, Any] = {}
         self._outboxes: list[Path] = []
@@ -100,7 +83,7 @@ class DockerTestbed(ShapedTestbed):
             raise CapabilityError(
                 f"the engine has no image {self.image}; make it with: thalweg testbed build, or name one with --image"
             ) from None
-        if self._same_code:
+        if self._asked.same_code:
             check_code(client, self.image)
         started = start_plain(self.run_id, listener)
         try:
@@ -160,19 +143,19 @@ class DockerTestbed(ShapedTestbed):
     def _make_container(self, client: Any, network: str, name: str) -> Any:
         api, ip = client.api, self._addresses[name]
         command = [*IDLE]
-        if self._serve:
+        if self._asked.serve:
             command = ["thalweg", "host", "--name", name, "--listen", f"tcp://{ip}:{PORT}", "--insecure"]
         limits = api.create_host_config(
             network_mode=network,
-            nano_cpus=int(self._cpus[name] * 1e9),
-            mem_limit=self._memory_bytes[name],
-            memswap_limit=self._memory_bytes[name],
+            nano_cpus=int(self._asked.cpus_of(name) * 1e9),
+            mem_limit=self._asked.memory_of(name),
+            memswap_limit=self._asked.memory_of(name),
             pids_limit=PROCESSES,
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             init=True,
             extra_hosts={_plain(other): address for other, address in self._addresses.items()},
-            binds={str(path): {"bind": str(path), "mode": "ro"} for path in self._mounts},
+            binds={str(path): {"bind": str(path), "mode": "ro"} for path in self._asked.mounts},
             log_config={"Type": "json-file", "Config": {"max-size": "4m"}},
         )
         made = api.create_container(
@@ -183,7 +166,7 @@ class DockerTestbed(ShapedTestbed):
             labels={**self._marks, engine.HOST: name},
             host_config=limits,
             networking_config=api.create_networking_config({network: api.create_endpoint_config(ipv4_address=ip)}),
-            healthcheck=None if self._serve else {"test": ["NONE"]},
+            healthcheck=None if self._asked.serve else {"test": ["NONE"]},
         )
         api.start(made["Id"])
         return client.containers.get(made["Id"])
@@ -220,44 +203,18 @@ class DockerTestbed(ShapedTestbed):
     def python(self) -> str:
         return PYTHON
 
-    def run(
-        self,
-        host: str,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        stdin: Redirect = None,
-        stdout: Redirect = None,
-        stderr: Redirect = None,
-    ) -> TestbedProcess:
-        """As ``Testbed.run``. Of ``env`` the process gets what differs from our own; ``cwd`` is the container's."""
-        given = {key: value for key, value in (env or {}).items() if os.environ.get(key) != value}
-        process = self.execute(host, argv, given, cwd, (stdin, stdout, stderr))
-        self._processes.append(process)
-        return process
+    def _spawn(self, host: str, command: Command) -> TestbedProcess:
+        given = {key: value for key, value in (command.env or {}).items() if os.environ.get(key) != value}
+        return self.execute(host, command._replace(env=given))
 
-    def execute(
-        self,
-        host: str,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        cwd: str | os.PathLike[str] | None,
-        redirects: tuple[Redirect, Redirect, Redirect],
-        *,
-        terminal: bool = False,
-    ) -> ContainerProcess:
+    def execute(self, host: str, command: Command, *, terminal: bool = False) -> ContainerProcess:
         """Start a process; ``terminal`` gives it one. TestbedError when the host's container has ended."""
-        if not argv:
-            raise UsageError(f"no command to run on host {host!r}")
         container = self._containers.get(self._known(host))
         if container is None:
             raise TestbedError(f"host {host!r} has no container any more; take the testbed down: thalweg testbed down")
         if why := engine.ended(container):
             raise TestbedError(f"host {host!r} has ended ({why}); take the testbed down: thalweg testbed down")
-        words = [os.fspath(word) for word in argv]
-        folder = None if cwd is None else os.fspath(cwd)
-        return ContainerProcess(container, host, words, env, folder, redirects, terminal=terminal)
+        return ContainerProcess(container, host, command, terminal=terminal)
 
     def fate(self, host: str) -> str:
         container = self._containers.get(host)
@@ -271,8 +228,9 @@ class DockerTestbed(ShapedTestbed):
     def outbox(self, folder: Path) -> Path:
         self._outboxes.append(folder)
         there = Path(OUTBOX, folder.name)
-        null = (subprocess.DEVNULL, subprocess.DEVNULL, subprocess.DEVNULL)
-        made = [self.execute(host, ["mkdir", "-p", str(there)], {}, None, null) for host in self._names]
+        null = subprocess.DEVNULL
+        make = Command(["mkdir", "-p", str(there)], stdin=null, stdout=null, stderr=null)
+        made = [self.execute(host, make) for host in self._names]
         for process in made:
             if process.wait(OUTBOX_S) != 0:
                 raise TestbedError(f"host {process.host!r} has no room for {there}; see its image's user and disk")
@@ -282,34 +240,14 @@ class DockerTestbed(ShapedTestbed):
         docker, _ = engine.sdk()
         for container in self._containers.values():
             for folder in self._outboxes:
-                try:
-                    pieces, _ = container.get_archive(f"{OUTBOX}/{folder.name}")
-                except docker.errors.NotFound:  # it wrote nothing, or it has been removed
-                    continue
-                except engine.failures() as error:
-                    raise engine.explained(error, "fetching the records") from None
-                with tarfile.open(fileobj=io.BufferedReader(_Pieces(pieces)), mode="r|") as archive:
-                    _extract(archive, folder.parent)
-
-
-class _Pieces(io.RawIOBase):
-    """A stream of pieces as a file to read."""
-
-    def __init__(self, pieces: Any) -> None:
-        self._pieces, self._left = iter(pieces), b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._left:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return 0
-            self._left = piece
-        size = min(len(buffer), len(self._left))
-        buffer[:size], self._left = self._left[:size], self._left[size:]
-        return size
+                with tempfile.TemporaryFile() as file:
+                    with engine.talking("fetching the records"), suppress(docker.errors.NotFound):
+                        file.writelines(container.get_archive(f"{OUTBOX}/{folder.name}")[0])
+                    if not file.tell():  # it wrote nothing, or it has been removed
+                        continue
+                    file.seek(0)
+                    with tarfile.open(fileobj=file) as archive:
+                        _extract(archive, folder.parent)
 
 
 def _extract(archive: tarfile.TarFile, folder: Path) -> None:

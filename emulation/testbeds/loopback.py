@@ -10,12 +10,12 @@ from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.proofs.proof import LinkProof, LinkSample
 from thalweg.emulation.supervisor.client import Held, start_plain
 from thalweg.emulation.testbeds.replay import Replayable, ReplayHandle
-from thalweg.emulation.testbeds.testbed import SupervisedTestbed
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 
 
-class LoopbackTestbed(SupervisedTestbed):
+class LoopbackTestbed(Testbed):
     """Hosts are processes on 127.0.0.1, links are not shaped: for functional runs and benchmarks."""
 
     backend: ClassVar[str] = "loopback"

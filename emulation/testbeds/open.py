@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from thalweg.emulation.containers.limits import Containers
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import UsageError
 
 OPTIONS = {
     "netns": {"subnet", "layer"},
     "loopback": set[str](),
-    "docker": {"subnet", "layer", "image", "cpus", "memory_bytes", "mounts", "serve", "same_code"},
+    "docker": {"subnet", "layer", *Containers.__struct_fields__},
 }
 
 
@@ -35,4 +36,5 @@ def open_testbed(backend: str, hosts: Sequence[str], *, run_id: str | None = Non
         return NetnsTestbed(hosts, run_id=run_id, **options)
     from thalweg.emulation.testbeds.docker import DockerTestbed
 
-    return DockerTestbed(hosts, run_id=run_id, **options)
+    network = {name: options.pop(name) for name in ("subnet", "layer") if name in options}
+    return DockerTestbed(hosts, run_id=run_id, containers=Containers(**options), **network)

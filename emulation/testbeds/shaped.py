@@ -21,14 +21,14 @@ from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import StartedSupervisor
 from thalweg.emulation.supervisor.sampler import Sampler
 from thalweg.emulation.testbeds.replay import LinkSchedule, Replayable, ReplayHandle, schedule
-from thalweg.emulation.testbeds.testbed import SupervisedTestbed
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 
 PROVE_S = 600.0  # at most
 
 
-class ShapedTestbed(SupervisedTestbed):
+class ShapedTestbed(Testbed):
     """A testbed whose supervisor has a world of links; subclasses say what hosts are."""
 
     subnet: str

@@ -17,14 +17,17 @@ from typing import ClassVar, Self
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.proofs.proof import LinkProof, LinkSample
-from thalweg.emulation.supervisor.client import Held, Redirect, SupervisorClient, TestbedProcess
+from thalweg.emulation.supervisor.client import Command, Held, Redirect, SupervisorClient, TestbedProcess
 from thalweg.emulation.testbeds.replay import Replayable, ReplayHandle
 from thalweg.middleware.errors import TestbedError, UsageError
 from thalweg.middleware.network.view import Link
 
 
 class Testbed(ABC):
-    """Hosts that can run processes, and links between every two of them."""
+    """Hosts that can run processes, and links between every two of them; a supervisor holds the processes.
+
+    See ``thalweg.emulation.supervisor.server``.
+    """
 
     __test__ = False
     backend: ClassVar[str]
@@ -38,6 +41,9 @@ class Testbed(ABC):
             if not name or not name.isprintable() or hosts.count(name) > 1:
                 raise UsageError(f"host name {name!r} is empty, unprintable or given twice")
         self._names = tuple(hosts)
+        self._supervisor: Held | None = None
+        self._processes: list[TestbedProcess] = []
+        self._over = False
 
     @property
     @abstractmethod
@@ -50,14 +56,48 @@ class Testbed(ABC):
         return False
 
     @abstractmethod
+    def _start(self) -> Held: ...
+
+    def adopt(self, supervisor: Held) -> None:
+        """Use a supervisor that is up already instead of starting one."""
+        self._supervisor = supervisor
+
     def up(self) -> None:
         """Build it. Raises CapabilityError when this machine cannot."""
+        if self._over:
+            raise TestbedError("this testbed has been taken down; open another one")
+        if self._supervisor is None:
+            self._supervisor = self._start()
 
-    @abstractmethod
+    @property
+    def _client(self) -> SupervisorClient:
+        if self._supervisor is None:
+            state = "has been taken down" if self._over else "is not up yet; call up() first"
+            raise TestbedError(f"the testbed {state}")
+        return self._supervisor.client
+
+    def _known(self, host: str) -> str:
+        if host not in self.hosts:
+            raise UsageError(f"unknown host {host!r}; the hosts are {', '.join(self.hosts)}")
+        return host
+
     def down(self, grace_s: float = 0.0) -> None:
         """End every process (asked by SIGTERM first when ``grace_s`` is above 0) and remove everything."""
+        self._over = True
+        if self._supervisor is None:
+            return
+        if grace_s > 0:
+            running = [process for process in self._processes if process.poll() is None]
+            for process in running:
+                process.terminate()
+            stop = time.monotonic() + grace_s
+            for process in running:
+                process._ended.wait(max(0.0, stop - time.monotonic()))
+        self._supervisor.close()
+        self._supervisor = None
+        for process in self._processes:
+            process.close()
 
-    @abstractmethod
     def run(
         self,
         host: str,
@@ -69,7 +109,16 @@ class Testbed(ABC):
         stdout: Redirect = None,
         stderr: Redirect = None,
     ) -> TestbedProcess:
-        """Start a process on a host; arguments as for ``subprocess.Popen``. Raises UsageError when it cannot run."""
+        """Start a process on a host; arguments as for ``subprocess.Popen``. Raises UsageError when it cannot run.
+
+        On docker it gets of ``env`` what differs from our own, and ``cwd`` None is its container's folder.
+        """
+        process = self._spawn(self._known(host), Command(argv, env, cwd, stdin, stdout, stderr))
+        self._processes.append(process)
+        return process
+
+    def _spawn(self, host: str, command: Command) -> TestbedProcess:
+        return self._client.spawn(host, command)
 
     @property
     def python(self) -> str:
@@ -122,69 +171,3 @@ class Testbed(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.down()
-
-
-class SupervisedTestbed(Testbed):
-    """A testbed whose processes a supervisor holds (see ``thalweg.emulation.supervisor.server``)."""
-
-    def __init__(self, hosts: Sequence[str], run_id: str | None = None) -> None:
-        super().__init__(hosts, run_id)
-        self._supervisor: Held | None = None
-        self._processes: list[TestbedProcess] = []
-        self._over = False
-
-    @abstractmethod
-    def _start(self) -> Held: ...
-
-    def adopt(self, supervisor: Held) -> None:
-        """Use a supervisor that is up already instead of starting one."""
-        self._supervisor = supervisor
-
-    def up(self) -> None:
-        if self._over:
-            raise TestbedError("this testbed has been taken down; open another one")
-        if self._supervisor is None:
-            self._supervisor = self._start()
-
-    @property
-    def _client(self) -> SupervisorClient:
-        if self._supervisor is None:
-            state = "has been taken down" if self._over else "is not up yet; call up() first"
-            raise TestbedError(f"the testbed {state}")
-        return self._supervisor.client
-
-    def _known(self, host: str) -> str:
-        if host not in self.hosts:
-            raise UsageError(f"unknown host {host!r}; the hosts are {', '.join(self.hosts)}")
-        return host
-
-    def run(
-        self,
-        host: str,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        stdin: Redirect = None,
-        stdout: Redirect = None,
-        stderr: Redirect = None,
-    ) -> TestbedProcess:
-        process = self._client.spawn(self._known(host), argv, env, cwd, (stdin, stdout, stderr))
-        self._processes.append(process)
-        return process
-
-    def down(self, grace_s: float = 0.0) -> None:
-        self._over = True
-        if self._supervisor is None:
-            return
-        if grace_s > 0:
-            running = [process for process in self._processes if process.poll() is None]
-            for process in running:
-                process.terminate()
-            stop = time.monotonic() + grace_s
-            for process in running:
-                process._ended.wait(max(0.0, stop - time.monotonic()))
-        self._supervisor.close()
-        self._supervisor = None
-        for process in self._processes:
-            process.close()

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Self
 
-from thalweg.emulation.uml import init as uml_init
+from thalweg.emulation.uml import init
 from thalweg.emulation.uml.files import find_kernel, find_memory
 from thalweg.emulation.uml.process import Credit, InsideProcess
 from thalweg.emulation.uml.wire import COUNT, HEAD, LINE_WINDOW, PRIVATE, Frames, Kind
@@ -75,7 +75,7 @@ class Kernel:
             *(files.binary, f"mem={memory_bytes >> 20}M", "rootfstype=hostfs", "rootflags=/", "rw", "quiet"),
             *("con=null", "con0=null,fd:1", "ssl=null", f"ssl0=fd:{fd},fd:{fd}"),
             "uml_dir=/dev/null",  # where no folder can be made: it keeps no files of its own
-            *(f'init="{sys.executable}"', "--", "-I", "-S", f'"{Path(uml_init.__file__).absolute()}"'),
+            *(f'init="{sys.executable}"', "--", "-I", "-S", f'"{Path(init.__file__).absolute()}"'),
         )
         with theirs:
             self._process = subprocess.Popen(

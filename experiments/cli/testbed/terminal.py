@@ -8,6 +8,7 @@ import termios
 import tty
 from collections.abc import Sequence
 
+from thalweg.emulation.supervisor.client import Command
 from thalweg.emulation.testbeds.docker import DockerTestbed
 from thalweg.emulation.testbeds.testbed import Testbed
 
@@ -17,7 +18,7 @@ def run_on_terminal(testbed: Testbed, host: str, words: Sequence[str]) -> int:
     assert isinstance(testbed, DockerTestbed)
     before = termios.tcgetattr(0)
     environment = {"TERM": os.environ.get("TERM", "xterm")}
-    process = testbed.execute(host, words, environment, None, (None, None, None), terminal=True)
+    process = testbed.execute(host, Command(words, environment), terminal=True)
 
     def fit(*_: object) -> None:
         size = os.get_terminal_size(1)

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
-from thalweg.emulation.kernel import htb as shaping
-from thalweg.emulation.kernel import netem
+from thalweg.emulation.kernel import htb, netem
 from thalweg.emulation.kernel.netlink import attributes
 from thalweg.emulation.links.shape import DISTRIBUTIONS, RATE_FLOOR_BPS, LinkShape
 
@@ -37,7 +36,7 @@ def shapes(draw: st.DrawFn) -> LinkShape:
 
 
 def decoded(shape: LinkShape, *, create: bool = False) -> Any:
-    found = tcmsg(shaping.leaf(2, 3, shape, "netem", create=create))
+    found = tcmsg(htb.leaf(2, 3, shape, "netem", create=create))
     found.decode()
     return found
 
@@ -47,7 +46,7 @@ def test_every_message_states_the_whole_discipline(shape: LinkShape, create: boo
     found = decoded(shape, create=create)
     assert found.get_attr("TCA_KIND") == "netem"
     options = found.get_attr("TCA_OPTIONS")
-    assert options["limit"] == shaping.netem_packets(shape)
+    assert options["limit"] == htb.netem_packets(shape)
     assert options["delay"] == min(round(round(shape.delay_s * 1e9) / 64), 0xFFFF_FFFF)
     for field, share in (("loss", shape.loss), ("duplicate", shape.duplicate)):
         assert options[field] == round(share * 0xFFFF_FFFF)
@@ -55,7 +54,7 @@ def test_every_message_states_the_whole_discipline(shape: LinkShape, create: boo
     assert options.get_attr("TCA_NETEM_REORDER")["prob_reorder"] == round(shape.reorder * 0xFFFF_FFFF)
     assert options.get_attr("TCA_NETEM_CORRUPT")["prob_corrupt"] == round(shape.corrupt * 0xFFFF_FFFF)
     assert not any(options.get_attr("TCA_NETEM_CORR").values())
-    raw = attributes(_options(shaping.leaf(2, 3, shape, "netem", create=create)))
+    raw = attributes(_options(htb.leaf(2, 3, shape, "netem", create=create)))
     assert struct.unpack("=q", raw[netem.TCA_NETEM_LATENCY64])[0] == round(shape.delay_s * 1e9)
     assert struct.unpack("=q", raw[netem.TCA_NETEM_JITTER64])[0] == round(shape.jitter_s * 1e9)
     if round(shape.jitter_s * 1e9):  # a table that was given once can only be replaced, by a straight one for uniform
@@ -66,7 +65,7 @@ def test_every_message_states_the_whole_discipline(shape: LinkShape, create: boo
 
 def _options(message: bytes) -> bytes:
     """What follows the fixed part of TCA_OPTIONS."""
-    return attributes(message[36:])[shaping.TCA_OPTIONS][24:]
+    return attributes(message[36:])[htb.TCA_OPTIONS][24:]
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)

@@ -13,8 +13,7 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
-from thalweg.emulation.kernel import htb as shaping
-from thalweg.emulation.kernel import interfaces, netlink
+from thalweg.emulation.kernel import htb, interfaces, netlink
 from thalweg.emulation.kernel.interfaces import Peer
 from thalweg.emulation.kernel.world import HostSpace
 from thalweg.emulation.links.shape import PACKET_BYTES, RATE_FLOOR_BPS, LinkShape, burst_bytes
@@ -31,12 +30,12 @@ def decoded(message: bytes, kind: Any = tcmsg) -> Any:
 
 @given(RATES)
 def test_a_class_carries_its_rate_and_burst(rate_bps: float) -> None:
-    found = decoded(shaping.htb_class(2, 7, rate_bps, create=True))
+    found = decoded(htb.htb_class(2, 7, rate_bps, create=True))
     parameters = found.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")
-    assert (found["index"], found["handle"], found["parent"]) == (2, 0x10007, shaping.INTERFACE)
+    assert (found["index"], found["handle"], found["parent"]) == (2, 0x10007, htb.INTERFACE)
     assert found.get_attr("TCA_KIND") == "htb"
     assert parameters["rate"] == parameters["ceil"] == round(rate_bps / 8)
-    assert parameters["rate___reserved"] == shaping.LINKLAYER_ETHERNET
+    assert parameters["rate___reserved"] == htb.LINKLAYER_ETHERNET
     burst = parameters["buffer"] * 64e-9 * parameters["rate"]
     assert burst >= burst_bytes(rate_bps) >= 2 * 1514
     assert burst <= burst_bytes(rate_bps) + 64e-9 * parameters["rate"] + 1
@@ -44,7 +43,7 @@ def test_a_class_carries_its_rate_and_burst(rate_bps: float) -> None:
 
 
 def test_a_burst_of_ones_own_and_a_part_assured() -> None:
-    found = decoded(shaping.htb_class(2, 7, 8e6, burst=20_000, assured_bps=2e6)).get_attr("TCA_OPTIONS")
+    found = decoded(htb.htb_class(2, 7, 8e6, burst=20_000, assured_bps=2e6)).get_attr("TCA_OPTIONS")
     parameters = found.get_attr("TCA_HTB_PARMS")
     assert (parameters["rate"], parameters["ceil"]) == (250_000, 1_000_000)
     assert parameters["buffer"] * 64e-9 * 250_000 == pytest.approx(20_000, abs=1)
@@ -54,39 +53,39 @@ def test_a_burst_of_ones_own_and_a_part_assured() -> None:
 
 
 def test_an_interfaces_class_stands_above_its_links() -> None:
-    unlimited, limited = (decoded(shaping.interface_class(2, rate, create=True)) for rate in (None, 1e6))
-    assert unlimited["handle"] == limited["handle"] == shaping.INTERFACE
-    assert unlimited["parent"] == shaping.ROOT
+    unlimited, limited = (decoded(htb.interface_class(2, rate, create=True)) for rate in (None, 1e6))
+    assert unlimited["handle"] == limited["handle"] == htb.INTERFACE
+    assert unlimited["parent"] == htb.ROOT
     assert unlimited.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_RATE64") == 50_000_000_000
     assert limited.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")["rate"] == 125_000
 
 
 def test_a_port_is_made_once_and_then_changed() -> None:
-    made = [decoded(one) for one in shaping.port(12, 3, 1e6, create=True)]
+    made = [decoded(one) for one in htb.port(12, 3, 1e6, create=True)]
     assert [one["handle"] for one in made] == [0x10000, 0x10001, 0x1001_0000]
     assert made[0].get_attr("TCA_OPTIONS").get_attr("TCA_HTB_INIT")["defcls"] == 1
-    changed = list(shaping.port(12, 3, None))
+    changed = list(htb.port(12, 3, None))
     assert [decoded(one)["handle"] for one in changed] == [0x10001, 0x1001_0000]
-    assert netlink.attributes(changed[1][36:])[shaping.TCA_OPTIONS] == struct.pack("=I", shaping.queue_bytes(2e9))
+    assert netlink.attributes(changed[1][36:])[htb.TCA_OPTIONS] == struct.pack("=I", htb.queue_bytes(2e9))
 
 
 def test_a_cut_swallows_everything() -> None:
-    found = decoded(shaping.leaf(2, 7, LinkShape(1e6, 0.05, cut=True), create=True))
+    found = decoded(htb.leaf(2, 7, LinkShape(1e6, 0.05, cut=True), create=True))
     assert found.get_attr("TCA_KIND") == "blackhole"
     assert found["parent"] == 0x10007
 
 
 def test_rates_beyond_32_bits_travel_in_64() -> None:
-    found = decoded(shaping.htb_class(2, 1, 40e9)).get_attr("TCA_OPTIONS")
+    found = decoded(htb.htb_class(2, 1, 40e9)).get_attr("TCA_OPTIONS")
     assert found.get_attr("TCA_HTB_PARMS")["rate"] == 0xFFFF_FFFF
     assert found.get_attr("TCA_HTB_RATE64") == found.get_attr("TCA_HTB_CEIL64") == 5_000_000_000
 
 
 def test_a_change_is_in_place_and_a_creation_exclusive() -> None:
     changing = netlink.NLM_F_CREATE | netlink.NLM_F_REPLACE | netlink.NLM_F_EXCL
-    assert not decoded(shaping.htb_class(2, 1, 1e6))["header"]["flags"] & changing
-    assert not decoded(shaping.leaf(2, 1, LinkShape(1e6)))["header"]["flags"] & changing
-    assert decoded(shaping.htb_class(2, 1, 1e6, create=True))["header"]["flags"] & netlink.NLM_F_EXCL
+    assert not decoded(htb.htb_class(2, 1, 1e6))["header"]["flags"] & changing
+    assert not decoded(htb.leaf(2, 1, LinkShape(1e6)))["header"]["flags"] & changing
+    assert decoded(htb.htb_class(2, 1, 1e6, create=True))["header"]["flags"] & netlink.NLM_F_EXCL
 
 
 @given(st.ip_addresses(v=4), st.integers(1, 1023))
@@ -97,13 +96,13 @@ def test_a_filter_matches_the_destination_address(ip: Any, minor: int) -> None:
     options = [("TCA_U32_CLASSID", 0x10000 | minor), ("TCA_U32_SEL", {"keys": [f"{int(ip):#x}/0xffffffff+16"]})]
     wanted["attrs"] = [("TCA_KIND", "u32"), ("TCA_OPTIONS", {"attrs": options})]
     wanted.encode()
-    assert shaping.to_class(2, minor, ip.packed) == bytes(wanted.data)
+    assert htb.to_class(2, minor, ip.packed) == bytes(wanted.data)
 
 
 @given(RATES, st.floats(0, 2), st.floats(0, 0.5), st.floats(0, 0.9))
 def test_netem_holds_what_its_delay_needs(rate_bps: float, delay: float, jitter: float, loss: float) -> None:
     shape = LinkShape(rate_bps, delay, jitter, loss)
-    found = decoded(shaping.leaf(2, 3, shape, create=True))
+    found = decoded(htb.leaf(2, 3, shape, create=True))
     options = found.get_attr("TCA_OPTIONS")
     if not (delay or jitter or loss):
         assert found.get_attr("TCA_KIND") == "bfifo"
@@ -111,23 +110,23 @@ def test_netem_holds_what_its_delay_needs(rate_bps: float, delay: float, jitter:
     assert found.get_attr("TCA_KIND") == "netem"
     assert options["delay"] * 64e-9 == pytest.approx(delay, abs=64e-9)
     assert options["loss"] == round(loss * 0xFFFF_FFFF)
-    assert options["limit"] * PACKET_BYTES >= rate_bps / 8 * delay + shaping.queue_bytes(rate_bps)
+    assert options["limit"] * PACKET_BYTES >= rate_bps / 8 * delay + htb.queue_bytes(rate_bps)
     assert math.log2(options["limit"]).is_integer()
 
 
 def test_layer_3_takes_the_ethernet_header_off() -> None:
-    assert decoded(shaping.root(2, 2)).get_attr("TCA_STAB") is None
-    base = netlink.attributes(netlink.attributes(shaping.root(2, 3)[36:])[shaping.TCA_STAB])[shaping.TCA_STAB_BASE]
+    assert decoded(htb.root(2, 2)).get_attr("TCA_STAB") is None
+    base = netlink.attributes(netlink.attributes(htb.root(2, 3)[36:])[htb.TCA_STAB])[htb.TCA_STAB_BASE]
     assert struct.unpack_from("=BBhi", base)[3] == -14
 
 
 @given(RATES, RATES)
 def test_queues_hold_a_tenth_of_a_second_and_change_seldom(one: float, other: float) -> None:
-    size = shaping.queue_bytes(one)
+    size = htb.queue_bytes(one)
     assert size >= max(one / 8 * 0.1, 131_072)
     assert math.log2(size).is_integer()
     if one <= other:
-        assert size <= shaping.queue_bytes(other)
+        assert size <= htb.queue_bytes(other)
 
 
 def test_a_cable_is_one_message_and_single_segments_at_its_far_end() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from thalweg.emulation.containers import engine
+from thalweg.emulation.containers.limits import Containers
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.docker import DockerTestbed
@@ -29,7 +30,7 @@ ASK = "cat; id -u; hostname; grep CapEff /proc/self/status; getent hosts h1; ech
 
 @pytest.fixture(scope="module")
 def bed(docker_image: str) -> Iterator[DockerTestbed]:
-    with DockerTestbed(NAMES, subnet="10.91.0.0/24", image=docker_image) as bed:
+    with DockerTestbed(NAMES, subnet="10.91.0.0/24", containers=Containers(docker_image)) as bed:
         bed.shape({link: LinkShape(2e6 + 1e6 * i) for i, link in enumerate(itertools.permutations(NAMES, 2))})
         yield bed
 
@@ -111,7 +112,7 @@ def test_whoever_writes_to_a_process_that_has_ended_learns_of_it(bed: DockerTest
 
 
 def test_a_container_that_somebody_removed_is_named(docker_image: str) -> None:
-    with DockerTestbed(["a", "b"], image=docker_image) as bed:
+    with DockerTestbed(["a", "b"], containers=Containers(docker_image)) as bed:
         engine.containers_of(bed.run_id)["b"].remove(force=True)
         assert bed.fate("b") == "its container has ended (removed by somebody else)"
         with pytest.raises(TestbedError, match="host 'b' has ended"):
@@ -134,7 +135,7 @@ def test_limits_hold(bed: DockerTestbed) -> None:
 
 @pytest.mark.timed
 def test_a_taken_subnet_is_left_alone_and_another_chosen(bed: DockerTestbed, docker_image: str) -> None:
-    with DockerTestbed(["a", "b"], subnet=bed.subnet, image=docker_image) as other:
+    with DockerTestbed(["a", "b"], subnet=bed.subnet, containers=Containers(docker_image)) as other:
         assert other.subnet != bed.subnet
         assert other.hosts["a"].endswith(".1")
         other.shape({("a", "b"): LinkShape(5e6)})
@@ -143,7 +144,7 @@ def test_a_taken_subnet_is_left_alone_and_another_chosen(bed: DockerTestbed, doc
 
 
 def test_a_host_that_dies_is_noticed_with_its_last_lines(docker_image: str) -> None:
-    with DockerTestbed(["a", "b"], image=docker_image, serve=True) as bed:
+    with DockerTestbed(["a", "b"], containers=Containers(docker_image, serve=True)) as bed:
         process = bed.run("b", ["sleep", "1000"])
         assert process.pid is not None  # it is there: before, the engine refuses to start it in a container that dies
         began = time.monotonic()
@@ -163,7 +164,7 @@ def test_a_replay_goes_on_without_a_host_that_died(docker_image: str) -> None:
     names = ["a", "b", "c"]
     steps = np.arange(150) / 5
     trace = BandwidthTrace("up and down", steps, np.where(np.arange(150) % 2, 4e6, 8e6))
-    with DockerTestbed(names, image=docker_image) as bed:
+    with DockerTestbed(names, containers=Containers(docker_image)) as bed:
         replay = bed.replay(dict.fromkeys(itertools.permutations(names, 2), trace))
         replay.start()
         engine.containers_of(bed.run_id)["b"].kill()
@@ -182,7 +183,7 @@ def test_what_is_not_ours_stays(docker_image: str) -> None:
     _, client = engine.sdk()
     other = client.containers.create(docker_image, ["true"], labels={"io.thalweg": "image"})
     try:
-        bed = DockerTestbed(["a"], image=docker_image)
+        bed = DockerTestbed(["a"], containers=Containers(docker_image))
         bed.up()
         detached.take_down()  # somebody holds it: it stays
         assert not nothing_left(bed.run_id)
@@ -195,7 +196,7 @@ def test_what_is_not_ours_stays(docker_image: str) -> None:
 
 def test_a_missing_image_says_how_to_make_it() -> None:
     with pytest.raises(CapabilityError, match="thalweg testbed build"):
-        DockerTestbed(["a"], image="thalweg:never-built").up()
+        DockerTestbed(["a"], containers=Containers("thalweg:never-built")).up()
 
 
 @pytest.fixture

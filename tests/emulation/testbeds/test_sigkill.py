@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from thalweg.emulation.containers import engine
+from thalweg.emulation.containers.limits import Containers
 from thalweg.emulation.testbeds.docker import DockerTestbed
 
 KILLS = int(os.environ.get("THALWEG_KILLS", "3"))
@@ -78,7 +79,7 @@ def test_docker_launchers(tmp_path: Path, docker_image: str) -> None:
     _, client = engine.sdk()
     other = client.containers.create(docker_image, ["true"])
     network = client.networks.create("not-of-a-testbed")
-    living = DockerTestbed(["x"], image=docker_image)
+    living = DockerTestbed(["x"], containers=Containers(docker_image))
     try:
         living.up()
         seen = {one["Id"] for one in (*client.api.containers(all=True), *client.api.networks())}

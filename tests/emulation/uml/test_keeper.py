@@ -14,7 +14,7 @@ import pytest
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.supervisor import requests
-from thalweg.emulation.supervisor.client import SupervisorClient
+from thalweg.emulation.supervisor.client import Command, SupervisorClient
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.uml import keeper as uml_keeper
 
@@ -77,7 +77,7 @@ def test_it_is_used_from_the_host_and_taken_down(folder: Path) -> None:
 
 
 def _ping(client: SupervisorClient) -> None:
-    assert client.spawn("client", ["ping", "-c1", "-q", "10.77.0.2"], None, None, (None, -3, -3)).wait(20) == 0
+    assert client.spawn("client", Command(["ping", "-c1", "-q", "10.77.0.2"], stdout=-3, stderr=-3)).wait(20) == 0
 
 
 @pytest.mark.parametrize("victim", ["keeper", "kernel", "a process of the kernel's"])
