@@ -6,14 +6,33 @@ probes (an eighth of an image), then partitions, and older ones before younger. 
 every directed link is a queue of its own for bulk transfers, one after the other; control messages pass them by.
 
 A message takes the start-up cost and then its bytes at the link's rate, integrated exactly over the trace's steps.
+
+A ``ShapedLink`` has delays and losses besides, as a scenario gives them to packets. What TCP makes of these is told of
+whole messages:
+
+- R1: a message is there a delay after its last byte has left; meanwhile the link takes the next one.
+- R2: a delay varies from message to message by its jitter, and no message overtakes another of its connection: what is
+  bulk has one, what is control another.
+- R3: packets that are lost or corrupted are sent again, and take the link's rate again, until all have come through.
+  Each such round takes a round trip, or the time-out of TCP where too few packets follow for a receiver to tell.
+- R4: a packet that is duplicated takes the link's rate twice. One that is sent at once, instead of after its delay,
+  waits at the receiver for those before it.
+- R5: a sender hears that a message has arrived when the answer has come back.
+- R6: a link that is cut carries nothing; what is on its way waits. One that is cut for good carries nothing any more.
+- R7: a host with a limited interface sends, and receives, one message's bytes after the other at that rate.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import Any, Protocol
 
+from thalweg.emulation.links.shape import LinkShape
+from thalweg.middleware.errors import TraceError
 from thalweg.middleware.network.view import Link, Pair
 
 CONTROL, PROBE, BULK = RANKS = range(3)
@@ -29,20 +48,97 @@ class LinkRate(Protocol):
 
 
 class Transfer:
-    """The ``number``-th message on its way; ``item`` is the sender's own. The times are set when it starts."""
+    """The ``number``-th message on its way; ``item`` is the sender's own. The times are set when it starts.
 
-    __slots__ = ("began_s", "ends_s", "item", "number", "rank", "size_bytes", "source", "target", "took_s")
+    ``back_s``: from its arrival until its sender hears of it.
+    """
+
+    __slots__ = ("back_s", "began_s", "ends_s", "item", "number", "rank", "size_bytes", "source", "target", "took_s")
 
     def __init__(self, number: int, source: str, target: str, size_bytes: int, rank: int, item: Any) -> None:
         self.number, self.source, self.target = number, source, target
         self.size_bytes, self.rank, self.item = size_bytes, rank, item
-        self.began_s = self.took_s = self.ends_s = 0.0
+        self.began_s = self.took_s = self.ends_s = self.back_s = 0.0
+
+
+SEGMENT_BYTES = 1448  # of a message in a packet: 1500 bytes without the headers of IPv4 and TCP with time stamps
+FEW_PACKETS = 4  # a lost packet is told by three later ones, or by a time-out; RFC 5681, section 3.2
+TIME_OUT_S = 0.2  # Linux's least
+
+
+class ShapedLink:
+    """A link with the rate of ``rates``, and the delays and losses of ``shapes``, each from its time on.
+
+    ``key``: what chance on the link depends on, besides the number of a message. ``time_out_s``: of TCP, in the link's
+    time. It knows what it has carried: each world needs links of its own.
+    """
+
+    def __init__(
+        self, rates: LinkRate, shapes: Sequence[tuple[float, LinkShape]], key: str, time_out_s: float = TIME_OUT_S
+    ) -> None:
+        self.rates, self.key, self.time_out_s = rates, key, time_out_s
+        self._from_s, self._shapes = [at_s for at_s, _ in shapes], [shape for _, shape in shapes]
+        self._last_s = [0.0, 0.0]  # when the last message of each connection arrives
+
+    def rate_at(self, t_s: float) -> float:
+        """Rate in bit/s at ``t_s``."""
+        return self.rates.rate_at(t_s)
+
+    def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
+        """Seconds that a message's bytes take from ``start_s`` on, if none is lost; infinity where none arrives."""
+        try:
+            return self.rates.transfer_time_s(size_bytes, start_s)
+        except TraceError:  # R6: cut for good
+            return math.inf
+
+    def shape_at(self, t_s: float) -> LinkShape:
+        """Of the delays and losses; its rate is not meant."""
+        return self._shapes[max(0, bisect_right(self._from_s, t_s) - 1)]
+
+    def again(self, transfer: Transfer, start_s: float, back_s: float) -> tuple[int, float]:
+        """The bytes of a message that take the link's rate once more, and how long is waited to know which.
+
+        ``back_s``: the delay of the way back.
+        """
+        shape = self.shape_at(start_s)
+        spoilt = 1 - (1 - shape.loss) * (1 - shape.corrupt)
+        if not (spoilt or shape.duplicate):
+            return 0, 0.0
+        dice = Random(f"{self.key} {transfer.number}")
+        packets = max(1, math.ceil(transfer.size_bytes / SEGMENT_BYTES))
+        extra, waits_s, time_out_s = round(packets * shape.duplicate), 0.0, self.time_out_s  # R4
+        while lost := sum(dice.random() < spoilt for _ in range(packets)):
+            extra += lost  # R3
+            waits_s += shape.delay_s + back_s
+            if packets - lost < FEW_PACKETS:
+                waits_s, time_out_s = waits_s + time_out_s, 2 * time_out_s  # RFC 6298, section 5.5
+            packets = lost
+        return extra * min(SEGMENT_BYTES, transfer.size_bytes), waits_s
+
+    def arrives_s(self, transfer: Transfer, sent_s: float) -> float:
+        """When a message is there whose last byte left at ``sent_s``."""
+        shape, connection = self.shape_at(sent_s), int(transfer.rank != CONTROL)
+        delay_s = shape.delay_s
+        if shape.jitter_s:
+            delay_s += shape.jitter_s * _spread(shape.distribution, Random(f"{self.key} jitter {transfer.number}"))
+        arrives_s = max(sent_s + max(0.0, delay_s), self._last_s[connection])  # R1, R2
+        self._last_s[connection] = arrives_s
+        return arrives_s
+
+
+def _spread(distribution: str, dice: Random) -> float:
+    """How far a delay is from its mean, in units of the jitter, as netem draws it."""
+    if distribution == "uniform":
+        return dice.uniform(-1.0, 1.0)
+    normal, pareto = dice.gauss(0.0, 1.0), (dice.paretovariate(3.0) - 1.5) / math.sqrt(0.75)  # means 0, deviations 1
+    return {"normal": normal, "pareto": pareto, "paretonormal": (normal + 3 * pareto) / 4}[distribution]
 
 
 class LinkModel:
-    """The links between hosts. ``send`` takes a transfer; ``arrived`` is called with it when it is through.
+    """The links between hosts. ``send`` takes a transfer; ``arrived`` is called with it when it is there.
 
-    Raises KeyError for a pair of hosts without a link.
+    ``interfaces_bps``: of the hosts whose interface is limited, on links that are shaped. Raises KeyError for a pair of
+    hosts without a link.
     """
 
     def __init__(
@@ -51,18 +147,55 @@ class LinkModel:
         startup_s: float,
         schedule: Schedule,
         arrived: Callable[[Transfer], None],
+        interfaces_bps: Mapping[str, float] = {},
     ) -> None:
         self.links: dict[Pair, LinkRate] = dict(links.items())
         self.startup_s, self.schedule, self.arrived = startup_s, schedule, arrived
+        self._shaped = {link: one for link, one in self.links.items() if isinstance(one, ShapedLink)}
+        self._interfaces_bps = interfaces_bps
+        self._free_s: dict[tuple[str, bool], float] = {}  # of a limited interface, for sending and for receiving
 
     def send(self, transfer: Transfer, now: float) -> None:
         raise NotImplementedError
 
-    def _end_s(self, transfer: Transfer, now: float) -> float:
-        """When it will be through if it starts now."""
+    def _start(self, transfer: Transfer, now: float) -> None:
+        """Let the bytes of a message go: ``_through`` is called when the last of them has left."""
         bytes_from_s = now + self.startup_s
         link = self.links[transfer.source, transfer.target]
-        return bytes_from_s + link.transfer_time_s(transfer.size_bytes, bytes_from_s)
+        end_s = bytes_from_s + link.transfer_time_s(transfer.size_bytes, bytes_from_s)
+        if self._shaped:
+            end_s = self._shaped_end_s(transfer, bytes_from_s, end_s)
+        transfer.began_s = now
+        transfer.ends_s = end_s
+        transfer.took_s = end_s - now
+        if end_s < math.inf:  # R6
+            self.schedule(end_s, self._through, transfer)
+
+    def _shaped_end_s(self, transfer: Transfer, start_s: float, end_s: float) -> float:
+        """When its last byte has left for good; were nothing lost, and no interface limited, at ``end_s``."""
+        link = self._shaped[transfer.source, transfer.target]
+        transfer.back_s = self._shaped[transfer.target, transfer.source].shape_at(start_s).delay_s  # R5
+        extra_bytes, waits_s = link.again(transfer, start_s, transfer.back_s)
+        if end_s < math.inf and (extra_bytes or waits_s):
+            end_s += waits_s
+            end_s += link.transfer_time_s(extra_bytes, end_s)
+        for end, receives in ((transfer.source, False), (transfer.target, True)):
+            if rate_bps := self._interfaces_bps.get(end):  # R7
+                free_s = max(start_s, self._free_s.get((end, receives), 0.0)) + 8 * transfer.size_bytes / rate_bps
+                self._free_s[end, receives] = free_s
+                end_s = max(end_s, free_s)
+        return end_s
+
+    def _through(self, transfer: Transfer) -> None:
+        raise NotImplementedError
+
+    def _there(self, transfer: Transfer) -> None:
+        """Its bytes have left: it arrives now, or after the link's delay."""
+        if self._shaped:
+            at_s = self._shaped[transfer.source, transfer.target].arrives_s(transfer, transfer.ends_s)
+            self.schedule(at_s, self.arrived, transfer)
+        else:
+            self.arrived(transfer)
 
 
 class IndependentLinks(LinkModel):
@@ -81,19 +214,13 @@ class IndependentLinks(LinkModel):
         if len(queue) == 1:
             self._start(transfer, now)
 
-    def _start(self, transfer: Transfer, now: float) -> None:
-        transfer.began_s = now
-        transfer.ends_s = end_s = self._end_s(transfer, now)
-        transfer.took_s = end_s - now
-        self.schedule(end_s, self._through, transfer)
-
     def _through(self, transfer: Transfer) -> None:
         if transfer.rank != CONTROL:
             queue = self._queues[transfer.source, transfer.target]
             queue.popleft()
             if queue:
                 self._start(queue[0], transfer.ends_s)
-        self.arrived(transfer)
+        self._there(transfer)
 
 
 class SingleInterface(LinkModel):
@@ -116,14 +243,11 @@ class SingleInterface(LinkModel):
 
     def _start(self, transfer: Transfer, now: float) -> None:
         self._busy[transfer.source] = self._busy[transfer.target] = True
-        transfer.began_s = now
-        transfer.ends_s = end_s = self._end_s(transfer, now)
-        transfer.took_s = end_s - now
-        self.schedule(end_s, self._through, transfer)
+        super()._start(transfer, now)
 
     def _through(self, transfer: Transfer) -> None:
         """What the arrival gives rise to waits with the rest; then both hosts take up something else."""
-        self.arrived(transfer)
+        self._there(transfer)
         now = transfer.ends_s
         source, target = transfer.source, transfer.target
         self._busy[source] = self._busy[target] = False

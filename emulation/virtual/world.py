@@ -51,6 +51,7 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the world works: the model of the hosts' interfaces, the start-up cost of a message, and the cores' limits.
 
     ``take_up_s``: how long a message lies at its host before the host takes it up; others pass meanwhile.
+    ``interfaces_bps``: of hosts whose interface is limited, on links that are shaped.
     ``compute_factor``: how many times as long a host's processor takes as others'. ``validate``: check the
     invariants of a core after each of its events.
     """
@@ -58,6 +59,7 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interface: str = "single"
     startup_s: float = 0.05
     take_up_s: float = 0.0
+    interfaces_bps: dict[str, float] = {}
     compute_factor: dict[str, float] = {}
     core: CoreConfig = CoreConfig()
     validate: bool = False
@@ -107,7 +109,9 @@ class World:
         for host in self.hosts.values():
             host.core.recording = on_record is not None
         arrived = self._lies if self.config.take_up_s else self._arrived
-        self.links = MODELS[self.config.interface](links, self.config.startup_s, self._schedule, arrived)
+        self.links = MODELS[self.config.interface](
+            links, self.config.startup_s, self._schedule, arrived, self.config.interfaces_bps
+        )
         self.answer: Callable[[e.Plan], e.Planned] | None = None
         self.on_delivered: Callable[[e.Deliver, float], None] | None = None
         self.failed: str | None = None
@@ -193,7 +197,11 @@ class World:
         send: e.Send = transfer.item
         target, source = self.hosts[transfer.target], self.hosts[transfer.source]
         self._handle(target, e.MessageReceived(transfer.source, send.message, send.payload, send.size_bytes))
-        if transfer.rank != CONTROL:
+        if transfer.rank == CONTROL:
+            return
+        if transfer.back_s:
+            self._schedule(self.now + transfer.back_s, self._tell, (source, self._measured(transfer)))
+        else:
             self._handle(source, self._measured(transfer))
 
     def _measured(self, transfer: Transfer) -> e.TransferMeasured:

@@ -241,8 +241,6 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError(f"unknown --scenario {self.scenario!r}; there is collapse, or a file that ends in .toml")
         if self.no_delay and not described:
             raise UsageError("--no-delay leaves out a scenario file's delays, and no such file is given")
-        if described and self.testbed not in ("netns", "docker"):
-            raise UsageError(f"a scenario file shapes real links; give it with --testbed netns, not {self.testbed}")
         if self.testbed == "loopback" and self.scenario is not None:
             raise UsageError(f"--scenario {self.scenario} changes links, and loopback has none; use --testbed netns")
         if self.forecaster is not None:

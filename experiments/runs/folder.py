@@ -17,6 +17,8 @@ from thalweg.experiments.runs.strategies import moving, same_start
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.planning.registry import Strategy
 
+SCENARIO = "scenario.toml"  # a copy of the file that a run was given
+
 
 def prepare_folder(folder: Path) -> bool:
     """Make a folder for a run, and whether it was not there before.

@@ -25,7 +25,7 @@ from thalweg.experiments.networks.traced import build_network
 from thalweg.experiments.networks.truth import add_truth
 from thalweg.experiments.records.records import IMAGES, RunInfo, save_run, write_events
 from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names, is_scenario_file
-from thalweg.experiments.runs.folder import configuration, empty_folder, prepare_folder, versions
+from thalweg.experiments.runs.folder import SCENARIO, configuration, empty_folder, prepare_folder, versions
 from thalweg.experiments.runs.job import Go, Job, Word
 from thalweg.experiments.runs.links import Emulated, Unshaped
 from thalweg.experiments.runs.outcome import Found, Outcome
@@ -33,8 +33,6 @@ from thalweg.experiments.runs.processes import Processes, fail
 from thalweg.experiments.runs.strategies import cost_options, make_strategies, strategy_options
 from thalweg.experiments.runs.workload import build_dataflow, cost_parameters, images_available, reference_digest
 from thalweg.middleware.protocol.limits import MonitorConfig
-
-SCENARIO = "scenario.toml"  # a copy of the file that a run was given
 
 
 def execute(config: RunConfig, folder: Path, tell: Tell) -> Outcome:

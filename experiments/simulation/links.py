@@ -11,7 +11,9 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from thalweg.emulation.virtual.links import LinkRate
+from thalweg.emulation.links.shape import FRAME_BYTES, PACKET_BYTES
+from thalweg.emulation.scenarios.timeline import Timeline
+from thalweg.emulation.virtual.links import TIME_OUT_S, LinkRate, ShapedLink
 from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
@@ -38,6 +40,7 @@ class Framed(msgspec.Struct, frozen=True):
     """A link whose rate counts IP bytes, as a testbed's does: what it takes for a message has headers."""
 
     rates: LinkRate
+    header_bytes: int = HEADER_BYTES
 
     def rate_at(self, t_s: float) -> float:
         """Rate in bit/s at ``t_s``, headers and all."""
@@ -46,7 +49,7 @@ class Framed(msgspec.Struct, frozen=True):
     def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
         """Seconds that a message of ``size_bytes`` takes from ``start_s`` on."""
         packets = math.ceil(size_bytes / PACKET_PAYLOAD_BYTES)
-        return self.rates.transfer_time_s(size_bytes + packets * HEADER_BYTES, start_s)
+        return self.rates.transfer_time_s(size_bytes + packets * self.header_bytes, start_s)
 
 
 STEADY_BPS = 1_000.0  # at least: a link that rests as a run begins is not closed for good
@@ -81,6 +84,7 @@ def world_config(
     time_scale: float = 1.0,
     forecaster: str | None = None,
     max_age_s: float | None = None,
+    interfaces_bps: Mapping[str, float] = {},
     validate: bool = False,
 ) -> WorldConfig:
     """How the world works under that model; ``forecaster`` and ``max_age_s`` are the monitor's, where given."""
@@ -90,9 +94,33 @@ def world_config(
     monitor = MonitorConfig(probe_train=not single, **options)  # type: ignore[arg-type]
     core = CoreConfig(monitor=monitor).dilated(max(time_scale, CORE_SCALE) if single else time_scale)
     take_up_s = 0.0 if single else TAKE_UP_S * time_scale
-    return WorldConfig(interface, startup_s, take_up_s, core=core, validate=validate)
+    return WorldConfig(interface, startup_s, take_up_s, dict(interfaces_bps), core=core, validate=validate)
 
 
-def carrying(links: Mapping[Link, AnyLink], interface: str) -> Mapping[Link, LinkRate]:
-    """What messages take on these links: in the paper's model their bytes alone, elsewhere their headers too."""
-    return links if interface == "single" else {link: Framed(rates) for link, rates in links.items()}
+def carrying(
+    links: Mapping[Link, AnyLink],
+    interface: str,
+    timeline: Timeline | None = None,
+    *,
+    begun: bool = True,
+    seed: int = 0,
+) -> Mapping[Link, LinkRate]:
+    """What messages take on these links: in the paper's model their bytes alone, elsewhere their headers too.
+
+    ``timeline``: says their delays and losses; before it has ``begun`` they are as at its start.
+    """
+    carried: Mapping[Link, LinkRate] = links
+    if interface != "single":
+        header = HEADER_BYTES + (FRAME_BYTES - PACKET_BYTES if timeline is not None and timeline.layer == 2 else 0)
+        carried = {link: Framed(rates, header) for link, rates in links.items()}
+    if timeline is None:
+        return carried
+    return {
+        link: ShapedLink(
+            carried[link],
+            timeline.shapes(link)[: None if begun else 1],
+            f"{seed} {link.source} {link.target}",
+            TIME_OUT_S * timeline.time_scale,
+        )
+        for link in timeline.links
+    }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,16 +18,17 @@ import msgspec
 import numpy as np
 
 from thalweg.emulation.scenarios.timeline import Timeline
-from thalweg.emulation.traces.trace import Rates
+from thalweg.emulation.traces.trace import BandwidthTrace, Rates
+from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import World
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse, choose_host, collapse_floor_bps
 from thalweg.experiments.networks.described import Network
-from thalweg.experiments.networks.traced import build_links
+from thalweg.experiments.networks.traced import build_network
 from thalweg.experiments.records.records import RunInfo, save_run, write_events
 from thalweg.experiments.records.trees import ended_as, operators_at
-from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
-from thalweg.experiments.runs.folder import configuration, empty_folder, prepare_folder, versions
+from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names, is_scenario_file
+from thalweg.experiments.runs.folder import SCENARIO, configuration, empty_folder, prepare_folder, versions
 from thalweg.experiments.runs.outcome import Found, Outcome
 from thalweg.experiments.runs.strategies import begins_with_one_shot, cost_model, make_strategies, placed_detail
 from thalweg.experiments.runs.workload import build_dataflow, cost_parameters, images_available, reference_digest
@@ -96,13 +98,19 @@ class _Session:
         costs = cost_parameters(config)
         hints = ask_hints(dataflow, allow)
         self.work = Work(dataflow, hosts, hints, costs, cost_model(config.cost, interface), allow)
-        self.traces = build_links(config, hosts, 0)
+        network = build_network(config, hosts, 0)
+        self.traces: Mapping[Link, BandwidthTrace] = network.traces
         self.links: Mapping[Link, Rates] = self.traces
+        self.timeline: Timeline | None = None  # of a scenario file
+        if is_scenario_file(config.scenario):
+            self.timeline, self.links = network.timeline, network.timeline.rates()
+        limits = {host.name: host.interface_bps for host in network.timeline.hosts.values() if host.interface_bps}
         self.world = world_config(
             interface,
             config.startup_s,
             time_scale=config.time_scale,
             forecaster=config.forecaster,
+            interfaces_bps=limits,
             validate=config.validate,
         )
         # What an operator says it computes is a real machine's time; a dilated clock makes it longer.
@@ -116,7 +124,7 @@ class _Session:
         self.reference: str | None = None
         self.scenario: Collapse | None = None
         what = "" if config.bytes else ", sizes only: nothing is composed"
-        self.found = Found(notes=[f"virtual time, {interface} links{what}"])
+        self.found = Found(notes=[f"virtual time, {interface} links{what}", *network.notes])
         self.log: IO[bytes] | None = None  # rows are written as they come: a run may have any number of images
         self.digests: list[str] = []
         self.wall_s: dict[str, float] = {}
@@ -126,7 +134,9 @@ class _Session:
         config = self.config
         if config.bytes:
             self.reference = reference_digest(self.work.dataflow, config, self.tell)
-        if config.scenario is not None:
+        if is_scenario_file(config.scenario):
+            shutil.copy(config.scenario, self.folder / SCENARIO)
+        elif config.scenario is not None:
             operators = operators_at(self.work.dataflow, self._one_shot().result.placement)
             host = choose_host(operators, self.work.hosts, CLIENT)
             self.scenario = Collapse(host, collapse_floor_bps(self.traces))
@@ -145,8 +155,12 @@ class _Session:
         return self._shared
 
     def _plan(self, planner: Any) -> ProbedPlan:
-        links = carrying(self.traces, self.world.interface)
+        links = self._carrying(self.traces, begun=False)
         return plan_ahead(self.work, planner, links, self.world, truth=self.config.view == "truth")
+
+    def _carrying(self, links: Mapping[Link, Rates], *, begun: bool = True) -> Mapping[Link, LinkRate]:
+        """What messages take on these links, in a world of their own."""
+        return carrying(links, self.interface, self.timeline, begun=begun, seed=self.config.seed)
 
     def _placement(self, label: str, strategy: Strategy) -> None:
         config = self.config
@@ -176,14 +190,14 @@ class _Session:
             strategy,
             plan,
             config.images,
-            carrying(self.links, self.world.interface),
+            self._carrying(self.links),
             self.code,
             self.world,
             on_delivered=on_delivered,
             on_record=self._recorder(label),
             digest=True,
             label=label,
-            knows=exactly(carrying(self.links, self.world.interface)) if self.told_truth else None,
+            knows=exactly(self._carrying(self.links)) if self.told_truth else None,
         )
         self.digests.append(world.log_digest)
         log: dict[str, Any] = {"digest": world.log_digest}

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.pool import Window
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, PROBE, LinkRate, Transfer
+from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, PROBE, LinkRate, ShapedLink, Transfer
 from thalweg.middleware.network.view import Link
 
 HOSTS = "abcd"
@@ -240,3 +241,58 @@ def test_independent_links_carry_bulk_in_order_without_rest_and_control_at_once(
                 assert went[number][1] == pytest.approx(begins_s + size_bytes / 1000)
                 if rank != CONTROL:
                     free_s = went[number][1]
+
+
+# --- delays and losses ------------------------------------------------------------------------------
+
+
+def shaped(model: str, sizes: Sequence[int], limit_bps: float = 0.0, **figures: Any) -> list[tuple[float, float]]:
+    """When each of some messages from a to b, all sent at 0, had left and was there; links of 1 kB/s so shaped."""
+    shape = LinkShape(8000.0, **figures)
+    rates = BandwidthTrace("cut", np.array([0.0]), np.array([0.0])) if shape.cut else KB_A_SECOND
+    links = {link: ShapedLink(rates, [(0.0, shape)], "a link") for link in permutations("ab", 2)}
+    queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
+    numbers = iter(range(1000))
+    there: list[tuple[float, float]] = []
+    now = 0.0
+
+    def schedule(at_s: float, call: Callable[[Any], None], what: Any) -> None:
+        heapq.heappush(queue, (at_s, next(numbers), call, what))
+
+    limits = {"a": limit_bps} if limit_bps else {}
+    network = MODELS[model](links, 0.0, schedule, lambda transfer: there.append((transfer.ends_s, now)), limits)
+    for number, size in enumerate(sizes):
+        network.send(Transfer(number, "a", "b", size, BULK, None), 0.0)
+    while queue:
+        now, _, call, what = heapq.heappop(queue)
+        call(what)
+    return there
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_message_is_there_a_delay_after_it_left_while_the_next_one_goes(model: str) -> None:
+    assert shaped(model, [1000, 2000], delay_s=5.0) == [(1.0, 6.0), (3.0, 8.0)]
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "normal", "pareto", "paretonormal"])
+def test_delays_vary_and_nothing_overtakes(distribution: str) -> None:
+    found = shaped("independent", [1000] * 60, delay_s=5.0, jitter_s=3.0, distribution=distribution)
+    assert [left for left, _ in found] == [float(i + 1) for i in range(60)]
+    arrivals = [there for _, there in found]
+    assert arrivals == sorted(arrivals)
+    assert len({round(there - left, 6) for left, there in found}) > 20
+    assert found == shaped("independent", [1000] * 60, delay_s=5.0, jitter_s=3.0, distribution=distribution)
+
+
+def test_what_is_lost_takes_the_link_again_and_a_round_trip() -> None:
+    plain, lossy = (shaped("independent", [144_800], delay_s=1.0, **figures)[0][0] for figures in ({}, {"loss": 0.1}))
+    assert lossy > plain + 2.0 + 1.448
+    assert shaped("independent", [144_800], duplicate=0.5)[0][0] == pytest.approx(144.8 * 1.5)
+
+
+def test_a_link_that_is_cut_for_good_carries_nothing() -> None:
+    assert shaped("independent", [1000, 1000], cut=True) == []
+
+
+def test_a_limited_interface_sends_at_its_rate() -> None:
+    assert [left for left, _ in shaped("independent", [1000, 1000], limit_bps=4000.0)] == [2.0, 4.0]

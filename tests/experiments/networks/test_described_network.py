@@ -84,8 +84,7 @@ def test_no_delay_leaves_the_rates(file: Path) -> None:
     [
         (["--servers", "5"], "--servers is 5, and {file} has 2 hosts besides the client"),
         (["--link-mean", "1mbit"], "--link-mean scales traces that a run draws"),
-        (["--testbed", "sim"], "a scenario file shapes real links"),
-        (["--testbed", "loopback"], "a scenario file shapes real links"),
+        (["--testbed", "loopback"], "changes links, and loopback has none"),
         (["--time-scale", "60000"], "busy links of 400 kbit/s at --time-scale 60000"),
     ],
 )
@@ -107,16 +106,64 @@ def test_an_unknown_scenario_and_delays_without_a_file(capsys: pytest.CaptureFix
     assert "no such file is given" in second
 
 
-def run(testbed: list[str], file: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    arguments = ["run", "--scenario", str(file), "--no-delay", "--placement", "one-shot", "--images", "6", "--json"]
+def run(
+    testbed: list[str], file: Path, folder: Path, capsys: pytest.CaptureFixture[str], images: int = 6, *more: str
+) -> Any:
+    arguments = ["run", "--scenario", str(file), "--placement", "one-shot", "--images", str(images), "--json", *more]
     assert invoke([*arguments, "--testbed", *testbed, "--out", str(folder)]) == 0
     return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_a_virtual_run_of_a_file_has_its_delays_losses_and_events(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of them takes longer than without; the same file is the same run."""
+    links = FILE.partition("[[event]]")[0]
+    cases = {
+        "plain": (links, ("--no-delay",)),
+        "delays": (links.replace("30ms", "2s"), ()),
+        "losses": (links.replace("delay = ", 'loss = "5%"\ndelay = '), ()),
+        "events": (FILE, ("--no-delay",)),
+    }
+    found = {}
+    for name, (text, more) in cases.items():
+        file.write_text(text)
+        said = run(["sim"], file, tmp_path / name, capsys, 120, *more)["placements"]["one-shot"]
+        assert said["delivered"] == 120
+        found[name] = said["elapsed_s"]
+        assert (tmp_path / name / "scenario.toml").read_text() == text
+    assert found["delays"] > found["plain"] + 2 * 2.0
+    assert found["losses"] > found["plain"] * 1.05
+    assert found["events"] > found["plain"] + 20.0
+    again = run(["sim"], file, tmp_path / "again", capsys, 120, "--no-delay")["placements"]["one-shot"]
+    assert again["elapsed_s"] == found["events"]
+
+
+@pytest.mark.parametrize("name", ["campus", "delays"])
+def test_the_examples_are_played_in_virtual_time(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example = Path(__file__).parents[3] / "docs" / "examples" / f"{name}.toml"
+    found = run(["sim"], example, tmp_path / "r", capsys)
+    assert found["placements"]["one-shot"]["delivered"] == 6
+
+
+@pytest.mark.timed
+@pytest.mark.netns
+def test_a_virtual_run_takes_as_long_as_one_on_namespaces(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With links that change and rest meanwhile; rates alone, which every kernel can shape."""
+    seconds = [
+        run(testbed, file, tmp_path / testbed[0], capsys, 120, "--no-delay")["placements"]["one-shot"]["elapsed_s"]
+        for testbed in (["netns", "--no-prove"], ["sim"])
+    ]
+    assert seconds[0] > 320.0  # the last event is over
+    assert seconds[1] == pytest.approx(seconds[0], rel=0.1)
 
 
 @pytest.mark.timed
 @pytest.mark.netns
 def test_a_run_of_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = run(["netns"], file, tmp_path / "r", capsys)
+    found = run(["netns"], file, tmp_path / "r", capsys, 6, "--no-delay")
     assert found["placements"]["one-shot"]["digest"] == found["reference_digest"]
     assert found["links"]["checked"] == 6
     assert found["links"]["worst_rate_error"] < 0.05
@@ -130,7 +177,7 @@ def test_a_run_of_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_the_same_file_in_containers(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], docker_image: str
 ) -> None:
-    found = run(["docker", "--image", docker_image], file, tmp_path / "r", capsys)
+    found = run(["docker", "--image", docker_image], file, tmp_path / "r", capsys, 6, "--no-delay")
     assert found["testbed"] == "docker"
     assert found["placements"]["one-shot"]["digest"] == found["reference_digest"]
     assert found["links"]["worst_rate_error"] < 0.05
