@@ -240,10 +240,8 @@ class LinkReader:
         if measured is not None:
             why = "; it measured 0"
         a, b = (host if host == site else f"{host} ({site})" for host, site in zip(link, sites, strict=True))
-        instead, filled = (
-            "a delay" if key == "latency" else "a rate",
-            "a drawn trace" if key == "traces" else "the median",
-        )
+        instead = "a delay" if key == "latency" else "a rate"
+        filled = "a drawn trace" if key == "traces" else "the median"
         return said.spot.error(
             f"{key} {said.spot.value[key]!r} has nothing for {a} → {b}{why}; give the link {instead} of its own in a"
             f' [[link]], or set missing = "{FILL}" for {filled}',

@@ -191,13 +191,9 @@ def pool_files(path: str | Path) -> dict[str, Path]:
     return dict(sorted(files.items()))
 
 
-def load_pool(path: str | Path, *, step_s: float = MAHIMAHI_STEP_S, floor_bps: float = 0.0) -> list[BandwidthTrace]:
-    """Every trace of ``pool_files(path)``, sorted by name.
-
-    ``step_s``: for Mahimahi files; ``floor_bps``: lower rates, such as outages, are raised to it.
-    """
-    pool = [read_trace(file, name=name, step_s=step_s) for name, file in pool_files(path).items()]
-    return [trace.floored(floor_bps) for trace in pool] if floor_bps else pool
+def load_pool(path: str | Path, *, step_s: float = MAHIMAHI_STEP_S) -> list[BandwidthTrace]:
+    """Every trace of ``pool_files(path)``, sorted by name. ``step_s``: for Mahimahi files."""
+    return [read_trace(file, name=name, step_s=step_s) for name, file in pool_files(path).items()]
 
 
 def write_csv(trace: BandwidthTrace, path: str | Path) -> None:

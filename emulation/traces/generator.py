@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from statistics import fmean
 
 import msgspec
@@ -82,19 +81,12 @@ class TraceModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self
 
 
-def generate_pool(
-    model: TraceModel,
-    count: int,
-    seed: int,
-    duration_s: float,
-    *,
-    progress: Callable[[int], object] | None = None,
-) -> list[BandwidthTrace]:
+def generate_pool(model: TraceModel, count: int, seed: int, duration_s: float) -> list[BandwidthTrace]:
     """``count`` traces of ``duration_s`` seconds (rounded up to whole steps); the same arguments give the same bytes.
 
     Traces are named ``0000_us``: their number and class; classes alternate so that every beginning of the
     pool has their shares. Up to the pool's one scale constant, a trace depends only on model, seed and number, and a
-    longer one begins with the shorter. ``progress`` is called with the number of traces done. Raises UsageError.
+    longer one begins with the shorter. Raises UsageError.
     """
     model.check()
     if count < 1:
@@ -108,12 +100,8 @@ def generate_pool(
         raise UsageError(f"{count} traces of {samples} samples each are too many; ask for fewer, shorter or coarser")
     times = np.arange(samples, dtype=np.float64) * model.step_s
     times.flags.writeable = False
-    drawn: list[FloatArray] = []
     kinds = _alternate(model.classes, count)
-    for number, kind in enumerate(kinds):
-        drawn.append(_rates(model, kind, seed, number, samples))
-        if progress is not None:
-            progress(number + 1)
+    drawn = [_rates(model, kind, seed, number, samples) for number, kind in enumerate(kinds)]
     factor = 1.0
     if model.mean_s_per_kb is not None:
         factor = KB_BITS * fmean(float((1.0 / rates).mean()) for rates in drawn) / model.mean_s_per_kb

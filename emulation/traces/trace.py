@@ -192,17 +192,14 @@ class BandwidthTrace:
         rest = target - bits[row]
         return waited + edges[row] + (rest / rates[row] if rest > 0.0 else 0.0)
 
-    def steps(
-        self, start_s: float = 0.0, stop_s: float = math.inf, floor_bps: float = 0.0
-    ) -> Iterator[tuple[float, float]]:
+    def steps(self, start_s: float = 0.0, stop_s: float = math.inf) -> Iterator[tuple[float, float]]:
         """(time_s, rate_bps) at ``start_s``, then at every change before ``stop_s``, across wrap-arounds.
 
-        Lazy: without ``stop_s`` it never ends unless the rate is constant. ``floor_bps`` replaces lower rates,
-        since a shaper cannot be set to 0.
+        Lazy: without ``stop_s`` it never ends unless the rate is constant.
         """
         if not start_s < stop_s:
             return
-        edges, rates = self._edges, [max(rate, floor_bps) for rate in self._rates]
+        edges, rates = self._edges, self._rates
         position = self._position(start_s)
         row = bisect_right(edges, position) - 1
         last = rates[row]
@@ -273,19 +270,9 @@ class BandwidthTrace:
 
     def scaled(self, factor: float) -> BandwidthTrace:
         """Every rate times ``factor`` (above 0)."""
-        _check_positive("factor", factor)
+        if not 0.0 < factor < math.inf:
+            raise UsageError(f"factor is {factor}; it must be finite and above 0")
         return self._with(self.times_s, self.rates_bps * factor, self.duration_s)
-
-    def floored(self, floor_bps: float) -> BandwidthTrace:
-        """Lower rates raised to ``floor_bps``: shapers cannot be set to 0, so outages need a floor."""
-        if not 0.0 <= floor_bps < math.inf:
-            raise UsageError(f"floor_bps is {floor_bps}; it must be finite and not negative")
-        return self._with(self.times_s, np.maximum(self.rates_bps, floor_bps), self.duration_s)
-
-    def dilated(self, time_scale: float) -> BandwidthTrace:
-        """The same bytes in 1/``time_scale`` of the time: times divided by it, rates multiplied."""
-        _check_positive("time_scale", time_scale)
-        return self._with(self.times_s / time_scale, self.rates_bps * time_scale, self.duration_s / time_scale)
 
     def offset(self, by_s: float) -> BandwidthTrace:
         """The trace that starts ``by_s`` later in this one and wraps: its rate at t is this one's at t + by_s."""
@@ -323,8 +310,3 @@ def _frozen(values: npt.ArrayLike) -> FloatArray:
 
 def _default_duration_s(times: FloatArray) -> float:
     return float(times[-1] + np.median(np.diff(times))) if times.size > 1 else SINGLE_ROW_DURATION_S
-
-
-def _check_positive(what: str, value: float) -> None:
-    if not 0.0 < value < math.inf:
-        raise UsageError(f"{what} is {value}; it must be finite and above 0")

@@ -198,18 +198,12 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def model(self) -> TraceModel:
         """What the traces are drawn from."""
-        return TraceModel(
-            classes=tuple(map(_link_class, self.classes)) or _MODEL.classes,
-            stretch=self.stretch,
-            pivot_bps=parse_rate(self.pivot),
-            big_sigma=self.big_sigma,
-            big_hold_s=self.big_hold_s,
-            small_sigma=self.small_sigma,
-            small_hold_s=self.small_hold_s,
-            jitter=self.jitter,
-            step_s=self.step_s,
-            mean_s_per_kb=self.mean_s_per_kb or None,
-        )
+        given = msgspec.structs.asdict(self) | {
+            "classes": tuple(map(_link_class, self.classes)) or _MODEL.classes,
+            "pivot_bps": parse_rate(self.pivot),
+            "mean_s_per_kb": self.mean_s_per_kb or None,
+        }
+        return TraceModel(**{field: given[field] for field in TraceModel.__struct_fields__})
 
 
 @app.command()

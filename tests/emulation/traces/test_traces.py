@@ -107,14 +107,12 @@ def test_rates_steps_and_offsets_agree_across_wrap_arounds(trace: BandwidthTrace
     shifted = trace.offset(start_s)
     assert shifted.mean_bps == pytest.approx(trace.mean_bps)
     assert [(t + start_s, r) for t, r in shifted.steps(0.0, span)] == steps
-    faster = trace.dilated(4)
-    assert [(t * 4, r / 4) for t, r in faster.steps(start_s / 4, stop_s / 4)] == steps
 
 
-def test_steps_without_end_wrap_and_are_floored() -> None:
-    first = list(itertools.islice(DAY_NIGHT.steps(12.0, floor_bps=100.0), 5))
-    assert first == [(12.0, 100.0), (20.0, 16000.0), (25.0, 8000.0), (35.0, 100.0), (45.0, 16000.0)]
-    assert list(DAY_NIGHT.steps(1.0, floor_bps=1e6)) == [(1.0, 1e6)]
+def test_steps_without_end_wrap() -> None:
+    first = list(itertools.islice(DAY_NIGHT.steps(12.0), 5))
+    assert first == [(12.0, 0.0), (20.0, 16000.0), (25.0, 8000.0), (35.0, 0.0), (45.0, 16000.0)]
+    assert list(BandwidthTrace.constant("c", 1e6).steps(1.0)) == [(1.0, 1e6)]
     assert list(DAY_NIGHT.steps(5.0, 5.0)) == []
 
 
@@ -174,17 +172,15 @@ def test_a_trace_cannot_be_changed_not_even_through_its_source() -> None:
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
 def test_factors_must_be_above_zero(bad: float) -> None:
-    for call in (DAY_NIGHT.scaled, DAY_NIGHT.dilated, lambda bps: scale_pool([DAY_NIGHT], bps)):
+    for call in (DAY_NIGHT.scaled, lambda bps: scale_pool([DAY_NIGHT], bps)):
         with pytest.raises(UsageError, match="above 0"):
             call(bad)
 
 
 @pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf])
-def test_sizes_and_floors_must_be_finite_and_not_negative(bad: float) -> None:
+def test_sizes_must_be_finite_and_not_negative(bad: float) -> None:
     with pytest.raises(UsageError, match="not negative"):
         DAY_NIGHT.transfer_time_s(bad, 0.0)
-    with pytest.raises(UsageError, match="not negative"):
-        DAY_NIGHT.floored(bad)
 
 
 # --- pools and rates --------------------------------------------------------------------------------

@@ -201,11 +201,11 @@ def test_a_folder_is_loaded_with_its_folders_sorted_by_name(tmp_path: Path) -> N
     put(tmp_path, "csv-inside.trace", f"{HEADER}\n0,7\n")
     put(tmp_path, "README.md", "not a trace")
     put(tmp_path, "b/._one.csv", b"\xff")
-    pool = load_pool(tmp_path, floor_bps=2.0)
+    pool = load_pool(tmp_path)
     assert [trace.name for trace in pool] == [
         "a", "b/lte.down", "b/lte.up", "b/one", "c/d/x.mahi", "c/y.trace", "csv-inside.trace",
     ]  # fmt: skip
-    assert pool[3].rates_bps.tolist() == [5.0, 2.0]
+    assert pool[3].rates_bps.tolist() == [5.0, 0.0]
     assert [trace.name for trace in load_pool(tmp_path / "b" / "one.csv")] == ["one"]
     assert read_trace(tmp_path / "c" / "y.trace", step_s=0.5).rates_bps.tolist() == [24000.0, 48000.0]
 
