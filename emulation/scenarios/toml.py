@@ -56,6 +56,8 @@ def texts(value: Any) -> tuple[str, ...]:
 
 
 class Rate(float, metaclass=Written):
+    """Bits per second, above 0."""
+
     read = units.rate_bps
 
 
@@ -206,7 +208,8 @@ def read_toml(path: str | os.PathLike[str], what: str, *kinds: type[Keys]) -> Sp
 def line_of(text: str, path: Path) -> int:
     """The line of valid TOML on which the value at a path begins; of what it stands in, where there is none.
 
-    TOML's reader tells what, but not where. A value's line is the first with which the text, ended there, has it.
+    TOML's reader tells what, but not where. A value's line is the first with which the text, ended there, has it. Only
+    errors ask; of 5,000 lines half a second.
     """
     lines = text.split("\n")
     while path and not _has(msgspec.toml.decode(text), path):
@@ -229,7 +232,7 @@ def _has(value: Any, path: Path) -> bool:
     for key in path:
         try:
             value = value[key]
-        except LookupError:
+        except (LookupError, TypeError):  # TypeError: what stands there has no keys, or other ones
             return False
     return True
 

@@ -68,6 +68,7 @@ def test_every_path_has_its_line() -> None:
         assert line_of(TEXT, path) == line, path
     assert line_of(TEXT, ("link", 0, "rate")) == 18  # what is not there: where it would be
     assert line_of(TEXT, ("nothing",)) == 1
+    assert line_of(TEXT, ("number", 3)) == line_of(TEXT, ("number", "a")) == 14
 
 
 WORDS = st.text(st.sampled_from("ab#[]{}=,.'\"\\ \n"), max_size=6)
