@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from thalweg.experiments.bench.rounds import Progress, silent
@@ -27,6 +26,7 @@ from thalweg.middleware.network.history import KEPT, Past, Sample
 from thalweg.middleware.network.outlook import look_ahead, read_variability
 from thalweg.middleware.network.view import LinkEstimate, LinksNeeded, NetworkView, links_between
 from thalweg.middleware.planning import (
+    Answers,
     CostModel,
     CriticalPath,
     ExpectedPeriod,
@@ -52,6 +52,7 @@ STARTS = {"one-shot": OneShot(), "global": OneShot(start="current")}
 OURS = ("once", "a look while data flows")
 CORRELATION_S = 600.0  # of the links' rates, in what a run has measured of them
 _CODE = Code("unused")  # the operators are only planned for, never run
+_LARGEST = Answers(max, lambda _: 0.9, reorderable=True)  # a result as large as the largest input
 
 
 def bench_plan(
@@ -110,16 +111,6 @@ def _ours(servers: int, which: str, given: Sequence[_Problem], progress: Progres
     }
 
 
-class _Answers:
-    """An operator whose result is as large as its largest input."""
-
-    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
-        return max(input_sizes)
-
-    def compute_s(self, input_sizes: Sequence[float]) -> float:
-        return 0.9
-
-
 class _Problem:
     """A random network with all links known, and operators anywhere on it."""
 
@@ -169,6 +160,5 @@ class _Problem:
 
     def _thalweg(self, dataflow: Dataflow, view: NetworkView, current: Placement | None) -> Plan:
         sizes = {name: self.hints.output_bytes[name] for name in dataflow.sources}
-        hints = propagate_hints(dataflow, sizes, lambda node: _Answers())
-        hints = msgspec.structs.replace(hints, reorderable=dict.fromkeys(dataflow.operators, _Answers()))
+        hints = propagate_hints(dataflow, sizes, lambda _: _LARGEST)
         return Thalweg().plan(Task((dataflow,), self.hosts, view, hints, current=current), Period())

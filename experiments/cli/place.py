@@ -22,6 +22,7 @@ from thalweg.middleware.dataflow import TREES, Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView, links_between
 from thalweg.middleware.planning import (
+    Answers,
     CostParameters,
     DownloadAll,
     ExpectedPeriod,
@@ -57,19 +58,9 @@ class OperatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def compute_seconds(self, input_sizes: Sequence[float], /) -> float:
         return self.compute_s + self.compute_s_per_byte * self.output_size_bytes(input_sizes)
 
-
-class _Answers:
-    """An OperatorSpec as planners ask operators."""
-
-    def __init__(self, spec: OperatorSpec) -> None:
-        self.spec = spec
-        self.reorderable = spec.reorderable
-
-    def output_size_bytes(self, input_sizes: Sequence[float], /) -> float:
-        return self.spec.output_size_bytes(input_sizes)
-
-    def compute_s(self, input_sizes: Sequence[float], /) -> float:
-        return self.spec.compute_seconds(input_sizes)
+    @property
+    def answers(self) -> Answers:
+        return Answers(self.output_size_bytes, self.compute_seconds, self.reorderable)
 
 
 class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -166,7 +157,7 @@ def _dataflow(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
             raise UsageError(f"unknown tree {spec.tree!r}; {nearest(spec.tree, list(TREES))}")
         dataflow = TREES[spec.tree](dict.fromkeys(spec.sources, _CODE), _CODE, client)
         sizes = {f"source@{host}": size for host, size in spec.sources.items()}
-        return dataflow, propagate_hints(dataflow, sizes, lambda node: _Answers(spec.operator))
+        return dataflow, propagate_hints(dataflow, sizes, lambda _: spec.operator.answers)
     if spec.sources:
         raise UsageError("dataflow.sources goes with tree; with nodes, a source is a node with host and bytes")
     nodes = []
@@ -186,7 +177,7 @@ def _dataflow(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
     dataflow = Dataflow((*nodes, Node("sink", "sink", roots, None, client))).validate()
     own = {node.name: node.operator or spec.operator for node in spec.nodes}
     sizes = {node.name: node.bytes for node in spec.nodes if node.bytes is not None}
-    return dataflow, propagate_hints(dataflow, sizes, lambda node: _Answers(own[node.name]))
+    return dataflow, propagate_hints(dataflow, sizes, lambda node: own[node.name].answers)
 
 
 def _view(spec: PlacementFile) -> NetworkView:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from thalweg.middleware.network.outlook import Outlook, look_ahead, read_variabi
 from thalweg.middleware.network.view import Link, LinksNeeded, NetworkView
 from thalweg.middleware.planning.costs.model import CostModel, evaluate
 from thalweg.middleware.planning.planners.planner import Planner, ask_planner
-from thalweg.middleware.planning.problem.hints import CostParameters, Hints, SupportsHints, propagate_hints
+from thalweg.middleware.planning.problem.hints import Answers, CostParameters, Hints, SupportsHints, propagate_hints
 from thalweg.middleware.planning.problem.problem import Problem
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.protocol import events as e
@@ -41,32 +41,9 @@ def ask_hints(dataflow: Dataflow, allow: Collection[str] = DEFAULT_ALLOW) -> Hin
     def operator_of(node: Node) -> SupportsHints:
         assert node.code is not None
         code = load_code(node.code, allow)
-        return code if isinstance(code, SupportsHints) else _Unknown()
+        return code if isinstance(code, SupportsHints) else Answers(max)  # like the largest input, in no time
 
     return propagate_hints(dataflow, sizes, operator_of)
-
-
-class _Unknown:
-    """Stands in for an operator without hints: output like the largest input, in no time."""
-
-    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
-        return max(input_sizes)
-
-    def compute_s(self, input_sizes: Sequence[float]) -> float:
-        return 0.0
-
-
-class _Told:
-    """Stands in for an operator that was asked when the run began, and keeps its inputs."""
-
-    def __init__(self, hints: Hints, name: str) -> None:
-        self.hints, self.name = hints, name
-
-    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
-        return self.hints.output_bytes[self.name]
-
-    def compute_s(self, input_sizes: Sequence[float]) -> float:
-        return self.hints.compute_s.get(self.name, 0.0)
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -101,9 +78,12 @@ class Search(msgspec.Struct, frozen=True):
             return self
         sizes = {name: given.output_bytes[name] for name in old.sources}
 
+        def told(name: str) -> SupportsHints:  # when the run began, of an operator that keeps its inputs
+            return Answers(lambda _: given.output_bytes[name], lambda _: given.compute_s.get(name, 0.0))
+
         def operator_of(node: Node) -> SupportsHints:
             like = (answers for name, answers in given.reorderable.items() if old.by_name[name].code == node.code)
-            return next(like, None) or _Told(given, node.name)
+            return next(like, None) or told(node.name)
 
         hints = propagate_hints(dataflow, sizes, operator_of, disk_bytes=given.disk_bytes)
         return msgspec.structs.replace(self, task=task.but(dataflows=(dataflow,), hints=hints))

@@ -14,7 +14,7 @@ from thalweg.middleware.planning.planners.local import Local
 from thalweg.middleware.planning.planners.one_shot import OneShot
 from thalweg.middleware.planning.planners.planner import Planner, ask_planner, plan_at
 from thalweg.middleware.planning.planners.thalweg import Thalweg
-from thalweg.middleware.planning.problem.hints import CostParameters, Hints, SupportsHints, propagate_hints
+from thalweg.middleware.planning.problem.hints import Answers, CostParameters, Hints, SupportsHints, propagate_hints
 from thalweg.middleware.planning.problem.loads import Interface, LoadModel, Resource
 from thalweg.middleware.planning.problem.plan import Plan, PlanResult, Step
 from thalweg.middleware.planning.problem.problem import Problem
@@ -32,6 +32,7 @@ from thalweg.middleware.planning.shapes.host_tree import HostTree
 __all__ = [
     "COST_MODELS",
     "PLANNERS",
+    "Answers",
     "CostModel",
     "CostParameters",
     "CriticalPath",

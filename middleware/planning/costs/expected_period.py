@@ -73,10 +73,6 @@ class _SummedPosition(LoadedPosition):
         norms: Nanoseconds = np.rint(sums ** (1 / self._shape) * NS_PER_S)
         return norms
 
-    def critical(self) -> tuple[int, ...]:
-        """Every node: each resource in use counts."""
-        return tuple(range(len(self.where)))
-
     def moves_of(self, nodes: Sequence[int]) -> Nanoseconds:
         """Take each node's work off the loads, then lay it on those of every host; only these terms change."""
         without, places, gains = self.moved(nodes)
@@ -99,35 +95,14 @@ class _SummedPosition(LoadedPosition):
         return np.where(unusable.any(axis=1), np.inf, self._norms(high + low))
 
 
-class _ScaledPosition(Position):
-    """The general way, for any shape: every placement anew, its loads relative to its largest."""
+class _ScaledPosition(LoadedPosition):
+    """The general way, for any shape: loads relative to the largest of them, and every placement anew."""
+
+    moves, moves_of = Position.moves, Position.moves_of
 
     def __init__(self, options: ExpectedPeriod, problem: Problem, where: Where) -> None:
-        super().__init__(options, problem, where)
-        self._shape = options.shape
-        self.lower_ns = float(self._costs(where[np.newaxis])[0])
-
-    def _costs(self, wheres: Where) -> Nanoseconds:
-        """(rows,) the cost of each placement of ``wheres`` (rows, nodes); every row is computed alike."""
-        problem, resources = self.problem, self.problem.loads(INTERFACE)
-        sources, targets = wheres[:, problem.producer], wheres[:, problem.consumer]
-        carried = resources.of_transfers(sources, targets)
-        compute = problem.compute_ns[problem.everyone, wheres]
-        loads = resources.add_up(carried, problem.edges_ns(sources, targets), wheres, compute, problem.disk_ns)
-        loads /= resources.capacity
-        largest = loads.max(axis=1)
-        loads[np.isinf(largest)] = 0.0  # their cost is known
-        scale = np.where((largest > 0) & np.isfinite(largest), largest, 1.0)
-        norm = ((loads / scale[:, np.newaxis]) ** self._shape).sum(axis=1) ** (1 / self._shape)
-        costs: Nanoseconds = np.rint(np.where(np.isfinite(largest), scale * norm, np.inf))
-        return costs
-
-    def critical(self) -> tuple[int, ...]:
-        """Every node: each resource in use counts."""
-        return tuple(range(len(self.where)))
-
-    def moves(self, node: int) -> Nanoseconds:
-        hosts = len(self.problem.hosts)
-        wheres = np.repeat(self.where[np.newaxis], hosts, axis=0)
-        wheres[:, node] = np.arange(hosts)
-        return self._costs(wheres)
+        super().__init__(options, INTERFACE, problem, where)
+        busy = self.loads / self.resources.capacity
+        scale = float(busy.max()) or 1.0
+        norm = scale * ((busy / scale) ** options.shape).sum() ** (1 / options.shape)
+        self.lower_ns = math.inf if self.unusable.any() else float(np.rint(norm))

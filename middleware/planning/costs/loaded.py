@@ -30,6 +30,10 @@ class LoadedPosition(Position):
         self.carried = self.resources.of_transfers(where[problem.producer], where[problem.consumer])
         self.loads = self.resources.add_up(self.carried, self._finite, where, self.compute, problem.disk_ns)
 
+    def critical(self) -> tuple[int, ...]:
+        """Every node: each resource in use counts, unless the reduction says otherwise."""
+        return tuple(range(len(self.where)))
+
     def moves(self, node: int) -> Nanoseconds:
         costs: Nanoseconds = self.moves_of((node,))[0]
         return costs

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -88,6 +88,14 @@ class SupportsHints(Protocol):
     def output_size_bytes(self, input_sizes: Sequence[float], /) -> float: ...
 
     def compute_s(self, input_sizes: Sequence[float], /) -> float: ...
+
+
+class Answers(NamedTuple):
+    """What stands in for an operator that cannot be asked itself: :class:`SupportsHints` of functions."""
+
+    output_size_bytes: Callable[[Sequence[float]], float]
+    compute_s: Callable[[Sequence[float]], float] = lambda _: 0.0
+    reorderable: bool = False
 
 
 def propagate_hints(

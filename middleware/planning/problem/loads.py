@@ -11,9 +11,10 @@ assumption 2), one in each (``duplex``), or every directed link has its own capa
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -86,13 +87,14 @@ class LoadModel:
 
     @cached_property
     def resources(self) -> tuple[Resource, ...]:
-        links = [(a, b) for a in self.hosts for b in self.hosts]
-        owners = [(each.kind, links if self.of_links else [(host,) for host in self.hosts]) for each in self.carriers]
-        own: list[tuple[Kind, Any]] = [(kind, [(host,) for host in self.hosts]) for kind in ("processor", "disk")]
-        kinds = [(kind, hosts) for kind, of in (*owners, *own) for hosts in of]
+        """All of them, in the order of their numbers."""
+        own = [(host,) for host in self.hosts]
+        owners = list(itertools.product(self.hosts, repeat=2)) if self.of_links else own
+        kinds: list[tuple[Kind, Sequence[tuple[str, ...]]]] = [(each.kind, owners) for each in self.carriers]
+        numbered = [(kind, hosts) for kind, of in (*kinds, ("processor", own), ("disk", own)) for hosts in of]
         return tuple(
-            Resource(kind, hosts, float(capacity), self.prices.get(kind, 0.0))
-            for (kind, hosts), capacity in zip(kinds, self.capacity, strict=True)
+            Resource(kind, hosts, capacity, self.prices.get(kind, 0.0))
+            for (kind, hosts), capacity in zip(numbered, self.capacity.tolist(), strict=True)
         )
 
     def of_transfers(self, sources: Indices, targets: Indices) -> list[Indices]:
@@ -108,23 +110,12 @@ class LoadModel:
     def add_up(
         self, carried: Sequence[Indices], transfers: Floats, where: Indices, compute: Floats, reads: Floats
     ) -> Floats:
-        """(…, resources) the work on each: of transfers on what they are ``carried`` by (:meth:`of_transfers`), and of
-        nodes' computations and reads ``where`` they are.
-
-        All may be of many placements, one a row. In the unit of the work; by ``capacity`` a resource works at once.
+        """(resources,) the work on each, in the unit of the work: of transfers on what they are ``carried`` by
+        (:meth:`of_transfers`), and of nodes' computations and reads ``where`` they are.
         """
-        processors, disks = where + self.processors, where + self.disks
-        places = np.concatenate((*carried, processors, disks), axis=-1)
-        work = np.concatenate((*[transfers] * len(carried), compute, np.broadcast_to(reads, where.shape)), axis=-1)
-        if where.ndim == 1:
-            return np.bincount(places, work, self.count).astype(np.float64, copy=False)
-        rows = len(where)
-        places = places + np.arange(rows)[:, np.newaxis] * self.count
-        return (
-            np.bincount(places.ravel(), work.ravel(), rows * self.count)
-            .reshape(rows, self.count)
-            .astype(np.float64, copy=False)
-        )
+        places = np.concatenate((*carried, where + self.processors, where + self.disks))
+        work = np.concatenate((*[transfers] * len(carried), compute, reads))
+        return np.bincount(places, work, self.count).astype(np.float64, copy=False)
 
     def slots(self, arriving: Mapping[int, Floats], leaving: Mapping[int, Floats]) -> list[Slot]:
         """On which resources the transfers of one node fall, and how much, for the node on each host.

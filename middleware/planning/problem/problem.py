@@ -127,8 +127,7 @@ class Problem:
 
         An unknown link counts as infinitely fast: the sum is a lower bound.
         """
-        edge: Nanoseconds = self._transfer[self._size, where[self.producer], where[self.consumer]]
-        return edge
+        return self.edges_ns(where[self.producer], where[self.consumer])
 
     def edges_ns(self, sources: Where, targets: Where) -> Nanoseconds:
         """(rows, edges) the same for many placements at once: hosts of every edge's two ends."""
