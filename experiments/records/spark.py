@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import select
 import shutil
 import signal
 import struct
@@ -221,9 +222,12 @@ def _connect(master: str, process: subprocess.Popen[bytes], folder: Path, log: I
     from pyspark.sql import SparkSession
 
     where = folder / _GATEWAY
-    while not where.exists() and process.poll() is None:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.05)
+    ended = os.pidfd_open(process.pid)  # an interrupt within Popen.wait can leave its lock taken for ever
+    try:
+        while not where.exists() and not select.select([ended], [], [], 0.05)[0]:
+            pass
+    finally:
+        os.close(ended)
     try:
         # what PySpark's own launcher does with this file, but without a process that it alone can end
         port, length = struct.unpack(">ii", (content := where.read_bytes())[:8])
