@@ -17,7 +17,7 @@ from thalweg.emulation.links.effects import Effect
 from thalweg.emulation.scenarios.data_sets import near_miss
 from thalweg.emulation.scenarios.hosts import Ends, HostSpec, hosts_named, links_named, links_of
 from thalweg.emulation.scenarios.links import FIELDS, Figures
-from thalweg.emulation.scenarios.toml import AboveZero, Keys, Seconds, Spot, Texts, Written, example, texts
+from thalweg.emulation.scenarios.toml import AboveZero, Keys, Seconds, Spot, Texts, Written, example
 from thalweg.emulation.traces.pool import two_draws
 from thalweg.emulation.units import format_rate, format_time, seconds
 from thalweg.middleware.errors import UsageError
@@ -86,25 +86,25 @@ def _exponential(draw: int, mean_s: float) -> float:
     return -mean_s * math.log1p(-draw / 2**64 * (1 - 2**-53))
 
 
-def _span(value: Any) -> float:
-    found = seconds(value)
-    if found < LEAST_S:
-        raise UsageError(f"{value!r} is too short; it must be at least {LEAST_S * 1e3:g}ms")
-    return found
-
-
-def _groups(value: Any) -> tuple[tuple[str, ...], ...]:
-    if not isinstance(value, list) or len(value) < 2:
-        raise UsageError('groups are lists of hosts, at least two: [["client", "h1"], ["h2"]]')
-    return tuple(texts(one) for one in value)
-
-
 class Span(float, metaclass=Written):
-    read = _span
+    """Seconds that are not too short to be meant."""
+
+    @staticmethod
+    def read(value: Any) -> float:
+        found = seconds(value)
+        if found < LEAST_S:
+            raise UsageError(f"{value!r} is too short; it must be at least {LEAST_S * 1e3:g}ms")
+        return found
 
 
 class Groups(tuple[tuple[str, ...], ...], metaclass=Written):
-    read = _groups
+    """Lists of hosts, at least two."""
+
+    @staticmethod
+    def read(value: Any) -> tuple[tuple[str, ...], ...]:
+        if not isinstance(value, list) or len(value) < 2:
+            raise UsageError('groups are lists of hosts, at least two: [["client", "h1"], ["h2"]]')
+        return tuple(map(Texts.read, value))
 
 
 class When(Keys):
@@ -116,26 +116,26 @@ class When(Keys):
     until: Seconds | None = None
 
 
-class ChangeFigures(Figures):
+class ChangeKeys(Figures):
     """What a ``change`` makes of links."""
 
     factor: AboveZero | None = None
 
 
-class Flap(Keys):
+class FlapKeys(Keys):
     """How long the links of a ``flap`` are down, and then up."""
 
     down: Annotated[Span, example('"5s"')]
     up: Annotated[Span, example('"20s"')]
 
 
-class Partition(Keys):
+class PartitionKeys(Keys):
     """The hosts that a ``partition`` separates."""
 
     groups: Annotated[Groups, example('[["client", "h1"], ["h2"]]')]
 
 
-class Churn(Keys):
+class ChurnKeys(Keys):
     """Who leaves and returns in a ``churn``, and after what times on average."""
 
     mean_up: Annotated[Span, example('"10min"')]
@@ -144,11 +144,11 @@ class Churn(Keys):
 
 
 _KINDS: Mapping[str, tuple[type[Keys], ...]] = {
-    "change": (Ends, ChangeFigures),
+    "change": (Ends, ChangeKeys),
     "outage": (Ends,),
-    "flap": (Ends, Flap),
-    "partition": (Partition,),
-    "churn": (Churn,),
+    "flap": (Ends, FlapKeys),
+    "partition": (PartitionKeys,),
+    "churn": (ChurnKeys,),
 }
 
 
@@ -176,10 +176,10 @@ def _event(spot: Spot, hosts: Mapping[str, HostSpec]) -> Event:
     when = spot.read(When)
     event = partial(Event, kind=kind, at_s=when.at, until_s=_until_s(spot, when), effect=CUT)
     if kind == "partition":
-        links, who = _between(spot, spot.read(Partition).groups, hosts)
+        links, who = _between(spot, spot.read(PartitionKeys).groups, hosts)
         return event(links=links, who=who, what="no traffic between the groups")
     if kind == "churn":
-        churn = spot.read(Churn)
+        churn = spot.read(ChurnKeys)
         away = tuple(host for host in hosts if host != CLIENT)
         if churn.hosts is not None:
             away = hosts_named(spot, "hosts", churn.hosts, hosts)
@@ -188,7 +188,7 @@ def _event(spot: Spot, hosts: Mapping[str, HostSpec]) -> Event:
                      down_s=churn.mean_down, up_s=churn.mean_up, away=away)  # fmt: skip
     event = partial(event, links=links_named(spot, hosts), who=_who(spot.read(Ends), hosts))
     if kind == "flap":
-        flap = spot.read(Flap)
+        flap = spot.read(FlapKeys)
         what = f"down {format_time(flap.down)}, up {format_time(flap.up)}, in turn"
         return event(what=what, down_s=flap.down, up_s=flap.up)
     if kind == "change":
@@ -233,7 +233,7 @@ def _between(
 
 
 def _effect(spot: Spot) -> tuple[Effect, str]:
-    values = spot.given(spot.read(ChangeFigures))
+    values = spot.given(spot.read(ChangeKeys))
     if not values:
         known = ", ".join(Figures.__struct_encode_fields__)
         raise spot.error(f"this event changes nothing; give one of factor, {known}")

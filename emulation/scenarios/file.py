@@ -30,25 +30,25 @@ DURATION_S = 86_400.0
 half a million changes, which a testbed still holds easily."""
 
 
-def _duration(value: object) -> float:
-    found = seconds(value)
-    if found <= 0:
-        raise UsageError("a scenario lasts longer than 0 s")
-    return found
-
-
-def _layer(value: object) -> object:
-    if value not in (2, 3):
-        raise UsageError(f"{value!r} is neither 3 (rates count IP packets) nor 2 (Ethernet frames)")
-    return value
-
-
 class Duration(float, metaclass=Written):
-    read = _duration
+    """Seconds, above 0."""
+
+    @staticmethod
+    def read(value: Any) -> float:
+        found = seconds(value)
+        if found <= 0:
+            raise UsageError("a scenario lasts longer than 0 s")
+        return found
 
 
 class Layer(int, metaclass=Written):
-    read = _layer
+    """What rates count."""
+
+    @staticmethod
+    def read(value: Any) -> int:
+        if value not in (2, 3) or not isinstance(value, int):
+            raise UsageError(f"{value!r} is neither 3 (rates count IP packets) nor 2 (Ethernet frames)")
+        return value
 
 
 class Top(Keys):

@@ -42,7 +42,7 @@ class Limits(Keys):
     memory: Size | None = None
 
 
-class Host(Limits):
+class HostKeys(Limits):
     """One of ``[[hosts]]``."""
 
     name: Text | None = None
@@ -84,8 +84,8 @@ def read_hosts(root: Spot) -> dict[str, HostSpec]:
 def _host(spot: Spot, common: Mapping[str, Any]) -> HostSpec:
     given, values = spot.value, dict(common)
     if isinstance(given, dict):
-        spot.only(Host)
-        values |= spot.given(spot.read(Host))
+        spot.only(HostKeys)
+        values |= spot.given(spot.read(HostKeys))
         name, site = values.get("name"), values.get("site")
     elif isinstance(given, str) and given:
         name, at, site = given.partition("@")

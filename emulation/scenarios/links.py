@@ -35,16 +35,15 @@ MAX_DELAY_S = 60.0
 FILL = "fill"
 
 
-def delay(value: Any) -> float:
-    """Seconds of a delay. Raises UsageError for one that must be a mistake."""
-    found = seconds(value)
-    if found > MAX_DELAY_S:
-        raise UsageError(f"{value!r} is more than {MAX_DELAY_S:g} s; is its unit right?")
-    return found
-
-
 class Delay(float, metaclass=Written):
-    read = delay
+    """Seconds; more than a minute must be a mistake."""
+
+    @staticmethod
+    def read(value: Any) -> float:
+        found = seconds(value)
+        if found > MAX_DELAY_S:
+            raise UsageError(f"{value!r} is more than {MAX_DELAY_S:g} s; is its unit right?")
+        return found
 
 
 class Figures(Keys):

@@ -44,17 +44,6 @@ class Written(type):
         return True  # whatever has been read
 
 
-def texts(value: Any) -> tuple[str, ...]:
-    """A text, or a list of them. Raises UsageError."""
-    found = value if isinstance(value, list) else [value]
-    if not found:
-        raise UsageError("the list is empty; name at least one")
-    for one in found:
-        if not isinstance(one, str) or not one:
-            raise UsageError(_SAYS[inspect.StrType].format(one))
-    return tuple(found)
-
-
 class Rate(float, metaclass=Written):
     """Bits per second, above 0."""
 
@@ -74,7 +63,17 @@ class Size(int, metaclass=Written):
 
 
 class Texts(tuple[str, ...], metaclass=Written):
-    read = texts
+    """A text, or a list of them."""
+
+    @staticmethod
+    def read(value: Any) -> tuple[str, ...]:
+        found = value if isinstance(value, list) else [value]
+        if not found:
+            raise UsageError("the list is empty; name at least one")
+        for one in found:
+            if not isinstance(one, str) or not one:
+                raise UsageError(_SAYS[inspect.StrType].format(one))
+        return tuple(found)
 
 
 Text = Annotated[str, Meta(min_length=1)]
