@@ -27,6 +27,8 @@ class Duty:
         self._loop = loop
         self._limit_s = limit_s
         self._lock = threading.Lock()
+        self._serving = threading.Lock()  # held until all is over: looking costs less than an Event's wait
+        self._serving.acquire()
         self._calls = 0  # begun so far; the number of the one under way
         self._under_way = False
         self._taken = 0  # the number of the call during which the duty was last taken over
@@ -66,6 +68,7 @@ class Duty:
         while on_duty or self._stand_by():
             if self._loop():
                 self.over.set()
+                self._serving.release()
                 self._watch.set()
                 return
             on_duty = False
@@ -75,18 +78,21 @@ class Duty:
         self.present = True
         while True:
             self._watch.wait()
-            seen = self._calls
-            if self.over.wait(self._limit_s):
+            if self.over.is_set():
                 return False
-            with self._lock:
-                under_way = self._under_way  # before the number: a call seen under way may else be the next one
-                if self._calls != seen:
-                    continue
-                if under_way:
-                    self._taken = seen
-                    self._under_way = False
-                    self.present = False
-                    return True
+            looking = True
+            while looking:
+                seen = self._calls
+                if self._serving.acquire(timeout=self._limit_s):
+                    return False
+                with self._lock:
+                    under_way = self._under_way  # before the number: a call seen under way may else be the next one
+                    looking = self._calls != seen
+                    if under_way and not looking:
+                        self._taken = seen
+                        self._under_way = False
+                        self.present = False
+                        return True
             self._watch.clear()
             self._watched = False
             if self._calls != seen:  # begun between the look and the clearing

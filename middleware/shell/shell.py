@@ -176,8 +176,6 @@ class Shell:
             if ready and ready[0][0] == self._wake_read:
                 os.read(self._wake_read, 64)
                 del ready[0]
-            while self._inbox:
-                self._handle(self._inbox.popleft(), time.monotonic())
             for socket, _ in ready:  # R1
                 try:
                     if socket is control:
@@ -189,6 +187,8 @@ class Shell:
                     self._recorder.write_to_all("rejected", {"detail": {"reason": str(error)}})
             if self._quick and not self._make_quick_calls():
                 return False
+            while self._inbox:
+                self._handle(self._inbox.popleft(), time.monotonic())
             now = time.monotonic()
             if now >= self._due_s:
                 self._do_what_is_due(now)
