@@ -41,8 +41,8 @@ def encode_riding(message: m.Control, credits: Sequence[m.Credit]) -> bytes:
     return _RIDING_PREFIX + _encoder.encode((message, credits))
 
 
-def _body(frame: memoryview | bytes) -> memoryview | bytes:
-    if 3 < len(frame) <= MAX_CONTROL_BYTES and frame[:3] in (_PREFIX, _RIDING_PREFIX):
+def _body(frame: memoryview | bytes, *prefixes: bytes) -> memoryview | bytes:
+    if 3 < len(frame) <= MAX_CONTROL_BYTES and frame[:3] in prefixes:
         return frame[3:]
     view = memoryview(frame)
     if len(view) > MAX_CONTROL_BYTES:
@@ -54,37 +54,37 @@ def _body(frame: memoryview | bytes) -> memoryview | bytes:
 
 def decode_all(frame: bytes) -> tuple[m.Control, ...]:
     """The credits that ride on a control frame's message, and last the message; ProtocolError for anything else."""
-    if frame[:2] != RIDING:
+    if frame[:3] != _RIDING_PREFIX:
         return (decode_control(frame),)
     try:
-        message, credits = _riding.decode(_body(frame))
+        message, credits = _riding.decode(_body(frame, _RIDING_PREFIX))
     except _UNDECODABLE as error:
         raise ProtocolError(f"a control frame does not decode: {one_line(error)}") from None
-    _check_bytes(message)
-    return (*credits, message)
+    return (*credits, _with_its_bytes(message))
 
 
 def decode_control(frame: memoryview | bytes) -> m.Control:
     """The message of a control frame without credits; ProtocolError when it is not one."""
     try:
-        message: m.Control = _control.decode(_body(frame))
+        message: m.Control = _control.decode(_body(frame, _PREFIX))
     except _UNDECODABLE as error:
         raise ProtocolError(f"a control frame does not decode: {one_line(error)}") from None
-    _check_bytes(message)
-    return message
+    return message if type(message) is m.Demand else _with_its_bytes(message)
 
 
-def _check_bytes(message: m.Control) -> None:
-    if type(message) is m.Partition and not message.end:
+def _with_its_bytes(message: m.Control) -> m.Control:
+    """What has bytes of its own must not come without them."""
+    if isinstance(message, m.Partition) and not message.end:
         raise ProtocolError(f"partition {message.index} of {message.producer!r} came as control, without its bytes")
-    if type(message) is m.State and message.inline is None:
+    if isinstance(message, m.State) and message.inline is None:
         raise ProtocolError(f"the state of {message.node!r} came as control, without its bytes")
+    return message
 
 
 def decode_chunk(frame: memoryview | bytes) -> m.Chunk:
     """The header of a bulk message; ProtocolError when it is not one."""
     try:
-        chunk = _chunk.decode(_body(frame))
+        chunk = _chunk.decode(_body(frame, _PREFIX))
     except _UNDECODABLE as error:
         raise ProtocolError(f"a bulk header does not decode: {one_line(error)}") from None
     message = chunk.message

@@ -36,7 +36,15 @@ from thalweg.middleware.shell.duty import Duty
 from thalweg.middleware.shell.recorder import HostLoad, Recorder
 from thalweg.middleware.shell.security import Keys
 from thalweg.middleware.shell.sockets import Sockets, name_of
-from thalweg.middleware.shell.transfers import Incoming, Outgoing, ReturnWay, Statistics, value_of
+from thalweg.middleware.shell.transfers import (
+    CHUNK_BYTES,
+    Incoming,
+    Outgoing,
+    ReturnWay,
+    Statistics,
+    chunk_bytes_for,
+    value_of,
+)
 from thalweg.middleware.shell.workers import Slot, Task, Workers
 
 HOUSEKEEPING_S = 5.0
@@ -358,7 +366,7 @@ class Shell:
 
     def _post(self, run: str, to: str, message: m.Control) -> None:
         """Send a control message, or count that it could not be sent (the core repeats what matters)."""
-        if not self._sockets.post(self._sockets.line(run, to), to, message):
+        if not self._sockets.post(run, to, message):
             self._counts["sends_refused"] += 1
 
     def _send_bulk(self, command: e.Send) -> None:
@@ -371,7 +379,7 @@ class Shell:
             return
         number = self._next_transfer = self._next_transfer + 1
         try:
-            out = Outgoing(number, line, message, command.payload, time.monotonic())
+            out = Outgoing(number, line, message, command.payload, time.monotonic(), line.chunk_bytes)
         except OperatorError as error:
             raise ThalwegError(f"a value that a worker passed cannot be sent: {error}") from None
         self._outgoing[number] = out
@@ -405,6 +413,8 @@ class Shell:
             self._handle(e.TransferFailed(sender, out.message), now)
             return
         self._counts["transfers_sent"] += 1
+        if total >= CHUNK_BYTES:
+            out.to.chunk_bytes = chunk_bytes_for(total, out.busy_s)
         self._handle(e.TransferMeasured(sender, out.message, total, out.busy_s * self.config.time_scale), now)
 
     # --- what is due -----------------------------------------------------------------------------------
@@ -434,8 +444,7 @@ class Shell:
         for line in list(sockets.holding):
             while line.credits and line.credits[0][-1] + CREDIT_HOLD_S <= now:  # R3
                 (credit,) = sockets.take_held(line, 1)
-                if not sockets.post(line, line.host, credit):  # with the others to the same host
-                    self._counts["sends_refused"] += 1
+                self._post(line.run, line.host, credit)  # with the others to the same host
         self._credits_due_s = min((line.credits[0][-1] for line in sockets.holding), default=now) + CREDIT_HOLD_S
 
     def _keep_house(self, now: float) -> None:
@@ -443,6 +452,7 @@ class Shell:
             if now - out.progress_s > STUCK_S:
                 del self._outgoing[number]
                 self._counts["transfers_failed"] += 1
+                out.to.chunk_bytes = CHUNK_BYTES
                 self._handle(e.TransferFailed(out.to.host, out.message), now)
         for key, incoming in list(self._incoming.items()):
             if now - incoming.seen_s > STUCK_S:

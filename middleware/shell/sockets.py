@@ -19,10 +19,11 @@ from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.security import Keys, secure_dealer, secure_router, start_authenticator
-from thalweg.middleware.shell.transfers import CHUNK_BYTES
+from thalweg.middleware.shell.transfers import CHUNK_BYTES, MAX_CHUNK_BYTES
 
 NOBLOCK = int(zmq.NOBLOCK)  # plain numbers: combining pyzmq's enumerations takes longer than a send
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+ZERO_COPY_BYTES = 1024 * 1024  # below it, copying is cheaper than keeping track
 Socket = zmq.Socket[bytes]
 _send = zmq.backend.Socket.send  # which zmq.Socket.send calls
 
@@ -30,7 +31,7 @@ _send = zmq.backend.Socket.send  # which zmq.Socket.send calls
 class Line:
     """The way to one host of a run: its dealers, once they are dialled, and the credits that wait for a message."""
 
-    __slots__ = ("bulk", "control", "credits", "host", "peer", "run")
+    __slots__ = ("bulk", "chunk_bytes", "control", "credits", "host", "peer", "run")
 
     def __init__(self, run: str, peer: m.Peer) -> None:
         self.run = run
@@ -38,6 +39,7 @@ class Line:
         self.peer = peer
         self.control: Socket | None = None
         self.bulk: Socket | None = None
+        self.chunk_bytes = CHUNK_BYTES
         self.credits: list[tuple[int, int, float, float]] = []  # transfer, its bytes, gap, when it had come
 
 
@@ -120,8 +122,9 @@ class Sockets:
             self.holding.discard(line)
         return [m.Credit(transfer, size, True, now - at_s, gap_s, at_s) for transfer, size, gap_s, at_s in taken]
 
-    def post(self, line: Line | None, host: str, message: m.Control) -> bool:
+    def post(self, run: str, host: str, message: m.Control) -> bool:
         """Send a control message with the credits that wait for one; False when it cannot be sent."""
+        line = self.line(run, host)
         if line is None:
             return self._post_back(host, frames.encode(message))
         if line.control is None:
@@ -155,7 +158,10 @@ class Sockets:
         assert line.bulk is not None
         try:
             _send(line.bulk, frames.encode(chunk), NOBLOCK_MORE)
-            _send(line.bulk, piece, NOBLOCK)
+            if piece.nbytes < ZERO_COPY_BYTES:
+                _send(line.bulk, piece, NOBLOCK)
+            else:
+                _send(line.bulk, piece, NOBLOCK, copy=False)
         except zmq.Again:
             return False
         return True
@@ -184,7 +190,7 @@ class Sockets:
         socket: Socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        socket.setsockopt(zmq.MAXMSGSIZE, max(frames.MAX_CONTROL_BYTES, CHUNK_BYTES) + 1024)
+        socket.setsockopt(zmq.MAXMSGSIZE, max(frames.MAX_CONTROL_BYTES, MAX_CHUNK_BYTES) + 1024)
         socket.setsockopt(zmq.LINGER, 200)
         _heartbeat(socket)
         secure_router(socket, self._keys, endpoint, insecure=insecure)

@@ -1,6 +1,7 @@
 """Bulk transfers: values as frames, split into chunks, with credit so that neither end buffers without bound.
 
-A transfer of at most ``CHUNK_BYTES`` is one frame, which the receiver turns into an array without copying.
+A chunk has ``CHUNK_BYTES``, or on a fast line as many bytes as it carries in ``CHUNK_S``, up to ``MAX_CHUNK_BYTES``. A
+transfer of one chunk is one frame, which the receiver turns into an array without copying.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from thalweg.middleware.errors import OperatorError, ProtocolError
 from thalweg.middleware.protocol.messages import MAX_PARTITION_BYTES, Chunk, Credit, Partition, Probe, State
 
 CHUNK_BYTES = 256 * 1024
+MAX_CHUNK_BYTES = 4 * 1024 * 1024
+CHUNK_S = 0.05  # at 40 Mbit/s and below, chunks are of CHUNK_BYTES
 WAY_WINDOW_S = 60.0
-WINDOW_CHUNKS = 4  # chunks of one transfer that may be under way without credit
+WINDOW_CHUNKS = 4  # chunks of one transfer that may be under way without credit, but of large ones
+LARGE_CHUNKS = 2
 _DTYPE = re.compile(r"[<>|][biufcmMSU]\d+(\[\d*\w+\])?")  # dtype.str of numbers, times and fixed-width text
 
 
@@ -98,6 +102,7 @@ class Outgoing:
         "begun",
         "body",
         "busy_s",
+        "chunk_bytes",
         "credit",
         "dtype",
         "message",
@@ -107,13 +112,24 @@ class Outgoing:
         "sent",
         "shape",
         "to",
+        "window_bytes",
     )
 
-    def __init__(self, number: int, to: Any, message: Partition | Probe | State, value: Any, now: float) -> None:
+    def __init__(
+        self,
+        number: int,
+        to: Any,
+        message: Partition | Probe | State,
+        value: Any,
+        now: float,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
         self.number = number
         self.to = to
         self.message = message
         self.dtype, self.shape, self.body = frames_of(value)
+        self.chunk_bytes = chunk_bytes
+        self.window_bytes = max(WINDOW_CHUNKS * CHUNK_BYTES, LARGE_CHUNKS * chunk_bytes)
         self.begun = False  # something was sent, perhaps of no bytes
         self.sent = 0
         self.credit = 0  # bytes known to have arrived
@@ -124,9 +140,11 @@ class Outgoing:
     def next_chunk(self) -> tuple[Chunk, Any] | None:
         """The next chunk if the credit allows one now; to be followed by ``advance`` once it was taken."""
         sent, total = self.sent, self.body.nbytes
-        if (sent == total and self.begun) or sent - self.credit >= WINDOW_CHUNKS * CHUNK_BYTES:
+        if sent == total and self.begun:
             return None
-        piece = self.body if total <= CHUNK_BYTES else self.body[sent : sent + CHUNK_BYTES]
+        piece = self.body if total <= self.chunk_bytes else self.body[sent : sent + self.chunk_bytes]
+        if sent - self.credit + piece.nbytes > self.window_bytes:
+            return None
         return Chunk(self.number, total, sent, self.message, self.dtype, self.shape), piece
 
     def advance(self, size: int, now: float) -> None:
@@ -146,6 +164,13 @@ class Outgoing:
             if len(arrived) == 1 and self.body.nbytes:  # nothing is to be sent of an empty one: its time is the way
                 took_s = min(took_s, credit.gap_s)
             self.busy_s += max(0.0, took_s)
+
+
+def chunk_bytes_for(size_bytes: int, busy_s: float) -> int:
+    """How large the next chunks may be on a line that was busy for so long with so many bytes."""
+    if size_bytes >= MAX_CHUNK_BYTES * busy_s / CHUNK_S:  # also where no time was seen to pass
+        return MAX_CHUNK_BYTES
+    return max(CHUNK_BYTES, int(size_bytes * CHUNK_S / busy_s))
 
 
 class ReturnWay:

@@ -159,16 +159,18 @@ def send_all(out: Outgoing, now: float = 0.0) -> list[tuple[Chunk, Any]]:
         st.integers(-1, 1).map(lambda d: CHUNK_BYTES * (WINDOW_CHUNKS + 2) + d),
     ),
     st.integers(1, WINDOW_CHUNKS),
+    st.sampled_from([CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES]),
 )
-def test_chunks_keep_the_window_and_add_up_to_the_value(size: int, credit_every: int) -> None:
+def test_chunks_keep_the_window_and_add_up_to_the_value(size: int, credit_every: int, chunk_bytes: int) -> None:
     value = np.arange(size, dtype=np.uint32).astype(np.uint8)
-    out = Outgoing(1, None, PART, value, 0.0)
+    out = Outgoing(1, None, PART, value, 0.0, chunk_bytes)
     incoming = Incoming(size)
     under_way = send_all(out)
     complete = size == 0
     chunk, _ = under_way[0]
     while under_way:
-        assert sum(piece.nbytes for _, piece in under_way) <= WINDOW_CHUNKS * CHUNK_BYTES
+        assert sum(piece.nbytes for _, piece in under_way) <= out.window_bytes
+        assert out.window_bytes == max(WINDOW_CHUNKS * CHUNK_BYTES, 2 * chunk_bytes)
         arrived, under_way = under_way[:credit_every], under_way[credit_every:]
         for chunk, piece in arrived:
             assert not complete or size == 0
