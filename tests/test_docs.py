@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
@@ -71,6 +72,34 @@ def test_the_texts_have_examples_and_commands() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def defined(path: Path) -> set[str]:
+    """The functions, methods and classes of a file, by qualified name."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(prefix + child.name)
+                visit(child, f"{prefix}{child.name}.")
+
+    visit(ast.parse(path.read_text(encoding="utf-8")), "")
+    return found
+
+
+NAMED = {
+    (page.name, *named)
+    for page in TEXTS
+    for named in re.findall(r"`((?:middleware|operators|emulation|experiments|tests|docs)/[\w/]+\.py)(?::([\w.]+))?`",
+                            page.read_text(encoding="utf-8"))
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("page", "file", "name"), sorted(NAMED))
+def test_what_the_texts_name_is_in_the_code(page: str, file: str, name: str) -> None:
+    assert (ROOT / file).is_file(), f"{page} names {file}"
+    assert not name or name in defined(ROOT / file), f"{page} names {name} of {file}"
 
 
 def test_the_embedding_example_runs_and_moves(tmp_path: Path) -> None:
