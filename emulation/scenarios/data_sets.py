@@ -25,7 +25,8 @@ from thalweg.middleware.errors import TraceError, UsageError, nearest
 
 GENERATED = "generated"
 Kind = Literal["bandwidth", "latency", "throughput"]
-_COLUMNS = {"latency": ("rtt_ms", 1e-3), "throughput": ("bandwidth_bps", 1.0)}  # header, and what makes it SI
+# A grid's column, and what makes its values SI.
+_COLUMNS: dict[Kind, tuple[str, float]] = {"latency": ("rtt_ms", 1e-3), "throughput": ("bandwidth_bps", 1.0)}
 _PROVIDERS = ("aws", "azure", "gcp", "ibm")
 _SERIES = re.compile(r"(?:(b\d+)_)?(.+?)__(.+?)(?:__(\d+))?")
 
@@ -147,8 +148,8 @@ def grid_kind(path: Path) -> Kind | None:
             header = file.readline(4096).strip()
     except (OSError, UnicodeDecodeError):
         return None
-    kinds: dict[str, Kind] = {"src,dst,rtt_ms": "latency", "src,dst,bandwidth_bps": "throughput"}
-    return kinds.get(header, "latency" if header.startswith("node,") else None)
+    kind = next((kind for kind, (column, _) in _COLUMNS.items() if header == f"src,dst,{column}"), None)
+    return "latency" if header.startswith("node,") else kind
 
 
 def _square(path: Path, rows: list[str], header: list[str]) -> tuple[list[str], npt.NDArray[np.float64]]:

@@ -256,7 +256,7 @@ def text_lines(path: Path) -> list[str]:
         _cannot_read(error)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise TraceError(f"{path}:{line}: not UTF-8 text; is this a trace file?") from error
+        raise TraceError(f"{path}:{line}: not UTF-8 text; save the file as UTF-8, or name another") from error
     return text.replace("\r\n", "\n").rstrip().split("\n")
 
 
