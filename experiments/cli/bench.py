@@ -6,11 +6,8 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
-from thalweg.experiments.bench.rounds import Progress
-from thalweg.experiments.cli.console import JsonOption, output, print_json, spinner
+from thalweg.experiments.cli.console import JsonOption, new_table, output, print_json, spinner
 
 app = typer.Typer(name="bench", no_args_is_help=True, help="The performance figures, side by side in one run.")
 
@@ -30,20 +27,17 @@ def tree(
     from thalweg.experiments.bench.tree import bench_tree
 
     answer = _measure(
-        lambda progress: bench_tree(
-            sources=sources,
-            size_bytes=size_kib * 1024,
-            rounds=rounds,
-            partitions=partitions,
-            others=others,
-            progress=progress,
-        )
+        as_json,
+        bench_tree,
+        sources=sources,
+        size_bytes=size_kib * 1024,
+        rounds=rounds,
+        partitions=partitions,
+        others=others,
     )
-    if as_json:
-        print_json(answer)
-        return
-    table = _table(
-        f"{sources} sources, {answer['operators']} operators, {size_kib} KiB", "side", "partitions/s", "of raw"
+    table = new_table(
+        *("side", "partitions/s", "of raw"),
+        title=f"{sources} sources, {answer['operators']} operators, {size_kib} KiB",
     )
     names = {
         "thalweg_per_s": "Thalweg, operators beside an input",
@@ -70,13 +64,8 @@ def link(
     """MB/s of one hop on loopback: Thalweg, and a bare DEALER and ROUTER with credits."""
     from thalweg.experiments.bench.link import bench_link
 
-    answer = _measure(
-        lambda progress: bench_link(sizes_bytes=[kib * 1024 for kib in sizes_kib], rounds=rounds, progress=progress)
-    )
-    if as_json:
-        print_json(answer)
-        return
-    table = _table("One hop", "partition", "Thalweg MB/s", "DEALER/ROUTER MB/s", "ratio")
+    answer = _measure(as_json, bench_link, sizes_bytes=[kib * 1024 for kib in sizes_kib], rounds=rounds)
+    table = new_table("partition", "Thalweg MB/s", "DEALER/ROUTER MB/s", "ratio", title="One hop")
     for row in answer["sizes"]:
         rates = (f"{row['thalweg_mb_per_s']:.0f}", f"{row['raw_mb_per_s']:.0f}", f"{row['ratio']:.2f}")
         table.add_row(f"{row['size_bytes'] // 1024} KiB", *rates)
@@ -98,10 +87,7 @@ def bench_of_testbed(
     """
     from thalweg.experiments.bench.testbed import bench_testbed
 
-    answer = _measure(lambda progress: bench_testbed(networks=networks, hosts=hosts, idle_s=idle_s, progress=progress))
-    if as_json:
-        print_json(answer)
-        return
+    answer = _measure(as_json, bench_testbed, networks=networks, hosts=hosts, idle_s=idle_s)
     if answer["networks"] is None:
         output().print(f"no networks here: {answer['reason']}")
     else:
@@ -117,7 +103,7 @@ def bench_of_testbed(
             "total s",
             "replay % of a core",
         )
-        table = _table("Emulated networks", *columns)
+        table = new_table(*columns, title="Emulated networks")
         for row in (*answer["networks"], *answer["others"]):
             figures = [f"{row[key]:.2f}" if key in row else "" for key in keys]
             share = row.get("replay_share")
@@ -126,7 +112,7 @@ def bench_of_testbed(
             )
         output().print(table)
     processes = answer["processes"]
-    table = _table("Host processes", "hosts", "ready s", "idle MB each", "idle % of a core each")
+    table = new_table("hosts", "ready s", "idle MB each", "idle % of a core each", title="Host processes")
     memory, share = processes["idle_memory_bytes"] / 1e6, processes["idle_cpu_share"] * 100
     table.add_row(str(processes["hosts"]), f"{processes['ready_s']:.2f}", f"{memory:.0f}", f"{share:.2f}")
     output().print(table)
@@ -148,12 +134,9 @@ def plan(
     """
     from thalweg.experiments.bench.plan import bench_plan
 
-    answer = _measure(lambda progress: bench_plan(servers=servers, problems=problems, tree=tree, progress=progress))
-    if as_json:
-        print_json(answer)
-        return
+    answer = _measure(as_json, bench_plan, servers=servers, problems=problems, tree=tree)
     title = f"{tree} tree, {problems} networks: median / 95th percentile in ms"
-    table = _table(title, "cost model", "planner", *(f"{count} servers" for count in dict.fromkeys(servers)))
+    table = new_table("cost model", "planner", *(f"{count} servers" for count in dict.fromkeys(servers)), title=title)
     cells: dict[tuple[str, str], list[str]] = {}
     for row in answer["plans"]:
         cell = f"{row['median_s'] * 1e3:.1f} / {row['p95_s'] * 1e3:.1f}"
@@ -182,15 +165,11 @@ def move(
 
     rate_bps = parse_rate(rate)
     answer = _measure(
-        lambda progress: bench_move(
-            sizes_bytes=[kib * 1024 for kib in sizes_kib], moves=moves, rate_bps=rate_bps, progress=progress
-        )
+        as_json, bench_move, sizes_bytes=[kib * 1024 for kib in sizes_kib], moves=moves, rate_bps=rate_bps
     )
-    if as_json:
-        print_json(answer)
-        return
+    title = f"{answer['cpus']} cores, load {answer['load']:.1f} before"
     columns = ("moves", "p50 ms", "p99 ms", "max ms", "bound ms", "within", "round trip ms")
-    table = _table(f"{answer['cpus']} cores, load {answer['load']:.1f} before", "links", "state", "protocol", *columns)
+    table = new_table("links", "state", "protocol", *columns, title=title)
     for row in answer["rows"]:
         keys = ("p50_s", "p99_s", "max_s", "bound_s")
         times = ["-" if row[key] is None else f"{row[key] * 1e3:.1f}" for key in keys]
@@ -227,22 +206,18 @@ def sim(
     from thalweg.experiments.bench.sim import bench_sim
 
     answer = _measure(
-        lambda progress: bench_sim(
-            servers=servers,
-            images=images,
-            placements=placements,
-            rounds=rounds,
-            memory=memory,
-            others=others,
-            progress=progress,
-        )
+        as_json,
+        bench_sim,
+        servers=servers,
+        images=images,
+        placements=placements,
+        rounds=rounds,
+        memory=memory,
+        others=others,
     )
-    if as_json:
-        print_json(answer)
-        return
     columns = ("servers", "plan ms", "run ms", "CPU ms", "events/s", "virtual s/s", "inter-arrival s")
     title = f"{images} images, median of {rounds} networks"
-    table = _table(title, "placement", *columns, "SimPy ms", "time ratio", "agreement")
+    table = new_table("placement", *columns, "SimPy ms", "time ratio", "agreement", title=title)
     for row in answer["rows"]:
         times = [f"{row[key] * 1e3:.0f}" for key in ("plan_s", "run_s", "run_cpu_s")]
         rates = [f"{row[key]:,.0f}" for key in ("events_per_s", "virtual_s_per_s")]
@@ -254,21 +229,18 @@ def sim(
     output().print(table)
     if others and answer["simpy"] is None:
         output().print("SimPy is not installed; the bench extra has it: pip install 'thalweg[bench]'")
-    table = _table("Memory of a process", "images", "before the run MB", "peak MB", "grown MB")
+    table = new_table("images", "before the run MB", "peak MB", "grown MB", title="Memory of a process")
     for row in answer["memory"]:
         keys = ("before_bytes", "peak_bytes", "grown_bytes")
         table.add_row(str(row["images"]), *(f"{row[key] / 1e6:.1f}" for key in keys))
     output().print(table)
 
 
-def _measure(measure: Callable[[Progress], dict[str, Any]]) -> dict[str, Any]:
-    """Run it, with the present step on standard error when that is a terminal."""
+def _measure(as_json: bool, bench: Callable[..., dict[str, Any]], **options: Any) -> dict[str, Any]:
+    """What it measures, with the present step on a terminal; as JSON that is all there is to say."""
     with spinner("starting") as tell:
-        return measure(tell)
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    return table
+        answer = bench(**options, progress=tell)
+    if as_json:
+        print_json(answer)
+        raise typer.Exit
+    return answer

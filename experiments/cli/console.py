@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from thalweg.experiments.command import Tell
 
@@ -28,6 +31,17 @@ def output() -> Console:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = FILE_WIDTH
     return console
+
+
+def new_table(first: str, *others: str, left: Collection[str] = (), title: str = "") -> Table:
+    """An empty table: ``first`` and the columns in ``left`` begin on the left, figures end on the right."""
+    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption_justify="left")
+    if title:
+        made.title, made.title_justify = Text(title, "bold"), "left"
+    made.add_column(first, overflow="fold")
+    for name in others:
+        made.add_column(name, justify="left" if name in left else "right", no_wrap=name not in left, overflow="fold")
+    return made
 
 
 def print_json(answer: Any) -> None:

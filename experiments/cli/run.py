@@ -19,7 +19,7 @@ from thalweg.experiments.runs.config import RunConfig, is_scenario_file
 
 if TYPE_CHECKING:
     from thalweg.experiments.records.analysis import RunSummary
-    from thalweg.experiments.runs.outcome import Outcome
+    from thalweg.experiments.runs.session import Outcome
 
 
 @takes(RunConfig)
@@ -116,10 +116,10 @@ def _print(summary: RunSummary, outcome: Outcome, sheet: Path | None, *, as_json
         print(RunsSummary([summary]).to_json().decode())
     else:
         print_runs(RunsSummary([summary]))
-        for label, placed in outcome.placed.items():
-            tree = outcome.trees.get(label)
+        for label, placed in outcome.found.placed.items():
+            tree = outcome.found.trees.get(label)
             if tree is None:
-                print(f"{label}: {_where(placed, outcome.ended.get(label))}")
+                print(f"{label}: {_where(placed, outcome.found.ended.get(label))}")
             else:
                 times = summary.placements[label].reshapes
                 print(f"{label}: the tree changed {counted(times, 'time')} and ended as {tree}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
-from thalweg.experiments.cli.console import JsonOption, counted, end, output, print_json, progress
+from thalweg.experiments.cli.console import JsonOption, counted, end, new_table, output, print_json, progress
 from thalweg.experiments.cli.options import Given, make, takes
 from thalweg.experiments.cli.stopping import Stopped
 from thalweg.experiments.command import Option, flag
@@ -278,18 +278,13 @@ def _print(asked: Simulations, outcome: SweepOutcome, *, as_json: bool) -> None:
 
 
 def _table(asked: Simulations, outcome: SweepOutcome, results: dict[str, PlacementResult]) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     from thalweg.experiments.views.tables import NONE, seconds
 
     drawn = f"{counted(asked.configurations, 'configuration')} of {counted(asked.pools, 'pool')} ({asked.pool})"
     title = f"{outcome.sweep}: {drawn}"
-    table = Table(title=Text(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("placement", overflow="fold")
-    for name in ("runs", "failed", "mean s", "median speed-up"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = new_table("placement", "runs", "failed", "mean s", "median speed-up", title=title)
     for label, result in results.items():
         speedup = NONE if result.median_speedup is None else f"{result.median_speedup:.2f}"
         failed = Text(str(result.failed), "bold red" if result.failed else "")

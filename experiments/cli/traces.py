@@ -29,7 +29,7 @@ from thalweg.emulation.traces.files import (
 from thalweg.emulation.traces.generator import DEFAULT_S, LinkClass, TraceModel, generate_pool
 from thalweg.emulation.traces.trace import BandwidthTrace, TraceSummary
 from thalweg.emulation.units import format_rate, format_time, parse_rate
-from thalweg.experiments.cli.console import JsonOption, followed, output, print_json
+from thalweg.experiments.cli.console import JsonOption, followed, new_table, output, print_json
 from thalweg.experiments.cli.options import Given, make, takes
 from thalweg.experiments.command import Option
 from thalweg.middleware.errors import UsageError
@@ -91,7 +91,7 @@ def list_traces(
     elif len(sets) == 1:
         _print_traces(summaries)
     else:
-        table = _table("data set", "traces", "median hours", "mean rate", "change s", "zeros")
+        table = new_table("data set", "traces", "median hours", "mean rate", "change s", "zeros")
         table.caption = "change s: mean seconds between changes of at least 10 %"
         for name, members in sets.items():
             means = _pooled_means(members)
@@ -302,7 +302,7 @@ def _pooled(pool: Sequence[BandwidthTrace], summaries: Sequence[TraceSummary]) -
 
 
 def _print_traces(summaries: Sequence[TraceSummary]) -> None:
-    table = _table("trace", "hours", "mean", "5 %", "median", "95 %", "change s", "zeros")
+    table = new_table("trace", "hours", "mean", "5 %", "median", "95 %", "change s", "zeros")
     table.caption = "rates in Mbit/s; change s: mean seconds between changes of at least 10 %"
     for one in summaries:
         rates = [_mbit(rate) for rate in (one.mean_bps, one.p5_bps, one.median_bps, one.p95_bps)]
@@ -333,20 +333,12 @@ def _describe_grid(path: Path, kind: Kind, *, as_json: bool) -> None:
 
 
 def _print_grids(grids: Sequence[dict[str, Any]]) -> None:
-    table = _table("between sites", "kind", "sites", "pairs", "5 %", "median", "95 %")
+    table = new_table("between sites", "kind", "sites", "pairs", "5 %", "median", "95 %")
     for one in grids:
         show = format_rate if one["kind"] == "throughput" else format_time
         figures = [show(one[key]) for key in ("p5", "median", "p95")]
         table.add_row(one["name"], one["kind"], str(one["sites"]), str(one["pairs"]), *figures)
     output().print(table)
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, caption_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(first, overflow="fold", min_width=24)
-    for other in others:
-        table.add_column(other, justify="right", no_wrap=True)
-    return table
 
 
 def _mbit(rate_bps: float) -> str:

@@ -20,9 +20,9 @@ import msgspec
 from thalweg.experiments.command import Tell
 from thalweg.experiments.records.analysis import RunSummary, failures, summarize_run
 from thalweg.experiments.records.comparisons import CLOSE, COMPARISON, Comparison, Row, furthest
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.runs.config import RunConfig, file_name
 from thalweg.experiments.runs.folder import prepare_folder, versions
-from thalweg.experiments.runs.outcome import Outcome
+from thalweg.experiments.runs.session import Outcome
 from thalweg.experiments.runs.strategies import MOVING, OF_MOVES, make_strategies
 from thalweg.middleware.errors import UsageError
 
@@ -89,7 +89,7 @@ def _run(config: RunConfig, folder: Path, tell: Tell, repeats: int, sides: Sides
     simulated = side(simulate, "sim", "sim", {})
     ran: dict[str, list[Outcome]] = {}
     for label in config.placements:
-        name = f"netns-{label}".replace("/", "_").replace(":", "_")
+        name = f"netns-{file_name(label)}"
         names = [f"{name}-{i + 1}" for i in range(repeats)] if repeats > 1 else [name]
         alone = _alone(config, label)
         ran[label] = [simulated, *(side(emulate, "netns", each, alone) for each in names)]
@@ -118,7 +118,7 @@ def _row(label: str, seed: int, outcomes: Sequence[Outcome], summaries: Mapping[
         mean_s / emulated_s if mean_s is not None and emulated_s else None,
         emulated_each_s=each,
         spread=max(known) / min(known) - 1 if len(known) > 1 else None,
-        same_start=all(outcome.placed[label] == outcomes[0].placed[label] for outcome in outcomes),
+        same_start=all(outcome.found.placed[label] == outcomes[0].found.placed[label] for outcome in outcomes),
         simulated_moves=simulated.relocations,
         emulated_moves=[one.relocations for one in emulated],
     )

@@ -42,6 +42,11 @@ def host_names(servers: int) -> list[str]:
     return [f"h{i + 1}" for i in range(servers)]
 
 
+def file_name(label: str) -> str:
+    """A placement's name as that of a file."""
+    return label.replace("/", "_").replace(":", "_")
+
+
 def pool_folder(folder: Path) -> str:
     """The folder of traces that ``folder`` is, or that a collection of data sets takes by default."""
     sets = folder / "bandwidth"
@@ -205,6 +210,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     pictures: Annotated[int, Option("How many composites to keep as PNG.")] = 12
     prove: Annotated[bool, Option("Measure every link before the run.")] = True
 
+    def pictured(self, index: int) -> bool:
+        """Whether the composite of that index is kept as a picture; those that are spread evenly over all."""
+        return bool(self.pictures) and index % max(1, -(-self.images // self.pictures)) == 0
+
     def check(self) -> RunConfig:
         """Return self, or raise UsageError naming the option that is out of range."""
         if self.testbed not in TESTBEDS:
@@ -222,18 +231,15 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError(f"--time-scale is {self.time_scale}; it must be above 0")
         if self.link_mean_bps is not None and self.testbed == "loopback":
             raise UsageError("--link-mean shapes links, and the loopback testbed has none; use --testbed netns")
-        if self.image is not None and self.testbed != "docker":
-            raise UsageError(f"--image goes with --testbed docker, and this run is on {self.testbed}")
-        if self.kernel == "uml" and self.testbed != "netns":
-            raise UsageError(f"--kernel uml goes with --testbed netns, and this run is on {self.testbed}")
-        if self.testbed != "sim":
-            for flag, given in (
-                ("--interface", self.interface is not None),
-                ("--bytes", self.bytes),
-                ("--validate", self.validate),
-            ):
-                if given:
-                    raise UsageError(f"{flag} goes with --testbed sim, and this run is on {self.testbed}")
+        for option, given, testbed in (
+            ("--image", self.image is not None, "docker"),
+            ("--kernel uml", self.kernel == "uml", "netns"),
+            ("--interface", self.interface is not None, "sim"),
+            ("--bytes", self.bytes, "sim"),
+            ("--validate", self.validate, "sim"),
+        ):
+            if given and self.testbed != testbed:
+                raise UsageError(f"{option} goes with --testbed {testbed}, and this run is on {self.testbed}")
         if self.testbed == "loopback" and self.view == "truth":
             raise UsageError("--view truth asks an emulator, and loopback is none; use --testbed netns")
         described = is_scenario_file(self.scenario)

@@ -10,32 +10,22 @@ from typing import Any
 
 import msgspec
 
+from thalweg.experiments.runs.config import RunConfig
 from thalweg.middleware.dataflow import Dataflow
-from thalweg.middleware.planning import CostParameters
-from thalweg.middleware.protocol.limits import MonitorConfig
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the worker is to do.
+    """What the worker is to do, and where.
 
-    ``addresses`` are the hosts' control endpoints; ``strategies`` has the options of every placement's.
+    ``addresses`` are the hosts' control endpoints; ``records`` and ``pictures`` folders as the client's host sees them.
     """
 
+    config: RunConfig
     dataflow: Dataflow
     addresses: dict[str, str]
     listen: str
-    insecure: bool
-    allow: tuple[str, ...]
-    time_scale: float
-    images: int
-    pictures: int
-    cost: str
-    cost_options: dict[str, Any]
-    strategies: dict[str, dict[str, Any]]
-    monitor: MonitorConfig
-    costs: CostParameters
     records: str
-    pictures_to: str
+    pictures: str
 
 
 class Go(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,7 +39,7 @@ class Go(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ahead: bool = False
 
 
-class Word(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Said(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What the worker says; which fields are set depends on ``event``."""
 
     event: str

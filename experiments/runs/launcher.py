@@ -6,8 +6,6 @@ then is in the run folder.
 
 from __future__ import annotations
 
-import datetime
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,53 +22,28 @@ from thalweg.experiments.networks.setup import testbed_options
 from thalweg.experiments.networks.traced import build_network
 from thalweg.experiments.networks.truth import add_truth
 from thalweg.experiments.records.records import IMAGES, RunInfo, save_run, write_events
-from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names, is_scenario_file
-from thalweg.experiments.runs.folder import SCENARIO, configuration, empty_folder, prepare_folder, versions
-from thalweg.experiments.runs.job import Go, Job, Word
+from thalweg.experiments.runs.config import CLIENT, RunConfig
+from thalweg.experiments.runs.job import Go, Job, Said
 from thalweg.experiments.runs.links import Emulated, Unshaped
-from thalweg.experiments.runs.outcome import Found, Outcome
 from thalweg.experiments.runs.processes import Processes, fail
-from thalweg.experiments.runs.strategies import cost_options, make_strategies, strategy_options
-from thalweg.experiments.runs.workload import build_dataflow, cost_parameters, images_available, reference_digest
-from thalweg.middleware.protocol.limits import MonitorConfig
+from thalweg.experiments.runs.session import Outcome, Session
+from thalweg.experiments.runs.workload import reference_digest
 
 
 def execute(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
-    """Run every placement of ``config`` in turn and leave ``run.toml`` and ``events.parquet`` in ``folder``.
-
-    Raises UsageError and its kin before anything is started, RunError or HostLostError when a run cannot go on.
-    """
-    session = _Session(config.check(), folder, tell)
-    made = prepare_folder(folder)
-    session.logs.mkdir()
-    if is_scenario_file(config.scenario):
-        shutil.copy(config.scenario, folder / SCENARIO)
-    try:
-        with ExitStack() as stack:
-            stack.callback(session.save)
-            session.run(stack)
-    except BaseException:
-        if not session.found.delivered:  # nothing had begun, so there is nothing to keep
-            empty_folder(folder, remove=made)
-        raise
-    assert session.info is not None
-    return Outcome.of(session.info, folder, session.found)
+    """Run every placement of ``config`` on its testbed, in turn, and leave records in ``folder``; see Session."""
+    return _Session(config, folder, tell).execute()
 
 
-class _Session:
+class _Session(Session):
     """One call of ``execute``."""
 
     def __init__(self, config: RunConfig, folder: Path, tell: Tell) -> None:
-        self.strategies = make_strategies(config)
-        self.dataflow = build_dataflow(config)
-        self.hosts = [*host_names(config.servers), CLIENT]
-        tell("reading the images", 0, 0)
-        self.config = config = msgspec.structs.replace(config, images=images_available(config))
-        self.folder, self.tell = folder, tell
+        super().__init__(config, folder, tell)
         self.logs = folder / "logs"
         network = None
         if config.testbed != "loopback":
-            network = build_network(config, self.hosts, len(self.dataflow.nodes) - 1)
+            network = build_network(self.config, self.hosts, len(self.dataflow.nodes) - 1)
             if config.scenario == "collapse":
                 check_collapse(network.traces, config.time_scale)
         self.bed = open_testbed(config.testbed, self.hosts, **_testbed_options(config, network))
@@ -78,14 +51,13 @@ class _Session:
         if network is not None:
             assert isinstance(self.bed, ShapedTestbed)
             self.links = Emulated(network, self.bed)
-        now = datetime.datetime.now(datetime.UTC)
-        self.run_id = f"{now:%Y%m%dT%H%M%S}-{config.testbed}-{config.seed}"
-        self.started = now.isoformat(timespec="seconds")
-        self.info: RunInfo | None = None
-        self.reference: str | None = None
-        self.found = Found()
 
-    def run(self, stack: ExitStack) -> None:
+    def run(self) -> None:
+        self.logs.mkdir()
+        with ExitStack() as stack:
+            self._run(stack)
+
+    def _run(self, stack: ExitStack) -> None:
         """All placements, on a testbed that ``stack`` takes down."""
         config, tell = self.config, self.tell
         self.reference = reference_digest(self.dataflow, config, tell)
@@ -99,7 +71,9 @@ class _Session:
         processes = Processes(self.bed, stack, self.logs)
         addresses = processes.start_hosts([host for host in self.hosts if host != CLIENT], config, records)
         pictures = self.bed.outbox(self.folder / IMAGES)
-        words = processes.start_worker(self._job(addresses, processes.listen(CLIENT), records, pictures))
+        listen = processes.listen(CLIENT)
+        job = Job(config, self.dataflow, addresses, listen, records=str(records), pictures=str(pictures))
+        words = processes.start_worker(job)
         self.links.load(stack)
         for label in config.placements:
             self._plan_ahead(label, processes, words)
@@ -112,31 +86,11 @@ class _Session:
             self.found.notes += self.links.record(label, began_s)
         processes.end()
 
-    def _job(self, addresses: dict[str, str], listen: str, records: Path, pictures: Path) -> Job:
-        config = self.config
-        return Job(
-            dataflow=self.dataflow,
-            addresses=addresses,
-            listen=listen,
-            insecure=True,
-            allow=config.allow,
-            time_scale=config.time_scale,
-            images=config.images,
-            pictures=config.pictures,
-            cost=config.cost,
-            cost_options=cost_options(config.cost, "independent"),
-            strategies=strategy_options(config),
-            monitor=MonitorConfig() if config.forecaster is None else MonitorConfig(forecaster=config.forecaster),
-            costs=cost_parameters(config),
-            records=str(records),
-            pictures_to=str(pictures),
-        )
-
     def _view(self) -> list[tuple[str, str, float]] | None:
         """What planners are told of the links, if anything."""
         return self.links.view() if self.config.view == "truth" else None
 
-    def _plan_ahead(self, label: str, processes: Processes, words: Iterator[Word]) -> dict[str, str]:
+    def _plan_ahead(self, label: str, processes: Processes, words: Iterator[Said]) -> dict[str, str]:
         """Let a placement be planned on links as they are at first, so that all begin at the start of their traces."""
         self.tell(f"{label}: planning", 0, 0)
         with self.links.replaying():
@@ -151,11 +105,11 @@ class _Session:
         """What befalls the links depends on where one-shot puts operators."""
         assert isinstance(self.links, Emulated)
         floor_bps = collapse_floor_bps(self.links.network.traces)
-        collapse = Collapse(choose_host(one_shot, self.hosts, CLIENT), floor_bps)
+        self.collapse = collapse = Collapse(choose_host(one_shot, self.hosts, CLIENT), floor_bps)
         self.links.befall(collapse)
         self.found.notes.append(str(collapse))
 
-    def _follow(self, label: str, words: Iterator[Word]) -> None:
+    def _follow(self, label: str, words: Iterator[Said]) -> None:
         """Show a placement's progress until it is done."""
         found, total = self.found, self.config.images
         found.delivered[label] = 0
@@ -175,32 +129,21 @@ class _Session:
             else:
                 fail(word)
 
-    def save(self) -> None:
-        """Write run.toml and the event log from whatever has been recorded."""
+    def save(self) -> RunInfo | None:
         if self.reference is None:
-            return
-        config = self.config
-        self.info = RunInfo(
-            run=self.run_id,
-            testbed=config.testbed,
-            seed=config.seed,
-            images=config.images,
-            placements=list(config.placements),
-            time_scale=config.time_scale,
-            delay_emulated=self.bed.delay_emulated,
-            reference_digest=self.reference,
-            started=self.started,
-            hosts=self.hosts,
-            notes=self.found.notes,
-            config=configuration(config, self.strategies, self.links.collapse),
-            versions=versions(),
-        )
+            return None
         for path in self.logs.glob("*.jsonl"):
             add_truth(path, self.links.truth)
         (self.logs / "testbed.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(self.links.rows))
         files = sorted(self.logs.glob("*.jsonl"))
-        write_events(self.folder, self.run_id, files)
-        save_run(self.folder, self.info)
+        config = self.config
+        info = self.info(
+            f"{self.started:%Y%m%dT%H%M%S}-{config.testbed}-{config.seed}",
+            time_scale=config.time_scale,
+            delay_emulated=self.bed.delay_emulated,
+        )
+        write_events(self.folder, info.run, files)
+        save_run(self.folder, info)
         for path in files:
             path.unlink()
         for path in self.logs.glob("*.err"):
@@ -208,6 +151,7 @@ class _Session:
                 path.unlink()
         if not any(self.logs.iterdir()):
             self.logs.rmdir()
+        return info
 
 
 def _testbed_options(config: RunConfig, network: Network | None) -> dict[str, Any]:

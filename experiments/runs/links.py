@@ -87,19 +87,8 @@ class Emulated(Unshaped):
         for proof in self.bed.prove():
             columns = ("src", "dst", "delivered_bps", "size_bytes", "seconds")  # these are the record's own
             detail = {key: value for key, value in msgspec.to_builtins(proof).items() if key not in columns}
-            self.rows.append(
-                {
-                    "t": 0.0,
-                    "wall": now_s,
-                    "host": proof.src,
-                    "peer": proof.dst,
-                    "kind": "proof",
-                    "value": proof.delivered_bps,
-                    "size_bytes": proof.size_bytes,
-                    "duration_s": proof.seconds,
-                    "detail": detail,
-                }
-            )
+            about = {"size_bytes": proof.size_bytes, "duration_s": proof.seconds, "detail": detail}
+            self._row("proof", proof.src, now_s, peer=proof.dst, value=proof.delivered_bps, **about)
 
     def load(self, stack: ExitStack) -> None:
         timeline = self.network.timeline
@@ -133,30 +122,22 @@ class Emulated(Unshaped):
         samples = self.bed.samples()
         for sample in samples:
             wall_s = sample.at_s + offset_s
-            self.rows.append(
-                {
-                    "t": (wall_s - began_s) * self.time_scale,
-                    "wall": wall_s,
-                    "host": sample.src,
-                    "peer": sample.dst,
-                    "placement": label,
-                    "kind": "link",
-                    "value": sample.delivered_bps,
-                    "detail": {"asked_bps": sample.asked_bps, "backlogged": sample.backlogged},
-                }
-            )
+            detail = {"asked_bps": sample.asked_bps, "backlogged": sample.backlogged}
+            about = {"t": (wall_s - began_s) * self.time_scale, "placement": label, "detail": detail}
+            self._row("link", sample.src, wall_s, peer=sample.dst, value=sample.delivered_bps, **about)
         statistics = msgspec.to_builtins(self.replay.statistics())
         worst = worst_sampled(samples, SAMPLE_S, GRANULARITY_BYTES)
         if worst:
             link = max(worst, key=lambda link: worst[link].ratio)
             statistics |= {"worst_window": worst[link].ratio, "worst_window_link": ">".join(link)}
-        about = {"wall": began_s, "host": "testbed", "placement": label, "kind": "replay"}
-        self.rows.append({"t": 0.0, **about, "detail": statistics})
+        self._row("replay", "testbed", began_s, placement=label, detail=statistics)
         if (collapse := self.collapse) is None:
             return []
         wall_s = began_s + collapse.at_s / self.time_scale
         if wall_s > time.time():
             return [collapse.missed(label)]
-        about = {"wall": wall_s, "host": collapse.host, "placement": label, "kind": "scenario"}
-        self.rows.append({"t": collapse.at_s, **about, **collapse.record()})
+        self._row("scenario", collapse.host, wall_s, t=collapse.at_s, placement=label, **collapse.record())
         return []
+
+    def _row(self, kind: str, host: str, wall_s: float, **fields: Any) -> None:
+        self.rows.append({"t": 0.0, "wall": wall_s, "host": host, "kind": kind, **fields})

@@ -16,7 +16,7 @@ from thalweg.emulation.supervisor.client import TestbedProcess
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.uml.files import inside_uml
 from thalweg.experiments.runs.config import CLIENT, RunConfig
-from thalweg.experiments.runs.job import Go, Job, Word
+from thalweg.experiments.runs.job import Go, Job, Said
 from thalweg.middleware.client.cluster import host_command, host_environment, wait_ready_lines
 from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, UsageError
 
@@ -65,7 +65,7 @@ class Processes:
             raise HostAbsentError(f"{error}" + (f": {said[0]}" if said else "")) from None
         return {name: line["control"] for name, line in ready.items()}
 
-    def start_worker(self, job: Job) -> Iterator[Word]:
+    def start_worker(self, job: Job) -> Iterator[Said]:
         """Start the client's worker; what it says from its ``ready`` on.
 
         HostLostError as soon as a host process or the worker has ended.
@@ -109,8 +109,8 @@ class Processes:
         self._outputs[name] = process.stdout
         return process.stdin
 
-    def _words(self) -> Iterator[Word]:
-        decoder = msgspec.json.Decoder(Word)
+    def _words(self) -> Iterator[Said]:
+        decoder = msgspec.json.Decoder(Said)
         buffer = b""
         with selectors.DefaultSelector() as selector:
             for name, stream in self._outputs.items():
@@ -144,6 +144,6 @@ class Processes:
         return (self.logs / f"{name}.err").read_text(errors="replace").strip().splitlines()[-1:]
 
 
-def fail(word: Word) -> NoReturn:
+def fail(said: Said) -> NoReturn:
     """Raise what the worker has failed of."""
-    raise UsageError(word.message) if word.usage else RunError(word.message or f"the worker said {word.event!r}")
+    raise UsageError(said.message) if said.usage else RunError(said.message or f"the worker said {said.event!r}")

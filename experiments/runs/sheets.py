@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from thalweg.experiments.runs.config import RunConfig
-from thalweg.experiments.runs.outcome import Outcome
+from thalweg.experiments.runs.session import Outcome
 from thalweg.experiments.runs.workload import build_dataflow
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
@@ -19,7 +19,7 @@ _SHOWN_IMAGES = 3
 
 def write_sheet(config: RunConfig, outcome: Outcome) -> Path | None:
     """``images/sheet.png`` of the run folder: some sites' images and the composite, for the first few images."""
-    if config.pictures == 0 or not any(outcome.delivered.values()):
+    if config.pictures == 0 or not any(outcome.found.delivered.values()):
         return None
     dataflow = build_dataflow(config)
     sources = []

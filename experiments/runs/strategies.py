@@ -14,6 +14,7 @@ from thalweg.middleware.dataflow import check_placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.planning import (
     CostModel,
+    CostParameters,
     OneShot,
     Plan,
     ProbedPlan,
@@ -33,6 +34,7 @@ MOVING: Mapping[
     "random-reshapes": RandomReshapes,
     "thalweg": Thalweg,
 }
+FREE_BYTES_PER_S = 1e18  # a disk that costs nothing; JSON has no infinity
 OURS = ("thalweg-once", "thalweg")
 OF_MOVES = ("period_s", "k", "gate", "hysteresis", "moves", "reshapes")  # options of a run that go to those alone
 
@@ -105,6 +107,11 @@ def cost_model(cost: str, interface: str) -> CostModel:
 def cost_options(cost: str, interface: str) -> dict[str, Any]:
     """What bounds the rate: a host's one interface, or each of its links, over which a node demands while it sends."""
     return {"interface": "independent", "node_cycles": False} if (cost, interface) == ("period", "independent") else {}
+
+
+def cost_parameters(config: RunConfig) -> CostParameters:
+    """What planners reckon with besides links."""
+    return CostParameters(startup_s=config.startup_s, disk_bytes_per_s=config.disk_bytes_per_s or FREE_BYTES_PER_S)
 
 
 def moving(strategies: Mapping[str, Strategy]) -> dict[str, Any]:

@@ -17,21 +17,29 @@ import msgspec
 import numpy as np
 
 from thalweg.experiments.records.trees import ended_as, operators_at
-from thalweg.experiments.runs.job import Go, Job, Word
-from thalweg.experiments.runs.strategies import begins_with_one_shot, make_strategy, placed_detail
+from thalweg.experiments.runs.config import file_name
+from thalweg.experiments.runs.job import Go, Job, Said
+from thalweg.experiments.runs.strategies import (
+    begins_with_one_shot,
+    cost_model,
+    cost_parameters,
+    make_strategy,
+    placed_detail,
+    strategy_options,
+)
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.errors import ThalwegError, UsageError
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
-from thalweg.middleware.planning import ProbedPlan, get_cost_model
+from thalweg.middleware.planning import ProbedPlan
 from thalweg.middleware.planning.registry import Strategy
-from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.operators import Value, digest, write_image
 
 
-def say(word: Word) -> None:
+def say(said: Said) -> None:
     """One line out."""
-    os.write(1, msgspec.json.encode(word) + b"\n")
+    os.write(1, msgspec.json.encode(said) + b"\n")
 
 
 def main() -> int:
@@ -40,17 +48,19 @@ def main() -> int:
     lines = iter(sys.stdin.buffer.readline, b"")
     job = msgspec.json.decode(next(lines), type=Job)
     try:
-        recorder = Recorder("client", Path(job.records) / "deliveries.jsonl", job.time_scale)
+        config, records = job.config, Path(job.records)
+        monitor = MonitorConfig() if config.forecaster is None else MonitorConfig(forecaster=config.forecaster)
+        recorder = Recorder("client", records / "deliveries.jsonl", config.time_scale)
         with Client(
             job.addresses,
             listen=job.listen,
-            insecure=job.insecure,
-            allow=job.allow,
-            time_scale=job.time_scale,
-            records=Path(job.records) / "client.jsonl",
-            limits=CoreConfig(monitor=job.monitor),
+            insecure=True,
+            allow=config.allow,
+            time_scale=config.time_scale,
+            records=records / "client.jsonl",
+            limits=CoreConfig(monitor=monitor),
         ) as client:
-            say(Word("ready"))
+            say(Said("ready"))
             plans = Plans(client, job)
             for line in lines:
                 go = msgspec.json.decode(line, type=Go)
@@ -60,7 +70,7 @@ def main() -> int:
                     _placement(plans, go, recorder)
         recorder.close()
     except ThalwegError as error:
-        say(Word("failed", message=str(error), usage=isinstance(error, UsageError)))
+        say(Said("failed", message=str(error), usage=isinstance(error, UsageError)))
         return 1
     return 0
 
@@ -70,20 +80,27 @@ class Plans:
 
     def __init__(self, client: Client, job: Job) -> None:
         self.client, self.job = client, job
-        self.model = get_cost_model(job.cost, **job.cost_options)
+        self.model = cost_model(job.config.cost, "independent")
+        self.costs = cost_parameters(job.config)
+        self._options = strategy_options(job.config)
         self._made: dict[str, ProbedPlan] = {}  # by placement; the shared one by that for which it was made
         self._one_shot: str | None = None
 
-    def make(self, strategy: Strategy, go: Go) -> ProbedPlan:
+    def strategy(self, label: str) -> Strategy:
+        """The strategy of a placement of the run, or of one-shot, which a collapse asks for."""
+        return make_strategy(label, self._options.get(label, {}))
+
+    def make(self, go: Go) -> ProbedPlan:
         """Plan, if no plan can be shared."""
+        strategy = self.strategy(go.placement)
         shareable = begins_with_one_shot(strategy)
         if shareable and self._one_shot is not None:
             return self._made[self._one_shot]
         view = None
         if go.truth is not None:
             view = NetworkView({Link(a, b): LinkEstimate(rate_bps) for a, b, rate_bps in go.truth})
-        job = self.job
-        plan = self.client.plan(job.dataflow, strategy.initial, model=self.model, costs=job.costs, view=view)
+        dataflow = self.job.dataflow
+        plan = self.client.plan(dataflow, strategy.initial, model=self.model, costs=self.costs, view=view)
         self._made[go.placement] = plan
         if shareable:
             self._one_shot = go.placement
@@ -100,29 +117,26 @@ class Plans:
 
 def _plan_ahead(plans: Plans, go: Go) -> None:
     """Plan a placement, and let one partition pass, so that no placement pays for what hosts do for the first time."""
-    job = plans.job
-    plan = plans.make(make_strategy(go.placement, job.strategies.get(go.placement, {})), go)
-    result = plan.result
+    result = plans.make(go).result
     with plans.client.run(result.dataflow, result.placement, partitions=1) as first:
         for _ in first:
             pass
-    say(Word("planned", go.placement, detail={"placement": operators_at(result.dataflow, result.placement)}))
+    say(Said("planned", go.placement, detail={"placement": operators_at(result.dataflow, result.placement)}))
 
 
 def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
     """Run one placement, which has been planned, recording what it knew and what came."""
-    client, job = plans.client, plans.job
+    client, config = plans.client, plans.job.config
     begun = time.time()
     label = go.placement
     recorder.open_run(label, label, begun)
-    strategy = make_strategy(label, job.strategies[label])
+    strategy = plans.strategy(label)
     plan, shared = plans.made(label)
     detail = placed_detail(label, plan, shared=shared, truth=go.truth is not None)
     recorder.write(label, "placed", {"detail": detail})
     result = plan.result
     chosen = operators_at(result.dataflow, result.placement)
-    say(Word("planned", label, detail={"placement": chosen, "probed": len(plan.asked)}))
-    every = max(1, -(-job.images // job.pictures)) if job.pictures else 0
+    say(Said("planned", label, detail={"placement": chosen, "probed": len(plan.asked)}))
     kept: list[tuple[int, Value]] = []
     moving: dict[str, Any] = {}
     if strategy.adaptation is not None:
@@ -130,11 +144,11 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
             "adaptation": strategy.adaptation,
             "planner": strategy.again,
             "model": plans.model,
-            "costs": job.costs,
+            "costs": plans.costs,
             "hints": result.hints,
             "known": plan.view.estimates,
         }
-    run = client.run(result.dataflow, result.placement, partitions=job.images, label=label, epoch_s=begun, **moving)
+    run = client.run(result.dataflow, result.placement, partitions=config.images, label=label, epoch_s=begun, **moving)
     with run:
         for partition in run:
             record = {
@@ -143,11 +157,11 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
                 "detail": {"digest": digest(partition.value)},
             }
             recorder.write(label, "delivered", record)
-            say(Word("delivered", label, partition.index))
-            if every and partition.index % every == 0:
+            say(Said("delivered", label, partition.index))
+            if config.pictured(partition.index):
                 kept.append((partition.index, partition.value))
     recorder.close_run(label)
-    folder = Path(job.pictures_to) / label.replace("/", "_").replace(":", "_")
+    folder = Path(plans.job.pictures) / file_name(label)
     if kept:
         folder.mkdir(parents=True, exist_ok=True)
     for index, value in kept:
@@ -156,7 +170,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
     detail = {"statistics": statistics}
     if strategy.adaptation is not None:
         detail |= ended_as(result.dataflow, *run.tree)
-    say(Word("done", label, detail=detail))
+    say(Said("done", label, detail=detail))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,8 @@ from thalweg.experiments.runs.strategies import changes_shapes, reshapes_at_rand
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
 from thalweg.middleware.errors import OperatorError, RunError, ThalwegError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code, reorderable_codes
-from thalweg.middleware.planning import CostParameters
 from thalweg.operators import ImageFolderSource, digest, reference_run
 
-FREE_BYTES_PER_S = 1e18  # a disk that costs nothing; JSON has no infinity
 MIXED = "mixed"
 STATEFUL = ("running", "join", "best-of-last")  # what MIXED puts on the tree's operators, in turn, producers first
 
@@ -97,11 +95,6 @@ def _folder_sources(folder: Path, servers: list[str], *, skip_corrupt: bool) -> 
         params = {"folder": str(path.resolve()), "skip_corrupt": skip_corrupt}
         codes[host] = Code("image_folder", params)
     return codes
-
-
-def cost_parameters(config: RunConfig) -> CostParameters:
-    """What planners reckon with besides links."""
-    return CostParameters(startup_s=config.startup_s, disk_bytes_per_s=config.disk_bytes_per_s or FREE_BYTES_PER_S)
 
 
 def images_available(config: RunConfig) -> int:

@@ -6,9 +6,7 @@ depends on the configuration alone: times on the wall are those of the virtual c
 
 from __future__ import annotations
 
-import datetime
 import hashlib
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,11 +25,10 @@ from thalweg.experiments.networks.described import Network
 from thalweg.experiments.networks.traced import build_network
 from thalweg.experiments.records.records import RunInfo, save_run, write_events
 from thalweg.experiments.records.trees import ended_as, operators_at
-from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names, is_scenario_file
-from thalweg.experiments.runs.folder import SCENARIO, configuration, empty_folder, prepare_folder, versions
-from thalweg.experiments.runs.outcome import Found, Outcome
-from thalweg.experiments.runs.strategies import begins_with_one_shot, cost_model, make_strategies, placed_detail
-from thalweg.experiments.runs.workload import build_dataflow, cost_parameters, images_available, reference_digest
+from thalweg.experiments.runs.config import CLIENT, RunConfig, file_name, is_scenario_file
+from thalweg.experiments.runs.session import Outcome, Session
+from thalweg.experiments.runs.strategies import begins_with_one_shot, cost_model, cost_parameters, placed_detail
+from thalweg.experiments.runs.workload import reference_digest
 from thalweg.experiments.simulation.links import carrying, world_config
 from thalweg.experiments.simulation.run import (
     Work,
@@ -63,36 +60,19 @@ def execute_virtually(config: RunConfig, folder: Path, tell: Tell, *, truth_last
     ``truth_lasts``: with ``view`` truth planners know the links as they are also while data flows. Raises UsageError
     and its kin before anything is simulated, RunError when a run cannot go on.
     """
-    config.check()
-    session = _Session(config, folder, tell, truth_lasts=truth_lasts)
-    made = prepare_folder(folder)
-    try:
-        try:
-            session.run()
-        finally:
-            session.save()
-    except BaseException:
-        if not session.found.delivered:  # nothing had begun, so there is nothing to keep
-            empty_folder(folder, remove=made)
-        raise
-    assert session.info is not None
-    return Outcome.of(session.info, folder, session.found)
+    return _Session(config, folder, tell, truth_lasts=truth_lasts).execute()
 
 
 _encode = msgspec.json.Encoder().encode
 
 
-class _Session:
+class _Session(Session):
     """One call of ``execute_virtually``."""
 
     def __init__(self, config: RunConfig, folder: Path, tell: Tell, *, truth_lasts: bool) -> None:
         self.told_truth = truth_lasts and config.view == "truth"  # while data flows
-        self.strategies = make_strategies(config)
-        tell("reading the images", 0, 0)
-        config = msgspec.structs.replace(config, images=images_available(config))
-        self.config, self.folder, self.tell = config, folder, tell
-        hosts = (*host_names(config.servers), CLIENT)
-        dataflow = build_dataflow(config)
+        super().__init__(config, folder, tell)
+        config, dataflow, hosts = self.config, self.dataflow, self.hosts
         allow = (*DEFAULT_ALLOW, *config.allow)
         self.interface = interface = config.interface or "independent"
         costs = cost_parameters(config)
@@ -119,12 +99,8 @@ class _Session:
         for node in dataflow.nodes:
             if node.code is not None:
                 self.code(node)  # what cannot be simulated is refused before anything is
-        self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self.info: RunInfo | None = None
-        self.reference: str | None = None
-        self.scenario: Collapse | None = None
         what = "" if config.bytes else ", sizes only: nothing is composed"
-        self.found = Found(notes=[f"virtual time, {interface} links{what}", *network.notes])
+        self.found.notes += [f"virtual time, {interface} links{what}", *network.notes]
         self.log: IO[bytes] | None = None  # rows are written as they come: a run may have any number of images
         self.digests: list[str] = []
         self.wall_s: dict[str, float] = {}
@@ -134,15 +110,13 @@ class _Session:
         config = self.config
         if config.bytes:
             self.reference = reference_digest(self.work.dataflow, config, self.tell)
-        if is_scenario_file(config.scenario):
-            shutil.copy(config.scenario, self.folder / SCENARIO)
-        elif config.scenario is not None:
+        if config.scenario == "collapse":
             operators = operators_at(self.work.dataflow, self._one_shot().result.placement)
             host = choose_host(operators, self.work.hosts, CLIENT)
-            self.scenario = Collapse(host, collapse_floor_bps(self.traces))
-            network = Network(Timeline.of_traces(self.traces)).befallen(self.scenario.changes(self.traces))
+            self.collapse = Collapse(host, collapse_floor_bps(self.traces))
+            network = Network(Timeline.of_traces(self.traces)).befallen(self.collapse.changes(self.traces))
             self.links = network.timeline.rates(floor_bps=0.0)
-            self.found.notes.append(str(self.scenario))
+            self.found.notes.append(str(self.collapse))
         for label, strategy in self.strategies.items():
             begun = time.perf_counter()
             self._placement(label, strategy)
@@ -171,8 +145,7 @@ class _Session:
         self._row(label, CLIENT, 0.0, "placed", {"detail": detail})
         self.found.placed[label] = operators_at(plan.result.dataflow, plan.result.placement)
         self.found.delivered[label] = 0
-        every = max(1, -(-config.images // config.pictures)) if config.pictures and config.bytes else 0
-        folder = self.folder / "images" / label.replace("/", "_").replace(":", "_")
+        folder = self.folder / "images" / file_name(label)
 
         def on_delivered(partition: e.Deliver, now: float) -> None:
             fields: dict[str, Any] = {"index": partition.index, "size_bytes": partition.size_bytes}
@@ -180,7 +153,7 @@ class _Session:
                 fields["detail"] = {"digest": digest(partition.value)}
             self._row(label, CLIENT, now, "delivered", fields)
             self.found.delivered[label] += 1
-            if every and partition.index % every == 0:
+            if config.bytes and config.pictured(partition.index):
                 folder.mkdir(parents=True, exist_ok=True)
                 write_image(np.asarray(partition.value), folder / f"{partition.index:03}.png")
             self.tell(label, self.found.delivered[label], config.images)
@@ -206,7 +179,7 @@ class _Session:
         self._row(label, CLIENT, world.now, "log", {"value": world.events, "detail": log})
         if world.planner_failed is not None:
             self.found.notes.append(f"{label} went on as it was placed: {world.planner_failed}")
-        if self.scenario is not None:
+        if self.collapse is not None:
             self._record_scenario(label, world)
         if strategy.adaptation is not None:
             ended = ended_as(plan.result.dataflow, world.dataflow or plan.result.dataflow, world.placement)
@@ -228,7 +201,7 @@ class _Session:
         return on_record
 
     def _record_scenario(self, label: str, world: World) -> None:
-        one = self.scenario
+        one = self.collapse
         assert one is not None
         if one.at_s > world.now:
             self.found.notes.append(one.missed(label))
@@ -241,30 +214,16 @@ class _Session:
         row = {"t": at_s, "wall": at_s, "host": host, "placement": label, "kind": kind, **fields}
         self.log.write(_encode(row) + b"\n")
 
-    def save(self) -> None:
-        """Write run.toml and the event log from whatever has been recorded."""
-        config = self.config
+    def save(self) -> RunInfo | None:
         if self.log is None:
-            return
+            return None
         self.log.close()
         # The same configuration, planners and traces are the same run, whenever it is made.
-        told = msgspec.json.encode((config, self.digests))
-        run_id = f"sim-{config.seed}-{hashlib.sha256(told).hexdigest()[:12]}"
-        self.info = RunInfo(
-            run=run_id,
-            testbed="sim",
-            seed=config.seed,
-            images=config.images,
-            placements=list(config.placements),
-            reference_digest=self.reference,
-            started=self.started,
-            hosts=list(self.work.hosts),
-            notes=self.found.notes,
-            config=configuration(config, self.strategies, self.scenario),
-            versions=versions(),
-            wall_s=self.wall_s,
-        )
+        told = msgspec.json.encode((self.config, self.digests))
+        run_id = f"sim-{self.config.seed}-{hashlib.sha256(told).hexdigest()[:12]}"
+        info = self.info(run_id, wall_s=self.wall_s)
         log = Path(self.log.name)
         write_events(self.folder, run_id, [log])
-        save_run(self.folder, self.info)
+        save_run(self.folder, info)
         log.unlink()
+        return info

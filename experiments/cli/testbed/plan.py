@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.table import Table
 
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.units import format_rate, format_time, seconds
-from thalweg.experiments.cli.console import JsonOption, output, print_json
+from thalweg.experiments.cli.console import JsonOption, new_table, output, print_json
 from thalweg.experiments.networks.plan import LinkPlan, Plan, make_plan
 from thalweg.middleware.errors import UsageError
 
+TEXTS = ("to", "site", "event", "who", "what", "follows", "more")  # columns that are no figures
 LISTED = 90  # links; of more, a line for every host
 
 
@@ -115,7 +115,7 @@ def _print(found: Plan, *, every_link: bool) -> None:
 
 
 def _hosts_table(scenario: Scenario) -> Table:
-    table = _table("host", "site", "interface", "cpus", "memory")
+    table = new_table("host", "site", "interface", "cpus", "memory", left=TEXTS)
     for host in scenario.hosts.values():
         interface = "" if host.interface_bps is None else format_rate(host.interface_bps)
         memory = "" if host.memory_bytes is None else f"{host.memory_bytes / 2**20:.4g} MiB"
@@ -125,7 +125,7 @@ def _hosts_table(scenario: Scenario) -> Table:
 
 
 def _links_table(links: list[LinkPlan]) -> Table:
-    table = _table("from", "to", "rate", "least", "most", "delay", "jitter", "loss", "more", "follows")
+    table = new_table("from", "to", "rate", "least", "most", "delay", "jitter", "loss", "more", "follows", left=TEXTS)
     for one in links:
         spread = (format_rate(one.min_bps), format_rate(one.max_bps)) if one.follows else ("", "")
         jitter = "" if not one.jitter_s else f"{format_time(one.jitter_s)} {one.distribution}"
@@ -143,7 +143,7 @@ def _more(one: LinkPlan) -> str:
 
 def _by_host(found: Plan) -> Table:
     """A line for every host: what its links to the others have."""
-    table = _table("from", "to", "rate", "least", "most", "delay", "least", "most", "loss, most")
+    table = new_table("from", "to", "rate", "least", "most", "delay", "least", "most", "loss, most", left=TEXTS)
     for name in found.scenario.hosts:
         mine = [one for one in found.links if one.src == name]
         if not mine:
@@ -159,7 +159,7 @@ def _by_host(found: Plan) -> Table:
 
 
 def _events_table(found: Plan) -> Table:
-    table = _table("at", "until", "event", "who", "what", "links", "times")
+    table = new_table("at", "until", "event", "who", "what", "links", "times", left=TEXTS)
     for one in found.events:
         until = "for good" if one.until_s is None else format_time(one.until_s)
         if one.until_s is None and one.kind in ("flap", "churn"):
@@ -207,14 +207,6 @@ def _machine(found: Plan) -> list[str]:
 
 def _share(value: float) -> str:
     return f"{100 * value:.3g} %" if value else ""
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    left = {"from", "to", "site", "event", "who", "what", "follows", "more"}
-    for name in (first, *others):
-        table.add_column(name, justify="left" if name in left or name == "host" else "right", overflow="fold")
-    return table
 
 
 def _without_empty(table: Table) -> Table:

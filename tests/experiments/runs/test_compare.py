@@ -23,7 +23,7 @@ from thalweg.experiments.runs import compare
 from thalweg.experiments.runs.compare import Execute
 from thalweg.experiments.runs.config import RunConfig
 from thalweg.experiments.runs.launcher import execute
-from thalweg.experiments.runs.outcome import Outcome
+from thalweg.experiments.runs.session import Found, Outcome
 from thalweg.experiments.runs.strategies import make_strategies
 from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BYTES, TAKE_UP_S, Framed
 from thalweg.experiments.simulation.recorded import execute_as_on_testbeds, execute_virtually
@@ -61,7 +61,7 @@ def side(new_run: Any, monkeypatch: pytest.MonkeyPatch) -> Make:
             run.write(testbed=config.testbed)
             placed = {label: {"op0": "client" if label == "download-all" else host} for label in config.placements}
             info = RunInfo(run="x", testbed=config.testbed, seed=config.seed, images=config.images, placements=[])
-            return Outcome(info, folder, placed, {}, {}, {})
+            return Outcome(info, folder, Found(placed))
 
         return execute
 

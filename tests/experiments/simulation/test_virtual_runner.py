@@ -25,7 +25,7 @@ from thalweg.experiments.networks.described import Network
 from thalweg.experiments.records.analysis import summarize_run
 from thalweg.experiments.records.moves import read_changes
 from thalweg.experiments.runs.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, RunConfig
-from thalweg.experiments.runs.outcome import Outcome
+from thalweg.experiments.runs.session import Outcome
 from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BYTES, Framed
 from thalweg.experiments.simulation.recorded import execute_as_on_testbeds, execute_virtually
 from thalweg.middleware.dataflow import check_placement
@@ -134,7 +134,7 @@ def test_real_bytes_give_what_a_single_machine_gives_in_the_time_that_sizes_take
     summary = summarize_run(tmp_path / "bytes")
     assert summary.reference_digest is not None
     assert {one.digest for one in summary.placements.values()} == {summary.reference_digest}
-    assert real.delivered == {"one-shot": 8, "global": 8}
+    assert real.found.delivered == {"one-shot": 8, "global": 8}
     came = [[(row["index"], row["t_s"]) for row in rows(tmp_path / name, "delivered")] for name in ("sizes", "bytes")]
     assert came[0] == came[1]
     assert sorted(path.name for path in (tmp_path / "bytes" / "images" / "global").iterdir())[0] == "000.png"
@@ -170,9 +170,9 @@ def test_trees_change_at_random_and_give_the_bytes_of_the_single_machine(tmp_pat
     assert (found.delivered, found.lost, found.duplicate, found.out_of_order) == (40, 0, 0, 0)
     assert found.digest == one.reference_digest
     assert (found.reshapes, found.relocations) == (4, 3)
-    assert outcome.trees["random-reshapes"].startswith("client(")
+    assert outcome.found.trees["random-reshapes"].startswith("client(")
     last = [change for change in read_changes(tmp_path) if change.changed][-1]
-    assert set(outcome.ended["random-reshapes"]) == set(last.operators)
+    assert set(outcome.found.ended["random-reshapes"]) == set(last.operators)
 
 
 def test_with_a_single_interface_the_client_gets_one_image_after_the_other(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_collapse_befalls_every_placement_at_the_same_time(tmp_path: Path) -> 
         ("global", COLLAPSE_AT_S),
     ]
     assert struck[0]["value"] == COLLAPSE_FACTOR
-    assert struck[0]["host"] in outcome.placed["one-shot"].values()
+    assert struck[0]["host"] in outcome.found.placed["one-shot"].values()
     assert any("collapse" in note for note in outcome.info.notes)
     means = {(name, label): one.placements[label].mean_interarrival_s or 0.0
              for name, one in (("calm", calm), ("hit", hit)) for label in one.placements}  # fmt: skip

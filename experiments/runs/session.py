@@ -1,0 +1,103 @@
+"""One run of a configuration, wherever its hosts are: what is the same on testbeds and in virtual time."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from thalweg.experiments.command import Tell
+from thalweg.experiments.networks.collapse import Collapse
+from thalweg.experiments.records.records import RunInfo
+from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names, is_scenario_file
+from thalweg.experiments.runs.folder import SCENARIO, configuration, empty_folder, prepare_folder, versions
+from thalweg.experiments.runs.strategies import make_strategies
+from thalweg.experiments.runs.workload import build_dataflow, images_available
+
+
+class Found(msgspec.Struct):
+    """What a run has left so far, by placement: where operators began, and how many images came.
+
+    ``ended``: where they were at the end, for placements that move them; ``trees``: what the tree was then, for those
+    under which it changed. ``notes`` are for people.
+    """
+
+    placed: dict[str, dict[str, str]] = {}
+    ended: dict[str, dict[str, str]] = {}
+    trees: dict[str, str] = {}
+    delivered: dict[str, int] = {}
+    notes: list[str] = []
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a run has left at its end, and in which folder."""
+
+    info: RunInfo
+    folder: Path
+    found: Found
+
+
+class Session(ABC):
+    """Every placement of a configuration in turn, and the folder that they leave.
+
+    Raises UsageError and its kin for what does not fit, before anything is begun.
+    """
+
+    def __init__(self, config: RunConfig, folder: Path, tell: Tell) -> None:
+        self.strategies = make_strategies(config.check())
+        self.dataflow = build_dataflow(config)
+        self.hosts = (*host_names(config.servers), CLIENT)
+        tell("reading the images", 0, 0)
+        self.config = msgspec.structs.replace(config, images=images_available(config))
+        self.folder, self.tell = folder, tell
+        self.started = datetime.datetime.now(datetime.UTC)
+        self.reference: str | None = None  # the digest of a single process
+        self.collapse: Collapse | None = None  # what befalls the links
+        self.found = Found()
+
+    @abstractmethod
+    def run(self) -> None:
+        """Run all placements; RunError or HostLostError when that cannot go on."""
+
+    @abstractmethod
+    def save(self) -> RunInfo | None:
+        """Write run.toml and the event log from whatever has been recorded; None if nothing has."""
+
+    def execute(self) -> Outcome:
+        """Run them, and leave ``run.toml`` and ``events.parquet`` in the folder, whatever happens."""
+        made, info = prepare_folder(self.folder), None
+        if is_scenario_file(self.config.scenario):
+            shutil.copy(self.config.scenario, self.folder / SCENARIO)
+        try:
+            try:
+                self.run()
+            finally:
+                info = self.save()
+        except BaseException:
+            if not self.found.delivered:  # nothing had begun, so there is nothing to keep
+                empty_folder(self.folder, remove=made)
+            raise
+        assert info is not None
+        return Outcome(info, self.folder, self.found)
+
+    def info(self, run: str, **more: Any) -> RunInfo:
+        """What ``run.toml`` says of the run of that id."""
+        config = self.config
+        return RunInfo(
+            run=run,
+            testbed=config.testbed,
+            seed=config.seed,
+            images=config.images,
+            placements=list(config.placements),
+            reference_digest=self.reference,
+            started=self.started.isoformat(timespec="seconds"),
+            hosts=list(self.hosts),
+            notes=self.found.notes,
+            config=configuration(config, self.strategies, self.collapse),
+            versions=versions(),
+            **more,
+        )
