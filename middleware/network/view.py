@@ -6,7 +6,8 @@ and wherever applications name links.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -82,9 +83,14 @@ class NetworkView:
     def rate_bps(self, source: str, target: str, via: str = NET) -> float | None:
         """Bandwidth from ``source`` to ``target``, bits per second; infinite on one host, None when unknown."""
         if source == target:
-            return float("inf")
+            return math.inf
         estimate = self._at.get((source, target) if via == NET else (source, target, via))
         return None if estimate is None else estimate.rate_bps
+
+    def rates_bps(self, hosts: Sequence[str]) -> list[list[float]]:
+        """(hosts, hosts) the bandwidth from one to another, bits per second; infinite on one host, nan when unknown."""
+        unknown, known = LinkEstimate(math.nan), self._at
+        return [[math.inf if a == b else known.get((a, b), unknown).rate_bps for b in hosts] for a in hosts]
 
     def latency_s(self, source: str, target: str, via: str = NET) -> float | None:
         """Seconds that an empty message takes from ``source`` to ``target``; 0 on one host, None when unknown."""

@@ -59,7 +59,7 @@ def bound_period_s(task: Task, interface: Interface = "single") -> float:
     if not places:
         return 0.0
     smallest = min(hints.output_bytes[name] for name in hints.output_bytes if name in dataflow.by_name)
-    rates = np.array([[task.view.rate_bps(a, b) for b in hosts] for a in hosts], dtype=np.float64)
+    rates = np.array(task.view.rates_bps(hosts))
     seconds = np.full(rates.shape, math.inf)
     np.divide(smallest * 8, rates, out=seconds, where=rates > 0)
     seconds += task.costs.startup_s

@@ -140,7 +140,7 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if that is more time than the probe takes of the two hosts.
         """
         names = frame.names
-        rates = np.array([[view.estimates[Link(a, b)].rate_bps if a != b else math.inf for b in names] for a in names])
+        rates = np.array(view.rates_bps(names))
         doubt = np.array([[view.doubt[Link(a, b)] if a != b else 0.0 for b in names] for a in names])
         per_byte = np.divide(8.0, rates, out=np.full(rates.shape, math.inf), where=rates > 0)
         loads = frame.loads(transfers(per_byte, frame.costs))

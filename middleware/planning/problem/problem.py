@@ -70,9 +70,9 @@ class Problem:
         read = [hints.disk_bytes.get(n.name, hints.output_bytes[n.name]) if n.kind == "source" else 0 for n in nodes]
         self.disk_ns: Nanoseconds = np.rint(np.array(read) / costs.disk_bytes_per_s * NS_PER_S)  # (nodes,)
 
-        rates = [[task.view.rate_bps(a, b) for b in hosts] for a in hosts]
-        self.unknown: npt.NDArray[np.bool_] = np.array([[rate is None for rate in row] for row in rates])
-        best = np.array([[np.inf if rate is None else rate for rate in row] for row in rates], dtype=np.float64)
+        rates = np.array(task.view.rates_bps(hosts), dtype=np.float64)
+        self.unknown: npt.NDArray[np.bool_] = np.isnan(rates)
+        best = np.where(self.unknown, np.inf, rates)
         sizes = [hints.output_bytes[self.names[i]] for i, _ in edges]
         place = {size: row for row, size in enumerate(sorted(set(sizes)))}
         self._size = np.array([place[size] for size in sizes], dtype=np.intp)  # (edges,) the row of its size

@@ -34,9 +34,8 @@ class Knowledge:
 
     def __init__(self, names: Sequence[str], view: NetworkView, probes: int | None) -> None:
         self.names, self.count = names, len(names)
-        rates = [[view.rate_bps(a, b) for b in names] for a in names]
-        self.unknown: npt.NDArray[np.bool_] = np.array([[rate is None for rate in row] for row in rates])
-        self.rates = np.array([[math.nan if rate is None else rate for rate in row] for row in rates])
+        self.rates = np.array(view.rates_bps(names))
+        self.unknown: npt.NDArray[np.bool_] = np.isnan(self.rates)
         pairs = self.count * (self.count - 1) // 2
         most = PROBES_PER_HOST * self.count if probes is None else probes
         self.left = min(pairs, most) - (pairs - self._pairs_unknown())
