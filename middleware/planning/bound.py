@@ -29,9 +29,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.middleware.errors import PlannerError, UsageError
+from thalweg.middleware.errors import PlannerError
 from thalweg.middleware.network.view import links_between
-from thalweg.middleware.planning.problem.loads import Floats, Interface, LoadModel
+from thalweg.middleware.planning.problem.loads import Floats, Interface, LoadModel, transfer_s
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.planning.solver import Program, smallest_cut
 
@@ -45,24 +45,18 @@ def bound_period_s(task: Task, interface: Interface = "single") -> float:
     Infinite where the links that are usable do not join all sources to the sink. It counts for dataflows whose
     combinations are not smaller than their smallest input, as those of pixel selection.
 
-    Raises LinksNeeded with every link that is not known, UsageError when nobody says where the sink is, PlannerError
-    when the program cannot be solved.
+    Raises LinksNeeded with every link that is not known, PlacementError when nobody says where the sink is, and
+    PlannerError when the program cannot be solved.
     """
     dataflow, hosts, hints = task.dataflow.validate(), task.hosts, task.hints
-    sink = dataflow.by_name[dataflow.sink]
-    root = sink.pinned or (task.current or {}).get(sink.name)
-    if root is None:
-        raise UsageError(f"nobody says where sink {sink.name!r} is; pin it or place it")
+    root = task.root(dataflow.sink)
     task.view.require(links_between(hosts))
     index = {host: number for number, host in enumerate(hosts)}
     places = {index[str(dataflow.by_name[name].pinned)] for name in dataflow.sources} - {index[root]}
     if not places:
         return 0.0
     smallest = min(hints.output_bytes[name] for name in hints.output_bytes if name in dataflow.by_name)
-    rates = np.array(task.view.rates_bps(hosts))
-    seconds = np.full(rates.shape, math.inf)
-    np.divide(smallest * 8, rates, out=seconds, where=rates > 0)
-    seconds += task.costs.startup_s
+    (seconds,) = transfer_s(np.array([smallest]), np.array(task.view.rates_bps(hosts)), task.costs.startup_s)
     np.fill_diagonal(seconds, math.inf)
     rate = packing_rate(seconds, index[root], sorted(places), interface)
     return 1 / rate if rate > 0 else math.inf

@@ -16,7 +16,7 @@ class DownloadAll(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def plan(self, task: Task, model: CostModel) -> Plan:
         problem = Problem(task)
-        where = problem.at_sink(task.current)
+        where = problem.at_sink()
         if problem.missing(where):
             return Plan(problem.placement(where), task.dataflow)
         position = model.at(problem, where)

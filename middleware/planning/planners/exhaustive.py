@@ -34,7 +34,7 @@ class Exhaustive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         if links := problem.all_unknown():
             raise LinksNeeded(links)
-        where = problem.at_sink(task.current)
+        where = problem.at_sink()
         initial = best = model.at(problem, where)
         problem.read[:] = True
         for choice in itertools.product(range(len(hosts)), repeat=max(len(free) - 1, 0)):

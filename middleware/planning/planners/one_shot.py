@@ -46,7 +46,7 @@ class OneShot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise UsageError("one-shot with start='current' needs the current placement; give it")
             where = problem.where(task.current)
         else:
-            where = problem.at_sink(task.current)
+            where = problem.at_sink()
         problem.require(where)
         position = model.at(problem, where)
         initial_ns = position.lower_ns

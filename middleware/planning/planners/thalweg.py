@@ -102,7 +102,7 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def plan(self, task: Task, model: CostModel) -> Plan:
         model, current = self.goes_by(model), task.current
-        free = freedom(task.dataflow, task.hints, current)
+        free = freedom(task)
         if free is None:
             return self._placed(task, model)
         frame = _Frame(self, free, task, model)
@@ -112,15 +112,15 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         else:
             found = self._first(frame, task.view)
         tree = HostTree(free.root, {frame.names[host]: frame.names[up] for host, up in enumerate(found.parent) if host})
-        made, placement, known = shaped(task.dataflow, task.hints, free, tree, self.joining)
-        problem = Problem(task.but(dataflows=(made,), hints=known))
+        made, placement = shaped(task, free, tree, self.joining)
+        problem = Problem(made)
         where = problem.where(placement)
         problem.require(where)
         given = Problem(task)
-        start = given.at_sink(None) if current is None else given.where(current)
+        start = given.at_sink() if current is None else given.where(current)
         initial_ns = math.nan if given.missing(start) else model.at(given, start).lower_ns
         result = plan_at(model.at(problem, where), initial_ns=initial_ns, evaluated=found.spent)
-        return msgspec.structs.replace(result, hints=known, judged=found.judged)
+        return msgspec.structs.replace(result, hints=made.hints, judged=found.judged)
 
     def _first(self, frame: _Frame, view: NetworkView) -> _Found:
         """The best tree by what is known; asks for what should be known first."""

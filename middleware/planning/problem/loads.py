@@ -43,6 +43,17 @@ CARRIERS: Mapping[Interface, tuple[Carrier, ...]] = {
 }
 
 
+def transfer_s(sizes_bytes: Floats, rates_bps: Floats, startup_s: float) -> Floats:
+    """(sizes, …) the seconds that messages take over links of these rates: start-up + size / rate, inf where that is 0.
+
+    ``sizes_bytes``: (sizes,); ``rates_bps``: of any shape.
+    """
+    seconds = np.full((len(sizes_bytes), *rates_bps.shape), np.inf)
+    np.divide(sizes_bytes.reshape(-1, *[1] * rates_bps.ndim) * 8, rates_bps, out=seconds, where=rates_bps > 0)
+    seconds += startup_s
+    return seconds
+
+
 class Resource(NamedTuple):
     """``hosts``: whose it is, or between which two; ``capacity``: work in a second; ``price``: of a second of work."""
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from thalweg.middleware.dataflow import Placement, check_placement
-from thalweg.middleware.errors import PlacementError, UsageError
+from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link, LinksNeeded
-from thalweg.middleware.planning.problem.loads import Interface, LoadModel
+from thalweg.middleware.planning.problem.loads import Interface, LoadModel, transfer_s
 from thalweg.middleware.planning.problem.task import Task
 
 Where = npt.NDArray[np.intp]  # (nodes,) the index of the host of every node
@@ -74,15 +74,10 @@ class Problem:
         self.unknown: npt.NDArray[np.bool_] = np.isnan(rates)
         best = np.where(self.unknown, np.inf, rates)
         sizes = [hints.output_bytes[self.names[i]] for i, _ in edges]
-        place = {size: row for row, size in enumerate(sorted(set(sizes)))}
-        self._size = np.array([place[size] for size in sizes], dtype=np.intp)  # (edges,) the row of its size
-        self._transfer = np.empty((len(place), len(hosts), len(hosts)))
-        usable = best > 0
-        for size, row in place.items():
-            seconds = np.full(best.shape, np.inf)
-            np.divide(size * 8, best, out=seconds, where=usable)
-            self._transfer[row] = np.rint((seconds + costs.startup_s) * NS_PER_S)
-            np.fill_diagonal(self._transfer[row], 0.0)
+        distinct, self._size = np.unique(np.array(sizes, dtype=np.float64), return_inverse=True)  # of every edge
+        everywhere = np.arange(len(hosts))
+        self._transfer: Nanoseconds = np.rint(transfer_s(distinct, best, costs.startup_s) * NS_PER_S)
+        self._transfer[:, everywhere, everywhere] = 0.0
         self.everyone: Where = np.arange(len(nodes))
         self.read: npt.NDArray[np.bool_] = np.zeros_like(self.unknown)  # links whose estimate was looked at
         self._loads: dict[Interface, LoadModel] = {}
@@ -106,18 +101,15 @@ class Problem:
         at = {name: self.hosts[host] for name, host in zip(self.names, where.tolist(), strict=True)}
         return {node.name: at[node.name] for node in self.dataflow.nodes}
 
-    def at_sink(self, current: Mapping[str, str] | None) -> Where:
+    def at_sink(self) -> Where:
         """All nodes without a pin at their sink's host (download-all), where there are several at the first one's.
 
-        Raises PlacementError when neither a pin nor ``current`` says where a sink is.
+        Raises PlacementError when nobody says where a sink is.
         """
         dataflow, at = self.dataflow, dict[str, str]()
         for name in reversed(self.names):
-            node, takers = dataflow.by_name[name], dataflow.consumers[name]
-            host = at[takers[0]] if takers else node.pinned or (current or {}).get(name)
-            if host is None:
-                raise PlacementError(f"nobody says where sink {name!r} is; pin it or place it")
-            at[name] = host
+            takers = dataflow.consumers[name]
+            at[name] = at[takers[0]] if takers else self.task.root(name)
         return self.where({**at, **{node.name: node.pinned for node in dataflow.nodes if node.pinned}})
 
     # --- links ----------------------------------------------------------------------------------

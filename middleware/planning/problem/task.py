@@ -7,7 +7,7 @@ from functools import cached_property
 import msgspec
 
 from thalweg.middleware.dataflow import Dataflow, Node, Placement
-from thalweg.middleware.errors import DataflowError
+from thalweg.middleware.errors import DataflowError, PlacementError
 from thalweg.middleware.network.view import NetworkView
 from thalweg.middleware.planning.problem.hints import CostParameters, Hints
 
@@ -40,6 +40,13 @@ class Task(msgspec.Struct, frozen=True, dict=True):
             if nodes.setdefault(node.name, node) != node:
                 raise DataflowError(f"node {node.name!r} differs between two dataflows; nodes they share are the same")
         return Dataflow(tuple(nodes.values()))
+
+    def root(self, sink: str) -> str:
+        """The host of a sink: its pin, or where it is now; PlacementError when neither is given."""
+        host = self.dataflow.by_name[sink].pinned or (self.current or {}).get(sink)
+        if host is None:
+            raise PlacementError(f"nobody says where sink {sink!r} is; pin it or place it")
+        return host
 
     def but(self, **changes: object) -> Task:
         """The same task with other fields, as ``task.but(current=None)``."""

@@ -14,7 +14,8 @@ from typing import Literal
 import msgspec
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
-from thalweg.middleware.planning.problem.hints import Hints, SupportsHints, propagate_hints
+from thalweg.middleware.planning.problem.hints import SupportsHints, propagate_hints
+from thalweg.middleware.planning.problem.task import Task
 
 Joining = Literal["pairs", "at-once"]
 
@@ -74,23 +75,20 @@ class Freedom(msgspec.Struct, frozen=True):
     sources: dict[str, tuple[str, ...]]
 
 
-def freedom(dataflow: Dataflow, hints: Hints, current: Mapping[str, str] | None = None) -> Freedom | None:
-    """What of ``dataflow`` may be rearranged; None where its shape is fixed.
+def freedom(task: Task) -> Freedom | None:
+    """What of the task's dataflow may be rearranged; None where its shape is fixed.
 
     It is where an operator does not say that it is reorderable, is pinned, or runs other code than the rest, and where
-    the dataflow is no tree.
-    ``current`` says where a sink without a pin is.
+    the dataflow is no tree. Raises PlacementError when nobody says where the sink is.
     """
+    dataflow, reorderable = task.dataflow, task.hints.reorderable
     operators = [dataflow.by_name[name] for name in dataflow.operators]
-    sink = dataflow.by_name[dataflow.sink]
-    root = sink.pinned or (current or {}).get(sink.name)
-    if root is None or len(operators) < 1 or len(dataflow.sources) < 2:
-        return None
-    if len(dataflow.edges) != len(dataflow.nodes) - 1:  # no tree
+    tree = len(dataflow.edges) == len(dataflow.nodes) - 1
+    if not (tree and operators and len(dataflow.sources) > 1):
         return None
     first = operators[0]
     for node in operators:
-        if node.name not in hints.reorderable or node.pinned is not None or node.code != first.code:
+        if node.name not in reorderable or node.pinned is not None or node.code != first.code:
             return None
     assert first.code is not None
     sources: dict[str, tuple[str, ...]] = {}
@@ -98,17 +96,16 @@ def freedom(dataflow: Dataflow, hints: Hints, current: Mapping[str, str] | None 
         host = dataflow.by_name[name].pinned
         assert host is not None
         sources[host] = (*sources.get(host, ()), name)
-    return Freedom(first.code, hints.reorderable[first.name], root, sources)
+    return Freedom(first.code, reorderable[first.name], task.root(dataflow.sink), sources)
 
 
-def shaped(
-    dataflow: Dataflow, hints: Hints, free: Freedom, tree: HostTree, joining: Joining
-) -> tuple[Dataflow, Placement, Hints]:
-    """The dataflow of ``tree`` over the sources of ``dataflow``, where its nodes are, and what is known of them.
+def shaped(task: Task, free: Freedom, tree: HostTree, joining: Joining) -> tuple[Task, Placement]:
+    """The task with the dataflow of ``tree`` over the same sources, and what is known of it; and where its nodes are.
 
     ``joining``: whether a host combines its inputs with one operator each (``pairs``: one waits for its inputs while
     the next sends its output) or with one for all (``at-once``). Sources and sink stay as they are.
     """
+    dataflow, hints = task.dataflow, task.hints
     taken = {node.name for node in dataflow.nodes if node.kind != "operator"}
     names = (name for number in range(len(taken) + 2 * len(dataflow.nodes)) if (name := f"op{number}") not in taken)
     placement: Placement = {name: host for host, own in free.sources.items() for name in own}
@@ -139,4 +136,5 @@ def shaped(
     made = Dataflow((*sources, *operators, last)).validate()
     sizes = {name: hints.output_bytes[name] for name in dataflow.sources}
     disk = {name: size for name, size in hints.disk_bytes.items() if name in sizes}
-    return made, placement, propagate_hints(made, sizes, lambda _: free.answers, disk_bytes=disk)
+    known = propagate_hints(made, sizes, lambda _: free.answers, disk_bytes=disk)
+    return task.but(dataflows=(made,), hints=known), placement

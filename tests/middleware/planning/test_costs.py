@@ -244,7 +244,7 @@ def test_serialised_inputs_wait_for_each_other() -> None:
     hints = Hints({"source@a": 1e6, "source@b": 1e6, "op0": 1e6}, disk_bytes={"source@a": 3e6, "source@b": 0.0})
     view = NetworkView({("a", "client"): LinkEstimate(8e6), ("b", "client"): LinkEstimate(4e6)})
     problem = Problem(Task((dataflow,), HOSTS, view, hints, CostParameters(startup_s=0)))
-    placement = problem.placement(problem.at_sink(None))
+    placement = problem.placement(problem.at_sink())
     assert evaluate(CriticalPath(), problem, placement).cost_s == pytest.approx(2.0)
     # b's transfer holds the interface from 0 to 2 s; a is ready at 1 s, waits, and arrives at 3 s
     found = evaluate(CriticalPath(serialised=True), problem, placement)
@@ -260,7 +260,7 @@ def test_each_cost_can_be_turned_off() -> None:
     def cost_s(**changed: float) -> float:
         costs = CostParameters(**changed)  # type: ignore[arg-type]
         problem = Problem(Task((dataflow,), HOSTS, view, hints, costs))
-        return evaluate(CriticalPath(), problem, problem.placement(problem.at_sink(None))).cost_s
+        return evaluate(CriticalPath(), problem, problem.placement(problem.at_sink())).cost_s
 
     assert cost_s() == pytest.approx(1 + 0.05 + 1 + 4)
     assert cost_s(startup_s=0, disk_bytes_per_s=math.inf, compute_factor=0) == pytest.approx(1)

@@ -60,7 +60,7 @@ def test_it_is_the_norm_of_the_loads_and_a_move_costs_what_looking_anew_does(
 ) -> None:
     given = problem(servers, seed, tree)
     rng = np.random.default_rng(seed)
-    where = given.at_sink(None)
+    where = given.at_sink()
     for i in np.flatnonzero(given.movable):
         where[i] = rng.integers(len(given.hosts))
     model = ExpectedPeriod(shape)
@@ -77,7 +77,7 @@ def test_it_is_the_norm_of_the_loads_and_a_move_costs_what_looking_anew_does(
 def test_a_large_shape_is_the_period_over_independent_links() -> None:
     for seed in range(20):
         given = problem(5, seed)
-        where = given.at_sink(None)
+        where = given.at_sink()
         period = Period(interface="independent", node_cycles=False).at(given, where).lower_ns
         assert ExpectedPeriod(400.0).at(given, where).lower_ns == pytest.approx(period, rel=0.02)
 
@@ -113,7 +113,7 @@ def test_a_load_that_was_all_but_the_whole_sum_leaves_no_trace(shape: float) -> 
         links = fast.task.view.estimates.items()
         slow = {link: LinkEstimate(of.rate_bps * (1e-5 if link.target == "h1" else 1)) for link, of in links}
         given = Problem(fast.task.but(view=NetworkView(slow)))
-        where = given.at_sink(None)
+        where = given.at_sink()
         nodes = np.flatnonzero(given.movable).tolist()
         where[nodes[-1]] = given.host_index["h1"]
         costs = model.at(given, where).moves_of(nodes)

@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
+from thalweg.middleware.errors import PlacementError
+from thalweg.middleware.network.view import NetworkView
 from thalweg.middleware.planning.costs.period import Interface
 from thalweg.middleware.planning.problem.hints import Hints, propagate_hints
+from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.planning.shapes.host_tree import HostTree, freedom, shaped
 from thalweg.middleware.planning.shapes.search import ENOUGH, Loads, Tree, greedy, search_tree
 
@@ -143,26 +146,31 @@ def test_the_same_arguments_give_the_same_tree_and_more_looks_none_that_is_worse
 # --- what trees stand for -----------------------------------------------------------------------------
 
 
-def problem(count: int, **change) -> tuple[Dataflow, Hints]:
+def problem(count: int, **change) -> Task:
     flow = complete_binary_tree({f"h{i}": CODE for i in range(1, count + 1)}, CODE)
     flow = Dataflow(tuple(change.get(node.name, node) for node in flow.nodes))
     sizes = {name: 1e5 + 1e3 * i for i, name in enumerate(flow.sources)}
-    return flow, propagate_hints(flow, sizes, lambda _: Largest())
+    return task_of(flow, sizes)
+
+
+def task_of(flow: Dataflow, sizes) -> Task:
+    return Task((flow,), (), NetworkView({}), propagate_hints(flow, sizes, lambda _: Largest()))
 
 
 @given(st.integers(0, 10_000), st.integers(2, 9), st.sampled_from(["pairs", "at-once"]))
 def test_a_shape_is_a_tree_over_the_same_sources_and_sends_what_hosts_send(seed, count, joining):
-    flow, hints = problem(count)
-    free = freedom(flow, hints)
+    task = problem(count)
+    flow, free = task.dataflow, freedom(task)
     assert free is not None
     names = ["client", *free.sources]
     parent = random_parent(np.random.default_rng(seed), count + 1)
     tree = HostTree("client", {names[host]: names[parent[host]] for host in range(1, count + 1)})
-    made, placement, known = shaped(flow, hints, free, tree, joining)
+    other, placement = shaped(task, free, tree, joining)
+    made, known = other.dataflow, other.hints
     assert {name: made.by_name[name] for name in made.sources} == {name: flow.by_name[name] for name in flow.sources}
     assert made.by_name[made.sink].pinned == "client" and set(placement) == set(made.by_name)
     assert known.check(made).reorderable.keys() == set(made.operators)
-    assert known.output_bytes[made.by_name[made.sink].inputs[0]] == max(hints.output_bytes.values())
+    assert known.output_bytes[made.by_name[made.sink].inputs[0]] == max(task.hints.output_bytes.values())
     sent = sorted(
         (placement[name], placement[made.consumers[name][0]])
         for name in made.upward[:-1]
@@ -182,25 +190,24 @@ def test_names_of_sources_are_not_taken_twice():
         Node("x", "operator", ("op0", "op2"), CODE),
         Node("t", "sink", ("x",), None, "c"),
     )
-    flow = Dataflow(nodes)
-    hints = propagate_hints(flow, {"op0": 1.0, "op2": 1.0}, lambda _: Largest())
-    free = freedom(flow, hints)
+    task = task_of(Dataflow(nodes), {"op0": 1.0, "op2": 1.0})
+    free = freedom(task)
     assert free is not None
-    made, _, _ = shaped(flow, hints, free, HostTree("c", {"a": "c", "b": "a"}), "pairs")
+    made = shaped(task, free, HostTree("c", {"a": "c", "b": "a"}), "pairs")[0].dataflow
     assert made.operators == ("op1",) and made.by_name["op1"].inputs == ("op0", "op2")
 
 
 def test_shapes_are_fixed_where_an_operator_is_not_reorderable_or_pinned_or_differs():
-    flow, hints = problem(4)
-    assert freedom(flow, hints) is not None
-    assert freedom(flow, Hints(hints.output_bytes, hints.compute_s)) is None
-    op1 = flow.by_name["op1"]
+    task = problem(4)
+    assert freedom(task) is not None
+    assert freedom(task.but(hints=Hints(task.hints.output_bytes, task.hints.compute_s))) is None
+    op1 = task.dataflow.by_name["op1"]
     for other in (Node("op1", "operator", op1.inputs, CODE, "h1"), Node("op1", "operator", op1.inputs, Code("other"))):
-        changed, known = problem(4, op1=other)
-        assert freedom(changed, known) is None
-    nowhere, known = problem(4, sink=Node("sink", "sink", ("op2",)))
-    assert freedom(nowhere, known) is None
-    assert freedom(nowhere, known, {"sink": "h2"}) is not None
+        assert freedom(problem(4, op1=other)) is None
+    nowhere = problem(4, sink=Node("sink", "sink", ("op2",)))
+    with pytest.raises(PlacementError, match="nobody says where sink 'sink' is"):
+        freedom(nowhere)
+    assert freedom(nowhere.but(current={"sink": "h2"})) is not None
 
 
 @pytest.mark.parametrize("interface", INTERFACES)
