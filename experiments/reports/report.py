@@ -11,25 +11,24 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 from markupsafe import Markup
 
 from thalweg.experiments.command import Tell
+from thalweg.experiments.papers.study import FigureData
 from thalweg.experiments.records.aggregates import aggregate, load_runs
 from thalweg.experiments.records.analysis import RunSummary, summarize_run
 from thalweg.experiments.records.comparisons import COMPARISON, Comparison, beyond, furthest, load_comparison
 from thalweg.experiments.records.records import EVENTS, RUN_TOML, RunInfo
+from thalweg.experiments.reports import sweep as report_sweep
 from thalweg.experiments.reports.page import NONE, Room, from_rich, render, sheet
 from thalweg.experiments.reports.run import Told, read_run, run_section
 from thalweg.experiments.sweeps.results import SWEEP_TOML
 from thalweg.experiments.views.tables import aggregate_table, comparison_table, seconds
-from thalweg.middleware.errors import UsageError
-
-if TYPE_CHECKING:
-    from thalweg.experiments.papers.study import FigureData
+from thalweg.middleware.errors import UsageError, one_line
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -108,12 +107,15 @@ def write_report(folders: Sequence[Path], out: Path, tell: Tell = lambda what, d
         one, more = _read(folder, info)
         summaries.append(one)
         told.append(more)
-    figures = _figures(found.sweeps, tell)
+    figures: dict[Path, FigureData[Any]] = {}
+    for folder in found.sweeps:
+        tell("reading the sweeps", len(figures), len(found.sweeps))
+        figures[folder] = report_sweep.figures_of(folder)
     room = Room()
     sections = []
     for i, (folder, data) in enumerate(figures.items()):
         tell("drawing", i, total)
-        sections.append(_sweep(folder, data, room, f"sweep-{i + 1}"))
+        sections.append(report_sweep.sweep_section(folder, data, room, f"sweep-{i + 1}"))
     for i, (folder, info) in enumerate(found.runs.items()):
         tell("drawing", len(figures) + i, total)
         # the rest of the room is shared evenly, so that the first run does not take it all
@@ -147,26 +149,8 @@ def _read(folder: Path, info: RunInfo) -> tuple[RunSummary, Told]:
     try:
         return summarize_run(folder), read_run(folder, info)
     except (OSError, pa.ArrowException, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        what = str(error).strip().split("\n")[0][:200] or type(error).__name__
+        what = one_line(error)[:200] or type(error).__name__
         raise UsageError(f"{events} is damaged ({type(error).__name__}: {what}); run it again") from None
-
-
-def _figures(sweeps: Sequence[Path], tell: Tell) -> dict[Path, FigureData[Any]]:
-    if not sweeps:
-        return {}
-    from thalweg.experiments.reports import sweep as report_sweep
-
-    found: dict[Path, FigureData[Any]] = {}
-    for folder in sweeps:
-        tell("reading the sweeps", len(found), len(sweeps))
-        found[folder] = report_sweep.figures_of(folder)
-    return found
-
-
-def _sweep(folder: Path, data: FigureData[Any], room: Room, anchor: str) -> Markup:
-    from thalweg.experiments.reports import sweep as report_sweep
-
-    return report_sweep.sweep_section(folder, data, room, anchor)
 
 
 def _write(out: Path, text: str) -> int:

@@ -1,6 +1,6 @@
 """A sweep's part of a report: the paper's figures, ours beside the published ones, with a verdict for each claim.
 
-What the figures are is in ``thalweg.experiments.figures``; this only puts them on the page.
+What the figures are is in ``thalweg.experiments.papers``; this module only puts them on the page.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any
 from markupsafe import Markup
 
 from thalweg.experiments.papers.aggregation import FIGURES_JSON, aggregate, load_figures
+from thalweg.experiments.papers.plots import draw
 from thalweg.experiments.papers.study import FigureData, FigureResult, Verdict
 from thalweg.experiments.papers.tables import cells, comparison_cells, heading, ratio_cells
 from thalweg.experiments.reports.page import Picture, Room, fewer_colours, render, sheet
 from thalweg.experiments.sweeps.results import RESULTS, SWEEP_TOML
+from thalweg.experiments.views.plots import styled
 from thalweg.middleware.errors import UsageError
 
 
@@ -42,13 +44,8 @@ def figures_of(folder: Path) -> FigureData[Any]:
 
 def pictures_of(data: FigureData[Any]) -> dict[tuple[str, str], bytes]:
     """A PNG for each figure and name of pools that has anything to show."""
-    import matplotlib as mpl
-
-    from thalweg.experiments.papers.plots import draw
-    from thalweg.experiments.views.plots import STYLE
-
     drawn = {}
-    with mpl.rc_context(dict(mpl.rcParamsDefault) | STYLE):
+    with styled():
         for result in data.results:
             figure = draw(result)
             if figure is not None:

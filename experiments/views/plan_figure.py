@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from thalweg.experiments.networks.plan import EventPlan, Plan, matrix, sampled_rates
-from thalweg.experiments.views.plots import COLOURS, INK, STYLE, new_figure, one_two_five, shortened
+from thalweg.experiments.views.plots import COLOURS, INK, new_figure, one_two_five, shortened, styled
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 
@@ -32,9 +32,7 @@ Matrix = npt.NDArray[np.float64]
 
 def draw_plan(plan: Plan, path: Path) -> None:
     """Write the picture of a plan; raises UsageError when it cannot be written."""
-    import matplotlib as mpl
-
-    with mpl.rc_context(dict(mpl.rcParamsDefault) | STYLE):
+    with styled():
         figure = plan_figure(plan)
         try:
             figure.savefig(path)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -195,14 +196,12 @@ def plot_run(folder: Path, info: RunInfo, stop: Event | None = None) -> list[Pat
     Safe beside other threads as long as they do not draw. ``stop``, once set, ends it before the next picture.
     Raises RunError when a file cannot be written.
     """
-    import matplotlib as mpl
-
     series = RunSeries(folder, info)
     where = folder / PLOTS
     drawn: list[Path] = []
     try:
         where.mkdir(exist_ok=True)
-        with mpl.rc_context(dict(mpl.rcParamsDefault) | STYLE):
+        with styled():
             for name, figure in _figures(series, info):
                 if stop is not None and stop.is_set():
                     break
@@ -227,6 +226,13 @@ def _figures(series: RunSeries, info: RunInfo) -> Iterator[tuple[str, Figure]]:
         yield "moves", _moves(series)
     if series.estimates:
         yield "estimates", _estimates(series)
+
+
+def styled() -> AbstractContextManager[None]:
+    """What is drawn within has the style of all pictures, whatever the machine's own settings are."""
+    import matplotlib as mpl
+
+    return mpl.rc_context(dict(mpl.rcParamsDefault) | STYLE)
 
 
 def new_figure(width: float, height: float) -> Figure:
