@@ -2,8 +2,7 @@
 
 On each host's interface stands one htb root with one class for the interface; every destination has a class of its own
 below that, a leaf (a byte-limited fifo, or netem when there is a delay, jitter, loss …) and a u32 filter on the
-destination address. What no filter matches passes unshaped. Standard library only, because the supervisor imports it;
-no input or output.
+destination address. What no filter matches passes unshaped. No input or output.
 
 The interface's class is as good as unlimited, and every link has its full rate assured, so no link borrows from
 another. When the interface gets a rate, the links have only a share of it assured each and borrow the rest, up

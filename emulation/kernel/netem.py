@@ -3,7 +3,7 @@
 A message states the whole discipline, at a change too: the kernel keeps whatever attribute a change leaves out
 (``netem_change``), so a link would keep the corruption, the reordering or the delay's distribution it had before.
 Without a table the kernel draws uniformly, but a table once given cannot be taken back; so wherever there is
-jitter, a table goes along, a straight line for uniform. Standard library only; no input or output.
+jitter, a table goes along, a straight line for uniform. No input or output.
 
 Jitter reorders: netem sends every packet when its own delay is over, as the kernel does it and real parallel paths do,
 but a single queue does not. The order of packets holds where the jitter is below the time between them.

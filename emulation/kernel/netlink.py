@@ -1,8 +1,7 @@
 """Rtnetlink in batches: a socket that sends many messages at once, and what the messages of queues are made of.
 
-Only the standard library: queues, classes and filters go out by the thousand, and pyroute2, which encodes all others
-(``interfaces``), takes 6 times as long for them, more than the kernel takes to execute them. The tests decode with
-pyroute2 what is encoded here.
+Queues, classes and filters go out by the thousand, and pyroute2, which encodes all others (``interfaces``), takes 6
+times as long for them, more than the kernel takes to execute them. The tests decode with pyroute2 what is encoded here.
 
 Source: linux/rtnetlink.h, linux/netlink.h; RFC 3549.
 """

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from thalweg.emulation.kernel import htb, netlink
 from thalweg.emulation.links.shape import LinkShape, floored
+from thalweg.middleware.network.view import Pair
 
 CLONE_NEWNET = 0x4000_0000
 MAX_HOSTS = 1023  # ports of one Linux bridge (BR_PORT_BITS)
@@ -112,14 +113,14 @@ class World:
     def __init__(self, layer: int) -> None:
         """``layer``: what rates count, 2 or 3. Hosts are added by whoever makes them (the subclasses)."""
         self.layer = layer
-        self.links: dict[tuple[str, str], LinkState] = {}
+        self.links: dict[Pair, LinkState] = {}
         self.hosts: dict[str, HostSpace] = {}
         self.limits: dict[str, float] = {}
         """Rates of whole interfaces, of the hosts that have one: of all that a host sends, and of all it receives."""
         self.gone: set[str] = set()
         """Hosts that have ended by themselves, as containers may."""
         self._rooted: set[str] = set()
-        self._unsure: set[tuple[str, str]] = set()  # the kernel refused something of their batch
+        self._unsure: set[Pair] = set()  # the kernel refused something of their batch
         self._ported: set[str] = set()
         self._netem: tuple[bool, bool] | None = None
         self._own_fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -155,7 +156,7 @@ class World:
             self._netem = works, mixes
         return self._netem
 
-    def crowded(self, shapes: Iterable[tuple[str, str, LinkShape]]) -> list[tuple[str, str]]:
+    def crowded(self, shapes: Iterable[tuple[str, str, LinkShape]]) -> list[Pair]:
         """Links that this kernel would not let duplicate with ``shapes`` set, because netem stands beside them.
 
         Kernels since 2025 (also 6.1.176) let a netem duplicate only when it is the interface's only one.
@@ -179,7 +180,7 @@ class World:
         the same, the first refusal is raised then, and that host's links are stated whole when they are next shaped.
         """
         by_source: dict[str, list[bytes]] = {}
-        asked: dict[str, list[tuple[tuple[str, str], LinkShape]]] = {}
+        asked: dict[str, list[tuple[Pair, LinkShape]]] = {}
         for source, target, given in shapes:
             shape = given._replace(rate_bps=floored(given.rate_bps))
             by_source.setdefault(source, []).extend(self._messages(source, target, shape))

@@ -1,6 +1,6 @@
 """What a directed link is asked to be, and what it can be at all, whoever asks: a testbed's user, a file, an event.
 
-Standard library only, because the supervisor imports it; no input or output.
+No input or output.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every link to be measured gets a train of small, numbered datagrams that carry when they were sent, slow enough for the
 link to be idle in between; the kernel's receive time stamps say when they came. All trains run at once, since they
-share nothing but the machine. Standard library only, because the supervisor imports it.
+share nothing but the machine.
 
 A median needs no assumption about what else delays a packet now and then; its 99 % interval is that of the order
 statistics. Losses are held against the exact 99 % interval of the binomial distribution; so one right link in a
@@ -27,8 +27,7 @@ from typing import NamedTuple
 from thalweg.emulation.kernel import netem
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import LinkShape
-
-Link = tuple[str, str]
+from thalweg.middleware.network.view import Pair
 
 SO_TIMESTAMPNS = 35  # asm-generic/socket.h
 SO_RCVBUFFORCE = 33
@@ -170,6 +169,14 @@ def open_receiver(world: World, host: str, port: int, stack: ExitStack) -> socke
     return receiver
 
 
+def open_sender(world: World, host: str, stack: ExitStack) -> socket.socket:
+    """A socket on a host for datagrams, which never waits."""
+    with world.inside(host):
+        sender = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    sender.setblocking(False)
+    return sender
+
+
 def receive(receiver: socket.socket, buffer: bytearray) -> int | None:
     """Read the next datagram's head; when the kernel got it, in nanoseconds, or None when there is no datagram."""
     while True:
@@ -202,8 +209,8 @@ class _Train:
 
 
 def measure(
-    world: World, links: Iterable[Link], interrupted: Callable[[], bool], *, slow: bool = False
-) -> dict[Link, Passage]:
+    world: World, links: Iterable[Pair], interrupted: Callable[[], bool], *, slow: bool = False
+) -> dict[Pair, Passage]:
     """Send trains over the links; those that do not hold get another, denser one, which counts.
 
     ``slow``: on a kernel that loses packets of its own when there are many at once.
@@ -217,18 +224,14 @@ def measure(
 
 
 def _trains(
-    world: World, links: list[Link], link_per_s: float, together_per_s: float, interrupted: Callable[[], bool]
-) -> dict[Link, Passage]:
+    world: World, links: list[Pair], link_per_s: float, together_per_s: float, interrupted: Callable[[], bool]
+) -> dict[Pair, Passage]:
     shapes = {link: world.links[link].shape for link in links}
     leaving, coming = Counter(source for source, _ in links), Counter(target for _, target in links)
     bits = 8 * (_DATAGRAM.size + HEADERS_BYTES[world.layer])
     with ExitStack() as stack:
         receivers = [open_receiver(world, host, TRAIN_PORT, stack) for host in coming]
-        senders = {}
-        for host in leaving:
-            with world.inside(host):
-                senders[host] = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            senders[host].setblocking(False)
+        senders = {host: open_sender(world, host, stack) for host in leaving}
         trains = []
         for source, target in links:
             shares = (world.limits.get(host, math.inf) / n[host] for host, n in ((source, leaving), (target, coming)))

@@ -4,7 +4,7 @@ Before a flow, every link is filled with UDP datagrams for a fraction of a secon
 time stamps are compared. Links are measured many at a time, arranged so that a host sends on at most one link and
 receives on at most one: the rounds of a round-robin tournament (a 1-factorisation of the complete graph), each pair
 in both directions. Links that ask for delay, loss and the like are then measured for those, all at once
-(``thalweg.emulation.proofs.delay``). Standard library only, because the supervisor imports it.
+(``thalweg.emulation.proofs.delay``).
 
 Source of the rounds: the circle method, Kirkman (1847); of the time stamps: socket(7), SO_TIMESTAMPNS.
 """
@@ -26,8 +26,9 @@ from thalweg.emulation.kernel import netem
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import LinkShape, burst_bytes
 from thalweg.emulation.proofs import delay
-from thalweg.emulation.proofs.delay import HEADERS_BYTES, Interrupted, Link, Passage
+from thalweg.emulation.proofs.delay import HEADERS_BYTES, Interrupted, Passage
 from thalweg.emulation.proofs.stalls import Pace, steady
+from thalweg.middleware.network.view import Pair
 
 SIOCOUTQ = 0x5411  # linux/sockios.h: bytes that have not left
 SO_NO_CHECK, SO_SNDBUFFORCE = 11, 32  # asm-generic/socket.h
@@ -84,16 +85,16 @@ def tournament(players: Sequence[str]) -> list[list[tuple[str, str]]]:
     return rounds
 
 
-def link_rounds(rates_bps: Mapping[Link, float], together_bps: float = TOGETHER_BPS) -> list[list[Link]]:
+def link_rounds(rates_bps: Mapping[Pair, float], together_bps: float = TOGETHER_BPS) -> list[list[Pair]]:
     """The links in groups to be measured at once: in a group no host sends twice or receives twice.
 
     A group's rates add up to at most ``together_bps`` unless it is a single link.
     """
     hosts = list(dict.fromkeys(host for link in rates_bps for host in link))
-    groups: list[list[Link]] = []
+    groups: list[list[Pair]] = []
     for pairs in tournament(hosts) if len(hosts) > 1 else []:
         links = [link for a, b in pairs for link in ((a, b), (b, a)) if link in rates_bps]
-        total, group = 0.0, list[Link]()
+        total, group = 0.0, list[Pair]()
         for link in links:
             if group and total + rates_bps[link] > together_bps:
                 groups.append(group)
@@ -131,7 +132,7 @@ class _Stream:
     def __init__(
         self,
         number: int,
-        link: Link,
+        link: Pair,
         shape: LinkShape,
         rate_bps: float,
         seconds: float,
@@ -236,7 +237,7 @@ class _Stream:
 
 
 def measure(
-    world: World, links: Iterable[Link], seconds: float | None = None, interrupted: Callable[[], bool] = lambda: False
+    world: World, links: Iterable[Pair], seconds: float | None = None, interrupted: Callable[[], bool] = lambda: False
 ) -> list[Measured]:
     """Fill the links in rounds of ``seconds`` each and say what they delivered, in no particular order.
 
@@ -249,7 +250,7 @@ def measure(
     with ExitStack() as stack:
         hosts = dict.fromkeys(target for _, target in rates)
         receivers = {host: delay.open_receiver(world, host, FILL_PORT, stack) for host in hosts}
-        found: dict[Link, Measured] = {}
+        found: dict[Pair, Measured] = {}
         carried_bps = {link: world.links[link].shape.rate_bps for link in rates}
         together_bps = _together_bps()
         groups = link_rounds(carried_bps, together_bps)
@@ -293,7 +294,7 @@ def _together_bps() -> float:
     return TOGETHER_BPS if cost_s < SLOW_DATAGRAM_S else SLOW_TOGETHER_BPS
 
 
-def _expected_bps(world: World, link: Link) -> float:
+def _expected_bps(world: World, link: Pair) -> float:
     shape = world.links[link].shape
     limits = (world.limits[host] for host in link if host in world.limits)
     return 0.0 if shape.cut else min(shape.rate_bps, *limits, math.inf)
@@ -305,8 +306,8 @@ def _wrong(one: Measured) -> bool:
 
 def _fill(
     world: World,
-    rates: Mapping[Link, float],
-    groups: Iterable[Iterable[Link]],
+    rates: Mapping[Pair, float],
+    groups: Iterable[Iterable[Pair]],
     receivers: Mapping[str, socket.socket],
     seconds: float,
     interrupted: Callable[[], bool],
@@ -323,9 +324,7 @@ def _fill(
             poller = select.poll()
             for link in group:
                 source, target = link
-                with world.inside(source):
-                    sender = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-                sender.setblocking(False)
+                sender = delay.open_sender(world, source, stack)
                 sender.connect((world.hosts[target].ip, FILL_PORT))
                 number, shape = next(_numbers), world.links[link].shape
                 stream = _Stream(number, link, shape, rates[link], seconds, world.layer, sender)

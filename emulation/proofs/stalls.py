@@ -2,7 +2,7 @@
 
 A token bucket whose machine comes too late to send gives away what the bucket cannot hold: a link of 40 Mbit/s with a
 burst of 1 ms loses 4 ms for every 5 for which a shared machine is away. That is no fault of how the link is shaped, and
-no other link would do better. Standard library only, because the supervisor imports it.
+no other link would do better.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.effects import NEUTRAL, Effect
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.supervisor.requests import Steps
+from thalweg.middleware.network.view import Pair
 
 AHEAD_S = 0.002
 """What is due this soon is applied now: one wake-up for changes that lie closer than a timer can tell apart."""
@@ -30,7 +31,7 @@ class Schedule:
 
     __slots__ = ("link", "period_s", "rates_bps", "times_s")
 
-    def __init__(self, link: tuple[str, str], times_s: array[float], rates_bps: array[float], period_s: float) -> None:
+    def __init__(self, link: Pair, times_s: array[float], rates_bps: array[float], period_s: float) -> None:
         self.link, self.times_s, self.rates_bps, self.period_s = link, times_s, rates_bps, period_s
 
     def due_s(self, step: int) -> float:

@@ -9,8 +9,7 @@ import msgspec
 
 from thalweg.emulation.links.effects import Effect
 from thalweg.emulation.links.shape import LinkShape
-
-HostPair = tuple[str, str]
+from thalweg.middleware.network.view import Pair
 
 
 class Request(
@@ -146,7 +145,7 @@ class Samples(Request):
 class Prove(Request):
     """Fill links, ``seconds`` each, and measure what they deliver; None: as long as it takes."""
 
-    links: list[HostPair]
+    links: list[Pair]
     seconds: float | None
 
 

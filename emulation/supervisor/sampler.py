@@ -1,6 +1,6 @@
 """The supervisor's samples of what the links carry.
 
-Standard library only. Times are ``time.monotonic()``, one clock for all processes of a machine.
+Times are ``time.monotonic()``, one clock for all processes of a machine.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import time
 from array import array
 
 from thalweg.emulation.kernel.world import World
+from thalweg.middleware.network.view import Pair
 
 READING_S = 0.02  # of an interval: a reading that takes longer may be off by as much
 
@@ -21,7 +22,7 @@ class Sampler:
     def __init__(self, world: World, interval_s: float) -> None:
         self._world, self.interval_s = world, interval_s
         self._sources = sorted({source for source, _ in world.links})
-        self._last: dict[tuple[str, str], tuple[float, int, int, float]] = {}
+        self._last: dict[Pair, tuple[float, int, int, float]] = {}
         self._rows = array("d")
         self.next_s = time.monotonic()
         self.refusal = ""

@@ -60,7 +60,7 @@ class Keeper:
         self._over = threading.Event()
         self._clients: dict[int, _Client] = {}
         self._number = WATCH
-        self._kernel: Kernel | None = None
+        self._kernel: Kernel
 
     def keep(self, command: Sequence[str], control: socket.socket) -> None:
         """Boot, run ``command`` (a ``testbed up``), report to the launcher, and serve until the end."""
@@ -96,7 +96,6 @@ class Keeper:
         control.sendall(json.dumps({"status": status, "said": said.decode(errors="replace")}).encode() + b"\n")
 
     def _output_of(self, command: Sequence[str]) -> tuple[int, bytes]:
-        assert self._kernel is not None
         with open(os.memfd_create("output"), "w+b") as output:
             status = self._kernel.start(command, stdout=output.fileno(), stderr=2).wait()
             output.seek(0)
@@ -111,7 +110,6 @@ class Keeper:
     # --- clients --------------------------------------------------------------------------------------
 
     def _accept(self, listener: socket.socket, socket_file: Path) -> None:
-        assert self._kernel is not None
         while True:
             client = _Client(Connection(listener.accept()[0]))
             self._number += 1
@@ -121,7 +119,6 @@ class Keeper:
 
     def _serve(self, number: int, client: _Client) -> None:
         """Pass on what a client asks, until it hangs up."""
-        assert self._kernel is not None
         while (lines := client.connection.read()) is not None:
             for line in lines:
                 request = json.loads(line)
@@ -137,7 +134,6 @@ class Keeper:
         client.connection.close()
 
     def _ask(self, number: int, client: _Client, request: dict[str, Any], given: list[int]) -> None:
-        assert self._kernel is not None
         process, content = 0, b""
         if request["op"] == "spawn":
             request["env"] = {**MALLOC_VARIABLES, **request["env"], **PRIVATE_VARIABLES}
