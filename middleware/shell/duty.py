@@ -7,9 +7,9 @@ stands by.
 
 Rules:
 
-- Only the thread on duty runs ``loop``. It passes between threads under a lock, so that one sees all the other did.
-- Calls are made only while a thread stands by (``present``).
-- Nobody wakes up while no calls are made.
+- R1: Only the thread on duty runs ``loop``. It passes between threads under a lock, so that one sees all the other did.
+- R2: Calls are made only while a thread stands by (``present``).
+- R3: Nobody wakes up while no calls are made.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Duty:
     def end(self, call: int) -> bool:
         """Whether the thread that made the call is still on duty; if not, it must return False from ``loop``."""
         with self._lock:
-            if self._taken == call:
+            if self._taken == call:  # R1: the other thread runs the loop now
                 return False
             self._under_way = False
             return True
@@ -77,7 +77,7 @@ class Duty:
         """True when this thread has taken the duty over, False when all is over."""
         self.present = True
         while True:
-            self._watch.wait()
+            self._watch.wait()  # R3
             if self.over.is_set():
                 return False
             looking = True
@@ -91,7 +91,7 @@ class Duty:
                     if under_way and not looking:
                         self._taken = seen
                         self._under_way = False
-                        self.present = False
+                        self.present = False  # R2: until the thread in the call is back
                         return True
             self._watch.clear()
             self._watched = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from thalweg.middleware.errors import OperatorError, ProtocolError
 from thalweg.middleware.protocol.messages import MAX_PARTITION_BYTES, Chunk, Credit, Partition
 from thalweg.middleware.shell.transfers import (
     CHUNK_BYTES,
+    MAX_CHUNK_BYTES,
     WINDOW_CHUNKS,
     Incoming,
     Outgoing,
+    chunk_bytes_for,
     frames_of,
     size_of,
     value_of,
@@ -200,6 +203,14 @@ def test_a_chunk_beyond_the_declared_length_is_an_error() -> None:
         incoming.add(Chunk(1, 10, 0, PART), memoryview(bytes(11)))
     with pytest.raises(ProtocolError):
         incoming.add(Chunk(1, 12, 0, PART), memoryview(bytes(5)))
+
+
+@pytest.mark.parametrize(
+    ("rate_bps", "chunk_bytes"),
+    [(64e3, CHUNK_BYTES), (40e6, CHUNK_BYTES), (80e6, 500_000), (1e9, MAX_CHUNK_BYTES), (math.inf, MAX_CHUNK_BYTES)],
+)
+def test_a_chunk_is_what_a_fast_line_carries_at_once(rate_bps: float, chunk_bytes: int) -> None:
+    assert chunk_bytes_for(10**6, 8e6 / rate_bps) == pytest.approx(chunk_bytes, abs=1)
 
 
 # --- the time a transfer takes ----------------------------------------------------------------------
