@@ -63,13 +63,7 @@ class Emulated(Unshaped):
         super().__init__(network.timeline.time_scale)
         self.network, self.bed = network, bed
         self._rates: Mapping[Link, Rates] = {}  # what the links have, once it is known how they are set
-        self._replay: ReplayHandle | None = None
-
-    @property
-    def replay(self) -> ReplayHandle:
-        """What the links follow, once it is loaded."""
-        assert self._replay is not None
-        return self._replay
+        self.replay: ReplayHandle  # from ``load`` on
 
     def set_up(self, prove: bool, tell: Tell) -> list[str]:
         timeline = self.network.timeline
@@ -92,11 +86,11 @@ class Emulated(Unshaped):
 
     def load(self, stack: ExitStack) -> None:
         timeline = self.network.timeline
-        self._replay = self.bed.replay(self.network.traces, timeline.time_scale, sample_interval_s=SAMPLE_S)
-        stack.callback(self._replay.stop)
+        self.replay = self.bed.replay(self.network.traces, timeline.time_scale, sample_interval_s=SAMPLE_S)
+        stack.callback(self.replay.stop)
         if timeline.changes:
-            self._replay.change(timeline.changes)
-        self._rates = timeline.rates(emulated=self._replay.emulated())
+            self.replay.change(timeline.changes)
+        self._rates = timeline.rates(emulated=self.replay.emulated())
 
     def befall(self, collapse: Collapse) -> None:
         """From now on the links collapse in every placement."""
