@@ -71,8 +71,7 @@ class HostCore:
         self._HANDLERS[type(event)](self, event)
         while desk.local:  # R3
             self._hear_myself(desk.local.popleft())
-        commands = desk.commands[:]
-        desk.commands.clear()
+        commands, desk.commands = desk.commands, []
         return commands
 
     def _hear_myself(self, item: Any) -> None:
@@ -85,6 +84,8 @@ class HostCore:
             run = self.runs.get(item.run)
             if run is not None:
                 run.demand(self.host, item)
+        elif kind in self._MESSAGES:
+            self._MESSAGES[kind](self, self.host, item)
         else:
             self._rare(self.host, item, None)
 
@@ -146,30 +147,31 @@ class HostCore:
     # --- events ---------------------------------------------------------------------------------------
 
     def _on_message(self, event: e.MessageReceived) -> None:
-        message = event.message
-        self.coordinator.heard(event.sender)
+        message, sender = event.message, event.sender
+        if self.coordinator.led:
+            self.coordinator.heard(sender)
         if type(message) is m.Demand:
             run = self.runs.get(message.run)
             if run is not None:
-                run.demand(event.sender, message)
+                run.demand(sender, message)
         elif type(message) is m.Partition:
             run = self.runs.get(message.run)
             if run is not None:
-                run.partition(event.sender, message, event.payload, event.size_bytes)
+                run.partition(sender, message, event.payload, event.size_bytes)
         else:
-            self._rare(event.sender, message, event.payload)
+            handler = self._MESSAGES.get(type(message))
+            if handler is not None:
+                handler(self, sender, message)
+            else:
+                self._rare(sender, message, event.payload)
 
     def _rare(self, sender: str, message: Any, payload: Any) -> None:
-        """A message that is neither a demand nor a partition."""
-        kind = type(message)
-        if kind in OF_RUNS:
-            run = self.runs.get(message.run)
-            if run is not None:
-                run.message(sender, message, payload)
-        elif kind in self._MESSAGES:
-            self._MESSAGES[kind](self, sender, message)
-        else:
-            self.out.record("unexpected", peer=sender, detail={"message": kind.__name__})  # R2
+        """A message of one run that is neither a demand nor a partition, or one that is not for a core."""
+        run = self.runs.get(message.run) if type(message) in OF_RUNS else None
+        if run is not None:
+            run.message(sender, message, payload)
+        elif type(message) not in OF_RUNS:
+            self.out.record("unexpected", peer=sender, detail={"message": type(message).__name__})  # R2
 
     def _of_run(self, event: Any) -> None:
         """An event of one run."""
@@ -177,12 +179,20 @@ class HostCore:
         if run is not None:
             self._OF_RUN[type(event)](run, event)
 
+    def _on_finished(self, event: e.OperatorFinished) -> None:
+        run = self.runs.get(event.run)
+        if run is not None:
+            heard = run.flow.finished(event)
+            if heard:
+                run.hear(heard)
+
     def _on_timer(self, event: e.TimerFired) -> None:
+        if event.key == "retry":  # by far the most frequent one
+            self._retry()
+            return
         key, _, rest = event.key.partition(" ")
         timer = Timer(key)
-        if timer is Timer.RETRY:
-            self._retry()
-        elif timer is Timer.LEASE:
+        if timer is Timer.LEASE:
             self._check_leases()
         elif timer is Timer.PROBE:
             self.prober.on_timer()
@@ -212,23 +222,23 @@ class HostCore:
 
     def _on_measured(self, event: e.TransferMeasured) -> None:
         message = event.message
-        if isinstance(message, m.Probe):
-            self._measured(self.prober.on_measured(event.peer, message, event.size_bytes, event.duration_s))
-        elif isinstance(message, m.Partition | m.State):
+        if type(message) is m.Probe:
+            told = self.prober.on_measured(event.peer, message, event.size_bytes, event.duration_s)
+            self._measured(told)
+        elif type(message) is m.Partition or type(message) is m.State:
             run = self.runs.get(message.run)
             if run is not None:
                 run.transfer_over(event.peer, message, arrived=True)
-            if isinstance(message, m.Partition):
-                self._learn(event, message)
+            if type(message) is m.Partition:
+                self._learn(event, message, self.out.of(message.run) if run is None else run.out)
 
-    def _learn(self, event: e.TransferMeasured, message: m.Partition) -> None:
+    def _learn(self, event: e.TransferMeasured, message: m.Partition, out: Outbox) -> None:
         """A partition's transfer also measured the link (passive monitoring)."""
         size, duration_s = event.size_bytes, event.duration_s
         busy_s = self.prober.busy_s(event.peer, duration_s)
-        estimate = self.monitor.measured(self.host, event.peer, size, busy_s, self.out.now, "passive")
-        if not self.recording:
+        estimate = self.monitor.measured(self.host, event.peer, size, busy_s, self._desk.now, "passive")
+        if not self._desk.recording:
             return
-        out = self.out.of(message.run)
         if estimate is not None:
             out.record("estimate", **estimate_fields((self.host, event.peer), estimate, size, busy_s, "passive"))
         rate = size * 8 / duration_s if duration_s > 0 else 0.0
@@ -239,13 +249,13 @@ class HostCore:
 
     def _on_transfer_failed(self, event: e.TransferFailed) -> None:
         message = event.message
-        if isinstance(message, m.Probe):
+        if type(message) is m.Probe:
             self.prober.on_failed(event.peer, message)
-        elif isinstance(message, m.Partition | m.State):
+        elif type(message) is m.Partition or type(message) is m.State:
             run = self.runs.get(message.run)
             if run is not None:
                 run.transfer_over(event.peer, message, arrived=False)
-            if isinstance(message, m.Partition):
+            if type(message) is m.Partition:
                 self.out.of(message.run).record("fault", peer=event.peer, node=message.producer)
 
     def _on_peer_lost(self, event: e.PeerLost) -> None:
@@ -283,12 +293,15 @@ class HostCore:
     def _on_ping(self, sender: str, message: m.Ping) -> None:
         run = self.runs.get(message.run)
         if run is not None:
-            run.heard_s = self.out.now
-        self.out.of(message.run).send(sender, m.Pong(message.run, run is not None or not message.run))
+            run.heard_s = self._desk.now
+            run.out.send(sender, m.Pong(message.run))
+        else:
+            self.out.of(message.run).send(sender, m.Pong(message.run, not message.run))
 
     def _on_pong(self, sender: str, message: m.Pong) -> None:
         self.silence.on_pong(sender)
-        self._told(message.run, self.coordinator.on_pong(sender, message))
+        if not message.known:
+            self._told(message.run, self.coordinator.on_unknown(sender, message.run))
 
     def _on_install(self, sender: str, message: m.Install) -> None:
         if any(peer.name == self.host and self._before_me(peer) for peer in message.peers):
@@ -349,7 +362,7 @@ class HostCore:
     _HANDLERS: ClassVar[dict[type[Any], Callable[[HostCore, Any], None]]] = {
         e.MessageReceived: _on_message,
         e.TimerFired: _on_timer,
-        e.OperatorFinished: _of_run,
+        e.OperatorFinished: _on_finished,
         e.OperatorFailed: _of_run,
         e.NodeOpened: _of_run,
         e.StateTaken: _of_run,
@@ -365,7 +378,6 @@ class HostCore:
         e.ProbesRequested: _on_probes_requested,
     }
     _OF_RUN: ClassVar[dict[type[Any], Callable[[RunCore, Any], None]]] = {
-        e.OperatorFinished: RunCore.finished,
         e.OperatorFailed: RunCore.failed,
         e.NodeOpened: RunCore.opened,
         e.StateTaken: RunCore.state_taken,

@@ -7,6 +7,12 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 
+class Term(StrEnum):
+    """Base of states and events. Their hash is their text's: an enum's own would be Python code at every look-up."""
+
+    __hash__ = str.__hash__
+
+
 class InvalidTransition(Exception):
     """A defect of the core: its table does not say what the event does in that state; carries who and where."""
 

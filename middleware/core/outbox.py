@@ -50,49 +50,56 @@ class Desk:
 class Outbox:
     """Commands of one run (or with an empty ``run`` of the host itself), until ``HostCore.handle`` returns them."""
 
-    __slots__ = ("_desk", "emit", "failed", "host", "run")
+    __slots__ = ("desk", "failed", "host", "run")
 
     def __init__(self, desk: Desk, run: str = "") -> None:
-        self._desk, self.run = desk, run
+        self.desk, self.run = desk, run
         self.host = desk.host
-        self.emit = desk.commands.append
         self.failed = False  # the application was told that the run cannot go on
 
     def of(self, run: str) -> Outbox:
         """The same for another run."""
-        return Outbox(self._desk, run)
+        return Outbox(self.desk, run)
 
     @property
     def now(self) -> float:
-        return self._desk.now
+        return self.desk.now
 
     @property
     def recording(self) -> bool:
-        return self._desk.recording
+        return self.desk.recording
+
+    def emit(self, command: e.Command) -> None:
+        """Anything but a message."""
+        self.desk.commands.append(command)
 
     def send(
         self, to: str, message: m.Message, payload: Any = None, size_bytes: int = 0, *, bulk: bool = False
     ) -> None:
         """A message, to this host as well. With ``bulk`` its ``payload`` travels in chunks."""
         if to == self.host:
-            self._desk.local.append(message)
+            self.desk.local.append(message)
         else:
-            self.emit(e.Send(self.run, to, message, payload, size_bytes, bulk))
-            self._desk.sent_bytes += size_bytes
+            self.desk.commands.append(e.Send(self.run, to, message, payload, size_bytes, bulk))
+            if size_bytes:
+                self.desk.sent_bytes += size_bytes
 
     def hand_over(self, part: m.Partition, value: Any, size_bytes: int) -> None:
         """A partition that is here already, to a node that is here."""
-        self._desk.local.append((part, value, size_bytes))
+        self.desk.local.append((part, value, size_bytes))
 
     def wake(self, timer: Timer, at_s: float, what: str = "") -> None:
         """Wake this host at ``at_s``; a later call for the same takes the place of this one."""
-        key = timer.value
-        if self.run:
-            key = f"{key} {self.run} {what}" if what else f"{key} {self.run}"
-        self.emit(e.SetTimer(key, at_s))
+        self.emit(e.SetTimer(self.key_of(timer, what), at_s))
+
+    def key_of(self, timer: Timer, what: str = "") -> str:
+        """How the shell calls a timer."""
+        if not self.run:
+            return str(timer)
+        return f"{timer} {self.run} {what}" if what else f"{timer} {self.run}"
 
     def record(self, kind: str, **fields: Any) -> None:
-        if self._desk.recording:
+        if self.desk.recording:
             self.emit(e.Record(self.run, kind, fields))
 
     def fail(self, reason: str) -> None:
@@ -105,17 +112,17 @@ class Outbox:
 class Alarm:
     """A timer that is set for the earliest time that anybody asks for."""
 
-    __slots__ = ("_out", "_timer", "at_s")
+    __slots__ = ("_key", "_out", "at_s")
 
     def __init__(self, out: Outbox, timer: Timer) -> None:
-        self._out, self._timer = out, timer
+        self._out, self._key = out, out.key_of(timer)
         self.at_s: float | None = None
 
     def by(self, at_s: float) -> None:
         """Ring at ``at_s`` at the latest."""
         if self.at_s is None or at_s < self.at_s:
             self.at_s = at_s
-            self._out.wake(self._timer, at_s)
+            self._out.emit(e.SetTimer(self._key, at_s))
 
     def rung(self) -> None:
         """It has rung: nothing is asked for any more."""

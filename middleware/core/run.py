@@ -198,9 +198,6 @@ class RunCore:
 
     # --- events ---------------------------------------------------------------------------------------
 
-    def finished(self, event: e.OperatorFinished) -> None:
-        self.hear(self.flow.finished(event))
-
     def failed(self, event: e.OperatorFailed) -> None:
         self.out.send(self.install.client, m.Failed(self.id, event.node, event.reason[:4000]))
 
@@ -228,13 +225,13 @@ class RunCore:
 
     def transfer_over(self, peer: str, message: m.Partition | m.State, *, arrived: bool) -> None:
         """All of a message has gone to ``peer``, or nobody knows what became of it."""
-        if isinstance(message, m.Partition):
+        if type(message) is m.Partition:
             self.flow.transfer_over(message, arrived=arrived)
             if not arrived:
                 self.flow.stuck(peer)
-        elif message.heir:
+        elif type(message) is m.State and message.heir:
             self.inheritance.on_transfer_over(peer, message, arrived=arrived)
-        else:
+        elif type(message) is m.State:
             self.departures.on_transfer_over(message, arrived=arrived)
 
     def timer(self, timer: Timer, what: str) -> None:

@@ -48,7 +48,7 @@ class Directory:
         self.hosts = self.peers.keys() | {entry.host for entry in install.locations}
         self.lost: dict[str, str] = {}  # host -> how it was lost, at the client
         self.switch: Switch | None = None
-        self._changes = 0
+        self.changes = 0  # of locations
         self._changed: dict[str, int] = {}  # which change a node's was, in order
         self._told: dict[str, int] = {}  # host -> how much of it that was told
 
@@ -63,8 +63,11 @@ class Directory:
 
     def whereabouts(self, node: str, index: int) -> str:
         """The host to which goes what concerns partition ``index`` of a node that is not here."""
-        host = self.host_of(node, index)
-        return host if host != self._out.host else self.locations[node].host  # it is to come here, and has not yet
+        host = self.locations[node].host
+        if self.switch is None:
+            return host
+        there = self.host_of(node, index)
+        return there if there != self._out.host else host  # it is to come here, and has not yet
 
     def where(self, names: Iterable[str]) -> dict[str, str]:
         """The hosts of these nodes."""
@@ -83,8 +86,8 @@ class Directory:
         """Take over every location whose version is higher; those that were."""
         taken = merge_locations(self.locations, news)
         for entry in taken:
-            self._changes += 1
-            self._changed[entry.node] = self._changes
+            self.changes += 1
+            self._changed[entry.node] = self.changes
             if self._leads:
                 self._out.emit(e.Placed(self._out.run, entry.node, entry.host))
                 if entry.host in self.lost:  # it went there before it was, and is lost with it
@@ -113,7 +116,7 @@ class Directory:
     def news_for(self, host: str) -> tuple[m.Location, ...] | None:
         """What ``host`` was not told yet, None when nothing has changed since; with this it is."""
         told = self._told.get(host, 0)
-        if told == self._changes:
+        if told == self.changes:
             return None  # R3
-        self._told[host] = self._changes
+        self._told[host] = self.changes
         return tuple([self.locations[name] for name, number in self._changed.items() if number > told])

@@ -22,12 +22,14 @@ from thalweg.middleware.core import notes
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.epochs import Books
 from thalweg.middleware.core.flow.node import (
+    ENDED,
+    GATHERING,
+    LIGHT,
     Action,
     Ask,
     Dispatch,
     Hand,
     NodeCore,
-    NodeState,
     Output,
     RunCode,
     Turned,
@@ -85,7 +87,8 @@ class Flow:
         self._out, self._limits, self._install = setting.out, setting.limits, setting.install
         self._monitor, self._silence, self._retries = shared.monitor, shared.silence, shared.retries
         self._tree, self._directory, self._books = tree, directory, books
-        self._host = setting.out.host
+        self._host, self._desk = setting.out.host, setting.out.desk  # whose clock is read for every message
+        self._telling_up = setting.install.news and setting.install.moves is not None
         self.opened_s = setting.out.now
         self.nodes: dict[str, NodeCore] = {}
         for node in tree.dataflow.nodes:
@@ -128,7 +131,7 @@ class Flow:
             return NOTHING
         if fresh and name in self._books.of:
             self._books.of[name].on_mark(demand.later, demand.critical)
-        if node.state is NodeState.LIGHT:
+        if node.state is LIGHT:
             self._owed[name] = _passed_on(demand)
         return self._perform(node, actions) if actions else NOTHING
 
@@ -192,7 +195,7 @@ class Flow:
         edge = name, producer
         pending = self.pending.pop(edge, None)
         if pending is not None:
-            self._answer_s[edge] = self._out.now - pending.asked_s
+            self._answer_s[edge] = self._desk.now - pending.asked_s
         if self._books.of:
             self.sizes[edge] = size_bytes
         return self._perform(node, actions) if actions else NOTHING
@@ -303,7 +306,7 @@ class Flow:
                 self._keep_tail(node)
             else:
                 told = (notes.Light(name),)
-        if node.state is NodeState.ENDED:
+        if node.state is ENDED:
             told = (*told, notes.Ended(name))
         return told
 
@@ -338,7 +341,7 @@ class Flow:
 
     def _await(self, consumer: str, producer: str, index: int) -> None:
         """Repeat a demand until it is answered: not before twice the time that the last answer took."""
-        edge, limits, now = (consumer, producer), self._limits, self._out.now
+        edge, limits, now = (consumer, producer), self._limits, self._desk.now
         wait_s = max(limits.retry_s, min(2 * self._answer_s.get(edge, 0.0), limits.retry_max_s))
         self.pending[edge] = Pending(index, now + wait_s, wait_s, now)
         self._retries.by(now + wait_s)  # those that wait have backed off further
@@ -348,9 +351,9 @@ class Flow:
 
         ``upward``, away from the client, what links carry is told only where hosts decide for themselves.
         """
-        telling = self._install.news and not (upward and self._install.moves is None)
-        estimates = self._monitor.news_for(host, self._out.now) if telling else ()
-        locations = self._directory.news_for(host)
+        telling = self._telling_up if upward else self._install.news
+        estimates = self._monitor.news_for(host, self._desk.now) if telling else ()
+        locations = self._directory.news_for(host) if self._directory.changes else None
         return None if locations is None and not estimates else m.News(locations or (), estimates)
 
     def _dispatch(self, node: NodeCore, output: Output) -> None:
@@ -521,7 +524,7 @@ class Flow:
         for name, node in self.nodes.items():
             kept = new.by_name.get(name)
             rewired = kept is None or old.by_name[name].inputs != kept.inputs
-            if rewired and node.state is NodeState.GATHERING:  # it has perhaps asked the old tree for too much
+            if rewired and node.state is GATHERING:  # it has perhaps asked the old tree for too much
                 self.call_back(name, turn)
             if kept is None:
                 todo.append((node, node.replace(turn)))

@@ -24,16 +24,15 @@ host core and raises. Late and repeated messages are no defects: they change not
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any, Literal
 
 import msgspec
 
-from thalweg.middleware.core.machine import Machine
+from thalweg.middleware.core.machine import Machine, Term
 from thalweg.middleware.dataflow import Node
 
 
-class NodeState(StrEnum):
+class NodeState(Term):
     IDLE = "idle"  # nothing has been demanded of it yet
     GATHERING = "gathering"
     RUNNING = "running"
@@ -42,7 +41,7 @@ class NodeState(StrEnum):
     ENDED = "ended"
 
 
-class NodeEvent(StrEnum):
+class NodeEvent(Term):
     DEMANDED = "demanded"
     GATHERED = "gathered"
     DELIVERED = "delivered"  # the sink's gathering is complete
@@ -52,6 +51,11 @@ class NodeEvent(StrEnum):
     THAWED = "thawed"  # it stays, or it has come
     EXHAUSTED = "exhausted"  # the last partition, or the end marker, has been dispatched or delivered
     REPLACED = "replaced"  # another node makes what is next
+
+
+# Members by names of their own: through their class each look-up is a call of Python code (3.11), for every message.
+IDLE, GATHERING, RUNNING, HOLDING, LIGHT, ENDED = NodeState
+DEMANDED, GATHERED, DELIVERED, FINISHED, DISPATCHED, FROZEN, THAWED, EXHAUSTED, REPLACED = NodeEvent
 
 
 TRANSITIONS: dict[tuple[NodeState, NodeEvent], NodeState] = {
@@ -150,7 +154,7 @@ class NodeCore(Machine):
     def __init__(self, node: Node, limit: int | None = None) -> None:
         self.node = node
         self.limit = limit  # how many partitions the run has, None: until the sources end
-        self.state = NodeState.IDLE
+        self.state = IDLE
         self.index = 0  # of the next output
         self.demanded = -1  # highest index the consumer asked for
         self.inputs: dict[str, Output] = {}
@@ -178,7 +182,7 @@ class NodeCore(Machine):
     def come(cls, node: Node, limit: int | None, index: int, demanded: int) -> NodeCore:
         """A node that has just come from another host, light."""
         core = cls(node, limit)
-        core.state = NodeState.LIGHT
+        core.state = LIGHT
         core.index, core.demanded = index, demanded
         return core
 
@@ -207,20 +211,20 @@ class NodeCore(Machine):
         self.demanded = index
         self.retained = None
         self.sending = False
-        if self.state is NodeState.IDLE:
+        if self.state is IDLE:
             if self.limit is not None and self.index >= self.limit:
                 return "taken", self._end()
             if self.leaves_after is not None and self.index > self.leaves_after:
                 return "taken", self._freeze()
-            self.to(NodeEvent.DEMANDED)
+            self.to(DEMANDED)
             return "taken", self._gather()
-        if self.state is NodeState.HOLDING and not self.suspended:
+        if self.state is HOLDING and not self.suspended:
             return "taken", self._dispatch()
         return "taken", []
 
     def on_partition(self, producer: str, output: Output) -> tuple[Verdict, list[Action]]:
         """``producer`` delivered a partition."""
-        if producer not in self.asked or output.index != self.index or self.state is not NodeState.GATHERING:
+        if producer not in self.asked or output.index != self.index or self.state is not GATHERING:
             return ("ahead" if output.index > self.index else "duplicate"), []
         self.asked.discard(producer)
         self.inputs[producer] = output
@@ -229,7 +233,7 @@ class NodeCore(Machine):
 
     def on_finished(self, output: Output) -> tuple[Verdict, list[Action]]:
         """The node's code returned."""
-        if self.state is not NodeState.RUNNING or output.index != self.index:
+        if self.state is not RUNNING or output.index != self.index:
             return "late", []
         return "taken", self._hold(output)
 
@@ -245,7 +249,7 @@ class NodeCore(Machine):
         ``recall``: also where inputs are demanded. What has come of them is let go: the producers have it still.
         """
         self.leaves_after = after
-        if recall and self.state is NodeState.GATHERING and self.index > after:
+        if recall and self.state is GATHERING and self.index > after:
             self.inputs = {}
             return self._freeze()
         return []
@@ -253,17 +257,17 @@ class NodeCore(Machine):
     def stay(self) -> list[Action]:
         """Go on, if it was light; it leaves no more."""
         self.leaves_after = None
-        if self.state is not NodeState.LIGHT:
+        if self.state is not LIGHT:
             return []
-        self.to(NodeEvent.THAWED)
+        self.to(THAWED)
         return self._gather()
 
     def replace(self, after: int) -> list[Action]:
         """Dispatch nothing after partition ``after``: other nodes do. Nobody can have sent inputs for more."""
         self.limit = after + 1
-        if self.index > after and self.state in (NodeState.IDLE, NodeState.GATHERING):
+        if self.index > after and self.state in (IDLE, GATHERING):
             self.asked, self.inputs = set(), {}
-            self.to(NodeEvent.REPLACED)
+            self.to(REPLACED)
         return []
 
     def turn(self, after: int) -> list[Action]:
@@ -274,7 +278,7 @@ class NodeCore(Machine):
     def rewire(self, after: int, node: Node) -> list[Action]:
         """After partition ``after`` be ``node``: the same, but for its inputs."""
         self.rewired = after, node
-        if self.index <= after or self.state is not NodeState.GATHERING:
+        if self.index <= after or self.state is not GATHERING:
             return []
         self.inputs = {}
         return self._gather()
@@ -286,9 +290,9 @@ class NodeCore(Machine):
 
     def begin(self) -> list[Action]:
         """Gather at once, demanded or not (a node that has just appeared)."""
-        if self.state is not NodeState.IDLE or (self.limit is not None and self.index >= self.limit):
+        if self.state is not IDLE or (self.limit is not None and self.index >= self.limit):
             return []
-        self.to(NodeEvent.DEMANDED)
+        self.to(DEMANDED)
         return self._gather()
 
     def release(self) -> Output | None:
@@ -303,12 +307,12 @@ class NodeCore(Machine):
 
     def resume(self) -> list[Action]:
         self.suspended = False
-        return self._dispatch() if self.state is NodeState.HOLDING and self.demanded == self.index else []
+        return self._dispatch() if self.state is HOLDING and self.demanded == self.index else []
 
     # ------------------------------------------------------------------------------------------------
 
     def _freeze(self) -> list[Action]:
-        self.to(NodeEvent.FROZEN)
+        self.to(FROZEN)
         self.asked = set()
         return [Lighten(self.index)]
 
@@ -330,18 +334,18 @@ class NodeCore(Machine):
         self.inputs = {}
         over = any(output.end for output in inputs)
         if self.node.kind == "sink":
-            self.to(NodeEvent.DELIVERED)
+            self.to(DELIVERED)
             self.index += 1
             if over:
-                self.to(NodeEvent.EXHAUSTED)
+                self.to(EXHAUSTED)
             return [Hand(inputs[0])]
         if over:
             return self._hold(Output(self.index, end=True))
-        self.to(NodeEvent.GATHERED)
+        self.to(GATHERED)
         return [RunCode(self.index, tuple([output.value for output in inputs]))]
 
     def _hold(self, output: Output) -> list[Action]:
-        self.to(NodeEvent.FINISHED)
+        self.to(FINISHED)
         self.output = output
         return self._dispatch() if self.demanded == self.index and not self.suspended else []
 
@@ -356,31 +360,31 @@ class NodeCore(Machine):
         if output.index == self.turns_after:
             actions += self._turn()
         if output.end or self.index == self.limit:
-            self.to(NodeEvent.EXHAUSTED)
+            self.to(EXHAUSTED)
             return actions
         if self.leaves_after is not None and self.index > self.leaves_after:
             return actions + self._freeze()
-        self.to(NodeEvent.DISPATCHED)
+        self.to(DISPATCHED)
         return actions + self._gather()
 
     def _end(self) -> list[Action]:
         """A sink whose run has its number of partitions delivers the end of the stream."""
-        self.to(NodeEvent.EXHAUSTED)
+        self.to(EXHAUSTED)
         return [Hand(Output(self.index, end=True))]
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""
-        held = (self.output is not None) + (self.retained is not None) + (self.state is NodeState.RUNNING)
+        held = (self.output is not None) + (self.retained is not None) + (self.state is RUNNING)
         assert held <= 2, f"{self!r} holds {held} outputs"
-        assert (self.output is not None) == (self.state is NodeState.HOLDING), self
+        assert (self.output is not None) == (self.state is HOLDING), self
         assert self.demanded <= self.index, self
         assert self.retained is None or self.retained.index == self.index - 1, self
-        assert not (self.demanded == self.index and self.state is NodeState.HOLDING and not self.suspended), self
+        assert not (self.demanded == self.index and self.state is HOLDING and not self.suspended), self
         assert not self.suspended or self.node.kind == "source", self
         assert self.leaves_after is None or self.node.kind == "operator", self
         assert not self.sending or self.retained is not None, self
         assert self.asked.isdisjoint(self.inputs), self
-        if self.state is NodeState.GATHERING:
+        if self.state is GATHERING:
             assert self.asked | set(self.inputs) == set(self.node.inputs), self
         else:
             assert not self.asked, self

@@ -94,9 +94,10 @@ class Coordinator:
             if not led.needed and not led.out.failed:
                 yield from self._ready(led)
 
-    def on_pong(self, sender: str, message: m.Pong) -> Notes:
-        led = self.led.get(message.run)
-        if led is None or message.known or led.removing or sender not in led.remote - led.installing:
+    def on_unknown(self, sender: str, run: str) -> Notes:
+        """A host has said that it does not know the run."""
+        led = self.led.get(run)
+        if led is None or led.removing or sender not in led.remote - led.installing:
             return
         yield from self._lost(led, sender, "no longer knows the run; was it restarted?")
 

@@ -21,15 +21,14 @@ R6. The operator's code is never sent. A host that does not have it, has no room
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 import msgspec
 
+from thalweg.middleware.core.machine import Term
 from thalweg.middleware.core.outbox import Outbox
 from thalweg.middleware.protocol import messages as m
 
 
-class DepartureState(StrEnum):
+class DepartureState(Term):
     OFFERED = "offered"
     AGREED = "agreed"  # the other host is ready; the operator works on until it is light
     SUSPENDED = "suspended"  # light; its state is being taken
@@ -39,7 +38,7 @@ class DepartureState(StrEnum):
     STAYED = "stayed"
 
 
-class DepartureEvent(StrEnum):
+class DepartureEvent(Term):
     ACCEPTED = "accepted"
     REFUSED = "refused"
     LIGHTENED = "lightened"
@@ -75,7 +74,7 @@ LEAVING: dict[tuple[DepartureState, DepartureEvent], DepartureState] = {
 }
 
 
-class ArrivalState(StrEnum):
+class ArrivalState(Term):
     PREPARING = "preparing"  # the code is being loaded
     PREPARED = "prepared"
     RESTORING = "restoring"
@@ -84,7 +83,7 @@ class ArrivalState(StrEnum):
     DISCARDED = "discarded"
 
 
-class ArrivalEvent(StrEnum):
+class ArrivalEvent(Term):
     OPENED = "opened"
     STATE_CAME = "state came"
     RESTORED = "restored"

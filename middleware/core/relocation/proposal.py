@@ -25,17 +25,16 @@ R6. Instead of moves a proposal may be another shape (``reshaping``). All hosts 
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-from thalweg.middleware.core.machine import Machine
+from thalweg.middleware.core.machine import Machine, Term
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.protocol import messages as m
 
 
-class ProposalState(StrEnum):
+class ProposalState(Term):
     PROPOSED = "proposed"
     COMMITTED = "committed"
     RETIRING = "retiring"  # another shape: the old tree is drained
@@ -43,7 +42,7 @@ class ProposalState(StrEnum):
     OVER = "over"
 
 
-class ProposalEvent(StrEnum):
+class ProposalEvent(Term):
     AGREED = "all agreed"
     REFUSED = "refused"
     EXPIRED = "expired"
@@ -64,7 +63,7 @@ PROPOSAL: dict[tuple[ProposalState, ProposalEvent], ProposalState] = {
 }
 
 
-class MemberState(StrEnum):
+class MemberState(Term):
     FREE = "free"
     PREPARING = "preparing"  # suspended; code is being loaded
     VOTED = "voted"  # suspended
@@ -72,7 +71,7 @@ class MemberState(StrEnum):
     BOTH = "both trees"
 
 
-class MemberEvent(StrEnum):
+class MemberEvent(Term):
     PROPOSED = "proposed"
     READY = "ready"
     UNABLE = "unable"

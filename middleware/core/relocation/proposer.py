@@ -164,14 +164,14 @@ class Proposer:
         proposal, now = self.proposal, self._out.now
         self._delivered_s = now
         if proposal is None or proposal.shape is None:
-            return
+            return ()
         if proposal.state in (ProposalState.PROPOSED, ProposalState.ABORTED):
-            return
+            return ()
         if self._delivered == proposal.iteration:
             proposal.drained_s = proposal.drained_s or now
         elif self._delivered == proposal.iteration + 1:
             proposal.phases_s["first"] = now
-        yield from self._check_done(proposal)
+        return self._check_done(proposal)
 
     @property
     def _delivered(self) -> int:
