@@ -19,7 +19,7 @@ from thalweg.experiments.runs.config import Allow
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
-    from thalweg.experiments.sweeps.simulations import PlacementResult, Simulations
+    from thalweg.experiments.sweeps.grid import PlacementResult, Sweep
     from thalweg.experiments.sweeps.sweep import SweepOutcome
 
 POOLS = 10  # a pool is one draw: fewer do not tell how much another would differ
@@ -158,7 +158,26 @@ def _check_together(given: Given) -> None:
         raise UsageError("--first-seed goes with --faults; the seed of the first pool is --first-pool")
 
 
-def _sweep(options: SweepOptions) -> Simulations:
+def _of_paper(options: SweepOptions, pools: int) -> Sweep:
+    """The sweep of another paper's figure, PAPER:NUMBER, whose trials are its own."""
+    from thalweg.experiments.papers.study import find_figure
+    from thalweg.experiments.runs.folder import versions
+
+    study, figure = find_figure(str(options.figure))
+    asked = {
+        "study": study.name,
+        "figure": figure.number,
+        "listed": [msgspec.structs.asdict(arm) for arm in figure.sweep.arms()],
+        "pool": options.pool,
+        "pools": pools,
+        "first_pool": options.first_pool,
+        "configurations": options.configurations,
+        "versions": versions(),
+    }
+    return make(study.sweep, asked, "sweep")
+
+
+def _sweep(options: SweepOptions) -> Sweep:
     """The sweep that was asked for. What is given of the grid replaces that of the figure, but placements are added."""
     from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS
     from thalweg.experiments.runs.folder import versions
@@ -166,6 +185,9 @@ def _sweep(options: SweepOptions) -> Simulations:
     from thalweg.experiments.sweeps.simulations import GENERATED, Grid, Simulations
 
     figure, placements = options.figure, options.placements
+    pools = min(POOLS, max(options.configurations, 1)) if options.pools is None else options.pools
+    if figure is not None and ":" in figure:
+        return _of_paper(options, pools)
     if figure is not None and figure not in FIGURES:
         raise UsageError(f"--figure is {figure}; there are {', '.join(FIGURES)}")
     own = Grid(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
@@ -183,7 +205,7 @@ def _sweep(options: SweepOptions) -> Simulations:
         "placements": grid.placements,
         "images": options.images,
         "pool": _pool(options.pool, folder),
-        "pools": min(POOLS, max(options.configurations, 1)) if options.pools is None else options.pools,
+        "pools": pools,
         "first_pool": options.first_pool,
         "configurations": options.configurations,
         "traces": folder,
@@ -231,7 +253,7 @@ def _fault_plans(options: SweepOptions, *, as_json: bool) -> None:
         raise typer.Exit(status)
 
 
-def _run(asked: Simulations, folder: Path, master: str) -> SweepOutcome:
+def _run(asked: Sweep, folder: Path, master: str) -> SweepOutcome:
     """Run it with a progress bar; an interrupt is said in one line."""
     from thalweg.experiments.sweeps.sweep import run_sweep
 
@@ -253,11 +275,10 @@ def _run(asked: Simulations, folder: Path, master: str) -> SweepOutcome:
         raise typer.Exit(stopped.status) from None
 
 
-def _print(asked: Simulations, outcome: SweepOutcome, *, as_json: bool) -> None:
-    from thalweg.experiments.sweeps.simulations import summarize
+def _print(asked: Sweep, outcome: SweepOutcome, *, as_json: bool) -> None:
     from thalweg.experiments.sweeps.sweep import load_results
 
-    results = summarize(asked, load_results(outcome.folder, type(asked)))
+    results = asked.summarize(load_results(outcome.folder, type(asked)))
     if as_json:
         for note in outcome.notes:
             print(f"note: {note}", file=sys.stderr)
@@ -277,7 +298,7 @@ def _print(asked: Simulations, outcome: SweepOutcome, *, as_json: bool) -> None:
     end(_failures(outcome))
 
 
-def _table(asked: Simulations, outcome: SweepOutcome, results: dict[str, PlacementResult]) -> None:
+def _table(asked: Sweep, outcome: SweepOutcome, results: dict[str, PlacementResult]) -> None:
     from rich.text import Text
 
     from thalweg.experiments.views.tables import NONE, seconds

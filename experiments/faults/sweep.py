@@ -1,28 +1,27 @@
 """Very many fault plans, here or on Spark; those that fail are made minimal and printed as commands.
 
 ``run_faults`` is ``thalweg sweep --faults``, ``replay`` is ``thalweg sweep --replay-faults``. What a trial is, and what
-may become of it, is in ``fault_trials``.
+may become of it, is in ``trials``.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-import signal
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import msgspec
 
 from thalweg.emulation.virtual.faults import Fault, FaultPlan, OfMessage, Storm
 from thalweg.experiments.command import Progress, Tell, unseen
 from thalweg.experiments.faults.trials import TrialResult, drawn_plan, run_trial
+from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import RunError, UsageError
 
 T = TypeVar("T")
@@ -30,7 +29,6 @@ Run = Callable[[FaultPlan], tuple[TrialResult, tuple[OfMessage, ...]]]
 
 FOLDER = Path("runs") / "faults"
 FEW_TRIALS = 50  # are run here: Spark takes longer to start
-BATCH = 100  # trials of a Spark job; a hundred take some seconds
 MINIMIZED = 3  # of the plans that fail; the others are kept as they were drawn
 MAX_RUNS = 1000  # that making a plan minimal may take
 MAX_EVENTS = 500_000  # of all these: half a minute; a trial that stalls has thousands
@@ -119,10 +117,18 @@ def sweep_faults(
     begun = time.perf_counter()
     seeds = range(first_seed, first_seed + count)
     results: list[TrialResult] = []
-    tell("fault plans", 0, count)
-    for batch in _here(seeds, run) if count <= FEW_TRIALS or run is not run_trial else _on_spark(seeds, master):
-        results += batch
+
+    def take(some: Sequence[TrialResult]) -> None:
+        results.extend(some)
         tell("fault plans", len(results), count)
+
+    take([])
+    if count <= FEW_TRIALS or run is not run_trial:
+        for seed in seeds:
+            take([run(drawn_plan(seed))[0]])
+    else:
+        _on_spark(seeds, master, take)
+        results.sort(key=lambda result: result.seed)
     failed = [result for result in results if result.outcome == "failed"]
     failures = []
     for number, result in enumerate(failed):
@@ -158,39 +164,38 @@ def sweep_faults(
     )
 
 
-def _here(seeds: Sequence[int], run: Run) -> Iterator[list[TrialResult]]:
-    for seed in seeds:
-        yield [run(drawn_plan(seed))[0]]
+class FaultTrial(Trial, frozen=True, kw_only=True):
+    """The trial of a seed, which is its ``configuration``, as it goes to Spark."""
+
+    outcome: ClassVar[type[Outcome]]
+    function: ClassVar[str] = "thalweg.experiments.faults.sweep:run_seed"
 
 
-def _on_spark(seeds: Sequence[int], master: str) -> Iterator[list[TrialResult]]:
-    """A job for each batch; what comes back is small."""
-    from thalweg.experiments.records import spark
-    from thalweg.experiments.records.executors import equipped, last_error
-    from thalweg.experiments.sweeps.jobs import check_imports
+class FaultOutcome(Outcome, frozen=True, kw_only=True):
+    """What became of it."""
 
-    interrupted = signal.getsignal(signal.SIGINT)
-    with spark.session(master) as session:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, interrupted)  # PySpark has put its own there
-        context = session.sparkContext
-        with equipped(context, master, (), None):
-            cores = max(1, context.defaultParallelism)
-            check_imports(context, ["thalweg.experiments.faults.sweep:run_seed"], cores)
-            for at in range(0, len(seeds), BATCH):
-                batch = seeds[at : at + BATCH]
-                try:
-                    answers = context.parallelize(batch, min(4 * cores, len(batch))).map(run_seed).collect()
-                except Exception as error:
-                    raise RunError(
-                        f"Spark could not run the plans from seed {batch[0]}: {last_error(str(error))}"
-                    ) from error
-                yield [msgspec.json.decode(answer, type=TrialResult) for answer in answers]
+    result: TrialResult | None = None
 
 
-def run_seed(seed: int) -> bytes:
-    """What became of a seed's plan (JSON of a TrialResult)."""
-    return msgspec.json.encode(run_trial(drawn_plan(seed))[0])
+FaultTrial.outcome = FaultOutcome
+
+
+def run_seed(trial: FaultTrial) -> FaultOutcome:
+    """What became of a seed's plan."""
+    return FaultOutcome(result=run_trial(drawn_plan(trial.configuration))[0])
+
+
+def _on_spark(seeds: Sequence[int], master: str, take: Callable[[list[TrialResult]], None]) -> None:
+    """Have the plans run on Spark; ``take`` gets the results as they come."""
+    from thalweg.experiments.sweeps.jobs import run_on_spark
+
+    def finished(batch: list[tuple[Trial, Outcome]]) -> None:
+        for trial, outcome in batch:
+            if outcome.failed is not None:
+                raise RunError(f"Spark could not run the plan of seed {trial.configuration}: {outcome.failed}")
+        take([outcome.result for _, outcome in batch if isinstance(outcome, FaultOutcome) and outcome.result])
+
+    run_on_spark([FaultTrial(configuration=seed) for seed in seeds], finished, master=master)
 
 
 def _keep(result: TrialResult, plan: FaultPlan, folder: Path) -> Failure:

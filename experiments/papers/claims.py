@@ -335,9 +335,9 @@ def same(name: str, over: Over, within: float) -> Check:
         base, says = result.arm(name, **{over.factor: at_first}), result.study.says[over.factor]
         changes: dict[Any, Pooled] = {}
         for row in result.of(name):
-            ratio, at = result.ratio(row.arm, base), getattr(row.arm, over.factor)
-            if at and at != at_first and ratio is not None and ratio.mean is not None:
-                changes[at] = gain(ratio.mean)
+            mean, at = result.gain(result.ratio(row.arm, base)), getattr(row.arm, over.factor)
+            if at and at != at_first and mean is not None:
+                changes[at] = gain(mean)
         if base is None or not changes:
             return missing(says(at_first) if base is None else f"{over.factor} above {at_first}")
         largest = max(changes, key=lambda at: abs(changes[at].mean))
@@ -476,14 +476,15 @@ def better_with(name: str, over: Over) -> Check:
         arms = {value: result.arm(name, **{over.factor: value}) for value in over.values}
         one, other = over.values
         ratio, base = result.ratio(arms[one], arms[other]), result.study.base
-        if ratio is None or ratio.mean is None:
+        mean = result.gain(ratio)
+        if ratio is None or mean is None:
             absent = [f"{name} with the {value} {over.noun}" for value, arm in arms.items() if arm is None]
             return missing(*absent) if absent else lacking(result, base)
         detail = (
-            f"mean speed-up ratio {spread(ratio.mean)}; without {base} (mean {result.study.quantity}, {other} over"
+            f"mean speed-up ratio {spread(mean)}; without {base} (mean {result.study.quantity}, {other} over"
             f" {one}) {spread(ratio.level)}; faster on {ratio.faster.mean:.0%} of the configurations"
         )
-        numbers = {"ratio": ratio.mean.mean, "interarrival": ratio.level.mean, "faster": ratio.faster.mean}
-        return Finding(clearly(ratio.mean) is True, detail, numbers, each(ratio.mean, more))
+        numbers = {"ratio": mean.mean, "interarrival": ratio.level.mean, "faster": ratio.faster.mean}
+        return Finding(clearly(mean) is True, detail, numbers, each(mean, more))
 
     return check

@@ -278,11 +278,11 @@ def changes(axes: Axes, result: Result, where: Where, usual: str, palette: Palet
         reference = result.arm(name)
         points: dict[float, Pooled] = {}
         for row in rows:
-            ratio, at = result.ratio(row.arm, reference), where(row)
+            mean, at = result.gain(result.ratio(row.arm, reference)), where(row)
             if at is not None and row.arm == reference:
                 points[at] = none
-            elif at is not None and ratio is not None and ratio.mean is not None:
-                points[at] = ratio.mean.map(lambda value: 100 * (value - 1))
+            elif at is not None and mean is not None:
+                points[at] = mean.map(lambda value: 100 * (value - 1))
         if len(points) > 1:
             line(axes, dict(sorted(points.items())), palette.tint(name), short(name), errors=True)
     axes.axhline(0, zorder=1, **_ONE)

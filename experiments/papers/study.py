@@ -221,24 +221,28 @@ class FigureResult(msgspec.Struct, Generic[A, R], frozen=True, kw_only=True):
     def of(self, series: str) -> Iterator[R]:
         return (row for row in self.rows if row.arm.series == series)
 
+    def gain(self, ratio: Ratio[A] | None) -> Pooled | None:
+        """How much faster one is in the mean: by speed-ups, or, without a base, by what is measured."""
+        return None if ratio is None else ratio.mean if self.study.base else ratio.level
+
     def over_factor(self, own: str, other: str, factor: str) -> dict[Any, Pooled]:
         """By a factor's value, ``own``'s mean speed-up over ``other``'s on the same configurations."""
         found: dict[Any, Pooled] = {}
         for row in self.of(own):
             at = getattr(row.arm, factor)
-            ratio = self.ratio(self.arm(own, **{factor: at}), self.arm(other, **{factor: at}))
-            if ratio is not None and ratio.mean is not None:
-                found[at] = ratio.mean
+            mean = self.gain(self.ratio(self.arm(own, **{factor: at}), self.arm(other, **{factor: at})))
+            if mean is not None:
+                found[at] = mean
         return dict(sorted(found.items()))
 
     def over_usual(self, series: str, factor: str) -> dict[Any, Pooled]:
         """By a factor's value, a series' mean speed-up over that with the usual one, on the same configurations."""
         base = self.arm(series)
-        of_base = None if base is None else self.row(base).speedup
+        column = "speedup" if self.study.base else self.study.level
+        of_base = None if base is None else self.row(base).value(column)
         found: dict[Any, Pooled] = {}
         for row in self.of(series):
-            ratio = self.ratio(row.arm, base)
-            mean = ratio.mean if ratio else None
+            mean = self.gain(self.ratio(row.arm, base))
             if row.arm == base and of_base is not None:
                 mean = of_base.map(lambda _: 1.0)
             if (at := getattr(row.arm, factor)) is not None and mean is not None:

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from thalweg.experiments.sweeps.trial import Arm, Trial
 from thalweg.middleware.errors import UsageError
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 FORMAT = 1  # of a sweep's folder; raised when an older reader would misread it
 FIRST_POOL = 1001  # the pools that the generator was calibrated on have small seeds; what is reported has others
 PLACE = ("pool", "pool_seed", "configuration")
 ABOUT = ("format", "versions")  # does not make it another sweep
+
+
+class PlacementResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One way of running all configurations: the mean over them of the mean inter-arrival time, and the median of
+    its speed-up over download-all on the same configuration. None where there is nothing to tell from.
+    """
+
+    runs: int
+    failed: int
+    mean_interarrival_s: float | None = None
+    median_speedup: float | None = None
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,6 +55,19 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def arms(self) -> Sequence[Arm]:
         """The ways in which every configuration is run."""
         raise NotImplementedError
+
+    def summarize(self, results: pa.Table) -> dict[str, PlacementResult]:
+        """What came of each arm, by its fields: how many trials there are, and failed."""
+        failed: dict[Arm, list[bool]] = {arm: [] for arm in self.arms()}
+        for one in results.to_pylist():
+            wanted = [arm for arm in failed if all(one[name] == getattr(arm, name) for name in arm.__struct_fields__)]
+            failed[wanted[0]].append(one["failed"] is not None)
+        return {
+            ", ".join(str(value) for value in msgspec.structs.astuple(arm) if value not in (None, "")): PlacementResult(
+                runs=len(each), failed=sum(each)
+            )
+            for arm, each in failed.items()
+        }
 
     @property
     def name(self) -> str:

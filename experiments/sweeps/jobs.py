@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import re
+import signal
+import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -38,7 +40,10 @@ def run_on_spark(
     """
     from thalweg.experiments.records import spark
 
+    interrupted = signal.getsignal(signal.SIGINT)
     with spark.session(master) as session:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, interrupted)  # PySpark has put its own there
         context = session.sparkContext
         kind, codes = type(todo[0]), sorted({code for one in todo for code in one.codes})
         function = function or kind.function

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from thalweg.experiments.records.analysis import BASELINE
 from thalweg.experiments.runs.strategies import MOVING
-from thalweg.experiments.sweeps.grid import PLACE, Sweep
+from thalweg.experiments.sweeps.grid import PLACE, PlacementResult, Sweep
 from thalweg.experiments.sweeps.pools import open_pool
 from thalweg.experiments.sweeps.simulation import Simulation, prepare
 from thalweg.experiments.sweeps.trial import Arm as AnyArm
@@ -139,23 +139,15 @@ class Simulations(Sweep, frozen=True, kw_only=True):
             open_pool(self.pool, self.first_pool, self.traces)
         return self
 
+    def summarize(self, results: pa.Table) -> dict[str, PlacementResult]:
+        """By placement, and by what else the sweep varies: ``global, 16 servers``."""
+        return _summarize(self, results)
+
 
 # --- what came out ----------------------------------------------------------------------------------
 
 
-class PlacementResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One way of running all configurations: the mean over them of the mean inter-arrival time, and the median of
-    its speed-up over download-all on the same configuration. None where there is nothing to tell from.
-    """
-
-    runs: int
-    failed: int
-    mean_interarrival_s: float | None
-    median_speedup: float | None
-
-
-def summarize(sweep: Simulations, results: pa.Table) -> dict[str, PlacementResult]:
-    """By placement, and by what else the sweep varies: ``global, 16 servers``."""
+def _summarize(sweep: Simulations, results: pa.Table) -> dict[str, PlacementResult]:
     columns = ("pool_seed", "configuration", "failed", "mean_interarrival_s", *Arm.__struct_fields__)
     base_s: dict[tuple[Any, ...], float] = {}
     by_arm: dict[Arm, list[dict[str, Any]]] = {arm: [] for arm in sweep.arms()}

@@ -304,7 +304,6 @@ def test_plans_come_to_the_same_on_spark(
     monkeypatch.setattr(spark, "session", session)
     here = sweep_faults(5, first_seed=11, out=tmp_path, master="local[*]", tell=lambda *_: None)
     monkeypatch.setattr(faults, "FEW_TRIALS", 0)
-    monkeypatch.setattr(faults, "BATCH", 3)
     there = sweep_faults(5, first_seed=11, out=tmp_path, master="local[*]", tell=lambda *_: None)
     assert msgspec.structs.replace(there, wall_s=here.wall_s) == here
 

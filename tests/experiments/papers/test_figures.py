@@ -1,27 +1,34 @@
 from __future__ import annotations
 
 import io
+import json
 import math
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pytest
+import toy_study
 from made_up_sweeps import GAINS, fail, gain, rows, table
 from rich.console import Console
 
+from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.papers.aggregation import aggregate, figure_data, load_figures, save_figures
 from thalweg.experiments.papers.claims import changes_less, clearly
+from thalweg.experiments.papers.plots import plot_figures
 from thalweg.experiments.papers.ranganathan1998.ablation import SAYS, gap_cells
 from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS, SAME, STUDY, PaperResult
 from thalweg.experiments.papers.study import FigureData, Verdict, pooled
 from thalweg.experiments.papers.tables import cells, comparison_cells, lines, print_figures, ratio_cells
-from thalweg.experiments.sweeps import sweep
+from thalweg.experiments.records import spark
 from thalweg.experiments.sweeps.results import Results
 from thalweg.experiments.sweeps.simulation import Simulation
 from thalweg.experiments.sweeps.simulations import Arm, Grid, Simulations
+from thalweg.experiments.sweeps.sweep import _save as save_sweep
 from thalweg.experiments.sweeps.variants import VARIANTS
 from thalweg.middleware.errors import RunError, UsageError
 
@@ -510,7 +517,7 @@ def test_a_sweep_folder(spark_session: SparkSession, tmp_path: Path) -> None:
     folder.mkdir()
     grid = FIGURES["8"].sweep
     made_for = Simulations(figure="8", placements=grid.placements, servers=grid.servers, pools=2, configurations=10)
-    sweep._save(folder, made_for)
+    save_sweep(folder, made_for)
     results = Results(folder, Simulation)
     results.open()
     with pytest.raises(UsageError, match="has no results yet"):
@@ -560,3 +567,36 @@ def test_the_terminal_shows_it_in_80_columns(six: FigureData) -> None:
     assert "conclusion 1 (paper): holds" in text
     assert "±: standard deviation between pools; how each claim is decided: thalweg report" in text
     assert "…" not in text
+
+
+# --- another paper ----------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_another_paper_needs_only_its_own_folder(
+    spark_session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own trials are swept and resumed; its figure has rows, verdicts, a table and a picture."""
+
+    @contextmanager
+    def session(master: str) -> Iterator[SparkSession]:
+        yield spark_session
+
+    monkeypatch.setattr(spark, "session", session)
+    for name in ("study", "plots"):
+        monkeypatch.setitem(sys.modules, f"thalweg.experiments.papers.toy.{name}", toy_study)
+    command = ["sweep", "--figure", "toy:2", "--configurations", "6", "--pools", "2", "--out", str(tmp_path / "s")]
+    assert invoke([*command, "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert (said["runs"], said["done"], said["failed"]) == (54, 48, 6)
+    assert said["placements"]["random, 60"]["failed"] == 6
+    assert invoke([*command, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["skipped"] == 48
+    data = aggregate(spark_session, tmp_path / "s")
+    assert load_figures(tmp_path / "s") == data
+    result = data.results[0]
+    assert decided(result) == {"cheap": "holds", "more": "holds"}
+    assert [one.verdict for one in data.conclusions] == ["holds"]
+    assert cells(result)[1][-1][0] == "subtree, 60 operators"
+    assert result.over_factor("subtree", "greedy", "operators")[40].mean == pytest.approx(3.0)
+    assert [path.name for path in plot_figures(data, tmp_path / "s")] == ["figure-2.png"]

@@ -20,7 +20,7 @@ from thalweg.experiments.sweeps import results as sweep_results
 from thalweg.experiments.sweeps.batches import ATTEMPTS, Answer, run_all
 from thalweg.experiments.sweeps.results import Results, row, schema
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
-from thalweg.experiments.sweeps.simulations import Simulations, summarize
+from thalweg.experiments.sweeps.simulations import Simulations
 from thalweg.experiments.sweeps.sweep import SweepOutcome, _opened, load_results, load_sweep, run_sweep
 from thalweg.experiments.sweeps.trial import run_encoded
 from thalweg.middleware.errors import RunError, UsageError
@@ -244,9 +244,9 @@ def test_placements_are_told_apart_by_what_the_sweep_varies(tmp_path: Path) -> N
     sweep = Simulations(
         placements=("download-all", "local"), pools=1, configurations=3, servers=(4, 8), ks=(0, 2), periods_s=(120.0,)
     )
-    assert summarize(sweep, schema(Simulation).empty_table())["local, 4 servers, k = 2"].runs == 0
+    assert sweep.summarize(schema(Simulation).empty_table())["local, 4 servers, k = 2"].runs == 0
     fill(tmp_path, sweep, failed=(0,))
-    results = summarize(sweep, load_results(tmp_path, Simulations))
+    results = sweep.summarize(load_results(tmp_path, Simulations))
     labels = [f"local, {servers} servers, k = {k}" for servers in (4, 8) for k in (0, 2)]
     assert list(results) == ["download-all, 4 servers", *labels[:2], "download-all, 8 servers", *labels[2:]]
     base, local = results["download-all, 4 servers"], results["local, 4 servers, k = 2"]
@@ -361,7 +361,7 @@ def test_planners_that_raise_and_workers_that_end_do_not_stop_a_sweep(tmp_path: 
     assert (outcome.done, outcome.failed, outcome.skipped) == (12, 0, 8)
     table = load_results(folder, Simulations)
     assert sorted(table["key"].to_pylist()) == sorted(one.key for one in sweep.trials())
-    assert summarize(sweep, table)["global"].median_speedup == 10.0
+    assert sweep.summarize(table)["global"].median_speedup == 10.0
 
     outcome = run_sweep(sweep, folder, master="local[2]", function="no:such")  # nothing left: Spark is not needed
     assert (outcome.skipped, outcome.wall_s < 3) == (12, True)
