@@ -25,7 +25,7 @@ from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.member import Member
 from thalweg.middleware.core.shared import Shared
-from thalweg.middleware.core.steering.neighbourhood import Decision, candidates, decide
+from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourhood, candidates, decide
 from thalweg.middleware.network.view import Link
 
 
@@ -122,12 +122,14 @@ class Local:
             options,
             [host for host in choice.hosts if host in self._directory.hosts],
             here,
-            inputs,
-            (self._consumers_host(name), float(node.size_bytes)),
-            self._flow.compute_s.get(name, 0.0),
-            rate,
-            self._departures.state_bytes.get(name, 0),
-            startup_s=options.startup_s,
+            Neighbourhood(
+                inputs,
+                (self._consumers_host(name), float(node.size_bytes)),
+                rate,
+                self._flow.compute_s.get(name, 0.0),
+                self._departures.state_bytes.get(name, 0),
+                options.startup_s,
+            ),
         )
         unknown = decision.needs - choice.asked
         if decision.needs and unknown and not final:  # R2

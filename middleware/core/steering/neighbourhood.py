@@ -61,37 +61,36 @@ class Decision(msgspec.Struct, frozen=True):
     why: str
 
 
-def decide(
-    options: LocalMoves,
-    candidates: Sequence[str],
-    current: str,
-    inputs: Sequence[tuple[str, float]],
-    output: tuple[str, float],
-    compute_s: float,
-    rate: Rate,
-    state_bytes: float,
-    *,
-    startup_s: float = 0.0,
-    host_compute_factor: Mapping[str, float] | None = None,
-    cores: int = 1,
-) -> Decision:
-    """Choose among ``candidates`` by the local cost; ``current`` is where the operator is.
+class Neighbourhood(msgspec.Struct, frozen=True):
+    """What an operator takes and gives, and what moving it there costs.
 
-    ``inputs``: host of each producer and bytes of its partition; ``output``: the consumer's host and bytes;
-    ``compute_s``: seconds of computing on a host of factor 1; ``rate``: what is known of the network, in bit/s (0:
-    unusable). ``startup_s``: start-up cost of a message between two hosts; ``cores``: computations that a host runs at
-    once; ``host_compute_factor``: as in planning.CostParameters.
+    ``inputs``: host of each producer and bytes of its partition; ``output``: the consumer's host and bytes; ``rate``:
+    what is known of the network, in bit/s (0: unusable); ``compute_s``: seconds of computing on a host of factor 1.
+    ``startup_s``: start-up cost of a message between two hosts; ``cores``: computations that a host runs at once;
+    ``host_compute_factor``: as in planning.CostParameters.
+    """
+
+    inputs: Sequence[tuple[str, float]]
+    output: tuple[str, float]
+    rate: Rate
+    compute_s: float = 0.0
+    state_bytes: float = 0.0
+    startup_s: float = 0.0
+    host_compute_factor: Mapping[str, float] = {}
+    cores: int = 1
+
+
+def decide(options: LocalMoves, candidates: Sequence[str], current: str, near: Neighbourhood) -> Decision:
+    """Choose among ``candidates`` by the local cost; ``current`` is where the operator is.
 
     Links that are unknown and decide are in ``needs``: all of the current host's, and those of candidates that may yet
     be better than the best known, by a lower bound with unknown links as infinitely fast (branch and bound); lastly,
     with hysteresis, that which would carry the state. Call again when they are known, or taken for something.
     """
-    factors = host_compute_factor or {}
     bounds: dict[str, float] = {}
     unknown: dict[str, frozenset[Link]] = {}
     for host in dict.fromkeys([current, *candidates]):
-        seconds = compute_s * factors.get(host, 1.0)
-        bounds[host], unknown[host] = _bound_s(options, host, inputs, output, seconds, rate, startup_s, cores)
+        bounds[host], unknown[host] = _bound_s(options, host, near)
     costs = {host: cost_s for host, cost_s in bounds.items() if not unknown[host]}
     current_s = costs.get(current, math.inf)
     best = min(costs, key=costs.__getitem__, default=current)  # R2: the current host, then the order, wins a tie
@@ -108,41 +107,33 @@ def decide(
     if not best_s < current_s:
         return answer(False, f"no better of {len(costs)} hosts")
     moving_s = 0.0
-    if options.hysteresis > 0 and state_bytes > 0:
-        carrying_bps = rate(current, best)
+    if options.hysteresis > 0 and near.state_bytes > 0:
+        carrying_bps = near.rate(current, best)
         if carrying_bps is None:
             return answer(False, "the link that would carry the state is unknown", frozenset({Link(current, best)}))
-        moving_s = migration_s(state_bytes, carrying_bps)
+        moving_s = migration_s(near.state_bytes, carrying_bps)
     if not worth_moving(current_s, best_s, options.period_s, moving_s, options.hysteresis):
         return answer(False, f"{best} is better but does not repay {moving_s:.3g} s of moving")
     now = f"{current_s:.3g} s" if math.isfinite(current_s) else "a link that cannot be used"
     return answer(True, f"{best_s:.3g} s instead of {now}")
 
 
-def _bound_s(
-    options: LocalMoves,
-    host: str,
-    inputs: Sequence[tuple[str, float]],
-    output: tuple[str, float],
-    compute_s: float,
-    rate: Rate,
-    startup_s: float,
-    cores: int,
-) -> tuple[float, frozenset[Link]]:
+def _bound_s(options: LocalMoves, host: str, near: Neighbourhood) -> tuple[float, frozenset[Link]]:
     """The local cost on ``host`` with unknown links as infinitely fast, and these links."""
     unknown: set[Link] = set()
+    compute_s = near.compute_s * near.host_compute_factor.get(host, 1.0)
 
     def transfer_s(source: str, target: str, size_bytes: float) -> float:
         if source == target:
             return 0.0
-        rate_bps = rate(source, target)
+        rate_bps = near.rate(source, target)
         if rate_bps is None:
             unknown.add(Link(source, target))
-            return startup_s
-        return startup_s + size_bytes * 8 / rate_bps if rate_bps > 0 else math.inf
+            return near.startup_s
+        return near.startup_s + size_bytes * 8 / rate_bps if rate_bps > 0 else math.inf
 
-    arriving = [(source, transfer_s(source, host, size_bytes)) for source, size_bytes in inputs]
-    leaving_s = transfer_s(host, *output)
+    arriving = [(source, transfer_s(source, host, size_bytes)) for source, size_bytes in near.inputs]
+    leaving_s = transfer_s(host, *near.output)
     if options.cost in ("critical-path", "serialised-critical-path"):
         together = max if options.cost == "critical-path" else sum
         arrived_s = together([0.0, *(seconds for _, seconds in arriving)])
@@ -150,7 +141,7 @@ def _bound_s(
     links: dict[str, float] = {}
     for source, seconds in arriving:
         links[source] = links.get(source, 0.0) + seconds
-    loads = [*links.values(), leaving_s, compute_s / cores]
+    loads = [*links.values(), leaving_s, compute_s / near.cores]
     largest_s = max(loads)
     if options.cost == "period" or largest_s == 0 or math.isinf(largest_s):
         return largest_s, frozenset(unknown)

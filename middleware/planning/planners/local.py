@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from thalweg.middleware.core.flow.epochs import waves_of
-from thalweg.middleware.core.steering.neighbourhood import Decision, candidates, decide
+from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourhood, candidates, decide
 from thalweg.middleware.dataflow import Placement
 from thalweg.middleware.network.view import Link, LinksNeeded
 from thalweg.middleware.planning.costs.critical_path import CriticalPath
@@ -95,12 +95,13 @@ class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 problem.hosts,
             ),
             placement[name],
-            [(placement[producer], hints.output_bytes[producer]) for producer in producers],
-            (consumer_host, hints.output_bytes[name]),
-            hints.compute_s.get(name, 0.0) * costs.compute_factor,
-            rate_bps,
-            0.0,
-            startup_s=costs.startup_s,
-            host_compute_factor=costs.host_compute_factor,
-            cores=costs.cores,
+            Neighbourhood(
+                [(placement[producer], hints.output_bytes[producer]) for producer in producers],
+                (consumer_host, hints.output_bytes[name]),
+                rate_bps,
+                hints.compute_s.get(name, 0.0) * costs.compute_factor,
+                startup_s=costs.startup_s,
+                host_compute_factor=costs.host_compute_factor,
+                cores=costs.cores,
+            ),
         )

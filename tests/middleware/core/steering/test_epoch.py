@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.middleware.core.flow.epochs import EpochBook, waves_of
-from thalweg.middleware.core.steering.neighbourhood import Decision, Rate, candidates, decide
+from thalweg.middleware.core.steering.neighbourhood import Decision, Neighbourhood, Rate, candidates, decide
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import COST_MODELS, CriticalPath
@@ -248,14 +248,9 @@ class Case:
             self.options,
             self.among,
             self.current,
-            self.inputs,
-            self.output,
-            self.compute_s,
-            rate,
-            self.state_bytes,
-            startup_s=0.05,
-            host_compute_factor=self.factors,
-            cores=2,
+            Neighbourhood(
+                self.inputs, self.output, rate, self.compute_s, self.state_bytes, 0.05, self.factors, cores=2
+            ),
         )
 
     def transfer_s(self, a: str, b: str, size_bytes: float) -> float:
@@ -361,12 +356,13 @@ def test_a_candidate_that_cannot_be_better_is_not_asked_about() -> None:
     def rate(a: str, b: str) -> float | None:
         return math.inf if a == b else known.get((a, b))
 
-    given = ([("s0", 1e6)], ("client", 1e6), 0.0, rate, 0.0)
-    decision = decide(LocalMoves(), ["s1", "s0", "client"], "s1", *given, startup_s=0.05)
+    near = Neighbourhood([("s0", 1e6)], ("client", 1e6), rate, startup_s=0.05)
+    decision = decide(LocalMoves(), ["s1", "s0", "client"], "s1", near)
     assert (decision.best, decision.best_s, decision.current_s) == ("s0", 1.05, 2.1)  # a tie: s0 comes first
     assert decision.move
-    assert decide(LocalMoves(), ["s1", "s7"], "s1", *given, startup_s=1.06).needs == {("s0", "s7"), ("s7", "client")}
-    assert not decide(LocalMoves(), ["s1", "s0", "s7"], "s1", *given, startup_s=1.06).needs  # 2.12 s at least
+    near = msgspec.structs.replace(near, startup_s=1.06)
+    assert decide(LocalMoves(), ["s1", "s7"], "s1", near).needs == {("s0", "s7"), ("s7", "client")}
+    assert not decide(LocalMoves(), ["s1", "s0", "s7"], "s1", near).needs  # 2.12 s at least
 
 
 def test_what_a_host_is_judged_by_are_the_planners_cost_models() -> None:
@@ -386,7 +382,7 @@ def test_inputs_one_after_the_other_make_another_host_the_best() -> None:
             return math.inf if a == b else 8e6 / seconds[a, b]
 
         inputs = [("s0", 1e6), ("s1", 1e6)]
-        return decide(LocalMoves(cost=cost), ["s2", "s0"], "s2", inputs, ("client", 1e6), 0.5, rate, 0.0)
+        return decide(LocalMoves(cost=cost), ["s2", "s0"], "s2", Neighbourhood(inputs, ("client", 1e6), rate, 0.5))
 
     together = ask("critical-path")
     assert (together.move, together.costs) == (False, {"s2": 4.5, "s0": 6.5})
@@ -398,7 +394,7 @@ def test_leaving_a_link_that_cannot_be_used_says_so() -> None:
     def rate(a: str, b: str) -> float:
         return math.inf if a == b else 0.0 if "s1" in (a, b) else 8e6
 
-    decision = decide(LocalMoves(), ["s1", "s0"], "s1", [("s0", 1e6)], ("client", 1e6), 0.0, rate, 0.0)
+    decision = decide(LocalMoves(), ["s1", "s0"], "s1", Neighbourhood([("s0", 1e6)], ("client", 1e6), rate))
     assert (decision.move, decision.why) == (True, "1 s instead of a link that cannot be used")
 
 
@@ -411,7 +407,7 @@ def test_the_states_link_is_needed_only_for_hysteresis() -> None:
 
         options = LocalMoves(hysteresis=hysteresis)
         inputs, output = [("s0", 1e6)], ("client", 1e6)
-        return decide(options, ["s1", "s0"], "s1", inputs, output, 0.0, rate, state_bytes)
+        return decide(options, ["s1", "s0"], "s1", Neighbourhood(inputs, output, rate, state_bytes=state_bytes))
 
     assert ask(0.0).move
     assert ask(1.0, state_bytes=0.0).move
