@@ -2,21 +2,22 @@
 
 Rules (Ranganathan et al., section 2, "light-move requirement"):
 
-- A node gathers its inputs for partition *i*, runs its code once, and holds the output until its
-  consumer demands *i*. Having dispatched it, the node gathers for *i + 1*.
-- A demand for *i* acknowledges every partition before *i*. Until then the last dispatched output is
-  retained, and sent again when *i* is demanded again while no transfer of it is under way. The first demand that is
-  repeated after the transfer has arrived does not count: it was most likely on its way by then.
-- Partition *i + 1* can be ready before *i* is acknowledged, but it is dispatched only after, so a node
-  never has more than one output dispatched and unacknowledged and one held.
-- The sink's consumer is the application, which takes what was gathered at once.
-- A node that is to leave becomes light at its next chance: after it has dispatched an output and before it demands
-  inputs, or while it waits for inputs. Light, it only takes notice of what is demanded of it, until
-  it goes on (here, or as another node elsewhere).
-- A suspended source dispatches nothing new; what was demanded of it goes out when it resumes.
-- Between two trees (``reshaping``): a node that is replaced ends with its last partition. One that another node
-  consumes from then on has *turned* when it has dispatched its last one for the old consumer, which somebody else keeps
-  (``Turned``); the new consumer may have demanded its first by then. One that gets other inputs gathers from them then.
+R1. A node gathers its inputs for partition *i*, runs its code once, and holds the output until its
+    consumer demands *i*. Having dispatched it, the node gathers for *i + 1*.
+R2. A demand for *i* acknowledges every partition before *i*. Until then the last dispatched output is
+    retained, and sent again when *i* is demanded again while no transfer of it is under way. The first demand that is
+    repeated after the transfer has arrived does not count: it was most likely on its way by then.
+R3. Partition *i + 1* can be ready before *i* is acknowledged, but it is dispatched only after, so a node
+    never has more than one output dispatched and unacknowledged and one held.
+R4. The sink's consumer is the application, which takes what was gathered at once.
+R5. A node that is to leave becomes light at its next chance: after it has dispatched an output and before it demands
+    inputs, or while it waits for inputs. Light, it only takes notice of what is demanded of it, until
+    it goes on (here, or as another node elsewhere).
+R6. A suspended source dispatches nothing new; what was demanded of it goes out when it resumes.
+R7. Between two trees (``reshaping``): a node that is replaced ends with its last partition. One that another node
+    consumes from then on has *turned* when it has dispatched its last one for the old consumer, which somebody else
+    keeps (``Turned``); the new consumer may have demanded its first by then. One that gets other inputs gathers from
+    them then.
 
 The states and what moves between them are the table ``TRANSITIONS``; anything else is a defect of the
 host core and raises. Late and repeated messages are no defects: they change nothing.
@@ -201,7 +202,7 @@ class NodeCore(Machine):
             if self.retained is None or index != self.retained.index:
                 return "late", []
             if self.sending:
-                return "duplicate", []
+                return "duplicate", []  # R2
             if again and self.landed == index:
                 self.landed = -1
                 return "duplicate", []
@@ -209,7 +210,7 @@ class NodeCore(Machine):
         if index == self.demanded:
             return "duplicate", []
         self.demanded = index
-        self.retained = None
+        self.retained = None  # R2: it acknowledges all before
         self.sending = False
         if self.state is IDLE:
             if self.limit is not None and self.index >= self.limit:
@@ -218,7 +219,7 @@ class NodeCore(Machine):
                 return "taken", self._freeze()
             self.to(DEMANDED)
             return "taken", self._gather()
-        if self.state is HOLDING and not self.suspended:
+        if self.state is HOLDING and not self.suspended:  # R6
             return "taken", self._dispatch()
         return "taken", []
 
@@ -363,7 +364,7 @@ class NodeCore(Machine):
             self.to(EXHAUSTED)
             return actions
         if self.leaves_after is not None and self.index > self.leaves_after:
-            return actions + self._freeze()
+            return actions + self._freeze()  # R5
         self.to(DISPATCHED)
         return actions + self._gather()
 

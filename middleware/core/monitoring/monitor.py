@@ -2,13 +2,13 @@
 
 Rules (Ranganathan et al., section 4):
 
-- Passive: a transfer of at least ``min_size_bytes`` (S_THRES, 16 KB) is a sample of its link. A probe always is.
-- A link's estimate is what a forecaster makes of the samples its sender took; it lives ``max_age_s`` (T_THRES, 40 s).
-- The latest estimates that fit in ``news_bytes`` (1 KB) ride on messages that are sent anyway; what did not fit by then
-  waits until it changes. A peer is not told what it told us, nor what it measures itself. What it was told, it is told
-  again after ``tell_interval_s`` if it has changed by ``change``, else after half of T_THRES.
-- Of two estimates of a link the one with more samples is the later: ages suffer on the way, where a message
-  waits behind a partition. A link's own sender knows best.
+R1. Passive: a transfer of at least ``min_size_bytes`` (S_THRES, 16 KB) is a sample of its link. A probe always is.
+R2. A link's estimate is what a forecaster makes of the samples its sender took; it lives ``max_age_s`` (T_THRES, 40 s).
+R3. The latest estimates that fit in ``news_bytes`` (1 KB) ride on messages that are sent anyway; what did not fit by
+    then waits until it changes. A peer is not told what it told us, nor what it measures itself. What it was told, it
+    is told again after ``tell_interval_s`` if it has changed by ``change``, else after half of T_THRES.
+R4. Of two estimates of a link the one with more samples is the later: ages suffer on the way, where a message
+    waits behind a partition. A link's own sender knows best.
 
 The memory is bounded: ``max_links`` links, each with one estimate, and a forecaster if it is measured here.
 """
@@ -83,7 +83,7 @@ class Monitor:
         """
         small = how == "passive" and size_bytes < self.config.min_size_bytes
         if small or source == target or size_bytes <= 0 or not 0 < duration_s < math.inf:
-            return None
+            return None  # R1
         link = source, target
         series = self._series.get(link)
         if how == "passive" and series is not None and now - series.recent[-1][1] < self.config.sample_interval_s:
@@ -118,7 +118,7 @@ class Monitor:
             known = self._cache.get(link)
             if known is not None and known.measured_at_s >= oldest_s:
                 if link in self._series or known.count > told.count:
-                    continue
+                    continue  # R4
                 if known.count == told.count and not _newer(told, known, sent_s):
                     continue
             self._learn(link, as_link_estimate(told, sent_s), now, sender)
@@ -182,12 +182,12 @@ class Monitor:
                 break
             estimate = self._cache[link]
             if link[0] == peer or estimate.measured_at_s < oldest_s:
-                continue
+                continue  # R3
             if not self._worth_telling(listener, link, estimate, now):
                 continue
             told = as_message(link, estimate, now)
             size = len(_size.encode(told))
-            if size > left:
+            if size > left:  # R3
                 break
             left -= size
             self.news_bytes += size

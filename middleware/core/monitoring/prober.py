@@ -2,17 +2,17 @@
 
 Rules:
 
-- A train begins with empty messages, one after the other: the first opens the connection, the others measure what an
-  empty message takes, which passive measurements need. Then, without waiting, go a lead of ``LEAD_BYTES`` and
-  ``PIECES`` messages of 16 KB right behind it; each takes the time between the arrival of the one before it and its
-  own. So neither the way there and back, nor what a link lets pass at once after idling, is taken for transmission.
-  The median counts: a receiver that is late to see one of them makes that one slow and the next one quick. Without
-  ``probe_train`` a train is a single message of 16 KB, as in the paper: enough where links and hosts are ideal.
-- A probe from *a* to *b* teaches *a -> b*; then *b* sends a train back, which teaches *b -> a*. Each tells the other
-  end of the link, and all who asked it.
-- A link that is fresh in the monitor is not probed but answered; one that is being probed, or was a moment ago,
-  answers all who ask meanwhile. What is lost, the requester asks for again; a train that takes longer than
-  ``probe_patience_s`` holds up the others no more.
+R1. A train begins with empty messages, one after the other: the first opens the connection, the others measure what an
+    empty message takes, which passive measurements need. Then, without waiting, go a lead of ``LEAD_BYTES`` and
+    ``PIECES`` messages of 16 KB right behind it; each takes the time between the arrival of the one before it and its
+    own. So neither the way there and back, nor what a link lets pass at once after idling, is taken for transmission.
+    The median counts: a receiver that is late to see one of them makes that one slow and the next one quick. Without
+    ``probe_train`` a train is a single message of 16 KB, as in the paper: enough where links and hosts are ideal.
+R2. A probe from *a* to *b* teaches *a -> b*; then *b* sends a train back, which teaches *b -> a*. Each tells the other
+    end of the link, and all who asked it.
+R3. A link that is fresh in the monitor is not probed but answered; one that is being probed, or was a moment ago,
+    answers all who ask meanwhile. What is lost, the requester asks for again; a train that takes longer than
+    ``probe_patience_s`` holds up the others no more.
 
 Source: Ranganathan et al., section 4 (16 KB round trips).
 """
@@ -127,7 +127,7 @@ class Prober:
             self.queue.append((run, target))
 
     def _fresh(self, link: Link) -> LinkEstimate | None:
-        known = self._monitor.estimate(*link, self._out.now)
+        known = self._monitor.estimate(*link, self._out.now)  # R3
         young = known is not None and self._out.now - known.measured_at_s < self._monitor.config.probe_age_s
         return known if young else None
 
@@ -164,7 +164,7 @@ class Prober:
         self._out.emit(e.Meet(message.run, (message.source,)))
         if message.echo and message.stage == self._first:
             self._begun_s[message.source.name] = self._out.now
-        if message.echo and message.stage == LAST:
+        if message.echo and message.stage == LAST:  # R2
             self._send(message.run, message.source.name, message.number, self._first, echo=False)
 
     def on_measured(self, peer: str, probe: m.Probe, size_bytes: int, duration_s: float) -> Notes:
@@ -230,7 +230,7 @@ class Prober:
         """Begin the next train that somebody still waits for."""
         patience_s = self._monitor.config.probe_patience_s
         if self.under_way is not None and self._out.now - self.under_way.begun_s < patience_s:
-            return
+            return  # R3
         while self.queue:
             run, target = self.queue.popleft()
             if target in self.waiting:

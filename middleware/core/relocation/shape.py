@@ -2,18 +2,18 @@
 
 Rules:
 
-- Sources and the sink stay. An operator that is *free* (its class says ``reorderable``: associative and commutative,
-  and how states *merge* if it has state; and it is not pinned) may disappear, and others of the same code may appear.
-  Every other operator stays where it is, and keeps its inputs: the same combinations of the same sources, in the same
-  order.
-- Free operators of one code that feed each other are one combination of what feeds them all. Both trees must make the
-  same combinations: then they give the same bytes.
-- Where operators have states to merge, a combination changes as a whole or not at all: all of its operators disappear,
-  others appear, and the last of these, whose output leaves the combination, takes over all the states. The rest begin
-  anew: whatever comes through them goes to that last one, which knows of all that was before.
-- Operators that appear have names that the run has never had, so no late message can be about one of them. What is
-  wanted of a free operator that is there already, on its host with its inputs, needs none to appear: it stays.
-- Hosts are told of the difference only (``Graft``): a whole tree of 63 nodes would be 7 KB to every host.
+R1. Sources and the sink stay. An operator that is *free* (its class says ``reorderable``: associative and commutative,
+    and how states *merge* if it has state; and it is not pinned) may disappear, and others of the same code may appear.
+    Every other operator stays where it is, and keeps its inputs: the same combinations of the same sources, in the same
+    order.
+R2. Free operators of one code that feed each other are one combination of what feeds them all. Both trees must make the
+    same combinations: then they give the same bytes.
+R3. Where operators have states to merge, a combination changes as a whole or not at all: all of its operators
+    disappear, others appear, and the last of these, whose output leaves the combination, takes over all the states. The
+    rest begin anew: whatever comes through them goes to that last one, which knows of all that was before.
+R4. Operators that appear have names that the run has never had, so no late message can be about one of them. What is
+    wanted of a free operator that is there already, on its host with its inputs, needs none to appear: it stays.
+R5. Hosts are told of the difference only (``Graft``): a whole tree of 63 nodes would be 7 KB to every host.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def reshape(
     Raises DataflowError, naming the node at fault, when ``new`` would not give the same bytes.
     """
     new.validate()
-    for name in (*old.sources, *new.sources):
+    for name in (*old.sources, *new.sources):  # R1
         if old.by_name.get(name) != new.by_name.get(name):
             raise DataflowError(f"source {name!r} is not the same in both trees; sources stay as they are")
     if old.sink != new.sink:
@@ -124,7 +124,7 @@ def reshape(
             raise DataflowError(f"operator {name!r} keeps its inputs {list(was.inputs)}: it is not reorderable")
     if before[old.by_name[old.sink].inputs[0]] != after[new.by_name[new.sink].inputs[0]]:
         raise DataflowError("the other tree would not combine the same in the same way, so its bytes would differ")
-    heirs = _heirs(old, new, before, after, free, merging)
+    heirs = _heirs(old, new, before, after, free, merging)  # R3
     return _graft(old, new, placement, hosts, free, number, {*used, *old.by_name}, heirs)
 
 
@@ -261,7 +261,7 @@ def _graft(
         elif name in stay:
             names[name] = stay[name]
         else:
-            names[name] = _fresh(name, number, used)
+            names[name] = _fresh(name, number, used)  # R4
             like = next(like for code, like in likes if code == node.code)
             states = heirs[name].takes if name in heirs else ()
             grafts.append(Graft(names[name], inputs, host, like, states))
