@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec
 
 import msgspec
 
@@ -38,6 +38,7 @@ NOT_SHOWN = f"not shown: some difference is within {TIE:.0%} or two standard err
 
 Result = FigureResult[Any, Any]
 Check = Callable[[Result], Finding]
+P = ParamSpec("P")
 Shown = bool | Literal["not shown"]
 
 
@@ -210,145 +211,126 @@ def _pair(result: Result, own: str, other: str) -> Ratio[Any] | Finding:
 # --- checks -----------------------------------------------------------------------------------------
 
 
-def all_faster(*names: str) -> Check:
+def check(decides: Callable[Concatenate[Result, P], Finding]) -> Callable[P, Check]:
+    """What decides on a result and more makes, of what is more, a check."""
+    return lambda *given, **named: lambda result: decides(result, *given, **named)
+
+
+@check
+def all_faster(result: Result, *names: str) -> Finding:
     """Each of these is faster than the base, in the mean and on ``MOST`` of the configurations."""
-
-    def check(result: Result) -> Finding:
-        speedups = {name: result.value(name, "speedup") for name in names}
-        shares = {name: result.value(name, "faster") for name in names}
-        if None in (*speedups.values(), *shares.values()):
-            return lacking(result, result.study.base, *names)
-        numbers: dict[str, float] = {}
-        holds, told, pools = [], [], []
-        for name, speedup in speedups.items():
-            share = shares[name]
-            assert speedup is not None and share is not None
-            holds.append(clearly(speedup) is True and share.mean >= MOST)
-            good = {at: float(more(one) and share.by_pool[at] >= MOST) for at, one in speedup.by_pool.items()}
-            pools.append(pooled(good))
-            numbers |= {f"speedup {name}": speedup.mean, f"faster {name}": share.mean}
-            told.append(f"{name} {spread(speedup)} (faster on {share.mean:.0%})")
-        return Finding(all(holds), f"mean speed-up {', '.join(told)}", numbers, in_all(filter(None, pools), bool))
-
-    return check
+    speedups = {name: result.value(name, "speedup") for name in names}
+    shares = {name: result.value(name, "faster") for name in names}
+    if None in (*speedups.values(), *shares.values()):
+        return lacking(result, result.study.base, *names)
+    numbers: dict[str, float] = {}
+    holds, told, pools = [], [], []
+    for name, speedup in speedups.items():
+        share = shares[name]
+        assert speedup is not None and share is not None
+        holds.append(clearly(speedup) is True and share.mean >= MOST)
+        good = {at: float(more(one) and share.by_pool[at] >= MOST) for at, one in speedup.by_pool.items()}
+        pools.append(pooled(good))
+        numbers |= {f"speedup {name}": speedup.mean, f"faster {name}": share.mean}
+        told.append(f"{name} {spread(speedup)} (faster on {share.mean:.0%})")
+    return Finding(all(holds), f"mean speed-up {', '.join(told)}", numbers, in_all(filter(None, pools), bool))
 
 
-def at_least(name: str, column: str, bound: float, says: str) -> Check:
+@check
+def at_least(result: Result, name: str, column: str, bound: float, says: str) -> Finding:
     """A column of a series is at least so much."""
-
-    def check(result: Result) -> Finding:
-        value = result.value(name, column)
-        if value is None:
-            return lacking(result, result.study.base, name)
-        numbers = {says.replace("-", ""): value.mean}
-        return Finding(value.mean >= bound, f"{says} {spread(value)}", numbers, each(value, lambda one: one >= bound))
-
-    return check
+    value = result.value(name, column)
+    if value is None:
+        return lacking(result, result.study.base, name)
+    numbers = {says.replace("-", ""): value.mean}
+    return Finding(value.mean >= bound, f"{says} {spread(value)}", numbers, each(value, lambda one: one >= bound))
 
 
-def adds(own: str, other: str, least: float) -> Check:
+@check
+def adds(result: Result, own: str, other: str, least: float) -> Finding:
     """The median configuration runs ``own`` faster than ``other`` in every pool, and by ``least`` in the mean."""
-
-    def check(result: Result) -> Finding:
-        ratio = _pair(result, own, other)
-        if isinstance(ratio, Finding):
-            return ratio
-        holding = each(ratio.median, lambda one: one > 1)
-        detail = (
-            f"median ratio {spread(ratio.median)}, lowest pool {min(ratio.median.by_pool.values()):.2f};"
-            f" faster on {ratio.faster.mean:.0%} of the configurations"
-        )
-        numbers = {"median": ratio.median.mean, "faster": ratio.faster.mean}
-        return Finding(all(holding) and ratio.median.mean >= least, detail, numbers, holding)
-
-    return check
+    ratio = _pair(result, own, other)
+    if isinstance(ratio, Finding):
+        return ratio
+    holding = each(ratio.median, lambda one: one > 1)
+    detail = (
+        f"median ratio {spread(ratio.median)}, lowest pool {min(ratio.median.by_pool.values()):.2f};"
+        f" faster on {ratio.faster.mean:.0%} of the configurations"
+    )
+    numbers = {"median": ratio.median.mean, "faster": ratio.faster.mean}
+    return Finding(all(holding) and ratio.median.mean >= least, detail, numbers, holding)
 
 
-def falls(column: str, *names: str) -> Check:
+@check
+def falls(result: Result, column: str, *names: str) -> Finding:
     """A column falls from each of these series to the next."""
-
-    def check(result: Result) -> Finding:
-        means = {name: value for name in names if (value := result.value(name, column)) is not None}
-        steps: dict[str, Pooled] = {}
-        for earlier, later in itertools.pairwise(names):
-            step = means[earlier].over(means[later]) if {earlier, later} <= means.keys() else None
-            if step is None:
-                return lacking(result, *names)
-            steps[f"{earlier} over {later}"] = step
-        least = min(steps, key=lambda name: steps[name].mean)
-        ranked = sorted(means, key=lambda name: -means[name].mean)
-        detail = " > ".join(f"{name} {means[name].mean:.1f}" for name in ranked)
-        detail += f" s; smallest step, {least}: {percent(gain(steps[least]))}"
-        numbers = {name: value.mean for name, value in means.items()}
-        return Finding(together(map(clearly, steps.values())), detail, numbers, in_all(steps.values(), more))
-
-    return check
+    means = {name: value for name in names if (value := result.value(name, column)) is not None}
+    steps: dict[str, Pooled] = {}
+    for earlier, later in itertools.pairwise(names):
+        step = means[earlier].over(means[later]) if {earlier, later} <= means.keys() else None
+        if step is None:
+            return lacking(result, *names)
+        steps[f"{earlier} over {later}"] = step
+    least = min(steps, key=lambda name: steps[name].mean)
+    ranked = sorted(means, key=lambda name: -means[name].mean)
+    detail = " > ".join(f"{name} {means[name].mean:.1f}" for name in ranked)
+    detail += f" s; smallest step, {least}: {percent(gain(steps[least]))}"
+    numbers = {name: value.mean for name, value in means.items()}
+    return Finding(together(map(clearly, steps.values())), detail, numbers, in_all(steps.values(), more))
 
 
-def mostly_faster(own: str, other: str) -> Check:
+@check
+def mostly_faster(result: Result, own: str, other: str) -> Finding:
     """``own`` is faster than ``other`` on ``MOST`` of the configurations."""
-
-    def check(result: Result) -> Finding:
-        ratio = _pair(result, own, other)
-        if isinstance(ratio, Finding):
-            return ratio
-        share = ratio.faster
-        count = f"{ratio.configurations} configuration{'s' * (ratio.configurations != 1)}"
-        return Finding(
-            share.mean >= MOST,
-            f"faster on {share.mean:.0%} of {count}, as fast on {ratio.tied:.0%}, slower on {ratio.slower.mean:.0%}",
-            {"faster": share.mean, "slower": ratio.slower.mean},
-            each(share, lambda one: one >= MOST),
-        )
-
-    return check
+    ratio = _pair(result, own, other)
+    if isinstance(ratio, Finding):
+        return ratio
+    share = ratio.faster
+    count = f"{ratio.configurations} configuration{'s' * (ratio.configurations != 1)}"
+    return Finding(
+        share.mean >= MOST,
+        f"faster on {share.mean:.0%} of {count}, as fast on {ratio.tied:.0%}, slower on {ratio.slower.mean:.0%}",
+        {"faster": share.mean, "slower": ratio.slower.mean},
+        each(share, lambda one: one >= MOST),
+    )
 
 
-def reproduced(own: str, other: str | None = None) -> Check:
+@check
+def reproduced(result: Result, own: str, other: str | None = None) -> Finding:
     """The published value of these is met, where the paper's values bind."""
-
-    def check(result: Result) -> Finding:
-        value = next(one for one in result.definition.published if (one.own, one.other) == (own, other))
-        ours = _ours(result, value)
-        if ours is None or value.accept is None:
-            return lacking(result, own, *([other] if other else []))
-        low, high = value.accept
-        digits, unit = (1, " s") if other is None else (2, "")
-        detail = f"{spread(ours, digits, unit)}, the paper's {value.value:.{digits}f}{unit}"
-        numbers = {"ours": ours.mean, "paper": value.value}
-        if not result.binding:
-            pool = result.study.pool
-            return Finding(None, f"{detail}; a target only on the pool {pool} as the paper ran it", numbers)
-        return Finding(low <= ours.mean <= high, detail, numbers, each(ours, lambda one: low <= one <= high))
-
-    return check
+    value = next(one for one in result.definition.published if (one.own, one.other) == (own, other))
+    ours = _ours(result, value)
+    if ours is None or value.accept is None:
+        return lacking(result, own, *([other] if other else []))
+    low, high = value.accept
+    digits, unit = (1, " s") if other is None else (2, "")
+    detail = f"{spread(ours, digits, unit)}, the paper's {value.value:.{digits}f}{unit}"
+    numbers = {"ours": ours.mean, "paper": value.value}
+    if not result.binding:
+        pool = result.study.pool
+        return Finding(None, f"{detail}; a target only on the pool {pool} as the paper ran it", numbers)
+    return Finding(low <= ours.mean <= high, detail, numbers, each(ours, lambda one: low <= one <= high))
 
 
-def same(name: str, over: Over, within: float) -> Check:
+@check
+def same(result: Result, name: str, over: Over, within: float) -> Finding:
     """A series' mean speed-up changes by less than ``within`` from the factor's first value to each of the others."""
-
-    def shown(change: Pooled) -> Shown:
-        return changes_less(change, within)
-
-    def check(result: Result) -> Finding:
-        at_first, *others = over.values
-        base, says = result.arm(name, **{over.factor: at_first}), result.study.says[over.factor]
-        changes: dict[Any, Pooled] = {}
-        for row in result.of(name):
-            mean, at = result.gain(result.ratio(row.arm, base)), getattr(row.arm, over.factor)
-            if at and at != at_first and mean is not None:
-                changes[at] = gain(mean)
-        if base is None or not changes:
-            return missing(says(at_first) if base is None else f"{over.factor} above {at_first}")
-        largest = max(changes, key=lambda at: abs(changes[at].mean))
-        detail = f"largest change {percent(changes[largest])} at {says(largest)}"
-        numbers = {f"change {over.factor}={at}": one.mean for at, one in sorted(changes.items())}
-        holding = in_all(changes.values(), lambda one: abs(one) < within)
-        if absent := [says(at) for at in others if at not in changes]:
-            return Finding(None, f"{detail}; not in the results: {', '.join(absent)}", numbers, holding)
-        return Finding(together(map(shown, changes.values())), detail, numbers, holding)
-
-    return check
+    at_first, *others = over.values
+    base, says = result.arm(name, **{over.factor: at_first}), result.study.says[over.factor]
+    changes: dict[Any, Pooled] = {}
+    for row in result.of(name):
+        mean, at = result.gain(result.ratio(row.arm, base)), getattr(row.arm, over.factor)
+        if at and at != at_first and mean is not None:
+            changes[at] = gain(mean)
+    if base is None or not changes:
+        return missing(says(at_first) if base is None else f"{over.factor} above {at_first}")
+    largest = max(changes, key=lambda at: abs(changes[at].mean))
+    detail = f"largest change {percent(changes[largest])} at {says(largest)}"
+    numbers = {f"change {over.factor}={at}": one.mean for at, one in sorted(changes.items())}
+    holding = in_all(changes.values(), lambda one: abs(one) < within)
+    if absent := [says(at) for at in others if at not in changes]:
+        return Finding(None, f"{detail}; not in the results: {', '.join(absent)}", numbers, holding)
+    return Finding(together(changes_less(one, within) for one in changes.values()), detail, numbers, holding)
 
 
 def changes_less(change: Pooled, within: float) -> Shown:
@@ -359,132 +341,116 @@ def changes_less(change: Pooled, within: float) -> Shown:
     return abs(change.mean) < within
 
 
-def rises(own: str, other: str, over: Over) -> Check:
+@check
+def rises(result: Result, own: str, other: str, over: Over) -> Finding:
     """``own``'s mean speed-up over ``other``'s is larger at the factor's last value than at its first."""
-
-    def check(result: Result) -> Finding:
-        ratios = result.over_factor(own, other, over.factor)
-        if len(ratios) < 2:
-            return Finding(None, f"{own} and {other} have not both run with two numbers of {over.noun}")
-        few, many = min(ratios), max(ratios)
-        growth = ratios[many].over(ratios[few])
-        if growth is None:
-            return Finding(None, f"no pool ran with both {few} and {many} {over.noun}")
-        numbers = {f"ratio at {at}": value.mean for at, value in ratios.items()} | {"growth": growth.mean}
-        detail = f"{own} over {other} {over.told(ratios)} {over.noun}; growth {spread(growth)}"
-        holds = clearly(growth) is True
-        if growth.mean > 1 and not holds:
-            detail += f", within {TIE:.0%} or two standard errors of none"
-        first, last = over.values[0], over.values[-1]
-        if (few, many) != (first, last):
-            detail += f"; the claim is of {first} and {last} {over.noun}"
-            return Finding(None, detail, numbers, each(growth, more))
-        return Finding(holds, detail, numbers, each(growth, more))
-
-    return check
+    ratios = result.over_factor(own, other, over.factor)
+    if len(ratios) < 2:
+        return Finding(None, f"{own} and {other} have not both run with two numbers of {over.noun}")
+    few, many = min(ratios), max(ratios)
+    growth = ratios[many].over(ratios[few])
+    if growth is None:
+        return Finding(None, f"no pool ran with both {few} and {many} {over.noun}")
+    numbers = {f"ratio at {at}": value.mean for at, value in ratios.items()} | {"growth": growth.mean}
+    detail = f"{own} over {other} {over.told(ratios)} {over.noun}; growth {spread(growth)}"
+    holds = clearly(growth) is True
+    if growth.mean > 1 and not holds:
+        detail += f", within {TIE:.0%} or two standard errors of none"
+    first, last = over.values[0], over.values[-1]
+    if (few, many) != (first, last):
+        detail += f"; the claim is of {first} and {last} {over.noun}"
+        return Finding(None, detail, numbers, each(growth, more))
+    return Finding(holds, detail, numbers, each(growth, more))
 
 
-def faster_at_all(own: str, other: str, over: Over) -> Check:
+@check
+def faster_at_all(result: Result, own: str, other: str, over: Over) -> Finding:
     """``own``'s mean speed-up is above ``other``'s at every value of a factor."""
-
-    def check(result: Result) -> Finding:
-        ratios = result.over_factor(own, other, over.factor)
-        if not ratios:
-            return Finding(None, f"{own} and {other} have not both run")
-        detail = f"{over.told(ratios)} {over.noun}"
-        numbers = {f"ratio at {at}": value.mean for at, value in ratios.items()}
-        holds, holding = together(map(clearly, ratios.values())), in_all(ratios.values(), more)
-        if (absent := over.absent(ratios)) and holds is not False:
-            return Finding(None, f"{detail}; not in the results: {', '.join(map(str, absent))}", numbers, holding)
-        return Finding(holds, detail, numbers, holding)
-
-    return check
+    ratios = result.over_factor(own, other, over.factor)
+    if not ratios:
+        return Finding(None, f"{own} and {other} have not both run")
+    detail = f"{over.told(ratios)} {over.noun}"
+    numbers = {f"ratio at {at}": value.mean for at, value in ratios.items()}
+    holds, holding = together(map(clearly, ratios.values())), in_all(ratios.values(), more)
+    if (absent := over.absent(ratios)) and holds is not False:
+        return Finding(None, f"{detail}; not in the results: {', '.join(map(str, absent))}", numbers, holding)
+    return Finding(holds, detail, numbers, holding)
 
 
-def best_at_all(own: str, names: Sequence[str], column: str, over: Over) -> Check:
+@check
+def best_at_all(result: Result, own: str, names: Sequence[str], column: str, over: Over) -> Finding:
     """A column of ``own`` is above that of all other series at every value of a factor."""
-
-    def check(result: Result) -> Finding:
-        best: dict[Any, str] = {}
-        leads: dict[Any, Pooled] = {}
-        least: list[Pooled] = []  # of each pool, over whichever is the next best there
-        for at in over.values:
-            arms = {name: result.arm(name, **{over.factor: at}) for name in names}
-            if absent := [f"{name} with {at} {over.noun}" for name, arm in arms.items() if arm is None]:
-                return missing(*absent)
-            known = {name: value for name in names if (value := result.value(name, column, **{over.factor: at}))}
-            leading = known.pop(own, None)
-            rival = max(known, key=lambda name: known[name].mean, default=None)
-            lead = None if leading is None or rival is None else leading.over(known[rival])
-            if leading is None or rival is None or lead is None:
-                return Finding(None, f"no configuration with {at} {over.noun} finished with {' and '.join(names)}")
-            leads[at] = lead
-            best[at] = own if leading.mean > known[rival].mean else rival
-            ratios = {
-                seed: min(value / one.by_pool[seed] for one in known.values())
-                for seed, value in leading.by_pool.items()
-            }
-            least += filter(None, [pooled(ratios)])
-        detail = f"best: {', '.join(f'{name} at {at}' for at, name in best.items())}"
-        detail += f"; {own} over the next best {', '.join(spread(lead) for lead in leads.values())}"
-        numbers = {f"lead at {at}": lead.mean for at, lead in leads.items()}
-        return Finding(together(map(clearly, leads.values())), detail, numbers, in_all(least, more))
-
-    return check
+    best: dict[Any, str] = {}
+    leads: dict[Any, Pooled] = {}
+    least: list[Pooled] = []  # of each pool, over whichever is the next best there
+    for at in over.values:
+        arms = {name: result.arm(name, **{over.factor: at}) for name in names}
+        if absent := [f"{name} with {at} {over.noun}" for name, arm in arms.items() if arm is None]:
+            return missing(*absent)
+        known = {name: value for name in names if (value := result.value(name, column, **{over.factor: at}))}
+        leading = known.pop(own, None)
+        rival = max(known, key=lambda name: known[name].mean, default=None)
+        lead = None if leading is None or rival is None else leading.over(known[rival])
+        if leading is None or rival is None or lead is None:
+            return Finding(None, f"no configuration with {at} {over.noun} finished with {' and '.join(names)}")
+        leads[at] = lead
+        best[at] = own if leading.mean > known[rival].mean else rival
+        ratios = {
+            seed: min(value / one.by_pool[seed] for one in known.values()) for seed, value in leading.by_pool.items()
+        }
+        least += filter(None, [pooled(ratios)])
+    detail = f"best: {', '.join(f'{name} at {at}' for at, name in best.items())}"
+    detail += f"; {own} over the next best {', '.join(spread(lead) for lead in leads.values())}"
+    numbers = {f"lead at {at}": lead.mean for at, lead in leads.items()}
+    return Finding(together(map(clearly, leads.values())), detail, numbers, in_all(least, more))
 
 
-def best_between(name: str, over: Over, low: float, high: float) -> Check:
+@check
+def best_between(result: Result, name: str, over: Over, low: float, high: float) -> Finding:
     """A series' mean speed-up is best at one of the factor's values between two."""
+    speedups = result.over_usual(name, over.factor)
+    says, usual = result.study.says[over.factor], result.usual(over.factor)
+    if not speedups:
+        return lacking(result, result.study.base, name)
+    if len(speedups) < 2:
+        return Finding(None, f"{name} has not run with two {over.noun}")
+    best = max(speedups, key=lambda at: speedups[at].mean)
+    told = ", ".join(f"{says(at)} {spread(value)}" for at, value in speedups.items() if at != usual)
+    detail = f"best {says(best)}; mean speed-up over that with {says(usual)}: {told}"
+    numbers = {f"speedup {says(at)} over {says(usual)}": value.mean for at, value in speedups.items()}
+    inside = {at: value for at, value in speedups.items() if low <= at <= high}
+    outside = {at: value for at, value in speedups.items() if at not in inside}
+    lead, holding = None, list[bool]()
+    if inside and outside:
+        winner, rival = (max(some, key=lambda at: some[at].mean) for some in (inside, outside))
+        lead = inside[winner].over(outside[rival])
+        detail += f"; {says(winner)} over {says(rival)}: {percent(gain(lead))}" if lead else ""
+        shared = set.intersection(*(set(value.by_pool) for value in speedups.values()))
 
-    def check(result: Result) -> Finding:
-        speedups = result.over_usual(name, over.factor)
-        says, usual = result.study.says[over.factor], result.usual(over.factor)
-        if not speedups:
-            return lacking(result, result.study.base, name)
-        if len(speedups) < 2:
-            return Finding(None, f"{name} has not run with two {over.noun}")
-        best = max(speedups, key=lambda at: speedups[at].mean)
-        told = ", ".join(f"{says(at)} {spread(value)}" for at, value in speedups.items() if at != usual)
-        detail = f"best {says(best)}; mean speed-up over that with {says(usual)}: {told}"
-        numbers = {f"speedup {says(at)} over {says(usual)}": value.mean for at, value in speedups.items()}
-        inside = {at: value for at, value in speedups.items() if low <= at <= high}
-        outside = {at: value for at, value in speedups.items() if at not in inside}
-        lead, holding = None, list[bool]()
-        if inside and outside:
-            winner, rival = (max(some, key=lambda at: some[at].mean) for some in (inside, outside))
-            lead = inside[winner].over(outside[rival])
-            detail += f"; {says(winner)} over {says(rival)}: {percent(gain(lead))}" if lead else ""
-            shared = set.intersection(*(set(value.by_pool) for value in speedups.values()))
+        def top(some: Mapping[Any, Pooled], seed: int) -> float:
+            return max(value.by_pool[seed] for value in some.values())
 
-            def top(some: Mapping[Any, Pooled], seed: int) -> float:
-                return max(value.by_pool[seed] for value in some.values())
-
-            holding = [more(top(inside, seed) / top(outside, seed)) for seed in sorted(shared)]
-        absent = over.absent(speedups)
-        if absent or lead is None:
-            lacks = f"not in the results: {', '.join(map(says, absent))}" if absent else "no pool has all of them"
-            return Finding(None, f"{detail}; {lacks}", numbers, holding)
-        return Finding(clearly(lead), detail, numbers, holding)
-
-    return check
+        holding = [more(top(inside, seed) / top(outside, seed)) for seed in sorted(shared)]
+    absent = over.absent(speedups)
+    if absent or lead is None:
+        lacks = f"not in the results: {', '.join(map(says, absent))}" if absent else "no pool has all of them"
+        return Finding(None, f"{detail}; {lacks}", numbers, holding)
+    return Finding(clearly(lead), detail, numbers, holding)
 
 
-def better_with(name: str, over: Over) -> Check:
+@check
+def better_with(result: Result, name: str, over: Over) -> Finding:
     """A series' mean speed-up is larger with the factor's first value than with its second."""
-
-    def check(result: Result) -> Finding:
-        arms = {value: result.arm(name, **{over.factor: value}) for value in over.values}
-        one, other = over.values
-        ratio, base = result.ratio(arms[one], arms[other]), result.study.base
-        mean = result.gain(ratio)
-        if ratio is None or mean is None:
-            absent = [f"{name} with the {value} {over.noun}" for value, arm in arms.items() if arm is None]
-            return missing(*absent) if absent else lacking(result, base)
-        detail = (
-            f"mean speed-up ratio {spread(mean)}; without {base} (mean {result.study.quantity}, {other} over"
-            f" {one}) {spread(ratio.level)}; faster on {ratio.faster.mean:.0%} of the configurations"
-        )
-        numbers = {"ratio": mean.mean, "interarrival": ratio.level.mean, "faster": ratio.faster.mean}
-        return Finding(clearly(mean) is True, detail, numbers, each(mean, more))
-
-    return check
+    arms = {value: result.arm(name, **{over.factor: value}) for value in over.values}
+    one, other = over.values
+    ratio, base = result.ratio(arms[one], arms[other]), result.study.base
+    mean = result.gain(ratio)
+    if ratio is None or mean is None:
+        absent = [f"{name} with the {value} {over.noun}" for value, arm in arms.items() if arm is None]
+        return missing(*absent) if absent else lacking(result, base)
+    detail = (
+        f"mean speed-up ratio {spread(mean)}; without {base} (mean {result.study.quantity}, {other} over"
+        f" {one}) {spread(ratio.level)}; faster on {ratio.faster.mean:.0%} of the configurations"
+    )
+    numbers = {"ratio": mean.mean, "interarrival": ratio.level.mean, "faster": ratio.faster.mean}
+    return Finding(clearly(mean) is True, detail, numbers, each(mean, more))
