@@ -21,7 +21,7 @@ class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``best_of`` samples: a host that has to wait for its processor makes a link look slower, and hardly anything makes
     one look faster. Of a link's passive samples one in ``sample_interval_s`` is taken. ``probe_interval_s``: no link
     is probed more often; ``probe_patience_s``: so long a probe holds up the next; ``probe_age_s``: an estimate younger
-    than this answers a request without a probe; ``probe_train``: see ``probing``.
+    than this answers a request without a probe; ``probe_train``: see ``prober``.
     Raises UsageError for a figure out of its range or an unknown forecaster.
     """
 

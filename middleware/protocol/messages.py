@@ -242,7 +242,7 @@ class Lost(_Message, frozen=True):
     locations: tuple[Location, ...]
 
 
-# --- an operator changes hosts (relocation.py) ------------------------------------------------------
+# --- an operator changes hosts (core.relocation.handover) -------------------------------------------
 
 
 class Relocate(_Message, frozen=True):
@@ -346,7 +346,7 @@ class Relocated(_Message, frozen=True):
     size_bytes: Index = 0
 
 
-# --- all change over between two iterations (barrier.py) --------------------------------------------
+# --- all change over between two iterations (core.relocation.proposal) ------------------------------
 
 
 class Propose(_Message, frozen=True):
