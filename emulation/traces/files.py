@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray
 from thalweg.middleware.errors import TraceError, UsageError
+from thalweg.middleware.files import whole
 
 ENVIRONMENT_VARIABLE = "THALWEG_TRACES"  # names the folder of a collection of data sets
 HEADER = "time_s,bandwidth_bps"
@@ -205,21 +205,9 @@ def write_csv(trace: BandwidthTrace, path: str | Path) -> None:
     path = Path(path)
     times, rates = _with_closing_rows(trace)
     rows = "".join(f"{_text(t)},{_text(r)}\n" for t, r in zip(times.tolist(), rates.tolist(), strict=True))
-    try:
+    with whole(path, "choose another --out", error=UsageError) as part:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with open(handle, "w", encoding="utf-8", newline="\n") as file:
-                file.write(f"{HEADER}\n{rows}")
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+        part.write_text(f"{HEADER}\n{rows}", encoding="utf-8", newline="\n")
 
 
 def _with_closing_rows(trace: BandwidthTrace) -> tuple[FloatArray, FloatArray]:

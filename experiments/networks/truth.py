@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from thalweg.emulation.traces.trace import Rates
+from thalweg.middleware.files import whole
 from thalweg.middleware.network.view import Link
 
 """A link's rate over time, in emulated seconds and bit/s."""
@@ -56,11 +57,9 @@ def add_truth(path: Path, truth: Truth) -> None:
 
     Other lines, a half-written one among them, stay as they are.
     """
-    part = path.with_suffix(".part")
-    with path.open("rb") as source, part.open("wb") as target:
+    with whole(path, "free space there") as part, path.open("rb") as source, part.open("wb") as target:
         for line in source:
             target.write(_with_truth(line, truth) if b'"estimate"' in line else line)
-    part.replace(path)
 
 
 def _with_truth(line: bytes, truth: Truth) -> bytes:

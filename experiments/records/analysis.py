@@ -7,7 +7,6 @@ image's latency is kept apart as ``first_image_s``.
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,7 @@ from thalweg.experiments.records.moves import (
     read_moves,
 )
 from thalweg.experiments.records.records import SUMMARY, RunInfo, load_run, sequence_digest
-from thalweg.middleware.errors import RunError
+from thalweg.middleware.files import whole
 
 BASELINE = "download-all"  # what every speed-up is measured against
 PROOF_FLOOR_BPS = 500_000.0  # below it a proof lasts for a handful of packets only and says little
@@ -276,12 +275,9 @@ def with_moves(summary: RunSummary) -> RunSummary:
 
 def write_summary(folder: Path, summary: RunSummary) -> Path:
     """Write ``folder/summary.json``, whole or not at all; RunError when it cannot be."""
-    target, part = folder / SUMMARY, folder / f".{SUMMARY}.{os.getpid()}"
-    try:
+    target = folder / SUMMARY
+    with whole(target, f"make {folder} writable") as part:
         part.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
-        part.replace(target)
-    except OSError as error:
-        raise RunError(f"{target} cannot be written: {error.strerror or error}; make {folder} writable") from error
     return target
 
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thalweg.middleware.errors import RunError, UsageError
+from thalweg.middleware.files import whole
 
 RUN_TOML = "run.toml"
 EVENTS = "events.parquet"
@@ -125,31 +124,25 @@ def write_events(run_folder: Path, run_id: str, jsonl_files: Iterable[Path]) -> 
     naming file and line.
     """
     target = run_folder / EVENTS
-    part = run_folder / f".{EVENTS}.{os.getpid()}"
     torn: list[str] = []
-    try:
-        with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
-            columns: list[list[Any]] = [[] for _ in SCHEMA]
-            for path in jsonl_files:
-                for record, detail in _read_log(path, torn):
-                    row = (
-                        run_id, record.placement or None, record.host, record.t, record.wall, record.kind,
-                        record.node, record.peer, record.index, record.size_bytes, record.duration_s,
-                        record.value, detail,
-                    )  # fmt: skip
-                    for column, value in zip(columns, row, strict=True):
-                        column.append(value)
-                    if len(columns[0]) == ROW_GROUP:
-                        _flush(writer, columns)
-            _flush(writer, columns)
-            writer.add_key_value_metadata({_TORN: json.dumps(torn).encode()})
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        part.replace(target)
-    except OSError as error:
-        raise RunError(f"{target} cannot be written: {error.strerror or error}; free space there") from error
-    finally:
-        part.unlink(missing_ok=True)
+    with (
+        whole(target, "free space there", sync=True) as part,
+        pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer,
+    ):
+        columns: list[list[Any]] = [[] for _ in SCHEMA]
+        for path in jsonl_files:
+            for record, detail in _read_log(path, torn):
+                row = (
+                    run_id, record.placement or None, record.host, record.t, record.wall, record.kind,
+                    record.node, record.peer, record.index, record.size_bytes, record.duration_s,
+                    record.value, detail,
+                )  # fmt: skip
+                for column, value in zip(columns, row, strict=True):
+                    column.append(value)
+                if len(columns[0]) == ROW_GROUP:
+                    _flush(writer, columns)
+        _flush(writer, columns)
+        writer.add_key_value_metadata({_TORN: json.dumps(torn).encode()})
     return target
 
 
@@ -215,16 +208,8 @@ def half_written(run_folder: Path) -> list[str]:
 def save_run(run_folder: Path, info: RunInfo) -> Path:
     """Write ``run.toml`` (whole or not at all) and return its path; None values are left out."""
     target = run_folder / RUN_TOML
-    part = run_folder / f".{RUN_TOML}.{os.getpid()}"
-    text = to_toml(msgspec.to_builtins(info))
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(target)
-    except OSError as error:
-        raise RunError(f"{target} cannot be written: {error.strerror or error}; choose another --out") from error
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
+    with whole(target, "choose another --out") as part:
+        part.write_text(to_toml(msgspec.to_builtins(info)), encoding="utf-8")
     return target
 
 

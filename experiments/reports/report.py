@@ -29,6 +29,7 @@ from thalweg.experiments.reports.run import Told, read_run, run_section
 from thalweg.experiments.sweeps.results import SWEEP_TOML
 from thalweg.experiments.views.tables import aggregate_table, comparison_table, seconds
 from thalweg.middleware.errors import UsageError, one_line
+from thalweg.middleware.files import whole
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -155,14 +156,9 @@ def _read(folder: Path, info: RunInfo) -> tuple[RunSummary, Told]:
 
 def _write(out: Path, text: str) -> int:
     data = text.encode("utf-8", "replace")  # a path may hold bytes that are no text
-    part = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
+    with whole(out, "choose another", error=UsageError, option="--out") as part:
         out.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(data)
-        part.replace(out)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise UsageError(f"--out {out} cannot be written: {error.strerror or error}; choose another") from None
     return len(data)
 
 

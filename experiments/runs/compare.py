@@ -25,6 +25,7 @@ from thalweg.experiments.runs.folder import prepare_folder, versions
 from thalweg.experiments.runs.session import Outcome
 from thalweg.experiments.runs.strategies import MOVING, OF_MOVES, make_strategies
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.files import whole
 
 BUSY = 0.5  # of the processors, before anything is run
 Execute = Callable[[RunConfig, Path, Tell], Outcome]
@@ -57,7 +58,8 @@ def compare(
         wrong += [line for summary in summaries.values() for line in failures(summary)]
         rows += [_row(label, seed, outcomes, summaries) for label, outcomes in ran.items()]
         made = _made(config, rows, notes, wrong, limit, repeats)
-        _write(folder / COMPARISON, msgspec.json.format(msgspec.json.encode(made)) + b"\n")
+        with whole(folder / COMPARISON, "choose another --out") as part:
+            part.write_bytes(msgspec.json.format(msgspec.json.encode(made)) + b"\n")
     return made
 
 
@@ -148,9 +150,3 @@ def _busy() -> list[str]:
     if load <= BUSY * (os.cpu_count() or 1):
         return []
     return [f"the machine was busy before the first run (load average {load:.1f}), which slows emulated hosts"]
-
-
-def _write(path: Path, data: bytes) -> None:
-    part = path.with_name(f".{path.name}")
-    part.write_bytes(data)
-    part.replace(path)

@@ -138,7 +138,7 @@ def test_a_regular_trace_is_written_row_by_row_and_nothing_else_is_left(tmp_path
     assert (tmp_path / "new" / "a.csv").read_text() == f"{HEADER}\n0,1000000\n0.5,0\n1,2.5\n"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.csv"]
     put(tmp_path, "file", "")
-    with pytest.raises(UsageError, match="cannot write"):
+    with pytest.raises(UsageError, match="cannot be written"):
         write_csv(trace, tmp_path / "file" / "a.csv")
 
 
