@@ -9,7 +9,6 @@ import msgspec
 
 from thalweg.emulation.proofs.delay import delay_holds
 from thalweg.emulation.proofs.rate import Measured
-from thalweg.middleware.network.view import Link
 
 RATE_ERROR = 0.05  # what a link may be off by …
 RATE_FROM_BPS = 0.5e6  # … from this rate on
@@ -20,10 +19,9 @@ class LinkProof(msgspec.Struct, frozen=True):
     """What a link delivered against what was asked, at the testbed's layer.
 
     ``asked_bps`` is what can be expected: the link's rate, that of an interface at its ends if lower, 0 for one that is
-    cut. ``error`` is delivered / asked - 1; ``seconds`` and ``size_bytes`` are what was measured; ``method`` is ``udp``
-    (the link was filled on purpose) or ``counters`` (read while a flow filled it). ``stalled``: the share of the time
-    in which the machine let nothing pass though packets waited, for longer than the link's burst makes up; it is not in
-    ``seconds``, and a flow loses it (``udp`` only).
+    cut. ``error`` is delivered / asked - 1; ``seconds`` and ``size_bytes`` are what was measured. ``method``: ``udp``,
+    as the link was filled on purpose. ``stalled``: the share of the time in which the machine let nothing pass though
+    packets waited, for longer than the link's burst makes up; it is not in ``seconds``, and a flow loses it.
 
     Links with delay, loss and the like (netem) are also measured for those, the others keep None and 0: the delay one
     way with its 99 % confidence interval; the jitter, in terms of the distribution asked; how many of ``sent`` packets
@@ -111,22 +109,3 @@ class LinkSample(msgspec.Struct, frozen=True):
     asked_bps: float
     delivered_bps: float
     backlogged: bool
-
-
-def passive_proofs(samples: Iterable[LinkSample]) -> list[LinkProof]:
-    """What a flow's own traffic proves: for each link its intervals with a backlog at both ends, added up."""
-    sums: dict[Link, list[float]] = {}
-    last: dict[Link, float] = {}
-    for one in samples:
-        link = Link(one.src, one.dst)
-        before, last[link] = last.get(link), one.at_s
-        if one.backlogged and before is not None:
-            seconds = one.at_s - before
-            total = sums.setdefault(link, [0.0, 0.0, 0.0])
-            for i, part in enumerate((seconds, one.asked_bps * seconds, one.delivered_bps * seconds)):
-                total[i] += part
-    return [
-        LinkProof(src, dst, asked / s, sent / s, sent / asked - 1, s, round(sent / 8), "counters")
-        for (src, dst), (s, asked, sent) in sums.items()
-        if asked  # nothing is asked of a link that is cut
-    ]

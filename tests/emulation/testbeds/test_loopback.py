@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.proofs.proof import LinkSample, passive_proofs
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import TestbedError, UsageError
@@ -133,13 +132,3 @@ def test_loopback_has_no_links_and_says_so() -> None:
         assert bed.samples() == []
         assert not bed.delay_emulated
         assert isinstance(bed, Testbed)
-
-
-def test_passive_proofs_count_only_intervals_with_a_backlog() -> None:
-    rows = [(1.0, 8e6, 8e6, True), (2.0, 8e6, 7.8e6, True), (3.0, 8e6, 1e6, False), (5.0, 4e6, 4e6, True)]
-    (proof,) = passive_proofs(LinkSample(at, "a", "b", asked, got, busy) for at, asked, got, busy in rows)
-    assert proof.seconds == 3.0
-    assert proof.asked_bps == pytest.approx(16e6 / 3)
-    assert proof.delivered_bps == pytest.approx(15.8e6 / 3)
-    assert proof.error == pytest.approx(-0.0125)
-    assert proof.method == "counters"
