@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 POOLS = 10  # a pool is one draw: fewer do not tell how much another would differ
 REASONS = 10  # that are printed
 TAKEN = {"faults": ("first_seed", "master", "out"), "replay_faults": ()}  # of all options
+TAKEN_OF_PAPER = {"figure", "configurations", "pools", "pool", "first_pool", "master", "out"}
 
 
 class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +34,8 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     figure: Annotated[
         str | None,
         Option(
-            "The grid of a figure of the paper: 6, 7, 8, 9 or 10; or ablation, what each part of thalweg brings.",
+            "The grid of a figure of the paper: 6, 7, 8, 9 or 10; or ablation, what each part of thalweg brings; or"
+            " PAPER:FIGURE of another paper's study.",
             shown="none",
         ),
     ] = None
@@ -135,6 +137,11 @@ def sweep(given: Given, as_json: JsonOption = False) -> None:
     """
     _check_together(given)
     options = make(SweepOptions, given, "sweep")
+    if ":" in (options.figure or ""):
+        for name in given.said:
+            if name not in TAKEN_OF_PAPER:
+                option = flag(SweepOptions, name)
+                raise UsageError(f"{option} does not go with --figure {options.figure}; leave one away")
     if options.faults is not None or options.replay_faults is not None:
         _fault_plans(options, as_json=as_json)
         return
