@@ -134,9 +134,11 @@ class HostCore:
         run.out.emit(e.CloseRun(run_id))
 
     def _told(self, run_id: str, told: Notes) -> None:
-        """What the coordinator has to tell one of its runs."""
+        """What the coordinator has to tell one of its runs, unless a stranger of the client's name removed it (R2)."""
         for note in told:
-            self.runs[run_id].hear((note,))
+            run = self.runs.get(run_id)
+            if run is not None:
+                run.hear((note,))
 
     def _measured(self, told: Notes) -> None:
         """What the prober has to tell all runs."""
@@ -288,7 +290,7 @@ class HostCore:
 
     def _on_welcome(self, sender: str, message: m.Welcome) -> None:
         for run_id, note in self.coordinator.on_welcome(sender, message):
-            self.runs[run_id].hear((note,))
+            self._told(run_id, (note,))
 
     def _on_ping(self, sender: str, message: m.Ping) -> None:
         run = self.runs.get(message.run)

@@ -260,3 +260,25 @@ def test_hosts_tell_what_is_on_a_lost_host(make_book: Book, make_install: Make) 
         book << got("client", m.Lost("r", "h3", ())) >> [told]
     book << got("h9", m.Lost("r", "h2", ())) >> []  # only the client's word counts
     book << got("client", m.Lost("r", "h3", (m.Location("o", "h2", 3),))) >> []
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        e.PeerLost("r", "h2"),
+        got("h2", m.Pong("r", False)),
+        got("h2", m.Welcome("h2", "tcp://h2:1", "tcp://h2:2", (), "another")),
+    ],
+    ids=lambda event: type(getattr(event, "message", event)).__name__,
+)
+def test_a_stranger_of_the_clients_name_cannot_end_the_client(
+    make_book: Book, make_install: Make, event: e.Event
+) -> None:
+    book = make_book("client", CONFIG)
+    peers = make_install().peers  # h2 holds nothing
+    install = msgspec.structs.replace(make_install({"o": "h1"}), peers=peers)
+    book << e.RunRequested(install) >> ANY
+    for host in ("h1", "h2"):
+        book << got(host, m.Installed("r", host)) >> ANY
+    book << got("client", m.Remove("r")) >> ANY
+    book << event >> ANY
