@@ -42,6 +42,10 @@ class Line:
         self.chunk_bytes = CHUNK_BYTES
         self.credits: list[tuple[int, int, float, float]] = []  # transfer, its bytes, gap, when it had come
 
+    def hang_up(self) -> None:
+        """Let go of its dealers, which may be closed from now on: a transfer that still has the line dials anew."""
+        self.control = self.bulk = None
+
 
 class Sockets:
     """Both routers of host ``name``, and a dealer to each end of each peer that was sent something.
@@ -80,13 +84,16 @@ class Sockets:
         """In run ``run`` these hosts listen there."""
         lines = self.lines.setdefault(run, {})
         for peer in peers:
-            if peer.name not in lines or lines[peer.name].peer != peer:
+            before = lines.get(peer.name)
+            if before is None or before.peer != peer:
                 lines[peer.name] = Line(run, peer)
+                if before is not None:
+                    before.hang_up()
 
     def forget(self, run: str) -> None:
         """Forget where a run's hosts are, and hang up on those that no other run talks to."""
         for line in self.lines.pop(run, {}).values():
-            line.control = line.bulk = None  # whoever still has it finds no closed sockets
+            line.hang_up()
             line.credits.clear()
             self.holding.discard(line)
         peers = [line.peer for lines in self.lines.values() for line in lines.values()]
