@@ -57,6 +57,10 @@ class Slot:
         """Make the call here and now: ``OperatorFinished``, ``StateTaken`` or ``StateRestored``, or why not."""
         if type(command) is not e.RunOperator:
             return node_code.take_or_give(self.open, command)  # type: ignore[arg-type]
+        if self.code is None:  # loading takes longer than most calls, and is none
+            failed = _try(self, e.OpenNode(command.run, self.node))
+            if failed is not None:
+                return failed
         begun_s = time.perf_counter()
         made = node_code.make(self.open, command)
         took_s = time.perf_counter() - begun_s

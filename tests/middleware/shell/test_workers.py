@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,10 +13,11 @@ from thalweg.middleware.dataflow import Code, Node
 from thalweg.middleware.loading import merging_codes, reorderable_codes
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.shell.node_code import digest_of
-from thalweg.middleware.shell.workers import Task, Workers
+from thalweg.middleware.shell.workers import Slot, Task, Workers
 from thalweg.operators import Operator
 
 WAIT_S = 10.0  # for an event that comes within milliseconds
+LOADING_S = 0.3  # of code that takes its time to load
 
 
 class Versioned(Operator):
@@ -69,6 +71,12 @@ class Forgets(Versioned):
 
     def __init__(self) -> None:
         super().__init__(1)
+
+
+class LoadsSlowly(Versioned):
+    def __init__(self) -> None:
+        super().__init__(1)
+        time.sleep(LOADING_S)
 
 
 class Plain(Operator):
@@ -195,3 +203,18 @@ def test_a_call_of_a_node_that_is_gone_is_not_answered(bench: Bench) -> None:
     assert slot is not None
     assert slot.gone
     assert bench.workers.slot(e.TakeState("r", "o", 7)) is None
+
+
+def test_loading_is_no_part_of_the_first_calls_time() -> None:
+    slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:LoadsSlowly")), (__name__,))
+    finished = slot.make(e.RunOperator("r", "o", 0, (b"value",)))
+    assert isinstance(finished, e.OperatorFinished)
+    assert finished.value == b"value"
+    assert finished.duration_s < LOADING_S
+
+
+def test_a_first_call_says_why_its_code_cannot_be_loaded() -> None:
+    slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Absent")), (__name__,))
+    failed = slot.make(e.RunOperator("r", "o", 0, (b"value",)))
+    assert isinstance(failed, e.OperatorFailed)
+    assert "Absent" in failed.reason
