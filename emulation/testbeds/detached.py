@@ -28,6 +28,7 @@ from thalweg.emulation.supervisor.processes import start_ticks, wait_ended
 from thalweg.emulation.testbeds.netns import NetnsTestbed
 from thalweg.emulation.testbeds.shaped import ShapedTestbed
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
+from thalweg.middleware.files import whole
 
 END_S = 10.0
 ANSWER_S = 2.0
@@ -86,9 +87,8 @@ def listen(listener: socket.socket, identity: str) -> Path:
 def publish(state: TestbedState) -> None:
     """Make a testbed known, by a file that is there whole or not at all."""
     state_file = _files(state.id)[0]
-    fresh = state_file.with_suffix(".new")
-    fresh.write_bytes(msgspec.json.encode(state))
-    fresh.rename(state_file)
+    with whole(state_file, "free space there", error=TestbedError) as fresh:
+        fresh.write_bytes(msgspec.json.encode(state))
 
 
 def launch(testbed: ShapedTestbed, prepare: Callable[[ShapedTestbed], None]) -> TestbedState:

@@ -121,10 +121,6 @@ class ReplayHandle:
             _write(file, schedules.values())
             client.call(requests.Replay(heads), (file.fileno(),))
 
-    @property
-    def links(self) -> tuple[Link, ...]:
-        return tuple(self._schedules)
-
     def emulated(self) -> dict[Link, BandwidthTrace]:
         """What every link is really set to, as a trace in emulated seconds and bit/s, before any ``change``.
 
@@ -170,15 +166,6 @@ class ReplayHandle:
             told = [effect.dilated(self._time_scale) for effect in effects]
             self._client.call(requests.ReplayChange(told), (file.fileno(),))
         self._delays = self._delays or any(effect.delay_s for effect in effects)
-
-    def scale(self, links: Iterable[Link], factor: float, from_s: float, floor_bps: float = 0.0) -> None:
-        """From ``from_s`` seconds after every later ``start`` on, ``links`` have ``factor`` times their rates.
-
-        A rate does not fall below ``floor_bps`` by it; one that is lower anyhow stays. Seconds and bit/s are emulated.
-        It holds until the next change of a link, however often its trace starts over. Raises as ``change`` does.
-        """
-        effect = Effect(factor=factor, floor_bps=floor_bps)
-        self.change(LinkChange(from_s, link, effect) for link in links)
 
     def start(self) -> float:
         """Begin now; returns the start as ``time.monotonic()``, which all processes of this machine share."""

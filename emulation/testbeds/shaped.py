@@ -62,11 +62,6 @@ class ShapedTestbed(Testbed):
         to_come = self._replay_delays or (self._replay is not None and self._replay.delays)
         return to_come or any(shape.delay_s > 0 for shape in self._shapes.values())
 
-    @property
-    def interface_rates(self) -> Mapping[str, float]:
-        """The rates, in bit/s, of the interfaces that ``limit_interfaces`` has limited."""
-        return MappingProxyType(self._limits)
-
     def shape(self, links: Mapping[Link, LinkShape]) -> None:
         client = self._client
         for link, shape in links.items():

@@ -6,7 +6,6 @@ both sides finished. What the figures are and what the paper says of them is the
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,6 +37,7 @@ from thalweg.experiments.papers.study import (
 from thalweg.experiments.sweeps.sweep import load_results, load_sweep, study_of
 from thalweg.experiments.sweeps.trial import Arm
 from thalweg.middleware.errors import RunError, UsageError, one_line
+from thalweg.middleware.files import whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -417,12 +417,9 @@ def _notes(
 
 def save_figures(folder: Path, data: FigureData[Any]) -> Path:
     """Write ``folder/figures.json``, whole or not at all; RunError when it cannot be."""
-    target, part = folder / FIGURES_JSON, folder / f".{FIGURES_JSON}.{os.getpid()}"
-    try:
+    target = folder / FIGURES_JSON
+    with whole(target, f"make {folder} writable") as part:
         part.write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
-        part.replace(target)
-    except OSError as error:
-        raise RunError(f"{target} cannot be written: {error.strerror or error}; make {folder} writable") from error
     return target
 
 

@@ -6,7 +6,6 @@ simulations are taken out before they are run again.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -20,6 +19,7 @@ from msgspec import inspect
 
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import RunError, UsageError, one_line
+from thalweg.middleware.files import whole
 
 SWEEP_TOML = "sweep.toml"  # makes a folder a sweep's
 RESULTS = "results"
@@ -111,22 +111,13 @@ class Results:
     def write(self, rows: Iterable[dict[str, Any]]) -> Path:
         """One more part; it is on the disk when this returns. RunError when it cannot be written."""
         path = self.folder / f"part-{self._next:05d}.parquet"
-        try:
-            self._put(path, pa.Table.from_pylist(list(rows), schema=self.schema))
-        except OSError as error:
-            raise _unwritable(path, error) from error
+        self._put(path, pa.Table.from_pylist(list(rows), schema=self.schema))
         self._next += 1
         return path
 
     def _put(self, path: Path, table: pa.Table) -> None:
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
+        with whole(path, "free space there", sync=True) as unfinished:
             pq.write_table(table, unfinished, compression="zstd", write_page_checksum=True)
-            _sync(unfinished)
-            unfinished.replace(path)
-            _sync(self.folder)
-        finally:
-            unfinished.unlink(missing_ok=True)
 
 
 def read_results(folder: Path, trial: type[Trial]) -> pa.Table:
@@ -166,14 +157,6 @@ def _read(path: Path, wanted: pa.Schema) -> pa.Table:
                 " use the version that wrote it"
             )
         return file.read()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _unwritable(path: Path, error: OSError) -> RunError:

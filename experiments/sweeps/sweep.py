@@ -13,7 +13,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from thalweg.experiments.sweeps.grid import FORMAT, Sweep
 from thalweg.experiments.sweeps.results import SWEEP_TOML, Results, read_results, row
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import RunError, UsageError
+from thalweg.middleware.files import whole
 
 S = TypeVar("S", bound=Sweep)
 
@@ -106,17 +107,10 @@ def _opened(folder: Path, sweep: Sweep, notes: list[str]) -> Iterator[Results]:
 
 
 def _save(folder: Path, sweep: Sweep) -> None:
-    target, unfinished = folder / SWEEP_TOML, folder / f".{SWEEP_TOML}.{os.getpid()}"
     tree = msgspec.to_builtins(sweep)
     tree["parameters"] = sweep.all_parameters()
-    try:
-        unfinished.write_text(to_toml(tree), encoding="utf-8")
-        unfinished.replace(target)
-    except OSError as error:
-        raise RunError(f"{target} cannot be written: {error.strerror or error}; choose another --out") from error
-    finally:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+    with whole(folder / SWEEP_TOML, "choose another --out") as part:
+        part.write_text(to_toml(tree), encoding="utf-8")
 
 
 # --- running ----------------------------------------------------------------------------------------

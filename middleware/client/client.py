@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -296,9 +295,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # --- in the I/O thread ------------------------------------------------------------------------------

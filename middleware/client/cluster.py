@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -54,7 +53,7 @@ class LocalCluster:
                     host_command(name, "tcp://127.0.0.1:*", allow=allow, time_scale=time_scale, records=records),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    env=_environment(),
+                    env=host_environment(),
                     start_new_session=True,
                 )
             self._wait_ready()
@@ -98,9 +97,7 @@ class LocalCluster:
     def __enter__(self) -> LocalCluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -126,12 +123,9 @@ def host_command(
     return command
 
 
-def _environment() -> dict[str, str]:
+def host_environment() -> dict[str, str]:
     """One thread a process for numerical libraries: hosts share the machine's cores."""
     return {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
-
-
-host_environment = _environment
 
 
 def wait_ready_lines(descriptors: Mapping[str, int], timeout_s: float) -> dict[str, dict[str, str]]:

@@ -8,7 +8,6 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -202,9 +201,7 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -284,7 +284,7 @@ def test_changes_are_told_in_wall_time_and_checked() -> None:
     calls = Calls()
     known = {("a", "b"): schedule(BandwidthTrace("c", np.array([0.0]), np.array([5e6])))}
     handle = ReplayHandle(calls, known, 120.0, None)  # type: ignore[arg-type]
-    handle.scale([("a", "b")], 0.1, 300.0, 1e4)
+    handle.change([LinkChange(300.0, ("a", "b"), Effect(factor=0.1, floor_bps=1e4))])
     late = Effect(rate_bps=1e5, delay_s=0.6, jitter_s=0.06, loss=0.01, distribution="normal")
     handle.change([LinkChange(600.0, ("a", "b"), late), LinkChange(720.0, ("a", "b"), Effect(cut=True))])
     assert calls.changes == [
@@ -299,7 +299,7 @@ def test_changes_are_told_in_wall_time_and_checked() -> None:
         ([("a", "b")], 0.5, -1.0, "at least 0"),
     ]:
         with pytest.raises(UsageError, match=says):
-            handle.scale(links, factor, from_s)
+            handle.change([LinkChange(from_s, link, Effect(factor=factor)) for link in links])
     for effect, says in [(Effect(loss=1.0), "loss"), (Effect(delay_s=-1.0), "delay_s")]:
         with pytest.raises(UsageError, match=says):
             handle.change([LinkChange(0.0, ("a", "b"), effect)])
