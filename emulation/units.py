@@ -15,7 +15,6 @@ from thalweg.middleware.errors import UsageError
 # tc(8), "PARAMETERS, RATES": SI and IEC prefixes; "bit" is bits per second, "bps" is bytes per second.
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _PREFIXES |= {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_UNITS = {"bit": 1, "bps": 8}
 _RATES = {
     "": 1,
     **{f"{key}{unit}": n * bits for key, n in _PREFIXES.items() for unit, bits in (("bit", 1), ("bps", 8))},

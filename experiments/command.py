@@ -18,6 +18,11 @@ def unseen() -> Iterator[Tell]:
     yield lambda what, done, total: None
 
 
+def counted(number: int, what: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 class Option(msgspec.Struct, frozen=True):
     """How a field of a struct is an option of a verb: ``servers: Annotated[int, Option("Image servers.")] = 8``.
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thalweg.experiments.cli.console import JsonOption, counted, end, print_json, spinner
+from thalweg.experiments.cli.console import JsonOption, end, print_json, spinner
+from thalweg.experiments.command import counted
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:

@@ -54,11 +54,6 @@ def say(as_json: bool, answer: Any, text: str) -> None:
     print_json(answer) if as_json else print(text)
 
 
-def counted(number: int, what: str) -> str:
-    """``1 run``, ``2 runs``."""
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
 def end(wrong: Iterable[str]) -> None:
     """Say what went wrong, if anything, and leave the verb with exit status 1 then."""
     lines = list(wrong)

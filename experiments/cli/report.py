@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from thalweg.experiments.cli.console import JsonOption, counted, print_json, progress
+from thalweg.experiments.cli.console import JsonOption, print_json, progress
+from thalweg.experiments.command import counted
 
 
 def report(

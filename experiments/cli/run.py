@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from thalweg.experiments.cli.console import JsonOption, counted, end, progress
+from thalweg.experiments.cli.console import JsonOption, end, progress
 from thalweg.experiments.cli.kernel import runs_elsewhere
 from thalweg.experiments.cli.options import Given, make, takes
+from thalweg.experiments.command import counted
 from thalweg.experiments.networks.described import adopt_file
 from thalweg.experiments.runs.config import RunConfig, is_scenario_file
 

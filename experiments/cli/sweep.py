@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
-from thalweg.experiments.cli.console import JsonOption, counted, end, new_table, output, print_json, progress
+from thalweg.experiments.cli.console import JsonOption, end, new_table, output, print_json, progress
 from thalweg.experiments.cli.options import Given, make, takes
 from thalweg.experiments.cli.stopping import Stopped
-from thalweg.experiments.command import Option, flag
+from thalweg.experiments.command import Option, counted, flag
 from thalweg.experiments.runs.config import Allow
 from thalweg.middleware.errors import UsageError
 

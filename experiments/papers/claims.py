@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Literal, ParamSpec
 
 import msgspec
 
+from thalweg.experiments.command import counted
 from thalweg.experiments.papers.study import (
     TIE,
     Claim,
@@ -286,7 +287,7 @@ def mostly_faster(result: Result, own: str, other: str) -> Finding:
     if isinstance(ratio, Finding):
         return ratio
     share = ratio.faster
-    count = f"{ratio.configurations} configuration{'s' * (ratio.configurations != 1)}"
+    count = counted(ratio.configurations, "configuration")
     return Finding(
         share.mean >= MOST,
         f"faster on {share.mean:.0%} of {count}, as fast on {ratio.tied:.0%}, slower on {ratio.slower.mean:.0%}",

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from thalweg.experiments.command import counted
 from thalweg.experiments.papers.study import FigureData, FigureResult, Pooled, Ratio, Row, Verdict, spread
 from thalweg.experiments.views.tables import NONE
 
@@ -94,7 +95,7 @@ def table(result: Result) -> Table:
 def heading(result: Result) -> str:
     """Which figure on which pools: ``Fig. 6, 10 pools paper, 300 configurations``."""
     pools = f"{result.pools} pools {result.pool}" if result.pools > 1 else f"one pool {result.pool}"
-    return f"{result.definition.name}, {pools}, {result.expected} configuration{'s' * (result.expected != 1)}"
+    return f"{result.definition.name}, {pools}, {counted(result.expected, 'configuration')}"
 
 
 def lines(result: Result) -> list[str]:
@@ -125,7 +126,7 @@ def print_figures(data: FigureData[Any], console: Console | None = None) -> None
             console.print(Text(f"note: {note}"), soft_wrap=True)
         console.print()
     for reason, runs in data.failures.items():
-        console.print(Text(f"failed, {runs} run{'s' * (runs != 1)}: {reason}", "bold red"), soft_wrap=True)
+        console.print(Text(f"failed, {counted(runs, 'run')}: {reason}", "bold red"), soft_wrap=True)
     for verdict in data.conclusions:
         if verdict.verdict != "not tested":
             told = f"conclusion {verdict.conclusion} ({verdict.pool}): {verdict.verdict}: {verdict.text}"

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from thalweg.experiments.command import counted
 from thalweg.experiments.records.log import LinkSum, Row, read_log, sum_links
 from thalweg.experiments.records.moves import (
     AroundMoves,
@@ -256,8 +257,7 @@ def failures(summary: RunSummary) -> list[str]:
             count = placement.duplicate
             lines.append(f"{where}: {count} {'image was' if count == 1 else 'images were'} delivered more than once")
         if placement.out_of_order:
-            count = placement.out_of_order
-            lines.append(f"{where}: {count} image{'s' * (count != 1)} came after a later one")
+            lines.append(f"{where}: {counted(placement.out_of_order, 'image')} came after a later one")
         if placement.digest_ok is False and not placement.lost:
             lines.append(f"{where}: digest {placement.digest} differs from {summary.reference_digest}")
     return lines

@@ -47,10 +47,6 @@ SCHEMA = pa.schema(
         pa.field("detail", pa.string()),  # a JSON object
     ]
 )
-SPARK_SCHEMA = (
-    "run string, placement string, host string, t_s double, wall_s double, kind string, node string,"
-    " peer string, `index` bigint, size_bytes bigint, duration_s double, value double, detail string"
-)
 ROW_GROUP = 16_384  # rows held in memory at a time, about 5 MB
 MAX_LINE_BYTES = 1 << 20  # a record is some hundred bytes; a longer line is not one of ours
 _TORN = b"thalweg.half_written"

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 from markupsafe import Markup
 
-from thalweg.experiments.command import Tell
+from thalweg.experiments.command import Tell, counted
 from thalweg.experiments.papers.study import FigureData
 from thalweg.experiments.records.aggregates import aggregate, load_runs
 from thalweg.experiments.records.analysis import RunSummary, summarize_run
@@ -165,16 +165,12 @@ def _write(out: Path, text: str) -> int:
 # --- the parts about all of them --------------------------------------------------------------------
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
 def _title(found: Folders) -> str:
     folders = [*found.runs, *found.sweeps, *found.comparisons]
     if len(set(folders)) == 1:
         return f"Thalweg: {folders[0].resolve().name}"
     counts = ((len(found.runs), "run"), (len(found.sweeps), "sweep"), (len(found.comparisons), "comparison"))
-    return "Thalweg: " + ", ".join(_count(number, what) for number, what in counts if number)
+    return "Thalweg: " + ", ".join(counted(number, what) for number, what in counts if number)
 
 
 def _links(found: Folders) -> list[tuple[str, str]]:
@@ -239,7 +235,7 @@ def _verdict(comparison: Comparison) -> str:
     close = sum(row.is_close(comparison.limit) for row in comparison.rows)
     where = f"{worst.placement}, seed {worst.seed}, {worst.off:.1%} apart"
     wrong = comparison.failures
-    went = f"; {_count(len(wrong), 'failure')} of runs, named above" if wrong else ""
+    went = f"; {counted(len(wrong), 'failure')} of runs, named above" if wrong else ""
     return f"{holds}: {close} of {len(comparison.rows)} within {comparison.limit:.0%}; furthest: {where}{went}."
 
 

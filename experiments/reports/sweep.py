@@ -12,6 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from thalweg.experiments.command import counted
 from thalweg.experiments.papers.aggregation import FIGURES_JSON, aggregate, load_figures
 from thalweg.experiments.papers.plots import draw
 from thalweg.experiments.papers.study import FigureData, FigureResult, Verdict
@@ -72,7 +73,7 @@ def sweep_section(folder: Path, data: FigureData[Any], room: Room, anchor: str) 
             ("folder", folder),
             ("simulations", f"{data.runs}{f', {data.failed} of them failed' if data.failed else ''}"),
         ],
-        wrong=[f"{runs} run{'s' * (runs != 1)} failed: {reason}" for reason, runs in data.failures.items()],
+        wrong=[f"{counted(runs, 'run')} failed: {reason}" for reason, runs in data.failures.items()],
         figures=[_figure(result, pictures.get((result.figure, result.pool)), room) for result in data.results],
         concluded=list(_verdicts(concluded, lambda one: f"{one.conclusion} ({one.pool})")),
         configuration=configuration,

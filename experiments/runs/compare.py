@@ -93,12 +93,12 @@ def _run(config: RunConfig, folder: Path, tell: Tell, repeats: int, sides: Sides
     for label in config.placements:
         name = f"netns-{file_name(label)}"
         names = [f"{name}-{i + 1}" for i in range(repeats)] if repeats > 1 else [name]
-        alone = _alone(config, label)
+        alone = _alone(label)
         ran[label] = [simulated, *(side(emulate, "netns", each, alone) for each in names)]
     return ran
 
 
-def _alone(config: RunConfig, label: str) -> dict[str, Any]:
+def _alone(label: str) -> dict[str, Any]:
     """What of a run's options changes when it has this placement alone: those of others are not taken then."""
     kind = MOVING.get(label)
     others = [name for name in OF_MOVES if kind is None or name not in kind.__struct_fields__]

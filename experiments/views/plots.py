@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from thalweg.experiments.command import counted
 from thalweg.experiments.records.analysis import natural
 from thalweg.experiments.records.log import Row, read_log, sum_links
 from thalweg.experiments.records.moves import HOW, SPAN_S, AroundMoves, judged, moves_wall
@@ -380,10 +381,8 @@ def _around(axes: Axes, series: RunSeries) -> None:
             continue
         rates = [np.nan if rate is None else rate for rate in around.deliveries_per_s]
         edges = np.append(around.offset_s, around.offset_s[-1] + around.bin_s)
-        counted = f"{around.moves} move{'s' * (around.moves > 1)}"
-        axes.stairs(
-            rates, edges, color=colour(series.placements, name), label=f"{name} (mean of {counted})", baseline=None
-        )
+        label = f"{name} (mean of {counted(around.moves, 'move')})"
+        axes.stairs(rates, edges, color=colour(series.placements, name), label=label, baseline=None)
     axes.axvline(0, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set(
         title="Images at the client around a move", xlabel="wall-clock time since the operator was suspended (s)",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from thalweg.experiments.command import counted
 from thalweg.experiments.records.analysis import natural
 from thalweg.experiments.records.log import Row, read_log
 from thalweg.experiments.records.moves import Move, TreeChange, changes_of, moves_of
@@ -79,7 +80,7 @@ class Course(msgspec.Struct, frozen=True):
     def title(self) -> str:
         """How often the tree changed, and how many operators moved."""
         moved, turns = sum(move.moved for move in self.moves), len(self.changed)
-        told = [f"the tree changed {turns} time{'s' * (turns > 1)}"] if turns else []
+        told = [f"the tree changed {counted(turns, 'time')}"] if turns else []
         if self.moves or not turns:
             told.append(f"{moved} moved, {len(self.moves) - moved} stayed")
         return "; ".join(told)
