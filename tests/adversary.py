@@ -584,3 +584,9 @@ def traced(machine: type[Machine]) -> Iterator[set[tuple[Any, Any]]]:
         yield used
     finally:
         machine.to = to  # type: ignore[method-assign]
+
+
+def missed(world: Scripted) -> None:
+    """h4 ends, and the client learns of it."""
+    world.kill("h4")
+    world.at(world.now, CLIENT, e.PeerLost("r", "h4"))

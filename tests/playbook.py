@@ -229,3 +229,8 @@ def state_of(node: NodeCore) -> dict[str, Any]:
     """A copy of a node's state, but for the repeated demand that it lets pass once: a duplicate uses that up."""
     copied = {name: getattr(node, name) for name in NodeCore.__slots__ if name != "landed"}
     return {name: type(value)(value) if isinstance(value, dict | set) else value for name, value in copied.items()}
+
+
+def measured(source: str, target: str, rate_bps: int, count: int = 1) -> m.ProbeResult:
+    """The result of a probe in run ``r``."""
+    return m.ProbeResult("r", m.Estimate(source, target, rate_bps, 0, count, 0))

@@ -7,6 +7,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,12 @@ def spark_session(java: None) -> Iterator[SparkSession]:
     """The one Spark session of the test run; the tests that use it are marked ``spark``."""
     with spark.session("local[2]") as session:
         yield session
+
+
+@pytest.fixture
+def shared_spark(spark_session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the code use the test run's session."""
+    monkeypatch.setattr(spark, "session", lambda master: nullcontext(spark_session))
 
 
 def digest(seed: int, index: int) -> str:

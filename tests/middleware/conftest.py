@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 from playbook import Playbook
 from runtime_codes import ALLOW
@@ -59,6 +60,13 @@ def make_install() -> Callable[..., m.Install]:
         )
 
     return make
+
+
+@pytest.fixture
+def install(make_install: Callable[..., m.Install]) -> m.Install:
+    """``s`` on h1 -> ``o`` on h2 -> ``t`` on the client; h3 holds nothing."""
+    plain = make_install()
+    return msgspec.structs.replace(plain, peers=(*plain.peers, peer_of("h3")))
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,17 +26,6 @@ if TYPE_CHECKING:
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(analyze)
 ALONE = "import typer; from thalweg.experiments.cli.analyze import analyze; typer.run(analyze)"
-
-
-@pytest.fixture
-def shared_spark(spark_session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the command use the test run's session."""
-
-    @contextmanager
-    def session(master: str) -> Iterator[SparkSession]:
-        yield spark_session
-
-    monkeypatch.setattr(spark, "session", session)
 
 
 def filled(run: Any) -> Any:

@@ -2,18 +2,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from thalweg.experiments.cli import main as cli
 from thalweg.experiments.cli.stopping import Stopped
-from thalweg.experiments.records import spark
 from thalweg.experiments.sweeps import sweep
 from thalweg.experiments.sweeps.results import schema
 from thalweg.experiments.sweeps.simulation import Simulation
@@ -21,10 +18,6 @@ from thalweg.experiments.sweeps.simulations import Simulations
 from thalweg.experiments.sweeps.sweep import SweepOutcome, load_sweep, run_sweep
 from thalweg.experiments.sweeps.variants import VARIANTS
 from thalweg.middleware.errors import UsageError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 Asked = list[tuple[Simulations, Path]]
 
@@ -44,14 +37,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 @pytest.mark.spark
-def test_a_sweep_prints_what_came_out_and_says_why_runs_failed(
-    spark_session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @contextmanager
-    def session(master: str) -> Iterator[SparkSession]:
-        yield spark_session
-
-    monkeypatch.setattr(spark, "session", session)
+@pytest.mark.usefixtures("shared_spark")
+def test_a_sweep_prints_what_came_out_and_says_why_runs_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "run_sweep", partial(run_sweep, function="sweep_fakes:troubled"))
     first, folder = tmp_path / "first", tmp_path / "s [1]"
     first.touch()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -38,15 +36,11 @@ from thalweg.experiments.faults.trials import (
     may_be_lost,
     run_trial,
 )
-from thalweg.experiments.records import spark
 from thalweg.middleware.core.monitoring.coordinator import Coordinator
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 HOSTS = ("h1", "h2", "h3", "client")
 
@@ -294,14 +288,8 @@ def test_plans_that_fail_are_kept_and_counted(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.spark
-def test_plans_come_to_the_same_on_spark(
-    spark_session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @contextmanager
-    def session(master: str) -> Iterator[SparkSession]:
-        yield spark_session
-
-    monkeypatch.setattr(spark, "session", session)
+@pytest.mark.usefixtures("shared_spark")
+def test_plans_come_to_the_same_on_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = sweep_faults(5, first_seed=11, out=tmp_path, master="local[*]", tell=lambda *_: None)
     monkeypatch.setattr(faults, "FEW_TRIALS", 0)
     there = sweep_faults(5, first_seed=11, out=tmp_path, master="local[*]", tell=lambda *_: None)

@@ -4,8 +4,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from thalweg.experiments.papers.ranganathan1998.ablation import SAYS, gap_cells
 from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS, SAME, STUDY, PaperResult
 from thalweg.experiments.papers.study import FigureData, Verdict, pooled
 from thalweg.experiments.papers.tables import cells, comparison_cells, lines, print_figures, ratio_cells
-from thalweg.experiments.records import spark
 from thalweg.experiments.sweeps.results import Results
 from thalweg.experiments.sweeps.simulation import Simulation
 from thalweg.experiments.sweeps.simulations import Arm, Grid, Simulations
@@ -573,16 +571,11 @@ def test_the_terminal_shows_it_in_80_columns(six: FigureData) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("shared_spark")
 def test_another_paper_needs_only_its_own_folder(
     spark_session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its own trials are swept and resumed; its figure has rows, verdicts, a table and a picture."""
-
-    @contextmanager
-    def session(master: str) -> Iterator[SparkSession]:
-        yield spark_session
-
-    monkeypatch.setattr(spark, "session", session)
     for name in ("study", "plots"):
         monkeypatch.setitem(sys.modules, f"thalweg.experiments.papers.toy.{name}", toy_study)
     command = ["sweep", "--figure", "toy:2", "--configurations", "6", "--pools", "2", "--out", str(tmp_path / "s")]

@@ -3,10 +3,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -25,24 +24,10 @@ from thalweg.experiments.sweeps.sweep import SweepOutcome, _opened, load_results
 from thalweg.experiments.sweeps.trial import run_encoded
 from thalweg.middleware.errors import RunError, UsageError
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 FOUR = ("download-all", "one-shot", "local", "global")
 SMALL = Simulations(placements=("download-all", "global"), pools=2, configurations=5)
 ROOT = Path(sweep_spark.__file__).parents[3]
 CLUSTER = "local-cluster[1,2,1024]"
-
-
-@pytest.fixture
-def shared_spark(spark_session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let sweeps use the test run's session."""
-
-    @contextmanager
-    def session(master: str) -> Iterator[SparkSession]:
-        yield spark_session
-
-    monkeypatch.setattr(spark, "session", session)
 
 
 def fill(folder: Path, sweep: Simulations, size: int = 3, *, failed: Sequence[int] = ()) -> list[Simulation]:

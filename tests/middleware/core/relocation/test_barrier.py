@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 import pytest
-from adversary import BEGINS_S, CLIENT, Scripted, content, reshaped, traced
+from adversary import BEGINS_S, CLIENT, Scripted, content, missed, reshaped, traced
 from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.machine import InvalidTransition
@@ -24,7 +23,6 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
-Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
 Scene = Callable[[], Scripted]
 
@@ -55,11 +53,6 @@ def silent() -> Scripted:
     world = at(MemberState.PREPARING, "h4")
     world.loses = lambda host, send: isinstance(send.message, m.Vote) and host == "h4"
     return world
-
-
-def missed(world: Scripted) -> None:
-    world.kill("h4")
-    world.at(world.now, CLIENT, e.PeerLost("r", "h4"))
 
 
 def gone() -> Scripted:
@@ -161,13 +154,6 @@ ABORT = m.Abort("r", 1)
 
 def vote(host: str, iteration: int = -1, error: str = "") -> m.Vote:
     return m.Vote("r", 1, host, iteration, error)
-
-
-@pytest.fixture
-def install(make_install: Make) -> m.Install:
-    """``s`` on h1 -> ``o`` on h2 -> ``t`` on the client; h3 holds nothing."""
-    plain = make_install()
-    return msgspec.structs.replace(plain, peers=(*plain.peers, m.Peer("h3", "tcp://h3:1", "tcp://h3:2")))
 
 
 @pytest.fixture

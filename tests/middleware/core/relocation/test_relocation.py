@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from adversary import BEGINS_S, CLIENT, Scripted, content, reshaped, traced
+from adversary import BEGINS_S, CLIENT, Scripted, content, missed, reshaped, traced
 from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.flow.epochs import EpochBook
@@ -28,7 +28,6 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 
-Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
 Scene = Callable[[], Scripted]
 
@@ -55,11 +54,6 @@ def at_stage(stage: ArrivalState, then: Callable[[Scripted], None] | None = None
 
 def _order(world: Scripted) -> Scripted:
     return world.at(BEGINS_S, "h3", e.MessageReceived(CLIENT, m.Relocate("r", "o", 1, "h4", "a test")))
-
-
-def missed(world: Scripted) -> None:
-    world.kill("h4")
-    world.at(world.now, CLIENT, e.PeerLost("r", "h4"))
 
 
 def refused(world: Scripted) -> None:
@@ -231,13 +225,6 @@ def location(host: str, version: int) -> m.Location:
 
 
 STATE = m.State("r", "o", 1, 1, 0, 1, 3, "sha", "h2", b"one")
-
-
-@pytest.fixture
-def install(make_install: Make) -> m.Install:
-    """``s`` on h1 -> ``o`` on h2 -> ``t`` on the client; h3 holds nothing."""
-    plain = make_install()
-    return msgspec.structs.replace(plain, peers=(*plain.peers, m.Peer("h3", "tcp://h3:1", "tcp://h3:2")))
 
 
 @pytest.fixture

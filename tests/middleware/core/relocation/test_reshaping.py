@@ -25,7 +25,6 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import GlobalMoves, RandomReshapes
 from thalweg.operators.reference import digest, reference_run
 
-Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
 
 # --- conversations: s on h1 -> o on h2 -> t on the client; n on h3 is to take the place of o -----------
@@ -45,11 +44,9 @@ def demand(producer: str, consumer: str, index: int, **more: Any) -> m.Demand:
 
 
 @pytest.fixture
-def install(make_install: Make) -> m.Install:
-    plain = make_install()
-    nodes = [msgspec.structs.replace(n, code=FREE) if n.kind == "operator" else n for n in plain.dataflow.nodes]
-    peers = (*plain.peers, m.Peer("h3", "tcp://h3:1", "tcp://h3:2"))
-    return msgspec.structs.replace(plain, dataflow=Dataflow(tuple(nodes)), peers=peers)
+def install(install: m.Install) -> m.Install:
+    nodes = [msgspec.structs.replace(n, code=FREE) if n.kind == "operator" else n for n in install.dataflow.nodes]
+    return msgspec.structs.replace(install, dataflow=Dataflow(tuple(nodes)))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from adversary import CLIENT
-from playbook import ANY, Playbook, got
+from playbook import ANY, Playbook, got, measured
 
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -20,19 +20,8 @@ Book = Callable[..., Playbook]
 CONFIG = CoreConfig(retry_s=0.5, probe_s=4.0)
 
 
-def measured(source: str, target: str, rate_bps: int, count: int = 1) -> m.ProbeResult:
-    return m.ProbeResult("r", m.Estimate(source, target, rate_bps, 0, count, 0))
-
-
 def decisions(book: Playbook) -> list[dict[str, Any]]:
     return [each.fields["detail"] for each in book.only(e.Record) if each.kind == "epoch"]
-
-
-@pytest.fixture
-def install(make_install: Make) -> m.Install:
-    """``s`` on h1 -> ``o`` on h2 -> ``t`` on the client; h3 holds nothing."""
-    plain = make_install()
-    return msgspec.structs.replace(plain, peers=(*plain.peers, m.Peer("h3", "tcp://h3:1", "tcp://h3:2")))
 
 
 def test_an_operator_decides_at_the_end_of_its_epoch_and_asks_for_what_it_does_not_know(

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from adversary import CLIENT
-from playbook import ANY, Playbook, got
+from playbook import ANY, Playbook, got, measured
 
 from thalweg.middleware.network.view import LinkEstimate
 from thalweg.middleware.protocol import events as e
@@ -16,25 +16,13 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, RandomMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 
-Make = Callable[..., m.Install]
 Book = Callable[..., Playbook]
 CONFIG = CoreConfig(retry_s=0.5, probe_s=4.0)
 NOW = {"s": "h1", "o": "h2", "t": CLIENT}
 
 
-def measured(source: str, target: str, rate_bps: int, count: int = 1) -> m.ProbeResult:
-    return m.ProbeResult("r", m.Estimate(source, target, rate_bps, 0, count, 0))
-
-
 def plans(book: Playbook) -> list[dict[str, Any]]:
     return [each.fields["detail"] for each in book.only(e.Record) if each.kind == "plan"]
-
-
-@pytest.fixture
-def install(make_install: Make) -> m.Install:
-    """``s`` on h1 -> ``o`` on h2 -> ``t`` on the client; h3 holds nothing."""
-    plain = make_install()
-    return msgspec.structs.replace(plain, peers=(*plain.peers, m.Peer("h3", "tcp://h3:1", "tcp://h3:2")))
 
 
 @pytest.fixture
