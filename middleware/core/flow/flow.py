@@ -328,7 +328,7 @@ class Flow:
         news = commit = None
         if here:
             again = False  # R5
-        else:
+        elif host != self._host:  # else by a wrong word of others, and this host knows its own news
             news = self._news_for(host, upward=True)
             if tree.former is not None and index == tree.turn + 1 and not again:  # R3
                 assert self._directory.switch is not None
@@ -373,7 +373,7 @@ class Flow:
             expected = self.expected.get(consumer)
             here = expected is not None and expected.index == index
             to = directory.locations[consumer].host
-        if here:
+        if here or to == self._host:  # the latter by a wrong word of others: nobody takes it here
             out.hand_over(m.Partition(out.run, name, consumer, index, output.end), output.value, output.size_bytes)
             return False
         news, switch, commit = self._news_for(to, upward=False), directory.switch, None

@@ -404,3 +404,22 @@ def test_merging_locations_is_commutative_idempotent_and_the_higher_version_wins
         seen = [entry.version for update in news for entry in update if entry.node == node]
         assert table[node].version == max([0, *seen])
     assert table.keys() == start.keys()
+
+
+def test_what_is_wrongly_said_to_be_here_gets_its_partition_once_that_is_put_right(
+    make_book: Book, make_install: Make
+) -> None:
+    book = installed(make_book, make_install({"o": "h2"}), "h1")
+    book << got("h2", demand("s", "o", 0)) >> [e.RunOperator("r", "s", 0, ())]
+    book << got("h2", m.Located("r", (m.Location("o", "h1", 2),))) >> ANY
+    book << e.OperatorFinished("r", "s", 0, b"v", 1) >> ANY
+    book << got("h2", m.Located("r", (m.Location("o", "h2", 3),))) >> ANY
+    book << got("h2", demand("s", "o", 0, again=True)) >> ANY
+    assert [(each.to, each.payload) for each in book.only(e.Send)] == [("h2", b"v")]
+
+
+def test_a_host_tells_itself_no_news(make_book: Book, make_install: Make) -> None:
+    book = installed(make_book, make_install({"o": "h2"}), "h2")
+    book << got("h1", m.Located("r", (m.Location("s", "h2", 2), m.Location("t", "h1", 2)))) >> ANY
+    book << got("h1", demand("o", "t", 0)) >> ANY
+    assert book.core.runs["r"].directory.news_for("h2") is not None  # untold so far
