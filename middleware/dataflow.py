@@ -33,6 +33,16 @@ class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     params: dict[str, Any] = {}
 
 
+class Reorderable(NamedTuple):
+    """Code whose operators may combine in any order; ``merging``: of these, code whose operators have state."""
+
+    codes: tuple[Code, ...] = ()
+    merging: tuple[Code, ...] = ()
+
+
+FIXED = Reorderable()
+
+
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One node: a *source* without inputs, an *operator*, or the *sink* (one input, no code).
 

@@ -137,16 +137,19 @@ def floor_of(module: str, floors: Sequence[str] = FLOORS) -> tuple[int, str]:
     return rooms[room], room
 
 
+def points_down(source: tuple[int, str], target: tuple[int, str]) -> bool:
+    """Whether an import leads into the same room, or to a lower floor."""
+    return source[1] == target[1] or target[0] < source[0]
+
+
 def upward(edges: Mapping[str, set[str]]) -> list[tuple[str, str]]:
-    """The imports that do not lead into the same room or down."""
-    found = []
-    for name, others in edges.items():
-        floor, room = floor_of(name)
-        for other in sorted(others):
-            below, its_room = floor_of(other)
-            if room != its_room and below >= floor:
-                found.append((name, other))
-    return found
+    """The imports that do not."""
+    return [
+        (name, other)
+        for name, others in edges.items()
+        for other in sorted(others)
+        if not points_down(floor_of(name), floor_of(other))
+    ]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import structure
 
 import thalweg
 
@@ -74,6 +75,54 @@ def test_what_decides_is_pure(path: Path) -> None:
     if set(re.findall(r"\brandom\.(\w+)", path.read_text(encoding="utf-8"))) == {"Random"}:
         used.discard("random")
     assert used.isdisjoint(IMPURE)
+
+
+def test_no_imports_go_round_in_a_circle() -> None:
+    assert structure.circles(structure.graph()) == []
+
+
+def test_no_import_points_up() -> None:
+    assert structure.upward(structure.graph()) == []
+
+
+def test_the_floors_tell_circles_and_arrows_that_point_up() -> None:
+    """The check itself: a circle is found, an arrow up and one across are found, one down is not."""
+    edges = {"low.a": {"low.b"}, "low.b": {"low.a"}, "high.c": {"low.a"}, "low.d": {"high.c"}, "beside.e": {"low.a"}}
+    assert structure.circles(edges) == [["low.a", "low.b"]]
+    floors = ("low beside", "high")
+    arrows = [
+        (name, other)
+        for name, others in edges.items()
+        for other in others
+        if not structure.points_down(structure.floor_of(name, floors), structure.floor_of(other, floors))
+    ]
+    assert arrows == [("low.d", "high.c"), ("beside.e", "low.a")]
+
+
+MANY = {  # of keywords that applications give: each is documented where it stands
+    "Client.__init__",
+    "Client.run",
+    "Join.__init__",
+    "SceneSource.__init__",
+    "contact_sheet",
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_public_function_has_more_than_seven_parameters(path: Path) -> None:
+    def visit(node: ast.AST, prefix: str, *, of_class: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef):
+                visit(child, f"{child.name}.", of_class=True)
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = [*child.args.posonlyargs, *child.args.args, *child.args.kwonlyargs]
+                count = len(given) - (of_class and given[:1] != [] and given[0].arg in ("self", "cls"))
+                public = child.name == "__init__" or not child.name.startswith("_")
+                name = f"{prefix}{child.name}"
+                assert not public or count <= 7 or name in MANY, f"{path}:{child.lineno}: {name} takes {count}"
+                visit(child, prefix, of_class=False)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")), "", of_class=False)
 
 
 def test_the_core_imports_no_shell() -> None:

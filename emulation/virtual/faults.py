@@ -30,7 +30,7 @@ import msgspec
 from thalweg.emulation.virtual.links import CONTROL, LinkRate, Transfer
 from thalweg.emulation.virtual.world import CodeBook, VirtualHost, World, WorldConfig
 from thalweg.middleware.core.host import HostCore
-from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.dataflow import FIXED, Dataflow, Reorderable
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link, LinkEstimate, Pair
 from thalweg.middleware.protocol import events as e
@@ -240,6 +240,8 @@ class FaultyWorld(World):
     Raises UsageError for a plan that names an unknown host, AssertionError for what must never be.
     """
 
+    patience_s = 100.0
+
     def __init__(
         self,
         hosts: Sequence[str],
@@ -248,7 +250,6 @@ class FaultyWorld(World):
         plan: FaultPlan,
         config: WorldConfig,
         *,
-        patience_s: float,
         on_record: Callable[[str, float, e.Record], None] | None = None,
         digest: bool = False,
     ) -> None:
@@ -265,7 +266,6 @@ class FaultyWorld(World):
         self.failed_s: float | None = None
         self.at_failure: dict[str, tuple[str, str]] = {}
         self.stalled = False
-        self.patience_s = patience_s
         self.progress_s = plan.over_s
         self._storms = [fault for fault in plan.faults if isinstance(fault, Storm)]
         self._dice: dict[Kind, Random] = {}
@@ -308,12 +308,11 @@ class FaultyWorld(World):
         partitions: int,
         adaptation: Adaptation | None = None,
         label: str = "",
-        free: tuple[Code, ...] = (),
         known: Mapping[Link, LinkEstimate] | None = None,
-        merging: tuple[Code, ...] = (),
+        reorderable: Reorderable = FIXED,
     ) -> None:
         """Run a dataflow until nothing is left to happen anywhere, or it has stalled."""
-        super().run(dataflow, placement, partitions, adaptation, label, free, known, merging)
+        super().run(dataflow, placement, partitions, adaptation, label, known, reorderable)
         self.progress_s = max(self.progress_s, self.now)
         self._until(lambda: False)
 

@@ -29,7 +29,7 @@ import numpy as np
 from thalweg.emulation.virtual.links import BULK, CONTROL, MODELS, PROBE, LinkRate, Transfer
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
-from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
+from thalweg.middleware.dataflow import FIXED, Dataflow, Node, Placement, Reorderable
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
@@ -308,14 +308,13 @@ class World:
         partitions: int,
         adaptation: Adaptation | None = None,
         label: str = "",
-        free: tuple[Code, ...] = (),
         known: Mapping[Link, LinkEstimate] | None = None,
-        merging: tuple[Code, ...] = (),
+        reorderable: Reorderable = FIXED,
     ) -> None:
         """Run a dataflow until every host has forgotten it. ``failed`` says why it ended early, if it did.
 
-        ``free``: the codes that are reorderable, for an adaptation that asks, and ``merging`` those with state among
-        them. ``known``: what was measured of links before.
+        ``reorderable``: which codes are reorderable, for an adaptation that asks. ``known``: what was measured of links
+        before.
         """
         self.placement = dict(placement)
         install = m.Install(
@@ -331,7 +330,9 @@ class World:
             news=isinstance(adaptation, GlobalMoves | LocalMoves),
         )
         self._over = False
-        request = e.RunRequested(install, adaptation, free, tuple((known or {}).items()), merging)
+        request = e.RunRequested(
+            install, adaptation, reorderable.codes, tuple((known or {}).items()), reorderable.merging
+        )
         self._soon(self.hosts[self.client], request)
         self._until(lambda: self._over)
 

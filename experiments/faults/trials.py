@@ -40,7 +40,7 @@ from thalweg.emulation.virtual.faults import (
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.middleware.client.replanning import Search
-from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement
+from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, Reorderable
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.view import Link, NetworkView, links_between
 from thalweg.middleware.planning import CostParameters, Task, get_cost_model
@@ -377,10 +377,8 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
         return _Counting(trial, node)
 
     config = WorldConfig(interface=trial.interface, startup_s=STARTUP_S, core=LIMITS, validate=True)
-    world = FaultyWorld(
-        trial.hosts, trial.links, open_node, plan, config,
-        patience_s=PATIENCE_S, on_record=log.on_record, digest=digest,
-    )  # fmt: skip
+    world = FaultyWorld(trial.hosts, trial.links, open_node, plan, config, on_record=log.on_record, digest=digest)
+    world.patience_s = PATIENCE_S
     world.on_delivered = log.on_delivered
     if isinstance(trial.adaptation, GlobalMoves):
         world.answer = _search(trial, trial.adaptation).answer
@@ -391,8 +389,7 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
             trial.placement,
             trial.partitions,
             trial.adaptation,
-            free=(FREE, MERGING),
-            merging=(MERGING,),
+            reorderable=Reorderable((FREE, MERGING), (MERGING,)),
         )
     except UsageError:
         raise

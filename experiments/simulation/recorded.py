@@ -158,20 +158,11 @@ class _Session(Session):
                 write_image(np.asarray(partition.value), folder / f"{partition.index:03}.png")
             self.tell(label, self.found.delivered[label], config.images)
 
-        world = run_ahead(
-            self.work,
-            strategy,
-            plan,
-            config.images,
-            self._carrying(self.links),
-            self.code,
-            self.world,
-            on_delivered=on_delivered,
-            on_record=self._recorder(label),
-            digest=True,
-            label=label,
-            knows=exactly(self._carrying(self.links)) if self.told_truth else None,
-        )
+        carried = self._carrying(self.links)
+        world = World(self.work.hosts, carried, self.code, self.world, on_record=self._recorder(label), digest=True)
+        world.on_delivered = on_delivered
+        knows = exactly(self._carrying(self.links)) if self.told_truth else None
+        run_ahead(self.work, strategy, plan, config.images, world, label=label, knows=knows)
         self.digests.append(world.log_digest)
         log: dict[str, Any] = {"digest": world.log_digest}
         if (bound := bound_s(self.work, self.links, world.now, self.interface)) is not None:

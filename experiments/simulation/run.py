@@ -16,7 +16,7 @@ from thalweg.emulation.traces.trace import Rates
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import CodeBook, World, WorldConfig
 from thalweg.middleware.client.replanning import Search
-from thalweg.middleware.dataflow import Code, Dataflow, Node, check_placement
+from thalweg.middleware.dataflow import FIXED, Code, Dataflow, Node, Reorderable, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code, merging_codes, reorderable_codes
 from thalweg.middleware.network.outlook import Outlook
@@ -125,22 +125,15 @@ def run_ahead(
     strategy: Strategy,
     plan: ProbedPlan,
     partitions: int,
-    links: Mapping[Link, LinkRate],
-    code: CodeBook,
-    config: WorldConfig,
+    world: World,
     *,
-    on_delivered: Callable[[e.Deliver, float], None],
-    on_record: Callable[[str, float, e.Record], None] | None = None,
-    digest: bool = False,
     label: str = "",
     knows: Knows | None = None,
-) -> World:
-    """Run a planned placement to its end; the world as it is then.
+) -> None:
+    """Run a planned placement to its end in ``world``, which has run nothing before.
 
     ``knows``: what a planner is told while data flows, None: what was measured.
     """
-    world = World(work.hosts, links, code, config, on_record=on_record, digest=digest)
-    world.on_delivered = on_delivered
     dataflow, hints = plan.result.dataflow, plan.result.hints or work.hints
     if isinstance(strategy.adaptation, GlobalMoves):
         moves = strategy.adaptation
@@ -148,13 +141,12 @@ def run_ahead(
         task = work.task(NetworkView({})).but(dataflows=(dataflow,), hints=hints)
         search = Search(task, work.model, moves, strategy.again, label, told)
         world.answer = search.answer
-    free: tuple[Code, ...] = ()
+    reorderable = FIXED
     if isinstance(strategy.adaptation, RandomReshapes | GlobalMoves):
         free = reorderable_codes((dataflow.by_name[name].code for name in dataflow.operators), work.allow)
-    merging = merging_codes(free, work.allow)
+        reorderable = Reorderable(free, merging_codes(free, work.allow))
     known = {link: msgspec.structs.replace(each, measured_at_s=0.0) for link, each in plan.view.estimates.items()}
-    world.run(dataflow, plan.result.placement, partitions, strategy.adaptation, label, free, known, merging)
-    return world
+    world.run(dataflow, plan.result.placement, partitions, strategy.adaptation, label, known, reorderable)
 
 
 MOST_BOUND = 64  # hosts; the bound of more takes longer than the run

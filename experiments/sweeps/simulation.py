@@ -15,7 +15,7 @@ import msgspec
 
 from thalweg.emulation.traces.trace import Rates
 from thalweg.emulation.virtual.links import LinkRate
-from thalweg.emulation.virtual.world import WorldConfig
+from thalweg.emulation.virtual.world import World, WorldConfig
 from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.strategies import cost_model, make_strategies
 from thalweg.experiments.runs.workload import build_dataflow
@@ -155,17 +155,9 @@ def simulate(config: Simulation) -> Simulated:
         arrivals.append(now)
 
     code = sized_code(setting.work.allow, config.disk_bytes_per_s)
-    world = run_ahead(
-        setting.work,
-        strategy,
-        plan,
-        config.images,
-        links,
-        code,
-        setting.world,
-        on_delivered=on_delivered,
-        knows=_knows(setting, strategy, network, links),
-    )
+    world = World(setting.work.hosts, links, code, setting.world)
+    world.on_delivered = on_delivered
+    run_ahead(setting.work, strategy, plan, config.images, world, knows=_knows(setting, strategy, network, links))
     gaps = [later - earlier for earlier, later in itertools.pairwise(arrivals)]
     delivered = len(arrivals) - counts["duplicate"]
     cores = [host.core for host in world.hosts.values()]

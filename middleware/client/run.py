@@ -14,7 +14,7 @@ import msgspec
 
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.core.relocation.shape import reshape
-from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
+from thalweg.middleware.dataflow import Dataflow, Placement, Reorderable, check_placement
 from thalweg.middleware.errors import PlacementError, RunError
 from thalweg.middleware.loading import merging_codes, reorderable_codes
 from thalweg.middleware.protocol import events as e
@@ -188,7 +188,7 @@ class Run:
         codes = [tree.by_name[name].code for tree in (dataflow, present) for name in tree.operators]
         free = reorderable_codes(codes, self._home.allow)
         merging = merging_codes(free, self._home.allow)
-        reshape(present, dataflow, full, where, free, 0, (), merging)  # what is wrong with it is said here
+        reshape(present, dataflow, full, where, Reorderable(free, merging), 0)  # what is wrong with it is said here
         self._home.tell(e.PlacementProposed(self.id, full, "asked for", dataflow, free, merging))
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from thalweg.middleware.core.notes import ChangedOver, Delivered, Lost, Notes
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.proposal import Proposal, ProposalEvent, ProposalState, Wish
 from thalweg.middleware.core.relocation.shape import Reshaped, as_rows, reshape
-from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.dataflow import Code, Dataflow, Reorderable
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -56,9 +56,8 @@ class Proposer:
         if dataflow is not None:
             first = self._install.dataflow.by_name
             try:
-                grown = reshape(
-                    tree.dataflow, dataflow, placement, hosts, free or self.free, number, first, self.merging
-                )
+                reorderable = Reorderable(free or self.free, self.merging)
+                grown = reshape(tree.dataflow, dataflow, placement, hosts, reorderable, number, first)
             except DataflowError as error:
                 self._record(0, (), "aborted", str(error), reason)
                 return False

@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.dataflow import Code, Dataflow, Node, Reorderable
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol.messages import Graft
 
@@ -84,23 +84,22 @@ def reshape(
     new: Dataflow,
     placement: Mapping[str, str],
     hosts: Mapping[str, str],
-    free: Collection[Code],
+    reorderable: Reorderable,
     number: int,
     used: Collection[str] = (),
-    merging: Collection[Code] = (),
 ) -> Reshaped:
     """What has to be grafted on ``old`` to make it ``new``.
 
     Args:
         old, hosts: the tree that runs, and where its nodes are.
         new, placement: the tree that shall run, and where; the names of its free operators mean nothing.
-        free: the codes that are reorderable.
+        reorderable: the codes that are reorderable.
         number: stands in the names of operators that appear.
         used: names that the run has had.
-        merging: those of ``free`` whose operators have state.
 
     Raises DataflowError, naming the node at fault, when ``new`` would not give the same bytes.
     """
+    free, merging = reorderable
     new.validate()
     for name in (*old.sources, *new.sources):  # R1
         if old.by_name.get(name) != new.by_name.get(name):

@@ -87,7 +87,6 @@ class Seen(FaultyWorld):
             open_node,
             plan,
             config,
-            patience_s=100.0,
             on_record=lambda host, now, record: self.records.append(record),
             digest=True,
         )

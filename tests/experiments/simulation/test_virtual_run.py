@@ -12,7 +12,7 @@ import pytest
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.links import LinkRate
-from thalweg.emulation.virtual.world import WorldConfig
+from thalweg.emulation.virtual.world import World, WorldConfig
 from thalweg.experiments.simulation.run import Work, plan_ahead, real_code, run_ahead, sized_code
 from thalweg.middleware.dataflow import Code, Node, complete_binary_tree
 from thalweg.middleware.errors import OperatorError, PlacementError, UsageError
@@ -257,16 +257,14 @@ def test_a_plan_that_cannot_be_is_refused_before_anything_runs() -> None:
 
 
 def run(
-    strategy: Strategy, network: Mapping[Link, LinkRate], partitions: int = 40, **more: Any
+    strategy: Strategy, network: Mapping[Link, LinkRate], partitions: int = 40, on_record: Any = None, **more: Any
 ) -> tuple[Any, list[int]]:
     came: list[int] = []
     plan = plan_ahead(work(), strategy.initial, network, SINGLE)
     book = sized_code(ALLOW, 1e9, 0.001)
-    world = run_ahead(
-        *(work(), strategy, plan, partitions, network, book, SINGLE),
-        on_delivered=lambda each, now: came.append(each.index),
-        **more,
-    )
+    world = World(work().hosts, network, book, SINGLE, on_record=on_record)
+    world.on_delivered = lambda each, now: came.append(each.index)
+    run_ahead(work(), strategy, plan, partitions, world, **more)
     return world, came
 
 
@@ -335,11 +333,12 @@ def test_the_tree_changes_and_what_operators_remember_goes_with_it(strategy: Str
         if where[low] != where[high]
     ))  # fmt: skip
     book, came, merged = real_code(DEFAULT_ALLOW, 1e9), [], []
-    world = run_ahead(
-        *(given, strategy, plan, 100, network, book, SINGLE),
-        on_delivered=lambda each, now: came.append(digest(each.value)),
+    world = World(
+        given.hosts, network, book, SINGLE,
         on_record=lambda host, now, record: merged.append(record) if record.kind == "merged" else None,
-    )
+    )  # fmt: skip
+    world.on_delivered = lambda each, now: came.append(digest(each.value))
+    run_ahead(given, strategy, plan, 100, world)
     assert world.failed is None
     assert came == [digest(value) for value in reference_run(flow, 100)]
     assert len(merged) == world.reshapings >= least

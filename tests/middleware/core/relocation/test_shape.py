@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from thalweg.middleware.core.relocation.shape import is_free, regrow, reshape
 from thalweg.middleware.core.steering.shuffling import shuffled
-from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.dataflow import Code, Dataflow, Node, Reorderable
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol.messages import Graft
 
@@ -35,7 +35,9 @@ JOINED = tree(("o", ("a", "b")), ("p", ("o", "c")), stateful="p")
 
 
 def test_the_difference_is_what_has_to_appear() -> None:
-    found = reshape(OLD, tree(("x", ("c", "b")), ("y", ("x", "a"))), {"x": "h2", "y": "h1"}, WHERE, [FREE], 7)
+    found = reshape(
+        OLD, tree(("x", ("c", "b")), ("y", ("x", "a"))), {"x": "h2", "y": "h1"}, WHERE, Reorderable((FREE,)), 7
+    )
     assert found.grafts == (
         Graft("x~7", ("c", "b"), "h2", "o"),
         Graft("y~7", ("x~7", "a"), "h1", "o"),
@@ -47,11 +49,13 @@ def test_the_difference_is_what_has_to_appear() -> None:
 
 def test_what_is_there_already_stays_whatever_it_is_called() -> None:
     new = tree(("x", ("a", "b")), ("y", ("c", "x")))
-    found = reshape(OLD, new, {"x": "h2", "y": "h3"}, WHERE, [FREE], 1)
+    found = reshape(OLD, new, {"x": "h2", "y": "h3"}, WHERE, Reorderable((FREE,)), 1)
     assert found.grafts == (Graft("y~1", ("c", "o"), "h3", "o"), Graft("t", ("y~1",), CLIENT, ""))
-    same = reshape(OLD, tree(("x", ("a", "b")), ("y", ("x", "c"))), {"x": "h2", "y": "h3"}, WHERE, [FREE], 1)
+    same = reshape(
+        OLD, tree(("x", ("a", "b")), ("y", ("x", "c"))), {"x": "h2", "y": "h3"}, WHERE, Reorderable((FREE,)), 1
+    )
     assert (same.grafts, same.dataflow) == ((), OLD)
-    moved = reshape(OLD, OLD, {"o": "h2", "p": "h2"}, WHERE, [FREE], 1)
+    moved = reshape(OLD, OLD, {"o": "h2", "p": "h2"}, WHERE, Reorderable((FREE,)), 1)
     assert moved.grafts == (Graft("p~1", ("o", "c"), "h2", "o"), Graft("t", ("p~1",), CLIENT, ""))
 
 
@@ -59,7 +63,7 @@ def test_a_stateful_operator_keeps_its_inputs_and_gets_them_from_others() -> Non
     old = tree(("o", ("a",)), ("q", ("o", "b")), ("j", ("q", "c")), stateful="j")
     where = WHERE | {"q": "h2", "j": "h3"}
     new = tree(("x", ("b", "a")), ("j", ("x", "c")), stateful="j")
-    found = reshape(old, new, {"x": "h1", "j": "h1"}, where, [FREE], 2)
+    found = reshape(old, new, {"x": "h1", "j": "h1"}, where, Reorderable((FREE,)), 2)
     assert found.grafts == (Graft("x~2", ("b", "a"), "h1", "o"), Graft("j", ("x~2", "c"), "h3", ""))
     assert found.moves == {"j": "h1"}
 
@@ -68,18 +72,18 @@ def test_where_there_are_states_all_of_a_combination_change_and_the_last_takes_t
     """``x`` is what and where ``o`` is: without states it would stay."""
     old = tree(("o", ("a", "b")), ("p", ("o", "c")), code=MERGING)
     new = tree(("x", ("a", "b")), ("y", ("c", "x")), code=MERGING)
-    found = reshape(old, new, {"x": "h2", "y": "h3"}, WHERE, [MERGING], 1, merging=[MERGING])
+    found = reshape(old, new, {"x": "h2", "y": "h3"}, WHERE, Reorderable((MERGING,), (MERGING,)), 1)
     assert found.grafts == (
         Graft("x~1", ("a", "b"), "h2", "o"),
         Graft("y~1", ("c", "x~1"), "h3", "o", ("p", "o")),
         Graft("t", ("y~1",), CLIENT, ""),
     )
-    assert reshape(old, old, WHERE, WHERE, [MERGING], 1, merging=[MERGING]).grafts == ()
+    assert reshape(old, old, WHERE, WHERE, Reorderable((MERGING,), (MERGING,)), 1).grafts == ()
 
 
 def test_an_operator_below_does_not_become_the_last_as_it_lacks_what_the_others_remember() -> None:
     old = tree(("o", ("a", "b", "c")), ("p", ("o",)), code=MERGING)
-    found = reshape(old, tree(("o", ("a", "b", "c")), code=MERGING), {}, WHERE, [MERGING], 1, merging=[MERGING])
+    found = reshape(old, tree(("o", ("a", "b", "c")), code=MERGING), {}, WHERE, Reorderable((MERGING,), (MERGING,)), 1)
     assert found.grafts == (Graft("o~1", ("a", "b", "c"), "h2", "o", ("p", "o")), Graft("t", ("o~1",), CLIENT, ""))
 
 
@@ -87,9 +91,9 @@ def test_a_combination_that_stays_keeps_its_states_when_another_changes() -> Non
     """Two, and between them an operator that has to stay."""
     old = tree(("o", ("a", "b")), ("q", ("o",)), ("p", ("q", "c")), stateful="q", code=MERGING)
     new = tree(("o", ("a", "b")), ("q", ("o",)), ("p", ("c", "q")), stateful="q", code=MERGING)
-    found = reshape(old, new, {}, WHERE | {"q": "h1"}, [MERGING], 1, merging=[MERGING])
+    found = reshape(old, new, {}, WHERE | {"q": "h1"}, Reorderable((MERGING,), (MERGING,)), 1)
     assert found.grafts == (Graft("p~1", ("c", "q"), "h3", "o", ("p",)), Graft("t", ("p~1",), CLIENT, ""))
-    alone = reshape(old, new, {}, WHERE | {"q": "h1"}, [MERGING], 1)  # without states
+    alone = reshape(old, new, {}, WHERE | {"q": "h1"}, Reorderable((MERGING,)), 1)  # without states
     assert [graft.states for graft in alone.grafts] == [(), ()]
 
 
@@ -113,10 +117,10 @@ def test_a_combination_that_stays_keeps_its_states_when_another_changes() -> Non
 def test_what_would_not_give_the_same_bytes_is_refused(old: Dataflow, new: Dataflow, line: str | None) -> None:
     placement = dict.fromkeys(new.by_name, "h1")
     if line is None:
-        assert reshape(old, new, placement, WHERE, [FREE], 1).grafts
+        assert reshape(old, new, placement, WHERE, Reorderable((FREE,)), 1).grafts
     else:
         with pytest.raises(DataflowError) as refused:
-            reshape(old, new, placement, WHERE, [FREE], 1)
+            reshape(old, new, placement, WHERE, Reorderable((FREE,)), 1)
         assert str(refused.value).startswith(line), refused.value
 
 
@@ -127,7 +131,7 @@ def test_another_tree_of_operators_that_are_not_reorderable_is_refused() -> None
 
 def test_an_operator_without_a_host_is_refused() -> None:
     with pytest.raises(DataflowError, match="the placement leaves out operator 'y'; name its host"):
-        reshape(OLD, tree(("y", ("a", "b", "c"))), {}, WHERE, [FREE], 1)
+        reshape(OLD, tree(("y", ("a", "b", "c"))), {}, WHERE, Reorderable((FREE,)), 1)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +163,7 @@ def test_names_are_never_used_twice() -> None:
     for number in range(1, 30):
         inputs = ("a", "b", "c")[number % 3 :] + ("a", "b", "c")[: number % 3]
         name = flow.operators[0] if number % 2 else "x" * 128
-        found = reshape(flow, tree((name, inputs)), {name: "h1"}, where, [FREE], number, {"x~2"})
+        found = reshape(flow, tree((name, inputs)), {name: "h1"}, where, Reorderable((FREE,)), number, {"x~2"})
         fresh = set(found.dataflow.operators)
         assert not fresh & seen
         assert all(len(each) <= 128 for each in fresh)
@@ -176,7 +180,7 @@ def test_random_shapes_give_the_same_content_step_by_step(seed: int, sources: in
     first = flow
     for number in range(1, 6):
         new, placement = shuffled(flow, where, free, HOSTS, random.randrange)
-        found = reshape(flow, new, placement, where, free, number, merging=merging)
+        found = reshape(flow, new, placement, where, Reorderable(free, merging), number)
         states = Counter(name for graft in found.grafts for name in graft.states)
         gone = flow.by_name.keys() - found.dataflow.by_name.keys()
         assert states == Counter(name for name in gone if code == MERGING), "each state that is there is taken over"
