@@ -126,7 +126,7 @@ def test_what_would_not_give_the_same_bytes_is_refused(old: Dataflow, new: Dataf
 
 def test_another_tree_of_operators_that_are_not_reorderable_is_refused() -> None:
     with pytest.raises(DataflowError, match=r"operator 'o' keeps its inputs \['a', 'b'\]: it is not reorderable"):
-        reshape(OLD, tree(("o", ("a", "c")), ("p", ("o", "b"))), {"o": "h1", "p": "h1"}, WHERE, [], 1)
+        reshape(OLD, tree(("o", ("a", "c")), ("p", ("o", "b"))), {"o": "h1", "p": "h1"}, WHERE, Reorderable(), 1)
 
 
 def test_an_operator_without_a_host_is_refused() -> None:
