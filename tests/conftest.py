@@ -10,9 +10,14 @@ it is tried once more, which the summary says, and must then hold.
 
 from __future__ import annotations
 
+import ast
 import os
-from collections.abc import Iterator
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,7 +41,7 @@ settings.register_profile("ci", max_examples=25, deadline=None, derandomize=True
 settings.register_profile("night", max_examples=250, deadline=None, suppress_health_check=_CHECKS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
-ON_REAL_LINKS = ("netns", "netem", "docker", "uml")
+ON_REAL_LINKS = {"netns", "netem", "docker", "uml"}
 
 
 def required() -> set[str]:
@@ -47,26 +52,59 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, why in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {why}")
     config.addinivalue_line("markers", "timed: measures what a busy machine is late with; tried once more")
-    config.addinivalue_line("markers", "xdist_group: one process runs all tests of a group, where several run tests")
     config.addinivalue_line("markers", "flaky: tried again, where pytest-rerunfailures is installed")
     unknown = required() - NEEDS.keys()
     if unknown:
         raise pytest.UsageError(f"THALWEG_REQUIRE names {sorted(unknown)}; it may name {sorted(NEEDS)}")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.flaky(reruns=1))
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
 
 
-def group_of(item: pytest.Item) -> str:
-    """What one process runs, one after the other: all tests on real links, all that share Spark, or else a file's."""
-    if any(item.get_closest_marker(need) for need in ON_REAL_LINKS):
-        return "links"
-    return "spark" if item.get_closest_marker("spark") else item.nodeid.partition("::")[0]
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Which of several processes has which tests: by what each test needs, or else by its file."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByNeed(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, test = nodeid.partition("::")
+            return group_of(config.rootpath / file, test.partition("[")[0]) or file
+
+    return ByNeed(config, log)
+
+
+def group_of(file: Path, test: str) -> str:
+    """``links`` or ``spark`` for a test that is marked so, itself or with its whole file; else empty."""
+    marks = marks_in(file)
+    mine = marks[""] | marks.get(test, frozenset())
+    return "links" if mine & ON_REAL_LINKS else "spark" if "spark" in mine else ""
+
+
+@cache
+def marks_in(file: Path) -> dict[str, frozenset[str]]:
+    """The marks of a file's tests, by name, and of the file as a whole: processes that share tests out collect none."""
+
+    def named(parts: Iterable[ast.AST]) -> frozenset[str]:
+        return frozenset(name for part in parts for name in re.findall(r"\bmark\.(\w+)", ast.unparse(part)))
+
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    whole = [
+        node.value for node in body if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node.targets[0])
+    ]
+    tests = {node.name: named(node.decorator_list) for node in body if isinstance(node, ast.FunctionDef)}
+    return {**tests, "": named(whole)}
+
+
+@pytest.fixture
+def runtime_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where testbeds that stay are known, while the test runs; a short path: those of sockets have 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="thalweg-") as name:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", name)
+        yield Path(name)
 
 
 @cache

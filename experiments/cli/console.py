@@ -5,7 +5,6 @@ Answers go to standard output. Progress, notes for people who read JSON, and rea
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,9 +25,9 @@ _Item = TypeVar("_Item")
 
 
 def output() -> Console:
-    """Standard output; wide enough for tables where it is no terminal and ``COLUMNS`` does not say how wide it is."""
+    """Standard output; wide enough for tables where it is no terminal."""
     console = Console(highlight=False, markup=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
+    if not console.is_terminal:
         console.width = FILE_WIDTH
     return console
 

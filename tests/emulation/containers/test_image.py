@@ -69,11 +69,11 @@ def test_what_the_engine_says_is_explained(said: str, kind: type[Exception], rem
     assert "\n" not in str(error)
 
 
-def test_without_an_engine_the_way_out_is_named(tmp_path: Path) -> None:
+def test_without_an_engine_the_way_out_is_named(tmp_path: Path, runtime_folder: Path) -> None:
     code = "from thalweg.experiments.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "testbed", "up", "--backend", "docker", "--hosts", "2"],
-        env={"DOCKER_HOST": f"unix://{tmp_path}/none.sock", "XDG_RUNTIME_DIR": str(tmp_path)},
+        env={"DOCKER_HOST": f"unix://{tmp_path}/none.sock", "XDG_RUNTIME_DIR": str(runtime_folder)},
         capture_output=True,
         text=True,
     )
@@ -81,4 +81,4 @@ def test_without_an_engine_the_way_out_is_named(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
     assert "no Docker engine answers at unix://" in done.stderr
     assert "use netns instead of docker" in done.stderr
-    assert list((tmp_path / "thalweg").iterdir()) == []
+    assert list((runtime_folder / "thalweg").iterdir()) == []

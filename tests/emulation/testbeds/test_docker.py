@@ -200,9 +200,8 @@ def test_a_missing_image_says_how_to_make_it() -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    yield tmp_path / "thalweg"
+def folder(runtime_folder: Path) -> Iterator[Path]:
+    yield runtime_folder / "thalweg"
     detached.take_down()
 
 

@@ -27,9 +27,8 @@ from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    yield tmp_path / "thalweg"
+def folder(runtime_folder: Path) -> Iterator[Path]:
+    yield runtime_folder / "thalweg"
     detached.take_down()
 
 
