@@ -100,11 +100,17 @@ def marks_in(file: Path) -> dict[str, frozenset[str]]:
 
 
 @pytest.fixture
-def runtime_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where testbeds that stay are known, while the test runs; a short path: those of sockets have 107 bytes."""
+def short_folder() -> Iterator[Path]:
+    """A temporary folder in which sockets can be: their paths have at most 107 bytes, and ``tmp_path`` takes most."""
     with tempfile.TemporaryDirectory(prefix="thalweg-") as name:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", name)
         yield Path(name)
+
+
+@pytest.fixture
+def runtime_folder(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where testbeds that stay are known, while the test runs."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_folder))
+    return short_folder
 
 
 @cache

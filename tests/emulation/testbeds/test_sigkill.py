@@ -70,12 +70,12 @@ def kill_launchers(backend: str, folder: Path, command: list[str], seed: int) ->
 
 
 @pytest.mark.netns
-def test_netns_launchers(runtime_folder: Path) -> None:
-    kill_launchers("netns", runtime_folder, ["testbed", "up", "--hosts", "9", "--rate", "10mbit"], 1)
+def test_netns_launchers(short_folder: Path) -> None:
+    kill_launchers("netns", short_folder, ["testbed", "up", "--hosts", "9", "--rate", "10mbit"], 1)
 
 
 @pytest.mark.docker
-def test_docker_launchers(runtime_folder: Path, docker_image: str) -> None:
+def test_docker_launchers(short_folder: Path, docker_image: str) -> None:
     _, client = engine.sdk()
     other = client.containers.create(docker_image, ["true"])
     network = client.networks.create("not-of-a-testbed")
@@ -84,7 +84,7 @@ def test_docker_launchers(runtime_folder: Path, docker_image: str) -> None:
         living.up()
         seen = {one["Id"] for one in (*client.api.containers(all=True), *client.api.networks())}
         command = ["testbed", "up", "--backend", "docker", "--image", docker_image, "--hosts", "4", "--rate", "10mbit"]
-        kill_launchers("docker", runtime_folder, command, 2)
+        kill_launchers("docker", short_folder, command, 2)
         assert {one["Id"] for one in (*client.api.containers(all=True), *client.api.networks())} == seen
     finally:
         living.down()
