@@ -8,7 +8,7 @@ Rules:
 - One queue, ordered by time and then by the order in which things were put there; nothing else decides what comes
   first, so the same world gives the same events, byte for byte.
 - A source reads from its host's disk and an operator computes on its host's processor, one after the other on each.
-- A message to another host goes over the link model (see ``virtual_links``); its sender hears that it has arrived, and
+- A message to another host goes over the link model (see ``virtual.links``); its sender hears that it has arrived, and
   how long it took, at once.
 - Code of nodes comes from a ``CodeBook``: sizes only, or real values.
 

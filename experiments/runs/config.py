@@ -20,7 +20,7 @@ MAX_SERVERS = 250
 DEFAULT_DATA_SET = "wanify_aws"  # of a collection: wide-area paths between eight cloud regions, all measured at once
 TESTBEDS = ("netns", "docker", "loopback", "sim")
 
-# --- the scenario ``collapse`` (see ``scenario``), emulated seconds
+# --- the scenario ``collapse`` (see ``networks.collapse``), emulated seconds
 
 COLLAPSE_AT_S = 300.0  # in the middle of the first of the paper's planning periods (10 minutes, section 4)
 COLLAPSE_FACTOR = 0.1

@@ -101,7 +101,7 @@ class Simulation(Trial, frozen=True, kw_only=True):
 class Simulated(Outcome, frozen=True, kw_only=True):
     """What one simulation came to. Seconds are virtual; None where nothing was delivered to tell from.
 
-    ``failed``: why it did not deliver everything, None when it did. ``bound_period_s``: see ``virtual_run.bound_s``.
+    ``failed``: why it did not deliver everything, None when it did. ``bound_period_s``: see ``simulation.run.bound_s``.
     ``predicted_s``: the cost of what it began with, as its planner told it. ``planning_s``: of the processor, for all
     ``plans`` while data flowed. ``wall_s``: how long simulating took.
     """

@@ -48,7 +48,7 @@ class GlobalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
 
 class LocalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="local"):
-    """Every operator's host decides once every ``period_s`` seconds where the operator should be (see ``epoch``).
+    """Every operator's host decides once every ``period_s`` seconds where the operator should be (``steering.local``).
 
     - ``k``: so many hosts at random are candidates besides the operator's own and its neighbours'; ``seed`` draws them
     - ``gate``: only operators on the critical path move (the paper's rule); off, every operator may

@@ -60,7 +60,7 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of the core: times in seconds of the shell's (possibly dilated) clock, and room.
 
     ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a vote, is waited for;
-    ``probe_s``: how long a planner waits for links to be measured, unless partitions take longer (``steering``).
+    ``probe_s``: how long a planner waits for links to be measured, unless partitions take longer (see ``Planned``).
     ``max_operators`` run here at most, of all runs.
     """
 
