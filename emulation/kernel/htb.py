@@ -12,6 +12,9 @@ A link that is cut gets the blackhole discipline for a leaf: what waits in the q
 and so is what is sent from then on, without a word to the sender (a full fifo would tell TCP, which
 then does not back off as it does over a broken path). The class and its rate stay.
 
+A message states what shall be, whether it stands already or not: a class or a queue that is there is changed in place,
+and keeps what waits in it; only a queue of another kind takes its place. Roots and filters are made once.
+
 Layer 3 (IP bytes) is counted by a size table of -14 bytes on the root, which takes the Ethernet header off
 every packet before htb sees it; layer 2 counts the frame.
 
@@ -115,12 +118,11 @@ def htb_class(
     minor: int,
     rate_bps: float,
     *,
-    create: bool = False,
     burst: int | None = None,
     assured_bps: float | None = None,
     parent: int = INTERFACE,
 ) -> bytes:
-    """Create a class, or change its rate where it stands (its queue is kept).
+    """A class with its rate; its queue is kept.
 
     ``burst``: bytes that may pass at once, None for the default; ``assured_bps``: what of the rate need not be borrowed
     from the parent, None for all of it.
@@ -135,28 +137,28 @@ def htb_class(
     for kind, rate in ((TCA_HTB_RATE64, assured), (TCA_HTB_CEIL64, ceiling)):
         if rate > 0xFFFF_FFFF:
             parameters += attribute(kind, struct.pack("=Q", rate))
-    flags = NLM_F_CREATE | NLM_F_EXCL if create else 0
     body = _tc(index, ROOT | minor, parent, 0, text(TCA_KIND, "htb"), attribute(TCA_OPTIONS, parameters))
-    return message(RTM_NEWTCLASS, flags, body)
+    return message(RTM_NEWTCLASS, NLM_F_CREATE, body)
 
 
-def interface_class(index: int, rate_bps: float | None, *, create: bool = False) -> bytes:
+def interface_class(index: int, rate_bps: float | None) -> bytes:
     """The class above all links of an interface, with the rate of all together; None: as good as unlimited."""
     rate_bps = UNLIMITED_BPS if rate_bps is None else rate_bps
-    return htb_class(index, INTERFACE_MINOR, rate_bps, create=create, parent=ROOT)
+    return htb_class(index, INTERFACE_MINOR, rate_bps, parent=ROOT)
 
 
-def port(index: int, layer: int, rate_bps: float | None, *, create: bool = False) -> Iterator[bytes]:
-    """Limit all that leaves through an interface, the host's end of the cable being the other one; None lifts it."""
+def port(index: int, rate_bps: float | None) -> Iterator[bytes]:
+    """Limit all that leaves through an interface, the host's end of the cable being the other one; None lifts it.
+
+    Below a root whose packets go to ``PORT_MINOR``.
+    """
     rate_bps = UNLIMITED_BPS if rate_bps is None else rate_bps
-    if create:
-        yield root(index, layer, PORT_MINOR)
-    yield htb_class(index, PORT_MINOR, rate_bps, create=create, parent=ROOT)
-    yield leaf(index, PORT_MINOR, LinkShape(min(rate_bps, PORT_QUEUE_BPS)), "fifo", create=create)
+    yield htb_class(index, PORT_MINOR, rate_bps, parent=ROOT)
+    yield leaf(index, PORT_MINOR, LinkShape(min(rate_bps, PORT_QUEUE_BPS)), "fifo")
 
 
-def leaf(index: int, minor: int, shape: LinkShape, kind: Leaf | None = None, *, create: bool = False) -> bytes:
-    """The queue below a class. ``create`` also replaces one of another kind, with all that waits in it.
+def leaf(index: int, minor: int, shape: LinkShape, kind: Leaf | None = None) -> bytes:
+    """The queue below a class; it takes the place of one of another kind, with all that waits in that.
 
     ``kind``: netem also for a shape that does not need it; None for what the shape needs.
     """
@@ -168,8 +170,8 @@ def leaf(index: int, minor: int, shape: LinkShape, kind: Leaf | None = None, *, 
         parts.append(attribute(TCA_OPTIONS, netem.options(shape, netem_packets(shape))))
     elif kind == "fifo":
         parts.append(attribute(TCA_OPTIONS, struct.pack("=I", queue_bytes(shape.rate_bps))))
-    flags = NLM_F_CREATE | NLM_F_REPLACE if create else 0
-    return message(RTM_NEWQDISC, flags, _tc(index, (major + minor) << 16, ROOT | minor, 0, *parts))
+    body = _tc(index, (major + minor) << 16, ROOT | minor, 0, *parts)
+    return message(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, body)
 
 
 def netem_alone(index: int) -> bytes:
@@ -181,15 +183,11 @@ def netem_alone(index: int) -> bytes:
 
 def two_netems(index: int) -> Iterator[bytes]:
     """Two links below an interface that has only netem, one of which duplicates: to find out whether that may be."""
-    yield _delete_root(index)
+    yield message(RTM_DELQDISC, 0, _tc(index, ROOT, TC_H_ROOT, 0))
     yield root(index, 2)
     for minor, duplicate in ((1, 0.0), (2, 0.5)):
-        yield htb_class(index, minor, 1e6, create=True, parent=ROOT)
-        yield leaf(index, minor, LinkShape(1e6, duplicate=duplicate), "netem", create=True)
-
-
-def _delete_root(index: int) -> bytes:
-    return message(RTM_DELQDISC, 0, _tc(index, ROOT, TC_H_ROOT, 0))
+        yield htb_class(index, minor, 1e6, parent=ROOT)
+        yield leaf(index, minor, LinkShape(1e6, duplicate=duplicate), "netem")
 
 
 def to_class(index: int, minor: int, ip: bytes) -> bytes:

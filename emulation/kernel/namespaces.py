@@ -85,10 +85,10 @@ def probe_kernel() -> dict[str, str]:
     attempt("bridge", [interfaces.bridge(BRIDGE, BRIDGE_INDEX)])
     attempt("veth", [interfaces.cable("probe0", 20, Peer("probe1", 21, "02:00:0a:00:00:01"))])
     for name, index, layer in (("htb", 20, 2), ("stab", 21, 3)):
-        both = (htb.interface_class(index, None, create=True), htb.htb_class(index, 1, 1e6, create=True))
+        both = (htb.interface_class(index, None), htb.htb_class(index, 1, 1e6))
         attempt(name, [htb.root(index, layer), *both])
-    attempt("bfifo", [htb.leaf(20, 1, LinkShape(1e6), create=True)])
+    attempt("bfifo", [htb.leaf(20, 1, LinkShape(1e6))])
     attempt("u32", [htb.to_class(20, 1, bytes((10, 0, 0, 1)))])
-    attempt("netem", [htb.leaf(20, 1, LinkShape(1e6, 0.01), create=True)])
+    attempt("netem", [htb.leaf(20, 1, LinkShape(1e6, 0.01))])
     control.close()
     return verdict

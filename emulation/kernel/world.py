@@ -223,41 +223,34 @@ class World:
 
     def _root(self, source: str) -> None:
         """Give an interface what it needs before its first link."""
-        if source in self._rooted:
-            return
-        index = self.hosts[source].interface
-        with _there_already():
-            self._request(source, [htb.root(index, self.layer)])
-        self._request(source, [_restated(htb.interface_class(index, self.limits.get(source), create=True))])
-        self._rooted.add(source)
+        if source not in self._rooted:
+            index = self.hosts[source].interface
+            with _there_already():
+                self._request(source, [htb.root(index, self.layer)])
+            self._request(source, [htb.interface_class(index, self.limits.get(source))])
+            self._rooted.add(source)
 
-    def _class(self, source: str, target: str, shape: LinkShape, *, create: bool = False) -> bytes:
+    def _class(self, source: str, target: str, shape: LinkShape) -> bytes:
         limit_bps, assured_bps = self.limits.get(source), shape.rate_bps
         if limit_bps is not None:  # an equal part for each: together they may be assured what there is
             assured_bps = min(assured_bps, limit_bps / max(1, len(self.hosts) - 1))
         host, minor = self.hosts[source], self.hosts[target].number
-        return htb.htb_class(
-            host.interface, minor, shape.rate_bps, create=create, burst=shape.burst, assured_bps=assured_bps
-        )
+        return htb.htb_class(host.interface, minor, shape.rate_bps, burst=shape.burst, assured_bps=assured_bps)
 
     def _messages(self, source: str, target: str, shape: LinkShape) -> Iterator[bytes]:
         state, to = self.links.get((source, target)), self.hosts[target]
         index = self.hosts[source].interface
         if state is None or (source, target) in self._unsure:
-            kind = None if state is None else state.leaf(shape)
-            yield _restated(self._class(source, target, shape, create=True))
-            yield htb.leaf(index, to.number, shape, kind, create=True)
+            yield self._class(source, target, shape)
+            yield htb.leaf(index, to.number, shape, None if state is None else state.leaf(shape))
             # a second filter like the first changes nothing
             yield htb.to_class(index, to.number, socket.inet_aton(to.ip))
             return
         old = state.shape
         if (shape.rate_bps, shape.burst) != (old.rate_bps, old.burst):
             yield self._class(source, target, shape)
-        kind, was = state.leaf(shape), state.leaf(old)
-        if kind != was:
-            yield htb.leaf(index, to.number, shape, kind, create=True)
-        elif _settings(shape, kind) != _settings(old, kind):
-            yield htb.leaf(index, to.number, shape, kind)
+        if _queue(shape, state.leaf(shape)) != _queue(old, state.leaf(old)):
+            yield htb.leaf(index, to.number, shape, state.leaf(shape))
 
     def limit_interfaces(self, limits_bps: Mapping[str, float | None]) -> None:
         """Limit, in place, all that these hosts send together and all that they receive together; None lifts it.
@@ -279,14 +272,11 @@ class World:
             batch = [htb.interface_class(host.interface, rate_bps)]
             batch += [self._class(*link, state.shape) for link, state in self.links.items() if link[0] == name]
             host.netlink.request(batch)
-            create = name not in self._ported
-            messages = list(htb.port(host.port.interface, self.layer, rate_bps, create=create))
-            if create:
+            if name not in self._ported:
                 with _there_already():
-                    host.port.netlink.request(messages[:1])
-                messages = [_restated(one) for one in messages[1:]]
-            host.port.netlink.request(messages)
-            self._ported.add(name)
+                    host.port.netlink.request([htb.root(host.port.interface, self.layer, htb.PORT_MINOR)])
+                self._ported.add(name)
+            host.port.netlink.request(htb.port(host.port.interface, rate_bps))
 
     def counters(self, source: str) -> dict[str, htb.ClassCounters]:
         """For every shaped link out of ``source`` its counters, by target."""
@@ -296,11 +286,11 @@ class World:
         return {names[one.minor]: one for one in found if one is not None and one.minor in names}
 
 
-def _settings(shape: LinkShape, kind: htb.Leaf) -> tuple[object, ...]:
-    """What a queue of this kind is set to; a change elsewhere in the shape leaves it alone."""
+def _queue(shape: LinkShape, kind: htb.Leaf) -> tuple[object, ...]:
+    """A queue's kind and what that is set to; a change elsewhere in the shape leaves it alone."""
     if kind == "netem":
-        return (*shape[1:8], htb.netem_packets(shape))
-    return (htb.queue_bytes(shape.rate_bps),) if kind == "fifo" else ()
+        return (kind, *shape[1:8], htb.netem_packets(shape))
+    return (kind, htb.queue_bytes(shape.rate_bps)) if kind == "fifo" else (kind,)
 
 
 @contextmanager
@@ -311,14 +301,6 @@ def _there_already() -> Iterator[None]:
     except netlink.NetlinkError as error:
         if error.errno != errno.EEXIST:
             raise
-
-
-def _restated(message: bytes) -> bytes:
-    """The same message, which does not mind that what it creates is there already."""
-    changed = bytearray(message)
-    (flags,) = struct.unpack_from("=H", message, 6)  # of struct nlmsghdr
-    struct.pack_into("=H", changed, 6, flags & ~netlink.NLM_F_EXCL | netlink.NLM_F_REPLACE)
-    return bytes(changed)
 
 
 def _accepted(control: netlink.NetlinkSocket, messages: Iterable[bytes]) -> bool:

@@ -30,7 +30,7 @@ def decoded(message: bytes, kind: Any = tcmsg) -> Any:
 
 @given(RATES)
 def test_a_class_carries_its_rate_and_burst(rate_bps: float) -> None:
-    found = decoded(htb.htb_class(2, 7, rate_bps, create=True))
+    found = decoded(htb.htb_class(2, 7, rate_bps))
     parameters = found.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")
     assert (found["index"], found["handle"], found["parent"]) == (2, 0x10007, htb.INTERFACE)
     assert found.get_attr("TCA_KIND") == "htb"
@@ -53,24 +53,23 @@ def test_a_burst_of_ones_own_and_a_part_assured() -> None:
 
 
 def test_an_interfaces_class_stands_above_its_links() -> None:
-    unlimited, limited = (decoded(htb.interface_class(2, rate, create=True)) for rate in (None, 1e6))
+    unlimited, limited = (decoded(htb.interface_class(2, rate)) for rate in (None, 1e6))
     assert unlimited["handle"] == limited["handle"] == htb.INTERFACE
     assert unlimited["parent"] == htb.ROOT
     assert unlimited.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_RATE64") == 50_000_000_000
     assert limited.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")["rate"] == 125_000
 
 
-def test_a_port_is_made_once_and_then_changed() -> None:
-    made = [decoded(one) for one in htb.port(12, 3, 1e6, create=True)]
-    assert [one["handle"] for one in made] == [0x10000, 0x10001, 0x1001_0000]
-    assert made[0].get_attr("TCA_OPTIONS").get_attr("TCA_HTB_INIT")["defcls"] == 1
-    changed = list(htb.port(12, 3, None))
+def test_a_port_has_one_class_for_all_that_leaves_through_it() -> None:
+    root = decoded(htb.root(12, 3, htb.PORT_MINOR))
+    assert (root["handle"], root.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_INIT")["defcls"]) == (0x10000, 1)
+    changed = list(htb.port(12, None))
     assert [decoded(one)["handle"] for one in changed] == [0x10001, 0x1001_0000]
     assert netlink.attributes(changed[1][36:])[htb.TCA_OPTIONS] == struct.pack("=I", htb.queue_bytes(2e9))
 
 
 def test_a_cut_swallows_everything() -> None:
-    found = decoded(htb.leaf(2, 7, LinkShape(1e6, 0.05, cut=True), create=True))
+    found = decoded(htb.leaf(2, 7, LinkShape(1e6, 0.05, cut=True)))
     assert found.get_attr("TCA_KIND") == "blackhole"
     assert found["parent"] == 0x10007
 
@@ -81,11 +80,13 @@ def test_rates_beyond_32_bits_travel_in_64() -> None:
     assert found.get_attr("TCA_HTB_RATE64") == found.get_attr("TCA_HTB_CEIL64") == 5_000_000_000
 
 
-def test_a_change_is_in_place_and_a_creation_exclusive() -> None:
-    changing = netlink.NLM_F_CREATE | netlink.NLM_F_REPLACE | netlink.NLM_F_EXCL
-    assert not decoded(htb.htb_class(2, 1, 1e6))["header"]["flags"] & changing
-    assert not decoded(htb.leaf(2, 1, LinkShape(1e6)))["header"]["flags"] & changing
-    assert decoded(htb.htb_class(2, 1, 1e6, create=True))["header"]["flags"] & netlink.NLM_F_EXCL
+def test_classes_and_queues_are_stated_and_roots_and_filters_made() -> None:
+    for message in (htb.htb_class(2, 1, 1e6), htb.leaf(2, 1, LinkShape(1e6))):
+        flags = decoded(message)["header"]["flags"]
+        assert flags & netlink.NLM_F_CREATE
+        assert not flags & netlink.NLM_F_EXCL
+    for message in (htb.root(2, 3), htb.to_class(2, 1, bytes(4))):
+        assert decoded(message)["header"]["flags"] & netlink.NLM_F_EXCL
 
 
 @given(st.ip_addresses(v=4), st.integers(1, 1023))
@@ -102,7 +103,7 @@ def test_a_filter_matches_the_destination_address(ip: Any, minor: int) -> None:
 @given(RATES, st.floats(0, 2), st.floats(0, 0.5), st.floats(0, 0.9))
 def test_netem_holds_what_its_delay_needs(rate_bps: float, delay: float, jitter: float, loss: float) -> None:
     shape = LinkShape(rate_bps, delay, jitter, loss)
-    found = decoded(htb.leaf(2, 3, shape, create=True))
+    found = decoded(htb.leaf(2, 3, shape))
     options = found.get_attr("TCA_OPTIONS")
     if not (delay or jitter or loss):
         assert found.get_attr("TCA_KIND") == "bfifo"
