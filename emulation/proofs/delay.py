@@ -20,13 +20,15 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from typing import NamedTuple
+
+import msgspec
 
 from thalweg.emulation.kernel import netem
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.proofs.proof import LinkProof
 from thalweg.middleware.network.view import Pair
 
 SO_TIMESTAMPNS = 35  # asm-generic/socket.h
@@ -41,49 +43,12 @@ LEAST_DATAGRAMS = 20
 SHARE = 0.4  # of a link's rate, and of an interface's
 SETTLE_S = 0.25  # after the last delay: queues empty, late packets come
 CONFIDENCE = 0.99
-DELAY_EARLY_S = 1e-4  # clocks are read before the packet leaves and after it comes; less than the delay is an error
-DELAY_LATE_S, DELAY_LATE_SHARE = 0.002, 0.1  # whichever is more
 
 _DATAGRAM = struct.Struct("=IIq")  # which train, which datagram, when in nanoseconds
 
 
 class Interrupted(Exception):
     """Nobody waits for the measurement any more."""
-
-
-class Passage(NamedTuple):
-    """What happened to a train of ``sent`` datagrams.
-
-    ``delay_s`` and ``jitter_s`` are estimates of the parameters asked, whatever the distribution; ``jitter_s`` is None
-    where none was asked. ``delay_low_s`` and ``delay_high_s`` bound the delay with 99 % confidence. A link that has the
-    loss asked loses ``lost_low`` to ``lost_high`` of the datagrams in 99 % of trains.
-    """
-
-    asked_delay_s: float
-    delay_s: float
-    delay_low_s: float
-    delay_high_s: float
-    asked_jitter_s: float
-    jitter_s: float | None
-    asked_loss: float
-    sent: int
-    lost: int
-    lost_low: int
-    lost_high: int
-    duplicates: int
-
-    @property
-    def delay_ok(self) -> bool:
-        return delay_holds(self.asked_delay_s, self.delay_low_s, self.delay_high_s)
-
-    @property
-    def loss_ok(self) -> bool:
-        return self.lost_low <= self.lost <= self.lost_high
-
-
-def delay_holds(asked_s: float, low_s: float, high_s: float) -> bool:
-    """Whether a delay between the two bounds may be the one asked, or up to 2 ms or 10 % more."""
-    return high_s >= asked_s - DELAY_EARLY_S and low_s <= asked_s + max(DELAY_LATE_S, DELAY_LATE_SHARE * asked_s)
 
 
 def binomial_interval(
@@ -127,8 +92,13 @@ def median_delay_s(shape: LinkShape) -> float:
     return max(0.0, shape.delay_s + netem.quantile(shape.distribution, share) * shape.jitter_s)
 
 
-def passage(shape: LinkShape, sent: int, delays_s: Mapping[int, float], arrived: int) -> Passage:
-    """Judge a train: the delay of each datagram's first arrival, by number, and how many arrived, copies included."""
+def with_passage(
+    proof: LinkProof, shape: LinkShape, sent: int, delays_s: Mapping[int, float], arrived: int
+) -> LinkProof:
+    """A link's proof with what happened to a train of ``sent`` datagrams.
+
+    ``delays_s``: of each datagram's first arrival, by number; ``arrived``: how many came, copies included.
+    """
     ordered = sorted(delays_s.values())
     away = median_delay_s(shape) - shape.delay_s
     low = high = median = jitter_s = math.inf
@@ -142,18 +112,21 @@ def passage(shape: LinkShape, sent: int, delays_s: Mapping[int, float], arrived:
         jitter_s /= wide
     lost_share = shape.loss * (1 - shape.duplicate)  # netem draws both at once: a copy makes up for a loss
     with_corrupted = 1 - (1 - lost_share) * (1 - shape.corrupt)  # most corrupted ones fail a checksum
-    return Passage(
-        shape.delay_s,
-        median,
-        low,
-        high,
-        shape.jitter_s,
-        jitter_s if shape.jitter_s and not shape.reorder else None,
-        shape.loss,
-        sent,
-        sent - len(delays_s),
-        *binomial_interval(sent, lost_share, with_corrupted),
-        arrived - len(delays_s),
+    lost_low, lost_high = binomial_interval(sent, lost_share, with_corrupted)
+    return msgspec.structs.replace(
+        proof,
+        asked_delay_s=shape.delay_s,
+        delivered_delay_s=median,
+        delay_low_s=low,
+        delay_high_s=high,
+        asked_jitter_s=shape.jitter_s,
+        delivered_jitter_s=jitter_s if shape.jitter_s and not shape.reorder else None,
+        asked_loss=shape.loss,
+        sent=sent,
+        lost=sent - len(delays_s),
+        lost_low=lost_low,
+        lost_high=lost_high,
+        duplicates=arrived - len(delays_s),
     )
 
 
@@ -209,41 +182,45 @@ class _Train:
 
 
 def measure(
-    world: World, links: Iterable[Pair], interrupted: Callable[[], bool], *, slow: bool = False
-) -> dict[Pair, Passage]:
-    """Send trains over the links; those that do not hold get another, denser one, which counts.
+    world: World, proofs: Mapping[Pair, LinkProof], interrupted: Callable[[], bool], *, slow: bool = False
+) -> dict[Pair, LinkProof]:
+    """Send trains over the links of these proofs; those that do not hold get another, denser one, which counts.
 
-    ``slow``: on a kernel that loses packets of its own when there are many at once.
+    The proofs with what was found. ``slow``: on a kernel that loses packets of its own when there are many at once.
     """
     together_per_s = SLOW_PER_S if slow else TOGETHER_PER_S
-    found = _trains(world, list(links), LINK_PER_S, together_per_s, interrupted)
-    wrong = [link for link, one in found.items() if not (one.delay_ok and one.loss_ok)]
+    found = _trains(world, proofs, LINK_PER_S, together_per_s, interrupted)
+    wrong = {link: one for link, one in found.items() if not (one.delay_ok and one.loss_ok)}
     if wrong:
         found |= _trains(world, wrong, 2 * LINK_PER_S, together_per_s, interrupted)
     return found
 
 
 def _trains(
-    world: World, links: list[Pair], link_per_s: float, together_per_s: float, interrupted: Callable[[], bool]
-) -> dict[Pair, Passage]:
-    shapes = {link: world.links[link].shape for link in links}
-    leaving, coming = Counter(source for source, _ in links), Counter(target for _, target in links)
+    world: World,
+    proofs: Mapping[Pair, LinkProof],
+    link_per_s: float,
+    together_per_s: float,
+    interrupted: Callable[[], bool],
+) -> dict[Pair, LinkProof]:
+    shapes = {link: world.links[link].shape for link in proofs}
+    leaving, coming = Counter(source for source, _ in proofs), Counter(target for _, target in proofs)
     bits = 8 * (_DATAGRAM.size + HEADERS_BYTES[world.layer])
     with ExitStack() as stack:
         receivers = [open_receiver(world, host, TRAIN_PORT, stack) for host in coming]
         senders = {host: open_sender(world, host, stack) for host in leaving}
         trains = []
-        for source, target in links:
+        for source, target in proofs:
             shares = (world.limits.get(host, math.inf) / n[host] for host, n in ((source, leaving), (target, coming)))
             rate_bps = min(shapes[source, target].rate_bps, *shares)
-            interval_s = max(1 / link_per_s, len(links) / together_per_s, bits / (SHARE * rate_bps))
+            interval_s = max(1 / link_per_s, len(proofs) / together_per_s, bits / (SHARE * rate_bps))
             count = max(LEAST_DATAGRAMS, int(PASSAGE_S / interval_s))
             to = (world.hosts[target].ip, TRAIN_PORT)
             trains.append(_Train(shapes[source, target], to, senders[source], interval_s, count))
         _run(trains, receivers, interrupted)
     return {
-        link: passage(train.shape, train.sent, train.delays_s, train.arrived)
-        for link, train in zip(links, trains, strict=True)
+        link: with_passage(proof, train.shape, train.sent, train.delays_s, train.arrived)
+        for (link, proof), train in zip(proofs.items(), trains, strict=True)
     }
 
 

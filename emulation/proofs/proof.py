@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import msgspec
 
-from thalweg.emulation.proofs.delay import delay_holds
-from thalweg.emulation.proofs.rate import Measured
-
 RATE_ERROR = 0.05  # what a link may be off by …
 RATE_FROM_BPS = 0.5e6  # … from this rate on
+DELAY_EARLY_S = 1e-4  # clocks are read before the packet leaves and after it comes; less than the delay is an error
+DELAY_LATE_S, DELAY_LATE_SHARE = 0.002, 0.1  # whichever is more
 STALLED, MOST_STALLED = 0.02, 0.35  # shares of stalls from which on people are told, and that make a link wrong
 
 
@@ -21,11 +19,13 @@ class LinkProof(msgspec.Struct, frozen=True):
     ``asked_bps`` is what can be expected: the link's rate, that of an interface at its ends if lower, 0 for one that is
     cut. ``error`` is delivered / asked - 1; ``seconds`` and ``size_bytes`` are what was measured. ``method``: ``udp``,
     as the link was filled on purpose. ``stalled``: the share of the time in which the machine let nothing pass though
-    packets waited, for longer than the link's burst makes up; it is not in ``seconds``, and a flow loses it.
+    packets waited, for longer than the link's burst makes up; it is not in ``seconds``, and a flow loses it. When the
+    machine kept the sender from sending, for so long that the link ran dry, that is in neither.
 
     Links with delay, loss and the like (netem) are also measured for those, the others keep None and 0: the delay one
-    way with its 99 % confidence interval; the jitter, in terms of the distribution asked; how many of ``sent`` packets
-    were lost, and the least and the most that a link with the loss asked loses in 99 % of cases; copies that came.
+    way with its 99 % confidence interval; the jitter, None where none was asked; how many of ``sent`` packets were
+    lost, and the least and the most that a link with the loss asked loses in 99 % of cases; copies that came. Delay and
+    jitter are estimates of the parameters asked, whatever the distribution.
     """
 
     src: str
@@ -60,20 +60,14 @@ class LinkProof(msgspec.Struct, frozen=True):
         """Not less than asked, nor over 2 ms and over 10 % more, as far as can be told; or not measured."""
         if self.delay_low_s is None or self.delay_high_s is None:
             return True
-        return delay_holds(self.asked_delay_s, self.delay_low_s, self.delay_high_s)
+        asked_s = self.asked_delay_s
+        latest_s = asked_s + max(DELAY_LATE_S, DELAY_LATE_SHARE * asked_s)
+        return self.delay_high_s >= asked_s - DELAY_EARLY_S and self.delay_low_s <= latest_s
 
     @property
     def loss_ok(self) -> bool:
         """Within what 99 % of links with the loss asked lose; or not measured."""
         return self.lost_low <= self.lost <= self.lost_high
-
-
-def judged(measured: Measured) -> LinkProof:
-    """What a link's measurement comes to."""
-    one, passage = measured, measured.passage
-    error = one.delivered_bps / one.asked_bps - 1 if one.asked_bps else math.inf if one.delivered_bps else 0.0
-    found = LinkProof(*one[:4], error, one.seconds, one.size_bytes, "udp", *(passage or ()))
-    return msgspec.structs.replace(found, stalled=one.stalled)
 
 
 def failures(proofs: Iterable[LinkProof]) -> list[str]:

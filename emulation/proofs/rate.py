@@ -26,7 +26,8 @@ from thalweg.emulation.kernel import netem
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import LinkShape, burst_bytes
 from thalweg.emulation.proofs import delay
-from thalweg.emulation.proofs.delay import HEADERS_BYTES, Interrupted, Passage
+from thalweg.emulation.proofs.delay import HEADERS_BYTES, Interrupted
+from thalweg.emulation.proofs.proof import LinkProof
 from thalweg.emulation.proofs.stalls import Pace, steady
 from thalweg.middleware.network.view import Pair
 
@@ -52,25 +53,6 @@ WAIT_MS, CLOCK_MS = 5, 2  # a look at all receivers, and at the clock, at least 
 
 _HEAD = struct.Struct("=II")  # which stream, which datagram
 _numbers = itertools.count()
-
-
-class Measured(NamedTuple):
-    """One link's measurement; ``asked_bps`` and ``delivered_bps`` count bytes of the testbed's layer.
-
-    ``asked_bps`` is what can be expected: the link's rate, that of an interface at its ends if lower, 0 for one that is
-    cut. ``passage`` is None where neither delay nor loss is asked for. ``stalled``: the share of the time in which the
-    machine kept the link waiting (``stalls.steady``), which ``seconds`` does not hold; when it kept the sender from
-    sending, for so long that the link ran dry, is in neither.
-    """
-
-    source: str
-    target: str
-    asked_bps: float
-    delivered_bps: float
-    seconds: float
-    size_bytes: int
-    passage: Passage | None = None
-    stalled: float = 0.0
 
 
 def tournament(players: Sequence[str]) -> list[list[tuple[str, str]]]:
@@ -202,14 +184,14 @@ class _Stream:
         passed_s = (self._sent - first) * self._passing * self._bits / self._pace_bps
         return passed_s - self._burst_s < now_s - start_s
 
-    def result(self) -> Measured:
+    def result(self) -> LinkProof:
         """Packets after each filling's initial burst over the time between their arrivals.
 
         For a link that is cut, all that arrived all the same.
         """
         size = self._bits // 8
         if self.shape.cut:
-            return Measured(*self.link, 0.0, len(self.arrivals) * self._bits / self.seconds, self.seconds, 0)
+            return self._proof(0.0, len(self.arrivals) * self._bits / self.seconds, self.seconds, 0)
         pace = self._pace(size)
         counted, elapsed_ns, stalled_ns, span_ns = 0, 0, 0, 0
         ends = [*((one.start_s, one.first) for one in self._fillings[1:]), (self._filled_s, self._sent)]
@@ -225,7 +207,13 @@ class _Stream:
             span_ns += times[-1] - times[0] if times else 0
         rate_bps = counted * 8e9 / elapsed_ns if counted else 0.0
         stalled = stalled_ns / span_ns if stalled_ns else 0.0
-        return Measured(*self.link, self.rate_bps, rate_bps, elapsed_ns / 1e9, counted, stalled=stalled)
+        return self._proof(self.rate_bps, rate_bps, elapsed_ns / 1e9, counted, stalled)
+
+    def _proof(
+        self, asked_bps: float, delivered_bps: float, seconds: float, size_bytes: int, stalled: float = 0.0
+    ) -> LinkProof:
+        error = delivered_bps / asked_bps - 1 if asked_bps else math.inf if delivered_bps else 0.0
+        return LinkProof(*self.link, asked_bps, delivered_bps, error, seconds, size_bytes, "udp", stalled=stalled)
 
     def _pace(self, size: int) -> Pace:
         """What is expected of packets of ``size`` bytes if the link is as asked."""
@@ -238,7 +226,7 @@ class _Stream:
 
 def measure(
     world: World, links: Iterable[Pair], seconds: float | None = None, interrupted: Callable[[], bool] = lambda: False
-) -> list[Measured]:
+) -> list[LinkProof]:
     """Fill the links in rounds of ``seconds`` each and say what they delivered, in no particular order.
 
     ``seconds``: None for as many as make ``PROOF_S`` of all rounds. Links found wrong are measured again, longer and
@@ -246,12 +234,13 @@ def measure(
     delay, loss and the like are measured for those after that. Raises Interrupted once ``interrupted`` says so.
     """
     rates = {link: _expected_bps(world, link) for link in links}
-    delayed = [link for link in rates if world.links[link].shape.needs_netem and not world.links[link].shape.cut]
+    shapes = {link: world.links[link].shape for link in rates}
+    delayed = [link for link, shape in shapes.items() if shape.needs_netem and not shape.cut]
     with ExitStack() as stack:
         hosts = dict.fromkeys(target for _, target in rates)
         receivers = {host: delay.open_receiver(world, host, FILL_PORT, stack) for host in hosts}
-        found: dict[Pair, Measured] = {}
-        carried_bps = {link: world.links[link].shape.rate_bps for link in rates}
+        found: dict[Pair, LinkProof] = {}
+        carried_bps = {link: shape.rate_bps for link, shape in shapes.items()}
         together_bps = _together_bps()
         groups = link_rounds(carried_bps, together_bps)
         if seconds is None:
@@ -259,7 +248,7 @@ def measure(
         more = iter(AGAIN)
         for tries in itertools.count():
             for one in _fill(world, rates, groups, receivers, seconds, interrupted):
-                found[one.source, one.target] = one
+                found[one.src, one.dst] = one
             stalled = TRUST_STALLED if tries < STALLED_TRIES else math.inf
             wrong = {link: carried_bps[link] for link, one in found.items() if _wrong(one) or one.stalled > stalled}
             again = next(more, None)
@@ -268,11 +257,11 @@ def measure(
             share, again_s = again
             groups, seconds = link_rounds(wrong, share * together_bps), max(seconds, again_s)
         if delayed:
-            latest_s = max(delay.latest_s(world.links[link].shape) for link in delayed)
+            latest_s = max(delay.latest_s(shapes[link]) for link in delayed)
             _drain({}, receivers, time.monotonic() + latest_s + delay.SETTLE_S, interrupted)
-    slow = together_bps < TOGETHER_BPS
-    for link, passage in delay.measure(world, delayed, interrupted, slow=slow).items() if delayed else ():
-        found[link] = found[link]._replace(passage=passage)
+    if delayed:
+        slow = together_bps < TOGETHER_BPS
+        found |= delay.measure(world, {link: found[link] for link in delayed}, interrupted, slow=slow)
     return list(found.values())
 
 
@@ -300,7 +289,7 @@ def _expected_bps(world: World, link: Pair) -> float:
     return 0.0 if shape.cut else min(shape.rate_bps, *limits, math.inf)
 
 
-def _wrong(one: Measured) -> bool:
+def _wrong(one: LinkProof) -> bool:
     return abs(one.delivered_bps - one.asked_bps) > TRUST * one.asked_bps
 
 
@@ -311,7 +300,7 @@ def _fill(
     receivers: Mapping[str, socket.socket],
     seconds: float,
     interrupted: Callable[[], bool],
-) -> list[Measured]:
+) -> list[LinkProof]:
     """Fill one group after another; what is still under way when a group's time is over arrives during the next.
 
     At the end the queues are empty, as far as links are what they are asked to be.

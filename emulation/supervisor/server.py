@@ -326,7 +326,7 @@ class Supervisor:
             )
         except Interrupted:
             raise Refused("interrupted") from None
-        return {"proofs": found}
+        return {"proofs": msgspec.to_builtins(found)}
 
     def do_spawn(self, call: Call[requests.Spawn]) -> Answer:
         asked = call.request

@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 
 from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, outside
-from thalweg.emulation.proofs.proof import LinkProof, LinkSample, judged
-from thalweg.emulation.proofs.rate import Measured
+from thalweg.emulation.proofs.proof import LinkProof, LinkSample
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import StartedSupervisor
 from thalweg.emulation.supervisor.sampler import Sampler
@@ -142,8 +141,8 @@ class ShapedTestbed(Testbed):
                 raise UsageError(f"link {source} → {target} is not shaped; there is nothing to prove")
         if not chosen:
             return []
-        rows = self._client.call(requests.Prove([*chosen], seconds), timeout_s=PROVE_S)
-        return [judged(one) for one in msgspec.convert(rows["proofs"], list[Measured])]
+        answer = self._client.call(requests.Prove([*chosen], seconds), timeout_s=PROVE_S)
+        return msgspec.convert(answer["proofs"], list[LinkProof])
 
     def start_sampling(self, interval_s: float = 1.0) -> None:
         self._client.call(requests.SampleStart(interval_s))

@@ -97,16 +97,15 @@ def smallest_cut(capacity: Floats, source: int, sink: int) -> tuple[float, npt.N
     to the source. Exact to about ``ROUNDED / UNITS`` of the largest capacity. Source: Dinic (1970), as scipy has it.
     """
     from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import maximum_flow
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
     side = np.zeros(len(capacity), dtype=bool)
-    side[source] = True
     largest = float(capacity.max(initial=0.0))
     if largest > 0:
         largest = max(largest, float(capacity[source].sum()))  # so that the flow fits as well
         units = np.rint(capacity * (UNITS / largest)).astype(np.int32)
         flow = maximum_flow(csr_array(units), source, sink).flow.toarray()
-        more = units - flow > ROUNDED  # dense, as graphs are small: a sparse one takes longer to make than to search
-        while (grown := side | more[side].any(axis=0)).sum() > side.sum():
-            side = grown
+        reached = breadth_first_order(csr_array(units - flow > ROUNDED), source, return_predecessors=False)
+        side[reached] = True
+    side[source] = True
     return float(capacity[np.ix_(side, ~side)].sum()), side

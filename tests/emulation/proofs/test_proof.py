@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from thalweg.emulation.kernel import netem
 from thalweg.emulation.links.shape import DISTRIBUTIONS, LinkShape
-from thalweg.emulation.proofs.delay import binomial_interval, delay_holds, passage
+from thalweg.emulation.proofs.delay import binomial_interval, with_passage
 from thalweg.emulation.proofs.proof import LinkProof, failures
 from thalweg.emulation.proofs.rate import DATAGRAM_BYTES, datagram_bytes, link_rounds, tournament
 
@@ -65,6 +65,9 @@ def test_the_binomial_interval_is_exact(trials: int, one: float, other: float) -
     assert tail(high, range(most, trials + 1)) > 0.005 - near
 
 
+FILLED = LinkProof("a", "b", 1e6, 1.04e6, 0.04, 0.3, 9000, "udp")
+
+
 @pytest.mark.parametrize("reorder", [0.0, 0.1])
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_delay_jitter_and_loss_are_found_again(distribution: str, reorder: float) -> None:
@@ -77,26 +80,28 @@ def test_delay_jitter_and_loss_are_found_again(distribution: str, reorder: float
 
     sent = 4000
     delays = {i: delay_s() for i in range(sent) if random.random() >= 0.03}
-    found = passage(shape, sent, delays, len(delays) + 7)
-    assert found.delay_low_s <= found.delay_s <= found.delay_high_s
-    assert found.delay_s == pytest.approx(0.05, abs=0.001)
+    found = with_passage(FILLED, shape, sent, delays, len(delays) + 7)
+    assert found.delivered_delay_s is not None
+    assert found.delay_low_s is not None
+    assert found.delay_high_s is not None
+    assert found.delay_low_s <= found.delivered_delay_s <= found.delay_high_s
+    assert found.delivered_delay_s == pytest.approx(0.05, abs=0.001)
     assert found.delay_ok
     assert (found.lost, found.duplicates) == (sent - len(delays), 7)
-    assert (found.jitter_s is None) == bool(reorder)
-    assert found.jitter_s is None or found.jitter_s == pytest.approx(0.004, rel=0.15)
+    assert found.delivered_jitter_s == (None if reorder else pytest.approx(0.004, rel=0.15))
 
 
 def test_a_lost_train_proves_nothing_right() -> None:
-    found = passage(LinkShape(1e6, 0.05, loss=0.1), 100, {}, 0)
+    found = with_passage(FILLED, LinkShape(1e6, 0.05, loss=0.1), 100, {}, 0)
     assert not found.delay_ok
     assert not found.loss_ok
 
 
 def test_corruption_and_copies_count_into_what_may_be_lost() -> None:
-    corrupted = passage(LinkShape(1e6, corrupt=0.1), 1000, {}, 0)
+    corrupted = with_passage(FILLED, LinkShape(1e6, corrupt=0.1), 1000, {}, 0)
     assert corrupted.lost_low == 0
     assert corrupted.lost_high == binomial_interval(1000, 0.1)[1]
-    doubled = passage(LinkShape(1e6, loss=0.1, duplicate=0.5), 1000, {}, 0)
+    doubled = with_passage(FILLED, LinkShape(1e6, loss=0.1, duplicate=0.5), 1000, {}, 0)
     assert (doubled.lost_low, doubled.lost_high) == binomial_interval(1000, 0.05)
 
 
@@ -112,11 +117,13 @@ def test_corruption_and_copies_count_into_what_may_be_lost() -> None:
     ],
 )
 def test_what_a_delay_may_be(asked_s: float, low_s: float, high_s: float, holds: bool) -> None:
-    assert delay_holds(asked_s, low_s, high_s) == holds
+    found = msgspec.structs.replace(FILLED, asked_delay_s=asked_s, delay_low_s=low_s, delay_high_s=high_s)
+    assert found.delay_ok == holds
 
 
 def test_failures_say_what_is_off() -> None:
-    right = LinkProof("a", "b", 1e6, 1.04e6, 0.04, 0.3, 9000, "udp", 0.05, 0.051, 0.05, 0.052, sent=100, lost_high=3)
+    delay = {"asked_delay_s": 0.05, "delivered_delay_s": 0.051, "delay_low_s": 0.05, "delay_high_s": 0.052}
+    right = msgspec.structs.replace(FILLED, **delay, sent=100, lost_high=3)
     assert failures([right]) == []
     slow = msgspec.structs.replace(right, delivered_bps=9e5, error=-0.1)
     late = msgspec.structs.replace(right, delivered_delay_s=0.06, delay_low_s=0.059, delay_high_s=0.061)
