@@ -15,7 +15,6 @@ import math
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -184,11 +183,6 @@ def combined(effects: Iterable[Effect]) -> Effect:
     return total
 
 
-@runtime_checkable
-class _LimitsInterfaces(Protocol):
-    def limit_interfaces(self, rates_bps: Mapping[str, float], /) -> None: ...
-
-
 def apply(timeline: Timeline, testbed: Testbed, *, sample_interval_s: float | None = 1.0) -> ReplayHandle | None:
     """Shape a testbed's links and interfaces as they are at the start, and load what is to come.
 
@@ -199,8 +193,6 @@ def apply(timeline: Timeline, testbed: Testbed, *, sample_interval_s: float | No
     changes, shapes = timeline.changes, timeline.wall_shapes()
     check_changes(changes, shapes, timeline.traces, timeline.time_scale)
     if limits := timeline.wall_interfaces_bps:
-        if not isinstance(testbed, _LimitsInterfaces):
-            raise UsageError(f"the {testbed.backend} testbed cannot limit interfaces; leave out interface_rate")
         testbed.limit_interfaces(limits)
     testbed.shape(shapes)
     followed = {link: timeline.trace(link) for link in (*timeline.traces, *timeline.by_link)}

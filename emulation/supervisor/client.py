@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
@@ -196,13 +196,6 @@ class SupervisorClient:
             result["descriptors"] = received
         return result
 
-    def call_for_bytes(self, request: Request) -> bytes:
-        """A request whose result is bulk data, handed over in an unnamed file."""
-        with tempfile.TemporaryFile() as file:
-            self.call(request, (file.fileno(),))
-            file.seek(0)
-            return file.read()
-
     def spawn(self, host: str, command: Command) -> TestbedProcess:
         """Start a process on ``host``; raises UsageError when it cannot be executed."""
         words, variables = command.words(host), dict(os.environ if command.env is None else command.env)
@@ -270,15 +263,6 @@ def _translated(handle: int) -> int | None:
 
 
 # --- starting ---------------------------------------------------------------------------------------
-
-
-class Held(Protocol):
-    """A connection to a supervisor, and how it is isolated; ``close`` ends it if it is ours to end."""
-
-    client: SupervisorClient
-    mode: str
-
-    def close(self) -> None: ...
 
 
 class StartedSupervisor:

@@ -21,7 +21,7 @@ class Connection:
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
-        self._pending = b""
+        self._pending = bytearray()
         self.descriptors: deque[int] = deque()
 
     def read(self) -> list[bytes] | None:
@@ -33,7 +33,12 @@ class Connection:
         self.descriptors.extend(descriptors)
         if not data:
             return None
-        *lines, self._pending = (self._pending + data).split(b"\n")
+        before, ended, after = data.rpartition(b"\n")
+        if not ended:
+            self._pending += data
+            return []
+        lines = (bytes(self._pending) + before).split(b"\n")
+        self._pending = bytearray(after)
         return lines
 
     def send(self, line: bytes, descriptors: Sequence[int] = ()) -> None:

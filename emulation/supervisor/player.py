@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import math
-import os
+import struct
 import time
 from array import array
 from bisect import bisect_right
@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.effects import NEUTRAL, Effect
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.supervisor.requests import Steps
 from thalweg.middleware.network.view import Pair
 
 AHEAD_S = 0.002
@@ -31,8 +30,9 @@ class Schedule:
 
     __slots__ = ("link", "period_s", "rates_bps", "times_s")
 
-    def __init__(self, link: Pair, times_s: array[float], rates_bps: array[float], period_s: float) -> None:
-        self.link, self.times_s, self.rates_bps, self.period_s = link, times_s, rates_bps, period_s
+    def __init__(self, link: Pair, times_s: bytes, rates_bps: bytes, period_s: float) -> None:
+        self.link, self.period_s = link, period_s
+        self.times_s, self.rates_bps = array("d", times_s), array("d", rates_bps)
 
     def due_s(self, step: int) -> float:
         """When step number ``step`` (counted over all laps) is due, seconds after the start."""
@@ -43,28 +43,9 @@ class Schedule:
         return self.rates_bps[step % len(self.rates_bps)]
 
 
-def read_schedules(descriptor: int, heads: Iterable[Steps]) -> list[Schedule]:
-    """Schedules from a file of float64: for each head its times, then its rates. Closes the descriptor."""
-    with open(descriptor, "rb") as file:
-        file.seek(0, os.SEEK_SET)
-        schedules = []
-        for head in heads:
-            times, rates = array("d"), array("d")
-            times.fromfile(file, head.steps)
-            rates.fromfile(file, head.steps)
-            schedules.append(Schedule((head.source, head.target), times, rates, head.period_s))
-    return schedules
-
-
-def read_changes(descriptor: int, effects: Sequence[Effect]) -> list[tuple[float, int, Effect]]:
-    """Changes from a file of float64: when (seconds after a start), the schedule's and the effect's number.
-
-    Closes the descriptor.
-    """
-    with open(descriptor, "rb") as file:
-        file.seek(0, os.SEEK_SET)
-        rows = array("d", file.read())
-    return [(rows[i], int(rows[i + 1]), effects[int(rows[i + 2])]) for i in range(0, len(rows), 3)]
+def read_changes(rows: bytes, effects: Sequence[Effect]) -> list[tuple[float, int, Effect]]:
+    """Changes from rows of float64: when (seconds after a start), the schedule's and the effect's number."""
+    return [(at_s, int(which), effects[int(effect)]) for at_s, which, effect in struct.iter_unpack("=3d", rows)]
 
 
 class Lags:

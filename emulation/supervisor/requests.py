@@ -96,24 +96,25 @@ class LimitInterfaces(Request):
 
 
 class Steps(NamedTuple):
-    """How a link's schedule stands in a file of float64: ``steps`` times, then as many rates, all in wall time."""
+    """A link's schedule: from when on it has which rate, in float64, and after how long that starts over; wall time."""
 
-    source: str
-    target: str
-    steps: int
+    link: Pair
+    times_s: bytes
+    rates_bps: bytes
     period_s: float
 
 
 class Replay(Request):
-    """Load schedules, whose file is the one descriptor."""
+    """Load schedules."""
 
-    heads: list[Steps]
+    schedules: list[Steps]
 
 
 class ReplayChange(Request):
-    """Let effects befall scheduled links; the one descriptor is a file of (seconds, schedule, effect) in float64."""
+    """Let effects befall scheduled links. ``rows``: (seconds, number of the schedule, of the effect), in float64."""
 
     effects: list[Effect]
+    rows: bytes
 
 
 class ReplayStart(Request):
@@ -139,7 +140,7 @@ class SampleStop(Request):
 
 
 class Samples(Request):
-    """Write the samples since the last time into the file that is the one descriptor."""
+    """Give the samples since the last time."""
 
 
 class Prove(Request):

@@ -17,8 +17,6 @@ READING_S = 0.02  # of an interval: a reading that takes longer may be off by as
 class Sampler:
     """Reads every link's counters periodically and keeps a row for each link that was not idle."""
 
-    COLUMNS = 6  # end, source's number, target's number, asked, delivered, backlogged
-
     def __init__(self, world: World, interval_s: float) -> None:
         self._world, self.interval_s = world, interval_s
         self._sources = sorted({source for source, _ in world.links})
@@ -68,6 +66,6 @@ class Sampler:
         self.next_s = max(self.next_s + self.interval_s, time.monotonic())
 
     def take(self) -> bytes:
-        """The rows since the last call, as float64, COLUMNS to a row."""
+        """The rows since the last call, in float64: end, source's number, target's, asked, delivered, backlogged."""
         rows, self._rows = self._rows, array("d")
         return rows.tobytes()

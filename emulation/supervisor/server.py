@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from contextlib import nullcontext, suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -36,7 +37,7 @@ from thalweg.emulation.proofs.delay import Interrupted
 from thalweg.emulation.proofs.rate import measure
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.connection import Connection
-from thalweg.emulation.supervisor.player import Player, read_changes, read_schedules
+from thalweg.emulation.supervisor.player import Player, Schedule, read_changes
 from thalweg.emulation.supervisor.processes import KEPT, drain, ended_children, signal_pipe
 from thalweg.emulation.supervisor.requests import Request
 from thalweg.emulation.supervisor.sampler import Sampler
@@ -263,7 +264,7 @@ class Supervisor:
             raise Refused(f"{error}; leave out its interface's rate", "capability") from None
 
     def do_replay(self, call: Call[requests.Replay]) -> None:
-        player = Player(self._need_world(), read_schedules(os.dup(call.descriptors[0]), call.request.heads))
+        player = Player(self._need_world(), [Schedule(*steps) for steps in call.request.schedules])
         if self._player is not None:
             self._player.lift()
         self._player, self._refusal = player, ""
@@ -276,7 +277,7 @@ class Supervisor:
                 " (--no-delay), use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem",
                 "capability",
             )
-        changes = read_changes(os.dup(call.descriptors[0]), effects)
+        changes = read_changes(call.request.rows, effects)
         shapes = player.shapes(changes)
         for source, target, shape in shapes:
             if wrong := shape.objection():
@@ -308,13 +309,12 @@ class Supervisor:
             self._sample(sampler)
             sampler.next_s = float("inf")
 
-    def do_samples(self, call: Call[requests.Samples]) -> None:
+    def do_samples(self, call: Call[requests.Samples]) -> Answer:
         sampler = self._samplers.get(call.connection)
         rows = sampler.take() if sampler is not None else b""
         if sampler is not None and sampler.refusal and not rows:
             raise Refused(sampler.refusal)
-        with open(os.dup(call.descriptors[0]), "wb") as file:
-            file.write(rows)
+        return {"rows": b64encode(rows).decode()}
 
     def do_prove(self, call: Call[requests.Prove]) -> Answer:
         if self._player is not None and self._player.running:

@@ -26,7 +26,7 @@ from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.supervisor.processes import start_ticks, wait_ended
 from thalweg.emulation.testbeds.netns import NetnsTestbed
-from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 from thalweg.middleware.files import whole
 
@@ -91,7 +91,7 @@ def publish(state: TestbedState) -> None:
         fresh.write_bytes(msgspec.json.encode(state))
 
 
-def launch(testbed: ShapedTestbed, prepare: Callable[[ShapedTestbed], None]) -> TestbedState:
+def launch(testbed: Testbed, prepare: Callable[[Testbed], None]) -> TestbedState:
     """Bring ``testbed`` up detached; it stays when this process ends. ``prepare`` shapes its links first.
 
     Until the last step it is attached: a launcher that is killed on the way leaves nothing running.
@@ -99,29 +99,27 @@ def launch(testbed: ShapedTestbed, prepare: Callable[[ShapedTestbed], None]) -> 
     listener = socket.socket(socket.AF_UNIX)
     try:
         listen(listener, testbed.run_id)
-        supervisor = testbed.start(listener)
-        try:
-            testbed.adopt(supervisor)
-            prepare(testbed)
-            pid = supervisor.process.pid
-            state = TestbedState(
-                id=testbed.run_id,
-                backend=testbed.backend,
-                pid=pid,
-                start_ticks=start_ticks(pid) or 0,
-                hosts=tuple(testbed.hosts),
-                subnet=testbed.subnet,
-                layer=testbed.layer,
-                created_s=time.time(),
-            )
-            publish(state)
-            supervisor.client.call(requests.Detach())
-        except BaseException:
-            testbed.down()
-            raise
+        testbed.up(listener)
+        supervisor = testbed.supervisor
+        assert supervisor is not None
+        prepare(testbed)
+        pid = supervisor.process.pid
+        state = TestbedState(
+            id=testbed.run_id,
+            backend=testbed.backend,
+            pid=pid,
+            start_ticks=start_ticks(pid) or 0,
+            hosts=tuple(testbed.hosts),
+            subnet=testbed.subnet,
+            layer=testbed.layer,
+            created_s=time.time(),
+        )
+        publish(state)
+        supervisor.client.call(requests.Detach())
         supervisor.leave()
         return state
     except BaseException:
+        testbed.down()
         for file in _files(testbed.run_id):
             file.unlink(missing_ok=True)
         raise
@@ -162,17 +160,7 @@ def connect(state: TestbedState) -> SupervisorClient:
     return SupervisorClient(sock)
 
 
-class _Attachment:
-    """A borrowed supervisor: closing hangs up and leaves it running."""
-
-    def __init__(self, client: SupervisorClient) -> None:
-        self.client, self.mode = client, "detached"
-
-    def close(self) -> None:
-        self.client.close()
-
-
-def attach(state: TestbedState) -> ShapedTestbed:
+def attach(state: TestbedState) -> Testbed:
     """The testbed as an object, for shaping, proving and running processes; its ``down`` only hangs up."""
     client = connect(state)
     try:
@@ -181,10 +169,10 @@ def attach(state: TestbedState) -> ShapedTestbed:
 
             containers = DockerTestbed(state.hosts, state.id, subnet=state.subnet, layer=state.layer)
             containers.find()
-            testbed: ShapedTestbed = containers
+            testbed: Testbed = containers
         else:
             testbed = NetnsTestbed(state.hosts, state.id, subnet=state.subnet, layer=state.layer)
-        testbed.adopt(_Attachment(client))
+        testbed.attach(client)
         testbed.status()
     except BaseException:
         client.close()

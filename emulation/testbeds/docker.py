@@ -31,7 +31,7 @@ from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import Command, StartedSupervisor, TestbedProcess, start_plain
 from thalweg.emulation.supervisor.requests import Container
 from thalweg.emulation.testbeds.netns import SUBNET, host_addresses
-from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
 PORT = 7800
@@ -46,7 +46,7 @@ ATTACH_S, OUTBOX_S = 120.0, 60.0
 SETTLE_S = 2
 
 
-class DockerTestbed(ShapedTestbed):
+class DockerTestbed(Testbed):
     """Hosts are containers; needs an engine on this machine, and root for the shaping."""
 
     backend: ClassVar[str] = "docker"
@@ -75,7 +75,7 @@ class DockerTestbed(ShapedTestbed):
 
     # --- up and down ----------------------------------------------------------------------------------
 
-    def start(self, listener: socket.socket | None = None) -> StartedSupervisor:
+    def _start(self, listener: socket.socket | None) -> StartedSupervisor:
         docker, client = engine.sdk()
         try:
             client.images.get(self.image)
@@ -188,13 +188,13 @@ class DockerTestbed(ShapedTestbed):
         self._addresses = host_addresses(self._names, self.subnet)
 
     def down(self, grace_s: float = 0.0) -> None:
-        attached = isinstance(self._supervisor, StartedSupervisor)
+        ours = self.supervisor is not None
         try:
-            if attached and grace_s == 0:
+            if ours and grace_s == 0:
                 engine.remove(self.run_id)  # here, and not in the supervisor, which is waited for only so long
         finally:
             super().down(grace_s)
-            if attached:
+            if ours:
                 engine.remove(self.run_id)
 
     # --- processes and files --------------------------------------------------------------------------

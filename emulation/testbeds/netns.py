@@ -11,7 +11,7 @@ from typing import ClassVar
 from thalweg.emulation.kernel.world import MAX_HOSTS
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import StartedSupervisor, start_isolated
-from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import UsageError
 
 SUBNET = "10.77.0.0/16"  # seen only inside the testbed's own namespaces
@@ -32,7 +32,7 @@ def host_addresses(names: Sequence[str], subnet: str) -> dict[str, str]:
     return dict(zip(names, map(str, itertools.islice(network.hosts(), len(names))), strict=True))
 
 
-class NetnsTestbed(ShapedTestbed):
+class NetnsTestbed(Testbed):
     """Hosts are network namespaces on one machine, inside a user namespace when not root."""
 
     backend: ClassVar[str] = "netns"
@@ -40,17 +40,11 @@ class NetnsTestbed(ShapedTestbed):
     def __init__(
         self, hosts: Sequence[str], run_id: str | None = None, *, subnet: str = SUBNET, layer: int = 3
     ) -> None:
-        """``layer``: what a rate counts, 3 for IP bytes, 2 for Ethernet frames without preamble and checksum."""
         super().__init__(hosts, run_id, layer)
         self.subnet = subnet
         self._addresses = host_addresses(self._names, subnet)
 
-    @property
-    def mode(self) -> str:
-        """How it is isolated, for the record: ``root`` or ``user`` (namespace)."""
-        return self._supervisor.mode if self._supervisor is not None else "down"
-
-    def start(self, listener: socket.socket | None = None) -> StartedSupervisor:
+    def _start(self, listener: socket.socket | None) -> StartedSupervisor:
         started = start_isolated(self.run_id, listener)
         prefix_length = ipaddress.IPv4Network(self.subnet).prefixlen
         try:

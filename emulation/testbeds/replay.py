@@ -6,12 +6,11 @@ A schedule covers one period and then starts over, as the trace does, so that a 
 from __future__ import annotations
 
 import math
-import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import pairwise
-from typing import IO, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -115,11 +114,12 @@ class ReplayHandle:
     ) -> None:
         self._client, self._time_scale, self._sample_interval_s = client, time_scale, sample_interval_s
         self._schedules = dict(schedules)
-        self._delays = False
-        heads = [Steps(*link, len(one.times_s), one.period_s) for link, one in schedules.items()]
-        with tempfile.TemporaryFile() as file:
-            _write(file, schedules.values())
-            client.call(requests.Replay(heads), (file.fileno(),))
+        self.delays = False
+        """Whether a change gives a link a delay."""
+        steps = [
+            Steps(link, one.times_s.tobytes(), one.rates_bps.tobytes(), one.period_s) for link, one in schedules.items()
+        ]
+        client.call(requests.Replay(steps))
 
     def emulated(self) -> dict[Link, BandwidthTrace]:
         """What every link is really set to, as a trace in emulated seconds and bit/s, before any ``change``.
@@ -135,11 +135,6 @@ class ReplayHandle:
             )
             for link, one in self._schedules.items()
         }
-
-    @property
-    def delays(self) -> bool:
-        """Whether a change gives a link a delay."""
-        return self._delays
 
     def change(self, changes: Iterable[LinkChange]) -> None:
         """What befalls the links after every later ``start``; added to what has been asked before.
@@ -160,12 +155,9 @@ class ReplayHandle:
             if not 0 <= one.at_s < math.inf:
                 raise UsageError(f"links are to be changed from {one.at_s:g} s on; it must be at least 0")
             rows.extend((one.at_s / self._time_scale, numbers[one.link], seen[id(one.effect)]))
-        with tempfile.TemporaryFile() as file:
-            file.write(rows.tobytes())
-            file.flush()
-            told = [effect.dilated(self._time_scale) for effect in effects]
-            self._client.call(requests.ReplayChange(told), (file.fileno(),))
-        self._delays = self._delays or any(effect.delay_s for effect in effects)
+        told = [effect.dilated(self._time_scale) for effect in effects]
+        self._client.call(requests.ReplayChange(told, rows.tobytes()))
+        self.delays = self.delays or any(effect.delay_s for effect in effects)
 
     def start(self) -> float:
         """Begin now; returns the start as ``time.monotonic()``, which all processes of this machine share."""
@@ -213,10 +205,3 @@ def check_changes(
 def _refuse(effect: Effect) -> None:
     if wrong := effect.objection():
         raise UsageError(wrong)
-
-
-def _write(file: IO[bytes], schedules: Iterable[LinkSchedule]) -> None:
-    for one in schedules:
-        file.write(one.times_s.astype(np.float64).tobytes())
-        file.write(one.rates_bps.astype(np.float64).tobytes())
-    file.flush()

@@ -1,80 +1,99 @@
-"""The testbed interface: hosts, the links between them, processes on them.
+"""The testbed interface: hosts, the links between them, processes on them; the launcher's side.
 
 A testbed is built once and taken down once; every method is idempotent, and ``with`` does both. Whatever ends the
-launcher, no testbed leaves a process behind.
+launcher, no testbed leaves a process behind. A supervisor does the work; here requests are checked and answers become
+values.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import socket
+import struct
 import sys
 import time
 from abc import ABC, abstractmethod
+from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
-from thalweg.emulation.links.shape import LinkShape
+import msgspec
+
+from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, outside
 from thalweg.emulation.proofs.proof import LinkProof, LinkSample
-from thalweg.emulation.supervisor.client import Command, Held, Redirect, SupervisorClient, TestbedProcess
-from thalweg.emulation.testbeds.replay import Replayable, ReplayHandle
+from thalweg.emulation.supervisor import requests
+from thalweg.emulation.supervisor.client import Command, Redirect, StartedSupervisor, SupervisorClient, TestbedProcess
+from thalweg.emulation.testbeds.replay import LinkSchedule, Replayable, ReplayHandle, schedule
 from thalweg.middleware.errors import TestbedError, UsageError
 from thalweg.middleware.network.view import Link
 
+PROVE_S = 600.0  # at most
+
 
 class Testbed(ABC):
-    """Hosts that can run processes, and links between every two of them; a supervisor holds the processes.
+    """Hosts that can run processes, and links between every two of them; a supervisor holds both.
 
-    See ``thalweg.emulation.supervisor.server``.
+    See ``thalweg.emulation.supervisor.server``. Subclasses say what hosts are.
     """
 
     __test__ = False
     backend: ClassVar[str]
+    subnet: str
+    supervisor: StartedSupervisor | None = None
+    """The one that this process has started for it."""
 
-    def __init__(self, hosts: Sequence[str], run_id: str | None = None) -> None:
-        """``hosts``: their names. Raises UsageError for none, an empty name or one given twice."""
+    def __init__(self, hosts: Sequence[str], run_id: str | None = None, layer: int = 3) -> None:
+        """``hosts``: their names. ``layer``: what a rate counts, 3 for IP bytes, 2 for Ethernet frames without preamble
+        and checksum. Raises UsageError for no host, an empty name or one given twice.
+        """
         self.run_id = run_id or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         if not hosts:
             raise UsageError("a testbed needs at least one host")
         for name in hosts:
             if not name or not name.isprintable() or hosts.count(name) > 1:
                 raise UsageError(f"host name {name!r} is empty, unprintable or given twice")
+        if layer not in (2, 3):
+            raise UsageError(f"layer is {layer}; rates count layer 2 or 3")
+        self.layer = layer
         self._names = tuple(hosts)
-        self._supervisor: Held | None = None
+        self._addresses: dict[str, str] = {}
+        self._connection: SupervisorClient | None = None
         self._processes: list[TestbedProcess] = []
         self._over = False
+        self._shapes: dict[Link, LinkShape] = {}
+        self._replay: ReplayHandle | None = None
+        self._replay_delays = False  # what the supervisor has said of a replay that others have loaded
 
     @property
-    @abstractmethod
     def hosts(self) -> Mapping[str, str]:
         """Name to IP address, in the order given; on docker known once it is up."""
-
-    @property
-    def delay_emulated(self) -> bool:
-        """Whether any link has a delay; False where only rates are emulated."""
-        return False
+        return MappingProxyType(self._addresses)
 
     @abstractmethod
-    def _start(self) -> Held: ...
+    def _start(self, listener: socket.socket | None) -> StartedSupervisor:
+        """A supervisor with the hosts made; one given a ``listener`` can be detached and found again."""
 
-    def adopt(self, supervisor: Held) -> None:
-        """Use a supervisor that is up already instead of starting one."""
-        self._supervisor = supervisor
+    def attach(self, client: SupervisorClient) -> None:
+        """Use a supervisor that is up already instead of starting one; ``down`` hangs up, and leaves it running."""
+        self._connection = client
 
-    def up(self) -> None:
+    def up(self, listener: socket.socket | None = None) -> None:
         """Build it. Raises CapabilityError when this machine cannot."""
         if self._over:
             raise TestbedError("this testbed has been taken down; open another one")
-        if self._supervisor is None:
-            self._supervisor = self._start()
+        if self._connection is None:
+            self.supervisor = self._start(listener)
+            self._connection = self.supervisor.client
 
     @property
     def _client(self) -> SupervisorClient:
-        if self._supervisor is None:
+        if self._connection is None:
             state = "has been taken down" if self._over else "is not up yet; call up() first"
             raise TestbedError(f"the testbed {state}")
-        return self._supervisor.client
+        return self._connection
 
     def _known(self, host: str) -> str:
         if host not in self.hosts:
@@ -84,7 +103,7 @@ class Testbed(ABC):
     def down(self, grace_s: float = 0.0) -> None:
         """End every process (asked by SIGTERM first when ``grace_s`` is above 0) and remove everything."""
         self._over = True
-        if self._supervisor is None:
+        if self._connection is None:
             return
         if grace_s > 0:
             running = [process for process in self._processes if process.poll() is None]
@@ -93,10 +112,23 @@ class Testbed(ABC):
             stop = time.monotonic() + grace_s
             for process in running:
                 process._ended.wait(max(0.0, stop - time.monotonic()))
-        self._supervisor.close()
-        self._supervisor = None
+        (self.supervisor or self._connection).close()
+        self.supervisor = self._connection = None
         for process in self._processes:
             process.close()
+
+    def status(self) -> dict[str, Any]:
+        """What the supervisor says of the testbed; ``shapes`` is up to date after it.
+
+        ``processes`` that it runs, whether it is ``replaying``, and if so how late changes came (``replay``); ``cpu_s``
+        is the processor time that the supervisor has taken.
+        """
+        answer = self._client.call(requests.Status())
+        self._shapes = {Link(source, target): LinkShape(*shape) for source, target, shape in answer.pop("shapes")}
+        self._replay_delays = answer.pop("replay_delays", False)
+        return answer
+
+    # --- processes ------------------------------------------------------------------------------------
 
     def run(
         self,
@@ -139,11 +171,48 @@ class Testbed(ABC):
         """What has become of a host that no longer works, for people; empty for one that does."""
         return ""
 
-    @abstractmethod
+    # --- links ----------------------------------------------------------------------------------------
+
+    @property
+    def delay_emulated(self) -> bool:
+        """Whether links have delays, or are to have them by a replay's changes."""
+        to_come = self._replay_delays or (self._replay is not None and self._replay.delays)
+        return to_come or any(shape.delay_s > 0 for shape in self._shapes.values())
+
     def shape(self, links: Mapping[Link, LinkShape]) -> None:
         """Shape links: the first time sets them up, later changes are made in place, without a gap."""
+        client = self._client
+        for link, shape in links.items():
+            self._check(link, shape)
+        client.call(requests.ShapeLinks([(*link, shape) for link, shape in links.items()]))
+        self._shapes.update(links)
 
-    @abstractmethod
+    @property
+    def shapes(self) -> Mapping[Link, LinkShape]:
+        """What every shaped link is asked to be."""
+        return MappingProxyType(self._shapes)
+
+    def limit_interfaces(self, limits_bps: Mapping[str, float | None]) -> None:
+        """Limit all that a host sends together, and all that it receives together, to a rate; None lifts it.
+
+        In place: nothing is lost by it. Links keep their own rates; those that compete for what a host sends get equal
+        parts of it, what it receives waits in one queue. Raises UsageError for an unknown host or a rate out of range,
+        and CapabilityError where the testbed cannot do it.
+        """
+        for host, rate_bps in limits_bps.items():
+            self._known(host)
+            if rate_bps is not None and not 0 <= rate_bps <= MAX_RATE_BPS:
+                raise UsageError(f"interface of {host}: {outside(rate_bps)}; lower it, or the time scale")
+        self._client.call(requests.LimitInterfaces(dict(limits_bps)))
+
+    def _check(self, link: Link, shape: LinkShape) -> None:
+        source, target = (self._known(host) for host in link)
+        where = f"link {source} → {target}"
+        if source == target:
+            raise UsageError(f"{where}: a host has no link to itself")
+        if wrong := shape.objection():
+            raise UsageError(f"{where}: {wrong}")
+
     def replay(
         self, traces: Mapping[Link, Replayable], time_scale: float = 1.0, *, sample_interval_s: float | None = 1.0
     ) -> ReplayHandle:
@@ -152,18 +221,56 @@ class Testbed(ABC):
         Links not shaped yet are. ``time_scale`` divides the traces' times and multiplies their rates.
         ``sample_interval_s`` (wall): also sample the links while it runs.
         """
+        known: dict[int, LinkSchedule] = {}  # links may share a trace
+        schedules: dict[Link, LinkSchedule] = {}
+        for link, trace in traces.items():
+            if id(trace) not in known:
+                known[id(trace)] = schedule(trace, time_scale)
+            schedules[link] = known[id(trace)]
+            self._check(link, LinkShape(float(known[id(trace)].rates_bps.max())))
+        missing = traces.keys() - self._shapes.keys()
+        if missing:
+            self.shape({link: LinkShape(float(schedules[link].rates_bps[0])) for link in traces if link in missing})
+        self._replay = ReplayHandle(self._client, schedules, time_scale, sample_interval_s)
+        self._replay_delays = False
+        return self._replay
 
-    @abstractmethod
+    def stop_replay(self) -> None:
+        """Leave every link as a replay has it now, also one that another process began."""
+        self._client.call(requests.ReplayStop())
+        self.status()
+
+    def restart_replay(self) -> None:
+        """Let the replay that was stopped begin anew."""
+        self._client.call(requests.ReplayStart())
+
     def prove(self, links: Iterable[Link] | None = None, seconds: float | None = None) -> list[LinkProof]:
         """Fill links (all shaped ones by default) and measure what they deliver; ``seconds`` each."""
+        chosen = list(self._shapes) if links is None else list(links)
+        for source, target in chosen:
+            if (source, target) not in self._shapes:
+                raise UsageError(f"link {source} → {target} is not shaped; there is nothing to prove")
+        if not chosen:
+            return []
+        answer = self._client.call(requests.Prove([*chosen], seconds), timeout_s=PROVE_S)
+        return msgspec.convert(answer["proofs"], list[LinkProof])
 
-    @abstractmethod
     def start_sampling(self, interval_s: float = 1.0) -> None:
         """Sample the links' counters periodically, replay or not."""
+        self._client.call(requests.SampleStart(interval_s))
 
-    @abstractmethod
+    def stop_sampling(self) -> None:
+        """Take a last sample, and no more."""
+        self._client.call(requests.SampleStop())
+
     def samples(self) -> list[LinkSample]:
         """The samples since the last call; intervals in which a link was idle are left out."""
+        rows = b64decode(self._client.call(requests.Samples())["rows"])
+        names = ("", *self._names)
+        return [
+            LinkSample(at_s, names[int(source)], names[int(target)], asked_bps, delivered_bps, backlogged > 0)
+            for at_s, source, target, asked_bps, delivered_bps, backlogged in struct.iter_unpack("=6d", rows)
+        ]
 
     def __enter__(self) -> Self:
         self.up()

@@ -16,7 +16,6 @@ import psutil
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds.open import open_testbed
-from thalweg.emulation.testbeds.shaped import ShapedTestbed
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.bench.rounds import Progress, silent
@@ -69,7 +68,6 @@ def time_network(hosts: int, backend: str = "netns", replay_s: float = 0.0) -> d
 
 def _replay_share(testbed: Testbed, seconds: float) -> float:
     """The share of a core that the supervisor takes while it changes every link once a second."""
-    assert isinstance(testbed, ShapedTestbed)
     links = list(testbed.shapes)
     traces = {}
     for number, link in enumerate(links):  # not all at once: every change wakes the supervisor

@@ -12,7 +12,7 @@ from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.scenarios.file import HostSpec
 from thalweg.emulation.scenarios.timeline import Timeline, apply
 from thalweg.emulation.testbeds.open import open_testbed
-from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.pool import assign_traces, read_pool
 from thalweg.emulation.units import parse_rate
 from thalweg.middleware.errors import UsageError
@@ -75,19 +75,17 @@ def testbed_options(timeline: Timeline, backend: str, limits: ContainerLimits | 
     return options
 
 
-def make_testbed(timeline: Timeline, backend: str, subnet: str, limits: ContainerLimits) -> ShapedTestbed:
+def make_testbed(timeline: Timeline, backend: str, subnet: str, limits: ContainerLimits) -> Testbed:
     """The testbed, not yet up. UsageError for a backend that has no links."""
     if backend not in DETACHABLE:
         raise UsageError(f"testbed {backend!r} has no links and cannot be kept up; there are {', '.join(DETACHABLE)}")
     options = {"subnet": subnet, **testbed_options(timeline, backend, limits)}
     if backend == "docker":
         options |= {"image": limits.image, "serve": not limits.idle}
-    testbed = open_testbed(backend, list(timeline.hosts), **options)
-    assert isinstance(testbed, ShapedTestbed)
-    return testbed
+    return open_testbed(backend, list(timeline.hosts), **options)
 
 
-def prepare(timeline: Timeline, testbed: ShapedTestbed, *, begin: bool = True) -> None:
+def prepare(timeline: Timeline, testbed: Testbed, *, begin: bool = True) -> None:
     """Tell a testbed that is up what its links are. Traces and events begin, unless it is wanted as it is at first."""
     if not timeline.links:
         return

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from thalweg.emulation.testbeds.open import open_testbed
-from thalweg.emulation.testbeds.shaped import ShapedTestbed
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse, check_collapse, choose_host, collapse_floor_bps
 from thalweg.experiments.networks.described import Network
@@ -49,7 +48,6 @@ class _Session(Session):
         self.bed = open_testbed(config.testbed, self.hosts, **_testbed_options(config, network))
         self.links = Unshaped(config.time_scale)
         if network is not None:
-            assert isinstance(self.bed, ShapedTestbed)
             self.links = Emulated(network, self.bed)
 
     def run(self) -> None:

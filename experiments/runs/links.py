@@ -12,7 +12,7 @@ import msgspec
 from thalweg.emulation.links.shape import BURST_FLOOR_BYTES, PACKET_BYTES
 from thalweg.emulation.proofs.windows import worst_sampled
 from thalweg.emulation.testbeds.replay import ReplayHandle
-from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.trace import Rates
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse
@@ -59,7 +59,7 @@ class Unshaped:
 class Emulated(Unshaped):
     """Links that a testbed shapes."""
 
-    def __init__(self, network: Network, bed: ShapedTestbed) -> None:
+    def __init__(self, network: Network, bed: Testbed) -> None:
         super().__init__(network.timeline.time_scale)
         self.network, self.bed = network, bed
         self._rates: Mapping[Link, Rates] = {}  # what the links have, once it is known how they are set

@@ -13,7 +13,7 @@ from rich.table import Table
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.proofs.proof import LinkSample
 from thalweg.emulation.testbeds import detached
-from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.cli.console import JsonOption, output, print_json
 from thalweg.middleware.errors import TestbedError, ThalwegError
@@ -106,7 +106,7 @@ def _what(row: Mapping[str, Any]) -> str:
     return f"{text}; {lateness(late)}" if late and late["steps"] else text
 
 
-def _watch(testbed: ShapedTestbed) -> dict[Link, Carried]:
+def _watch(testbed: Testbed) -> dict[Link, Carried]:
     testbed.start_sampling(LOOK_STEP_S)
     threading.Event().wait(LOOK_S)  # nothing is waited for but time itself
     testbed.stop_sampling()

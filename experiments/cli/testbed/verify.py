@@ -14,7 +14,7 @@ from thalweg.emulation.proofs.proof import RATE_FROM_BPS, STALLED, LinkProof, fa
 from thalweg.emulation.scenarios.timeline import compile_timeline
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.netns import SUBNET
-from thalweg.emulation.testbeds.shaped import ShapedTestbed
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.uml import kernel as uml
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.cli.console import JsonOption, end, output, print_json
@@ -85,7 +85,7 @@ def verify(
     _report(name, proofs, late, as_json=as_json, delay_emulated=testbed.delay_emulated)
 
 
-def _prove_what_is_up(testbed: ShapedTestbed, hosts: list[str]) -> list[LinkProof]:
+def _prove_what_is_up(testbed: Testbed, hosts: list[str]) -> list[LinkProof]:
     """The proofs of all links, while a replay rests."""
     for host in hosts:
         if why := testbed.fate(host):

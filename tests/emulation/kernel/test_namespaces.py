@@ -205,7 +205,8 @@ def test_a_user_namespace_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip(str(error))
     monkeypatch.setattr(netns, "start_isolated", lambda run, listener=None: start_isolated(run, listener, as_user=True))
     with NetnsTestbed(["a", "b"]) as bed:
-        assert bed.mode.startswith("user")
+        assert bed.supervisor is not None
+        assert bed.supervisor.mode.startswith("user")
         bed.shape(dict.fromkeys(pairs(["a", "b"]), LinkShape(3e6)))
         for one in bed.prove():
             assert abs(one.error) < 0.05, one
@@ -222,7 +223,7 @@ def test_nothing_outlives_a_killed_launcher(sign: signal.Signals) -> None:
         bed.up()
         hide = "import os, signal; os.setsid() if os.fork() == 0 else 0; signal.pause()"
         process = bed.run("a", [sys.executable, "-c", hide])
-        print(bed._supervisor.process.pid, process.pid, flush=True)
+        print(bed.supervisor.process.pid, process.pid, flush=True)
         signal.pause()
     """
     launcher = subprocess.Popen([PYTHON, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)

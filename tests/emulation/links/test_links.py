@@ -215,7 +215,7 @@ def test_what_a_host_sends_to_all_is_limited_and_shared(bed: NetnsTestbed) -> No
         for one in packets:
             (rate_bps,) = rates_between(one, low_s + 0.15, high_s, 1)
             assert rate_bps == pytest.approx(each_bps, rel=0.06)
-    assert bed._limits == {}
+    assert bed.status()["limits"] == {}
 
 
 def test_what_a_host_receives_from_all_is_limited(bed: NetnsTestbed) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from array import array
 from collections.abc import Iterable
 from itertools import pairwise
@@ -19,7 +17,7 @@ from thalweg.emulation.links.effects import NEUTRAL, Effect, LinkChange
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
 from thalweg.emulation.supervisor import player as players
 from thalweg.emulation.supervisor import requests
-from thalweg.emulation.supervisor.player import Lags, Player, Schedule, read_schedules
+from thalweg.emulation.supervisor.player import Lags, Player, Schedule
 from thalweg.emulation.supervisor.server import LONGEST_S, due_in_s
 from thalweg.emulation.testbeds.replay import GAP_S, SHARE, ReplayHandle, check_changes, schedule
 from thalweg.emulation.traces.trace import BandwidthTrace
@@ -68,16 +66,12 @@ def test_a_time_scale_must_be_above_zero(time_scale: float) -> None:
         schedule(BandwidthTrace("c", np.array([0.0]), np.array([5e6])), time_scale)
 
 
-def test_schedules_survive_their_journey() -> None:
-    with tempfile.TemporaryFile() as file:
-        file.write(array("d", [0.0, 1.5, 1e6, 2e6, 0.0, 3e6]).tobytes())
-        file.flush()
-        heads = [
-            requests.Steps("a", "b", 2, 4.0),
-            requests.Steps("b", "a", 1, 0.0),
-        ]
-        one, other = read_schedules(os.dup(file.fileno()), heads)
-    assert (one.link, other.link) == (("a", "b"), ("b", "a"))
+def floats(*values: float) -> bytes:
+    return array("d", values).tobytes()
+
+
+def test_a_schedule_starts_over_after_its_period() -> None:
+    one = Schedule(("a", "b"), floats(0.0, 1.5), floats(1e6, 2e6), 4.0)
     assert [(one.due_s(step), one.rate_bps(step)) for step in range(4)] == [(0, 1e6), (1.5, 2e6), (4, 1e6), (5.5, 2e6)]
 
 
@@ -94,8 +88,8 @@ def test_a_player_catches_up_in_one_batch_and_counts_its_lag(monkeypatch: pytest
         links=dict.fromkeys([("a", "b"), ("b", "a")], SimpleNamespace(base=LinkShape(1.0))), shape=shape
     )
     plans = [
-        Schedule(("a", "b"), array("d", [0, 1, 2]), array("d", [10, 11, 12]), 4.0),
-        Schedule(("b", "a"), array("d", [0, 1]), array("d", [20, 21]), 3.0),
+        Schedule(("a", "b"), floats(0, 1, 2), floats(10, 11, 12), 4.0),
+        Schedule(("b", "a"), floats(0, 1), floats(20, 21), 3.0),
     ]
     player = players.Player(world, plans)  # type: ignore[arg-type]
     assert player.start() == 100.0
@@ -139,9 +133,9 @@ class World:
 
 LINKS = [("a", "b"), ("b", "a"), ("a", "c")]
 PLANS = [
-    Schedule(("a", "b"), array("d", [0, 2]), array("d", [10, 20]), 4.0),
-    Schedule(("b", "a"), array("d", [0]), array("d", [30]), 0.0),
-    Schedule(("a", "c"), array("d", [0]), array("d", [50]), 0.0),
+    Schedule(("a", "b"), floats(0, 2), floats(10, 20), 4.0),
+    Schedule(("b", "a"), floats(0), floats(30), 0.0),
+    Schedule(("a", "c"), floats(0), floats(50), 0.0),
 ]
 
 
@@ -216,7 +210,7 @@ def test_the_next_player_finds_links_as_they_are_without_events(monkeypatch: pyt
         LinkShape(20.0, 0.02), LinkShape(30.0, 0.02), LinkShape(7.0, 0.3, cut=True),
     ]  # fmt: skip
     with pytest.raises(KeyError):
-        Player(world, [Schedule(("a", "x"), array("d", [0]), array("d", [1]), 0.0)])  # type: ignore[arg-type]
+        Player(world, [Schedule(("a", "x"), floats(0), floats(1), 0.0)])  # type: ignore[arg-type]
 
 
 def test_what_links_may_come_to_be_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,11 +266,11 @@ class Calls:
         self.made: list[requests.Request] = []
         self.changes: list[tuple[float, int, Effect]] = []
 
-    def call(self, request: requests.Request, descriptors: tuple[int, ...] = ()) -> dict[str, object]:
+    def call(self, request: requests.Request) -> dict[str, object]:
         self.made.append(request)
         if isinstance(request, requests.ReplayChange):
             heard = msgspec.json.decode(msgspec.json.encode(request), type=requests.ReplayChange)
-            self.changes += players.read_changes(os.dup(descriptors[0]), heard.effects)
+            self.changes += players.read_changes(heard.rows, heard.effects)
         return {}
 
 

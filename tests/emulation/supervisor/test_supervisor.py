@@ -8,7 +8,8 @@ import socket
 import tempfile
 import threading
 from array import array
-from collections.abc import Iterator
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,10 @@ from thalweg.emulation.supervisor.server import Supervisor
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
 NAMES = ("a", "b", "c")
+
+
+def steps(link: tuple[str, str], times_s: Sequence[float], rates: Sequence[float], period_s: float) -> requests.Steps:
+    return requests.Steps(link, array("d", times_s).tobytes(), array("d", rates).tobytes(), period_s)
 
 
 class FakeWorld:
@@ -92,19 +97,18 @@ class Bed:
         return SupervisorClient(sock)
 
     def load(self, *changes: tuple[float, int, int], effects: tuple[Effect, ...] = ()) -> None:
-        heads = [requests.Steps(a, b, 2, 0.02) for a, b in (("a", "b"), ("a", "c"))]
-        with tempfile.TemporaryFile() as file:
-            file.write(array("d", [0, 0.01, 1e6, 2e6] * 2).tobytes())
-            file.flush()
-            self.client.call(requests.Replay(heads), (file.fileno(),))
+        links = (("a", "b"), ("a", "c"))
+        self.client.call(requests.Replay([steps(link, (0, 0.01), (1e6, 2e6), 0.02) for link in links]))
         if changes:
             self.change(*changes, effects=effects)
 
     def change(self, *changes: tuple[float, int, int], effects: tuple[Effect, ...]) -> None:
-        with tempfile.TemporaryFile() as file:
-            file.write(array("d", [figure for row in changes for figure in row]).tobytes())
-            file.flush()
-            self.client.call(requests.ReplayChange([*effects]), (file.fileno(),))
+        rows = array("d", [figure for row in changes for figure in row])
+        self.client.call(requests.ReplayChange([*effects], rows.tobytes()))
+
+    def rows(self, client: SupervisorClient | None = None) -> bytes:
+        """The samples since the last time."""
+        return b64decode((client or self.client).call(requests.Samples())["rows"])
 
     def status(self) -> dict[str, Any]:
         return self.client.call(requests.Status())
@@ -124,7 +128,7 @@ def bed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
 BAD = [
     b"no JSON", b"\xff\xfe", b"[1, 2]", b"null", b"{}", b'{"id": 1}', b'{"id": 1, "op": "status", "fds": 3}',
     b'{"id": 1, "op": "status", "fds": "many"}', b'{"id": 1, "op": ["down"]}', b'{"id": 1, "op": "status", "x": 1}',
-    b'{"id": 1, "op": "replay", "heads": []}', b'{"id": 1, "op": "replay_start"}',
+    b'{"id": 1, "op": "replay", "schedules": [["a"]]}', b'{"id": 1, "op": "replay_start"}',
     b'{"id": 1, "op": "sample_start", "interval_s": "often"}', b'{"id": 1, "op": "sample_start", "interval_s": -1}',
     b'{"id": 1, "op": "shape", "links": [["a"]]}', b'{"id": 1, "op": "prove", "links": 5, "seconds": null}',
 ]  # fmt: skip
@@ -145,10 +149,12 @@ def test_bad_requests_are_answered_and_leave_no_descriptor(bed: Bed) -> None:
             socket.send_fds(raw[0], [b"x\n"], [])  # what was not claimed is closed by the next that is malformed
             assert "bad request" in json.loads(answers.readline())["error"]
     assert len(os.listdir("/proc/self/fd")) == before
-    for what, heads in [("EOFError", [("a", "b", 2)]), ("KeyError", [("a", "x", 0)])]:
-        rows = [requests.Steps(a, b, steps, 1.0) for a, b, steps in heads]
-        with tempfile.TemporaryFile() as file, pytest.raises(TestbedError, match=what):
-            bed.client.call(requests.Replay(rows), (file.fileno(),))
+    for what, wrong in [
+        ("ValueError", requests.Steps(("a", "b"), b"123", b"", 1.0)),
+        ("KeyError", steps(("a", "x"), (0,), (1e6,), 0.0)),
+    ]:
+        with pytest.raises(TestbedError, match=what):
+            bed.client.call(requests.Replay([wrong]))
     assert bed.status()["processes"] == []
     answers.close()
     raw[0].close()
@@ -166,13 +172,13 @@ def test_what_goes_wrong_in_a_replay_or_a_sample_ends_that_alone(bed: Bed, error
     with pytest.raises(TestbedError, match="the replay has stopped"):
         bed.client.call(requests.ReplayStatistics())
     with suppress(TestbedError):  # what there was until then, if there was
-        assert bed.client.call_for_bytes(requests.Samples())
+        assert bed.rows()
     with pytest.raises(TestbedError, match="the sampling of links has stopped"):
-        bed.client.call_for_bytes(requests.Samples())
+        bed.rows()
     bed.world.broken = None
     bed.client.call(requests.ReplayStart())
     bed.client.call(requests.SampleStart(0.005))
-    while not bed.client.call_for_bytes(requests.Samples()):
+    while not bed.rows():
         assert bed.status()["refusal"] == ""
 
 
@@ -182,10 +188,10 @@ def test_each_client_samples_for_itself(bed: Bed) -> None:
     other.call(requests.SampleStart(1000.0))
     other.call(requests.SampleStop())
     for _ in range(3):
-        while not bed.client.call_for_bytes(requests.Samples()):
+        while not bed.rows():
             pass
     bed.client.call(requests.SampleStop())
-    assert len(other.call_for_bytes(requests.Samples())) == 8 * 6  # its two, whose difference is one row
+    assert len(bed.rows(other)) == 8 * 6  # its two, whose difference is one row
     other.close()
     while len(bed.supervisor._samplers) > 1:
         bed.status()

@@ -65,9 +65,9 @@ def test_it_is_used_from_the_host_and_taken_down(folder: Path) -> None:
     assert abs(proof.delivered_bps / 1e6 - 1) < 0.05
     assert proof.delivered_delay_s == pytest.approx(0.05, abs=0.005)
     testbed.down()
-    client = detached.connect(state)  # samples come as the content of a file
+    client = detached.connect(state)
     client.call(requests.SampleStart(0.05))
-    while not client.call_for_bytes(requests.Samples()):
+    while not client.call(requests.Samples())["rows"]:
         _ping(client)
     client.close()
     assert detached.take_down() == [state.id]
