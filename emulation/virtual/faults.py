@@ -240,7 +240,7 @@ class FaultyWorld(World):
     Raises UsageError for a plan that names an unknown host, AssertionError for what must never be.
     """
 
-    patience_s = 100.0
+    patience_s, stuck_s = 100.0, STUCK_S
 
     def __init__(
         self,
@@ -449,7 +449,7 @@ class FaultyWorld(World):
         """The sender of a bulk message hears that it got stuck; nobody hears of another."""
         if transfer.rank != CONTROL:
             failed = e.TransferFailed(transfer.target, transfer.item.message)
-            self._schedule(self.now + STUCK_S, self._tell, (source, failed))
+            self._schedule(self.now + self.stuck_s, self._tell, (source, failed))
 
     # --- hosts ----------------------------------------------------------------------------------------
 

@@ -235,13 +235,14 @@ class World:
                 coded = [install.dataflow.by_name[name] for name in nodes]
                 host.code = {node.name: self._code(node) for node in coded if node.code is not None}
             case e.OpenNode():
-                self._soon(host, node_code.open_node(lambda: self._open(host, command.node), command))
+                self._soon(host, node_code.open_node(lambda: self._code_of(host, command), command))
             case e.CloseNode(run, name):
                 host.code.pop(name, None)
             case e.CloseRun():
                 host.code.clear()
             case e.TakeState() | e.RestoreState() | e.MergeStates():
-                self._call_about_state(host, command)
+                if command.node in host.code:
+                    self._soon(host, node_code.take_or_give(lambda: self._code_of(host, command), command))
             case e.Ready(run):
                 self._soon(host, e.NextRequested(run))
             case e.Deliver(run):
@@ -268,14 +269,12 @@ class World:
             case e.Report(source, target, estimate):
                 self._reports[Link(source, target)] = estimate
 
-    def _open(self, host: VirtualHost, node: Node) -> NodeCode:
-        code = host.code[node.name] = self._code(node)
+    def _code_of(self, host: VirtualHost, command: e.OpenNode | StateCall) -> NodeCode:
+        """The code that a command is about, opened if that is what it wants."""
+        if not isinstance(command, e.OpenNode):
+            return host.code[command.node]
+        code = host.code[command.node.name] = self._code(command.node)
         return code
-
-    def _call_about_state(self, host: VirtualHost, command: StateCall) -> None:
-        code = host.code.get(command.node)
-        if code is not None:
-            self._soon(host, node_code.take_or_give(lambda: code, command))
 
     def _delivered(self, host: VirtualHost, command: e.Deliver) -> None:
         if not command.end and self.on_delivered is not None:

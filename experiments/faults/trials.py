@@ -20,6 +20,7 @@ import math
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Literal
 
@@ -129,12 +130,12 @@ def draw_trial(seed: int) -> Trial:
     """Hosts, links, tree, placement and moves of a trial; the same for the same seed."""
     dice = Random(f"{seed} trial")
     hosts = (*(f"h{i}" for i in range(1, dice.randint(3, 6))), CLIENT)
-    dataflow = _draw_tree(dice, hosts)
+    dataflow = draw_tree(dice, hosts, dice.randint(1, 5))
     reshaped = seed % 6 in RESHAPED
     trees = Random(f"{seed} trees")
     if reshaped:
         code = MERGING if seed % 12 in MERGED else FREE
-        dataflow = Dataflow(tuple(_freed(trees, node, code) for node in dataflow.nodes))
+        dataflow = Dataflow(tuple(freed(trees, node, code) for node in dataflow.nodes))
     sizes = {name: int(10 ** dice.uniform(3.3, 5)) for name in dataflow.sources}
     sizes |= {name: dice.choice(STATES) for name in dataflow.operators}
     placement = {node.name: node.pinned or dice.choice(hosts) for node in dataflow.nodes}
@@ -155,9 +156,9 @@ def draw_trial(seed: int) -> Trial:
     )
 
 
-def _draw_tree(dice: Random, hosts: Sequence[str]) -> Dataflow:
-    """A tree of any shape with fan-in 1 to 4, its sources anywhere."""
-    nodes = [Node(f"s{i}", "source", (), Code("source"), dice.choice(hosts)) for i in range(dice.randint(1, 5))]
+def draw_tree(dice: Random, hosts: Sequence[str], sources: int) -> Dataflow:
+    """A tree of any shape with fan-in 1 to 4 over so many sources, which are anywhere."""
+    nodes = [Node(f"s{i}", "source", (), Code("source"), dice.choice(hosts)) for i in range(sources)]
     loose = [node.name for node in nodes]
     count = itertools.count()
     while len(loose) > 1 or dice.random() < 0.4 or len(nodes) < 3:
@@ -176,7 +177,7 @@ def _draw_link(dice: Random, name: str) -> LinkRate:
     return BandwidthTrace(name, np.arange(8, dtype=np.float64) * dice.uniform(2.0, 12.0), rates)
 
 
-def _freed(dice: Random, node: Node, code: Code) -> Node:
+def freed(dice: Random, node: Node, code: Code) -> Node:
     free = node.kind == "operator" and dice.random() < 0.8
     return msgspec.structs.replace(node, code=code) if free else node
 
@@ -262,24 +263,23 @@ def mixed(index: int, inputs: tuple[Any, ...]) -> Any:
     return ("mixed", index, tuple(sorted(parts)))
 
 
-class _Counting(NodeCode):
+class Counting(NodeCode):
     """Makes partitions that say what they were made of, and how many before them; that number is its state.
 
-    The state of one that merges is all that it was given.
+    The state of one that merges is all that it was given. ``size_bytes``: of its state, or of a source's partitions;
+    ``length``: of its stream; ``takes_s``: an operator for a partition.
     """
 
-    def __init__(self, trial: Trial, node: Node) -> None:
-        self.trial, self.node = trial, node
+    def __init__(self, node: Node, size_bytes: int, length: int, takes_s: float) -> None:
+        self.node, self.size_bytes, self.length, self.takes_s = node, size_bytes, length, takes_s
         self.keeps_state = node.code == MERGING  # that it could lose
         self.reorderable = self.keeps_state or node.code == FREE
-        appeared = STATES[zlib.crc32(node.name.encode()) % len(STATES)]
-        self.size_bytes = trial.sizes.get(node.name, appeared if self.keeps_state else 1)
         self.before = 0
         self.seen: set[Seen] = set()
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
         if not inputs:
-            if index >= self.trial.length:
+            if index >= self.length:
                 return ENDED
             return Made((self.node.name, index, 0), self.size_bytes, DISK_S)
         if self.keeps_state:
@@ -288,7 +288,7 @@ class _Counting(NodeCode):
         else:
             value = mixed(index, inputs) if self.reorderable else (self.node.name, index, self.before, *inputs)
         self.before += 1
-        return Made(value, 20_000, self.trial.compute_s)
+        return Made(value, 20_000, self.takes_s)
 
     def snapshot(self) -> bytes:
         what = sorted(self.seen) if self.keeps_state else self.before
@@ -310,7 +310,12 @@ class _Counting(NodeCode):
         return 20_000.0
 
     def compute_s(self, input_sizes: Sequence[float]) -> float:
-        return self.trial.compute_s
+        return self.takes_s
+
+
+def _opened(trial: Trial, node: Node) -> Counting:
+    appeared = STATES[zlib.crc32(node.name.encode()) % len(STATES)] if node.code == MERGING else 1
+    return Counting(node, trial.sizes.get(node.name, appeared), trial.length, trial.compute_s)
 
 
 # --- a trial ------------------------------------------------------------------------------------------
@@ -372,12 +377,10 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
     """
     trial = draw_trial(plan.seed)
     log = _Log(trial)
-
-    def open_node(node: Node) -> NodeCode:
-        return _Counting(trial, node)
-
     config = WorldConfig(interface=trial.interface, startup_s=STARTUP_S, core=LIMITS, validate=True)
-    world = FaultyWorld(trial.hosts, trial.links, open_node, plan, config, on_record=log.on_record, digest=digest)
+    world = FaultyWorld(
+        trial.hosts, trial.links, partial(_opened, trial), plan, config, on_record=log.on_record, digest=digest
+    )
     world.patience_s = PATIENCE_S
     world.on_delivered = log.on_delivered
     if isinstance(trial.adaptation, GlobalMoves):
@@ -401,7 +404,7 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
 def _search(trial: Trial, options: GlobalMoves) -> Search:
     dataflow = trial.dataflow
     sizes = {name: float(trial.sizes[name]) for name in dataflow.sources}
-    hints = propagate_hints(dataflow, sizes, lambda node: _Counting(trial, node))
+    hints = propagate_hints(dataflow, sizes, partial(_opened, trial))
     model = get_cost_model("critical-path")
     task = Task((dataflow,), trial.hosts, NetworkView({}), hints, CostParameters(startup_s=STARTUP_S))
     return Search(task, model, options, AGAIN)

@@ -91,7 +91,7 @@ def test_what_a_seed_draws_is_all_there_is() -> None:
 
 def test_a_state_that_is_lost_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness itself: an operator that begins anew on each host is found out."""
-    monkeypatch.setattr(fault_trials._Counting, "restore", lambda self, state: None)
+    monkeypatch.setattr(fault_trials.Counting, "restore", lambda self, state: None)
     kinds = {run_trial(FaultPlan(seed))[0].kind for seed in range(1, 8)}
     assert "contents" in kinds
     assert kinds <= {"contents", ""}
@@ -100,8 +100,8 @@ def test_a_state_that_is_lost_shows(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kept", [slice(1), slice(1, None)], ids=["the last one's", "the others'"])
 def test_a_state_that_is_not_merged_shows(monkeypatch: pytest.MonkeyPatch, kept: slice) -> None:
     """The harness itself: all of them count, also of those whose outputs the last has had all the time."""
-    merge = fault_trials._Counting.merge
-    monkeypatch.setattr(fault_trials._Counting, "merge", lambda self, states: merge(self, states[kept]))
+    merge = fault_trials.Counting.merge
+    monkeypatch.setattr(fault_trials.Counting, "merge", lambda self, states: merge(self, states[kept]))
     kinds = {run_trial(FaultPlan(seed))[0].kind for seed in range(1, 100) if seed % 12 in fault_trials.MERGED}
     assert kinds == {"contents", ""}
 

@@ -11,13 +11,16 @@ from random import Random
 from typing import Any
 
 import pytest
-from adversary import CLIENT, FREE, MERGING, Mood, World, content, mixed_tree, right
+from adversary import CLIENT, FOREVER_S, FREE, MERGING, Mood, World, mixed_tree, right
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from thalweg.emulation.virtual.faults import Crash, Cut, Fault, Outage
+from thalweg.emulation.virtual.world import VirtualHost
 from thalweg.middleware.core.steering.shuffling import shuffled
 from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.network.view import links_between
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import Adaptation, LocalMoves, RandomMoves, RandomReshapes
 from thalweg.middleware.protocol.limits import CoreConfig
@@ -61,13 +64,18 @@ def check(world: World, count: int) -> None:
     check_nothing_is_left(world)
 
 
+def dies(at_s: float) -> tuple[Fault, ...]:
+    """What becomes of h3, with all that it has on its way."""
+    return Crash("h3", at_s), Cut(("h3",), at_s, FOREVER_S)
+
+
 def check_nothing_is_left(world: World) -> None:
     for name, core in world.cores.items():
-        if name not in world.dead:
+        if name not in world.down:
             assert core.runs == {}, f"{name} still has the run"
             assert core.coordinator.led == {}
             assert core.monitor.histories == {}
-    assert {host for host, _ in world.combined} <= world.dead, "code is left"
+    assert {host for host, _ in world.combined} <= world.down, "code is left"
 
 
 @given(mood=moods, hosts=st.integers(2, 9), sources=st.integers(1, 6), partitions=st.integers(1, 6))
@@ -138,7 +146,7 @@ random_reshapes = st.builds(RandomReshapes, st.just(1000), st.sampled_from([0, 1
 
 def mixed_world(mood: Mood, hosts: int, sources: int, **rest: Any) -> World:
     """Some operators free, with states to merge or without, others that count, some pinned."""
-    names = [CLIENT, *(f"h{i}" for i in range(1, hosts))]
+    names = [*(f"h{i}" for i in range(1, hosts)), CLIENT]
     tree = mixed_tree(Random(mood.seed), sources, names, MERGING if mood.seed % 2 else FREE)
     return World(mood, hosts, sources, tree=tree, **rest)
 
@@ -184,7 +192,7 @@ def test_the_application_changes_the_tree_while_operators_decide_for_themselves(
     for _ in range(6):
         flow, placement = shuffled(world.dataflow, world.placement, [FREE, MERGING], world.names, random.randrange)
         wish = e.PlacementProposed("r", placement, "asked for", flow, (FREE, MERGING))
-        world._schedule(random.uniform(0, 100 * mood.delay_s), CLIENT, wish)
+        world.at(random.uniform(0, 100 * mood.delay_s), CLIENT, wish)
     check(world, 25)
 
 
@@ -203,8 +211,8 @@ def test_a_host_that_dies_while_the_tree_changes_ends_the_run_or_does_not_matter
         length=None,
         core_config=CoreConfig(liveness_s=15.0, lease_s=60.0),
         adaptation=RandomReshapes(1000, 1000, seed),
+        faults=dies(dies_s),
     )
-    world.dies = ("h3", dies_s)
     world.run()
     assert world.delivered == right(world.dataflow, len(world.delivered))
     assert world.forgotten
@@ -263,10 +271,11 @@ def test_a_host_that_dies_while_operators_move_ends_the_run_or_does_not_matter(
     mood = Mood(seed, loss, delay_s=0.05)
     adaptation: Adaptation = data.draw(st.one_of(random_moves, local_moves(mood)))
     config = CoreConfig(liveness_s=15.0, lease_s=60.0)
-    world = World(mood, 6, sources, partitions=25, length=None, core_config=config, adaptation=adaptation)
-    world.dies = ("h3", dies_s)
+    world = World(
+        mood, 6, sources, partitions=25, length=None, core_config=config, adaptation=adaptation, faults=dies(dies_s)
+    )
     world.run()
-    assert world.delivered == [content(world.dataflow, "t", i)[3] for i in range(len(world.delivered))]
+    assert world.delivered == right(world.dataflow, len(world.delivered))
     assert world.forgotten
     check_nothing_is_left(world)
     if world.failed is None:
@@ -278,7 +287,7 @@ def test_a_host_that_dies_while_operators_move_ends_the_run_or_does_not_matter(
 def test_the_adversary_does_what_it_says() -> None:
     """The harness itself: its misdeeds reach the cores, or the tests above would prove nothing."""
     counts: Counter[str] = Counter()
-    for seed in range(20):
+    for seed in range(20, 40):
         world = World(Mood(seed, 0.4, 0.5, 1.0, stale=True), 6, 4, partitions=5, length=None)
         check(world, 5)
         counts += world.counts
@@ -299,15 +308,10 @@ def test_a_faultless_network_has_nothing_to_repeat() -> None:
 def test_a_client_that_nobody_hears_leaves_nothing_behind(seed: int) -> None:
     """Every host drops the run by its lease, and the client says who is silent."""
     impatient = CoreConfig(liveness_s=5.0, lease_s=20.0)
-    world = World(Mood(seed), 4, 3, partitions=10**6, length=None, core_config=impatient)
+    deaf = tuple(Outage(*link, 3.0) for link in links_between(("h1", "h2", "h3", CLIENT)))
+    world = World(Mood(seed), 4, 3, partitions=10**6, length=None, core_config=impatient, faults=deaf)
     world.placement.update(dict.fromkeys(world.placement, "h1"), t="client")
     world.history = {node: [host] for node, host in world.placement.items()}
-
-    def deaf(host: str, send: object, send_on: object = world._send) -> None:
-        if world.now < 3.0:
-            send_on(host, send)  # type: ignore[operator]
-
-    world._send = deaf  # type: ignore[method-assign, assignment]
     world.run()
     assert world.failed is not None
     assert world.failed.startswith("host 'h1', which holds ")
@@ -330,18 +334,18 @@ def test_operators_that_move_need_no_repeats_where_nothing_is_lost(
         nodes = [structs.replace(n, code=FREE) if n.kind == "operator" else n for n in world.dataflow.nodes]
         tree = Dataflow(tuple(nodes)), world.placement
         world = World(mood, hosts, sources, partitions=40, length=None, adaptation=adaptation, tree=tree)
-    world._later = lambda mean_s=None: world.now + world.random.uniform(0.001, 0.004)  # type: ignore[method-assign]
+    world.takes_s = lambda: world.random.uniform(0.001, 0.004)  # type: ignore[method-assign]
     repeated = 0
-    tell = world._tell
+    handle = world._handle
 
-    def watch(host: str, event: e.Event) -> None:
+    def watch(host: VirtualHost, event: e.Event) -> None:
         nonlocal repeated
         if event == e.TimerFired("retry"):
-            runs = world.cores[host].runs.values()
+            runs = host.core.runs.values()
             repeated += sum(pending.due_s <= world.now for run in runs for pending in run.flow.pending.values())
-        tell(host, event)
+        handle(host, event)
 
-    world._tell = watch  # type: ignore[method-assign]
+    world._handle = watch  # type: ignore[method-assign]
     check(world, 40)
     assert repeated == 0
     assert world.moves["moved barrier"] + world.moves["moved epoch"] + len(world.reshaped) >= 10

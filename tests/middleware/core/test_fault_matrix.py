@@ -591,7 +591,7 @@ def test_a_large_state_that_the_target_does_not_let_in_stays(protocol: str) -> N
     """It takes no memory for it, and h3 gives up in time."""
     world = Scripted(lambda world: bool(world.settled))
     world.padding = PADDING
-    world.configure("h4", max_state_bytes=PADDING - 1)
+    world.limit("h4", max_state_bytes=PADDING - 1)
     check(begin(world, protocol, "h4"), "stayed")
     (settled,) = world.settled
     assert (settled["size_bytes"], settled["detail"]["why"]) == (PADDING, "host 'h4' did not answer in 2 s")

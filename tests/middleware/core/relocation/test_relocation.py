@@ -79,7 +79,7 @@ def without(command: type[e.Command], host: str) -> Scene:
 
 def no_room() -> Scripted:
     world = at(DepartureState.OFFERED)
-    world.configure("h4", max_operators=0)
+    world.limit("h4", max_operators=0)
     return world
 
 
@@ -410,7 +410,7 @@ def test_a_guest_that_nobody_calls_off_frees_its_room_when_the_way_is_there_agai
 
     world = _order(Scripted(prepared, last_s=25.0))
     world.loses = lambda host, send: (host, send.to) == ("h3", "h4") and prepared(world) and world.now < 6.0
-    world.configure("h4", max_operators=1)
+    world.limit("h4", max_operators=1)
     world.at(5.0, "h5", e.MessageReceived(CLIENT, m.Relocate("r", "r", 1, "h4", "too early")))
     world.at(20.0, "h5", e.MessageReceived(CLIENT, m.Relocate("r", "r", 2, "h4", "a test")))
     world.run()
