@@ -158,17 +158,16 @@ class World:
             self._digest.update(self._encode((self.now, host.name, type(event).__name__, event)))
         core = host.core
         for command in core.handle(event, self.now):
-            kind = type(command)
-            if kind is e.Send:
-                self._send(host, command)  # type: ignore[arg-type]
-            elif kind is e.RunOperator:
-                self._run_operator(host, command)  # type: ignore[arg-type]
-            elif kind is e.SetTimer:
-                host.timers[command.key] = command.at_s  # type: ignore[union-attr]
-                self._schedule(command.at_s, self._fire, (host, command.key, command.at_s))  # type: ignore[union-attr]
-            elif kind is e.Record:
+            if type(command) is e.Send:
+                self._send(host, command)
+            elif type(command) is e.RunOperator:
+                self._run_operator(host, command)
+            elif type(command) is e.SetTimer:
+                host.timers[command.key] = command.at_s
+                self._schedule(command.at_s, self._fire, (host, command.key, command.at_s))
+            elif type(command) is e.Record:
                 if self._on_record is not None:
-                    self._on_record(host.name, self.now, command)  # type: ignore[arg-type]
+                    self._on_record(host.name, self.now, command)
             else:
                 self._rare(host, command)
         if self.config.validate:

@@ -13,14 +13,18 @@ from thalweg.middleware.protocol.adaptation import Adaptation
 from thalweg.middleware.protocol.messages import Install, Message, Peer
 
 
-class _Fact(msgspec.Struct, frozen=True, gc=False):
-    """Base of events and commands: immutable, slotted, compared by value."""
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """What a core is told of: immutable, slotted, compared by value."""
+
+
+class Command(msgspec.Struct, frozen=True, gc=False):
+    """What a core wants done: immutable, slotted, compared by value."""
 
 
 # --- events -----------------------------------------------------------------------------------------
 
 
-class MessageReceived(_Fact, frozen=True):
+class MessageReceived(Event, frozen=True):
     """``message`` came from host ``sender``; ``payload`` is a partition's value."""
 
     sender: str
@@ -29,13 +33,13 @@ class MessageReceived(_Fact, frozen=True):
     size_bytes: int = 0
 
 
-class TimerFired(_Fact, frozen=True):
+class TimerFired(Event, frozen=True):
     """The timer set under ``key`` is due."""
 
     key: str
 
 
-class OperatorFinished(_Fact, frozen=True):
+class OperatorFinished(Event, frozen=True):
     """The code of ``node`` produced partition ``index``; ``end`` when its stream is over (no value)."""
 
     run: str
@@ -47,7 +51,7 @@ class OperatorFinished(_Fact, frozen=True):
     duration_s: float = 0.0
 
 
-class OperatorFailed(_Fact, frozen=True):
+class OperatorFailed(Event, frozen=True):
     """The code of ``node`` raised, or could not be loaded; ``reason`` is one line."""
 
     run: str
@@ -55,7 +59,7 @@ class OperatorFailed(_Fact, frozen=True):
     reason: str
 
 
-class NodeOpened(_Fact, frozen=True):
+class NodeOpened(Event, frozen=True):
     """The code of ``node``, which may come here, is loaded, or cannot be for the reason in ``error``."""
 
     run: str
@@ -63,7 +67,7 @@ class NodeOpened(_Fact, frozen=True):
     error: str = ""
 
 
-class StateTaken(_Fact, frozen=True):
+class StateTaken(Event, frozen=True):
     """What ``snapshot()`` of ``node`` gave, or why it gave nothing; ``digest`` is over ``state``."""
 
     run: str
@@ -75,7 +79,7 @@ class StateTaken(_Fact, frozen=True):
     error: str = ""
 
 
-class StateRestored(_Fact, frozen=True):
+class StateRestored(Event, frozen=True):
     """``node`` has taken its state over here, or why it could not."""
 
     run: str
@@ -84,7 +88,7 @@ class StateRestored(_Fact, frozen=True):
     error: str = ""
 
 
-class TransferMeasured(_Fact, frozen=True):
+class TransferMeasured(Event, frozen=True):
     """All of ``message`` is at ``peer``: ``size_bytes`` in ``duration_s`` seconds (emulated time)."""
 
     peer: str
@@ -93,21 +97,21 @@ class TransferMeasured(_Fact, frozen=True):
     duration_s: float
 
 
-class TransferFailed(_Fact, frozen=True):
+class TransferFailed(Event, frozen=True):
     """The transfer of ``message`` to ``peer`` got stuck or lost its connection; nothing is known of its fate."""
 
     peer: str
     message: Message
 
 
-class PeerLost(_Fact, frozen=True):
+class PeerLost(Event, frozen=True):
     """``peer`` has given no sign of life for longer than the liveness limit."""
 
     run: str
     peer: str
 
 
-class RunRequested(_Fact, frozen=True):
+class RunRequested(Event, frozen=True):
     """The application at this host (the client) wants a run installed on all its hosts and started.
 
     ``adaptation``: what decides on moves while it runs; ``free``: the codes that are reorderable, where it asks, and
@@ -122,19 +126,19 @@ class RunRequested(_Fact, frozen=True):
     merging: tuple[Code, ...] = ()
 
 
-class NextRequested(_Fact, frozen=True):
+class NextRequested(Event, frozen=True):
     """The application took what was delivered and wants the sink's next partition."""
 
     run: str
 
 
-class RunAbandoned(_Fact, frozen=True):
+class RunAbandoned(Event, frozen=True):
     """The application is done with the run (finished, failed or closed early)."""
 
     run: str
 
 
-class PlacementProposed(_Fact, frozen=True):
+class PlacementProposed(Event, frozen=True):
     """The application wants these operators on these hosts, all from one iteration on.
 
     With ``dataflow`` it wants another tree, in which operators of codes ``free`` may be others; those of codes
@@ -149,7 +153,7 @@ class PlacementProposed(_Fact, frozen=True):
     merging: tuple[Code, ...] = ()
 
 
-class Planned(_Fact, frozen=True):
+class Planned(Event, frozen=True):
     """The planner's answer to ``Plan``: a placement, or the links it needs to know first.
 
     ``worth``: whether the moves pay; ``detail`` goes into the records. ``failed``: why there is neither, where the
@@ -168,7 +172,7 @@ class Planned(_Fact, frozen=True):
     variability: Variability | None = msgspec.field(name="weather", default=None)
 
 
-class ProbesRequested(_Fact, frozen=True):
+class ProbesRequested(Event, frozen=True):
     """The application's planner needs the bandwidth from ``source`` to each of ``targets``."""
 
     run: str
@@ -180,7 +184,7 @@ class ProbesRequested(_Fact, frozen=True):
 # --- commands ---------------------------------------------------------------------------------------
 
 
-class Send(_Fact, frozen=True):
+class Send(Command, frozen=True):
     """Send ``message`` to host ``to`` of run ``run``. With ``bulk`` its ``payload`` travels in chunks."""
 
     run: str
@@ -191,35 +195,35 @@ class Send(_Fact, frozen=True):
     bulk: bool = False
 
 
-class SetTimer(_Fact, frozen=True):
+class SetTimer(Command, frozen=True):
     """Tell me ``TimerFired(key)`` at ``at_s``; a later SetTimer of the same key replaces it."""
 
     key: str
     at_s: float
 
 
-class Meet(_Fact, frozen=True):
+class Meet(Command, frozen=True):
     """In run ``run``, these hosts listen there."""
 
     run: str
     peers: tuple[Peer, ...]
 
 
-class Approach(_Fact, frozen=True):
+class Approach(Command, frozen=True):
     """Connect to ``host`` of run ``run``, if that is still to be done: something urgent will go there."""
 
     run: str
     host: str
 
 
-class OpenRun(_Fact, frozen=True):
+class OpenRun(Command, frozen=True):
     """Load the code of these nodes of the run; what cannot be loaded comes back as OperatorFailed."""
 
     install: Install
     nodes: tuple[str, ...]
 
 
-class RunOperator(_Fact, frozen=True):
+class RunOperator(Command, frozen=True):
     """Run the code of ``node`` on ``inputs`` (none for a source) for partition ``index``."""
 
     run: str
@@ -228,7 +232,7 @@ class RunOperator(_Fact, frozen=True):
     inputs: tuple[Any, ...] = ()
 
 
-class OpenNode(_Fact, frozen=True):
+class OpenNode(Command, frozen=True):
     """Load the code of ``node``, which may come here: ``NodeOpened``. ``fresh``: it is to begin here.
 
     Code that is not ``reorderable`` cannot, nor code with state but where operators of its kind are ``merging``:
@@ -241,7 +245,7 @@ class OpenNode(_Fact, frozen=True):
     merging: bool = False
 
 
-class TakeState(_Fact, frozen=True):
+class TakeState(Command, frozen=True):
     """Ask ``node``, which is between two partitions, for its state: ``StateTaken``, of the same location version."""
 
     run: str
@@ -249,7 +253,7 @@ class TakeState(_Fact, frozen=True):
     version: int
 
 
-class RestoreState(_Fact, frozen=True):
+class RestoreState(Command, frozen=True):
     """Give ``node`` its state, if that is what ``digest`` was taken of: ``StateRestored``, of the same version."""
 
     run: str
@@ -268,7 +272,7 @@ class Inherited(msgspec.Struct, frozen=True, gc=False):
     state_version: int
 
 
-class MergeStates(_Fact, frozen=True):
+class MergeStates(Command, frozen=True):
     """Give ``node`` these states, merged, if they have their digests: ``StateRestored``."""
 
     run: str
@@ -277,20 +281,20 @@ class MergeStates(_Fact, frozen=True):
     states: tuple[Inherited, ...]
 
 
-class CloseNode(_Fact, frozen=True):
+class CloseNode(Command, frozen=True):
     """Forget the code of ``node``, which is not here any more."""
 
     run: str
     node: str
 
 
-class CloseRun(_Fact, frozen=True):
+class CloseRun(Command, frozen=True):
     """Forget the run's code, transfers and addresses."""
 
     run: str
 
 
-class Deliver(_Fact, frozen=True):
+class Deliver(Command, frozen=True):
     """Hand partition ``index`` to the application; ``end`` when the stream is over (no value)."""
 
     run: str
@@ -300,26 +304,26 @@ class Deliver(_Fact, frozen=True):
     end: bool = False
 
 
-class Ready(_Fact, frozen=True):
+class Ready(Command, frozen=True):
     """Every host of the run has installed its nodes."""
 
     run: str
 
 
-class Fail(_Fact, frozen=True):
+class Fail(Command, frozen=True):
     """The run cannot go on; ``reason`` names the node or host."""
 
     run: str
     reason: str
 
 
-class Forgotten(_Fact, frozen=True):
+class Forgotten(Command, frozen=True):
     """Every host has removed the run, or was asked often enough."""
 
     run: str
 
 
-class Report(_Fact, frozen=True):
+class Report(Command, frozen=True):
     """A link's bandwidth was measured for the application's planner."""
 
     source: str
@@ -327,7 +331,7 @@ class Report(_Fact, frozen=True):
     estimate: LinkEstimate
 
 
-class Plan(_Fact, frozen=True):
+class Plan(Command, frozen=True):
     """Let the application's planner look for a better placement than ``placement``, beside the flow: ``Planned``.
 
     ``dataflow``: the present tree, where it is not the one that the run began with. ``past``: what was measured so far,
@@ -344,7 +348,7 @@ class Plan(_Fact, frozen=True):
     recording: bool = False
 
 
-class Placed(_Fact, frozen=True):
+class Placed(Command, frozen=True):
     """Operator ``node`` has moved to ``host``; news for the application."""
 
     run: str
@@ -352,7 +356,7 @@ class Placed(_Fact, frozen=True):
     host: str
 
 
-class TreeChanged(_Fact, frozen=True):
+class TreeChanged(Command, frozen=True):
     """The run has another tree, and its nodes are there; news for the application."""
 
     run: str
@@ -360,52 +364,9 @@ class TreeChanged(_Fact, frozen=True):
     placement: dict[str, str]
 
 
-class Record(_Fact, frozen=True):
+class Record(Command, frozen=True):
     """A row of the event log."""
 
     run: str
     kind: str
     fields: dict[str, Any]
-
-
-Event = (
-    MessageReceived
-    | TimerFired
-    | OperatorFinished
-    | OperatorFailed
-    | NodeOpened
-    | StateTaken
-    | StateRestored
-    | TransferMeasured
-    | TransferFailed
-    | PeerLost
-    | RunRequested
-    | NextRequested
-    | RunAbandoned
-    | PlacementProposed
-    | Planned
-    | ProbesRequested
-)
-Command = (
-    Send
-    | SetTimer
-    | Meet
-    | Approach
-    | OpenRun
-    | RunOperator
-    | OpenNode
-    | TakeState
-    | RestoreState
-    | MergeStates
-    | CloseNode
-    | CloseRun
-    | Deliver
-    | Ready
-    | Fail
-    | Forgotten
-    | Plan
-    | Placed
-    | TreeChanged
-    | Report
-    | Record
-)

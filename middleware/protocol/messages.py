@@ -28,6 +28,25 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """Base of all wire structs; the tag is the class name."""
 
 
+class _OfRun(_Message, frozen=True):
+    """What is said of a run."""
+
+    run: Name
+
+
+class _OfNode(_OfRun, frozen=True):
+    """What is said of operator ``node``, which changes hosts, in its ``version``-th placement."""
+
+    node: Name
+    version: Index
+
+
+class _OfProposal(_OfRun, frozen=True):
+    """What is said of proposal ``number``."""
+
+    number: Index
+
+
 class Location(msgspec.Struct, frozen=True, array_like=True):
     """Node ``node`` is on ``host`` since its ``version``-th placement; the higher version is newer."""
 
@@ -146,10 +165,9 @@ class Pong(_Message, frozen=True):
     known: bool = True
 
 
-class Install(_Message, frozen=True):
+class Install(_OfRun, frozen=True):
     """Everything a host needs to take part in a run. Repeated until answered by Installed."""
 
-    run: Name
     dataflow: Dataflow
     locations: tuple[Location, ...]
     peers: tuple[Peer, ...]
@@ -162,26 +180,22 @@ class Install(_Message, frozen=True):
     afresh: bool = False  # links begin anew with this run: what was measured of them before says nothing
 
 
-class Installed(_Message, frozen=True):
+class Installed(_OfRun, frozen=True):
     """``host`` holds its nodes of ``run``, or cannot for the reason in ``error``."""
 
-    run: Name
     host: Name
     error: Text = ""
 
 
-class Remove(_Message, frozen=True):
+class Remove(_OfRun, frozen=True):
     """The run is over; forget it. Repeated until answered by Removed."""
 
-    run: Name
 
-
-class Removed(_Message, frozen=True):
-    run: Name
+class Removed(_OfRun, frozen=True):
     host: Name
 
 
-class Demand(_Message, frozen=True):
+class Demand(_OfRun, frozen=True):
     """``consumer`` wants partition ``index`` of ``producer``; acknowledges all before it.
 
     ``version``: the consumer is with the sender since its ``version``-th placement, 0 in a forwarded demand.
@@ -190,7 +204,6 @@ class Demand(_Message, frozen=True):
     first demand in another tree, so that the producer knows the consumer.
     """
 
-    run: Name
     producer: Name
     consumer: Name
     index: Index
@@ -203,13 +216,12 @@ class Demand(_Message, frozen=True):
     commit: Commit | None = None
 
 
-class Partition(_Message, frozen=True):
+class Partition(_OfRun, frozen=True):
     """Partition ``index`` of ``producer`` for ``consumer`` (bulk); ``end`` says the stream has none and is over.
 
     ``commit`` is with the first partition after a change-over, so that nobody works on it unknowing.
     """
 
-    run: Name
     producer: Name
     consumer: Name
     index: Index
@@ -219,25 +231,22 @@ class Partition(_Message, frozen=True):
     commit: Commit | None = None
 
 
-class Located(_Message, frozen=True):
+class Located(_OfRun, frozen=True):
     """Newer locations for a peer that used older ones."""
 
-    run: Name
     locations: tuple[Location, ...]
 
 
-class Failed(_Message, frozen=True):
+class Failed(_OfRun, frozen=True):
     """A node's code failed; the run cannot go on. To the client."""
 
-    run: Name
     node: str
     reason: Text
 
 
-class Lost(_Message, frozen=True):
+class Lost(_OfRun, frozen=True):
     """From the client: ``host`` is gone for good; ``locations`` are where, as it knows, all that has moved is."""
 
-    run: Name
     host: Name
     locations: tuple[Location, ...]
 
@@ -245,42 +254,28 @@ class Lost(_Message, frozen=True):
 # --- an operator changes hosts (core.relocation.handover) -------------------------------------------
 
 
-class Relocate(_Message, frozen=True):
+class Relocate(_OfNode, frozen=True):
     """From the client: hand ``node`` over to ``target`` as soon as it is light, unless it has moved since."""
 
-    run: Name
-    node: Name
-    version: Index
     target: Name
     reason: Text = ""
 
 
-class Offer(_Message, frozen=True):
+class Offer(_OfNode, frozen=True):
     """Will you take ``node``, which has its ``version``-th placement here? Repeated, it asks how far you are."""
 
-    run: Name
-    node: Name
-    version: Index
 
-
-class Accept(_Message, frozen=True):
+class Accept(_OfNode, frozen=True):
     """Answer to Offer: the code of ``node`` is loaded here, there is room, and its state has not come."""
 
-    run: Name
-    node: Name
-    version: Index
 
-
-class Refuse(_Message, frozen=True):
+class Refuse(_OfNode, frozen=True):
     """``node`` cannot run here, or not from that state, for the reason given; nothing is kept."""
 
-    run: Name
-    node: Name
-    version: Index
     reason: Text
 
 
-class State(_Message, frozen=True):
+class State(_OfNode, frozen=True):
     """``node`` between two partitions: it needs ``index`` next and was demanded ``demanded``.
 
     What ``snapshot()`` gave has ``size_bytes``; up to ``INLINE_STATE_BYTES`` it is ``inline`` in a control message,
@@ -289,9 +284,6 @@ class State(_Message, frozen=True):
     another tree, takes over what it remembers.
     """
 
-    run: Name
-    node: Name
-    version: Index
     index: Index
     demanded: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
     state_version: Index
@@ -303,42 +295,28 @@ class State(_Message, frozen=True):
     heir: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
 
-class Claim(_Message, frozen=True):
+class Claim(_OfRun, frozen=True):
     """``heir``, which appears in another tree, waits for the state of ``node``, which has not come yet."""
 
-    run: Name
     node: Name
     heir: Name
 
 
-class Restored(_Message, frozen=True):
+class Restored(_OfNode, frozen=True):
     """``node`` is here with its state and waits for the word that it has moved."""
 
-    run: Name
-    node: Name
-    version: Index
 
-
-class Withdraw(_Message, frozen=True):
+class Withdraw(_OfNode, frozen=True):
     """``node`` stays where it is; forget the offer."""
 
-    run: Name
-    node: Name
-    version: Index
 
-
-class Resumed(_Message, frozen=True):
+class Resumed(_OfNode, frozen=True):
     """``node`` runs here, by its placement after ``version``."""
 
-    run: Name
-    node: Name
-    version: Index
 
-
-class Relocated(_Message, frozen=True):
+class Relocated(_OfRun, frozen=True):
     """To the client: what became of handing ``node`` over, and why it stayed if it did."""
 
-    run: Name
     node: Name
     moved: bool
     location: Location
@@ -349,88 +327,71 @@ class Relocated(_Message, frozen=True):
 # --- all change over between two iterations (core.relocation.proposal) ------------------------------
 
 
-class Propose(_Message, frozen=True):
+class Propose(_OfProposal, frozen=True):
     """From the client, passed on up the tree: sources suspend, hosts vote on these moves, or on another ``shape``."""
 
-    run: Name
-    number: Index
     moves: tuple[Move, ...]
     shape: Shape | None = None
 
 
-class Vote(_Message, frozen=True):
+class Vote(_OfProposal, frozen=True):
     """``host`` is ready for proposal ``number``, or not for the reason in ``error``.
 
     ``iteration``: the last partition that a source of this host has dispatched, -1 for none.
     """
 
-    run: Name
-    number: Index
     host: Name
     iteration: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
     error: Text = ""
 
 
-class Commit(_Message, frozen=True):
+class Commit(_OfProposal, frozen=True):
     """From the client to all: proposal ``number`` takes place after partition ``iteration``."""
 
-    run: Name
-    number: Index
     iteration: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
     moves: tuple[Move, ...]
     reason: Text = ""
     shape: Shape | None = None
 
 
-class Abort(_Message, frozen=True):
+class Abort(_OfProposal, frozen=True):
     """From the client to all: proposal ``number`` is off, sources resume."""
 
-    run: Name
-    number: Index
 
-
-class Retire(_Message, frozen=True):
+class Retire(_OfProposal, frozen=True):
     """From the client to all: all of the old tree's partitions are delivered; forget what is not in the new one."""
 
-    run: Name
-    number: Index
 
-
-class Done(_Message, frozen=True):
+class Done(_OfProposal, frozen=True):
     """``host`` is through with proposal ``number``; ``locations`` are those of the operators it handed over.
 
     Of another shape it says twice that it is: when it has both trees, and, ``retired``, when it has the new one only.
     """
 
-    run: Name
-    number: Index
     host: Name
     locations: tuple[Location, ...] = ()
     retired: bool = False
 
 
-class ProbeRequest(_Message, frozen=True):
+class ProbeRequest(_OfRun, frozen=True):
     """Asks a host to measure the link to each of ``targets`` and back (a 16 KB round trip each)."""
 
-    run: Name
     targets: tuple[Peer, ...]
     requester: Peer
 
 
-class Probe(_Message, frozen=True):
+class Probe(_OfRun, frozen=True):
     """A message of a probe's train (bulk), of at most 16 KB. ``echo``: the target then probes the way back."""
 
-    run: Name
     number: Index
     source: Peer
     echo: bool
     stage: Annotated[int, msgspec.Meta(ge=0, le=7)] = 0
 
 
-class ProbeResult(_Message, frozen=True):
+class ProbeResult(_OfRun, frozen=True):
     """What probing a link gave: to the other end of the link, and to all who asked."""
 
-    run: Name
     estimate: Estimate
 
 

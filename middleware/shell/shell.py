@@ -306,18 +306,17 @@ class Shell:
 
     def _handle(self, event: e.Event, now: float) -> None:
         for command in self.core.handle(event, (now - self._epoch) * self.config.time_scale):
-            kind = type(command)
-            if kind is e.Send:
-                if command.bulk:  # type: ignore[union-attr]
-                    self._send_bulk(command)  # type: ignore[arg-type]
+            if type(command) is e.Send:
+                if command.bulk:
+                    self._send_bulk(command)
                 else:
-                    self._post(command.run, command.to, command.message)  # type: ignore[union-attr, arg-type]
-            elif kind is e.RunOperator:
-                self._have_made(command)  # type: ignore[arg-type]
-            elif kind is e.Record:
-                self._recorder.write(command.run, command.kind, command.fields)  # type: ignore[union-attr]
-            elif kind is e.SetTimer:
-                self._set_timer(command)  # type: ignore[arg-type]
+                    self._post(command.run, command.to, command.message)  # type: ignore[arg-type]
+            elif type(command) is e.RunOperator:
+                self._have_made(command)
+            elif type(command) is e.Record:
+                self._recorder.write(command.run, command.kind, command.fields)
+            elif type(command) is e.SetTimer:
+                self._set_timer(command)
             else:
                 self._rare(command)
 
