@@ -99,8 +99,8 @@ class TimedOut(msgspec.Struct, frozen=True):
         found = self.like.plan(task, model)
         if task.current is None:
             return found
-        present = evaluate(self.like.goes_by(model), Problem(task), task.current)
-        return msgspec.structs.replace(found, judged=(present.cost_s, found.cost_s))
+        present_s = evaluate(self.like.goes_by(model), Problem(task), task.current)
+        return msgspec.structs.replace(found, judged=(present_s, found.cost_s))
 
 
 def _every(period_s: float) -> Variant:

@@ -140,8 +140,8 @@ class Search(msgspec.Struct, frozen=True):
         placement = check_placement(result.dataflow, placement, task.hosts)
         now_s, then_s = result.initial_cost_s, result.cost_s
         if math.isnan(then_s) or math.isnan(now_s):
-            now_s = evaluate(self.model, Problem(task), command.placement).cost_s
-            then_s = evaluate(self.model, Problem(target.task.but(view=view)), placement).cost_s
+            now_s = evaluate(self.model, Problem(task), command.placement)
+            then_s = evaluate(self.model, Problem(target.task.but(view=view)), placement)
         moving_s = 0.0
         for node, host in placement.items():
             was = command.placement.get(node, host)

@@ -6,7 +6,7 @@ from thalweg.middleware.planning.asking import ProbedPlan, plan_probing, plan_wi
 from thalweg.middleware.planning.bound import bound_period_s
 from thalweg.middleware.planning.costs.critical_path import CriticalPath
 from thalweg.middleware.planning.costs.expected_period import ExpectedPeriod
-from thalweg.middleware.planning.costs.model import CostModel, Evaluation, Position, evaluate
+from thalweg.middleware.planning.costs.model import CostModel, Position, evaluate
 from thalweg.middleware.planning.costs.period import Period
 from thalweg.middleware.planning.planners.download_all import DownloadAll
 from thalweg.middleware.planning.planners.exhaustive import Exhaustive
@@ -37,7 +37,6 @@ __all__ = [
     "CostParameters",
     "CriticalPath",
     "DownloadAll",
-    "Evaluation",
     "Exhaustive",
     "ExpectedPeriod",
     "Hints",

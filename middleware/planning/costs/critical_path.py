@@ -93,10 +93,13 @@ class _PathPosition(Position):
             path.append(self._last[path[-1]])
         return tuple(reversed(path))
 
-    def moves(self, node: int) -> Nanoseconds:
+    def moves_of(self, nodes: Sequence[int]) -> Nanoseconds:
+        if not self.problem.tree:
+            return super().moves_of(nodes)
+        return np.array([self._moves(node) for node in nodes]).reshape(len(nodes), len(self.problem.hosts))
+
+    def _moves(self, node: int) -> Nanoseconds:
         problem = self.problem
-        if not problem.tree:
-            return super().moves(node)
         arrival: Nanoseconds | None = None
         for producer, e in problem.inputs[node]:
             at = problem.edge_from_ns(e, int(self.where[producer])) + self._ready[producer]
@@ -147,10 +150,6 @@ class _SerialPosition(Position):
             nodes.add(node)
             queue.extend(self._waits[node])
         return tuple(sorted(nodes))
-
-    def moves(self, node: int) -> Nanoseconds:
-        costs: Nanoseconds = self.moves_of((node,))[0]
-        return costs
 
     def moves_of(self, nodes: Sequence[int]) -> Nanoseconds:
         """All moves at once as columns, and up the tree node by node; only above a moving node do columns differ."""

@@ -98,7 +98,7 @@ class _SummedPosition(LoadedPosition):
 class _ScaledPosition(LoadedPosition):
     """The general way, for any shape: loads relative to the largest of them, and every placement anew."""
 
-    moves, moves_of = Position.moves, Position.moves_of
+    moves_of = Position.moves_of
 
     def __init__(self, options: ExpectedPeriod, problem: Problem, where: Where) -> None:
         super().__init__(options, INTERFACE, problem, where)

@@ -34,10 +34,6 @@ class LoadedPosition(Position):
         """Every node: each resource in use counts, unless the reduction says otherwise."""
         return tuple(range(len(self.where)))
 
-    def moves(self, node: int) -> Nanoseconds:
-        costs: Nanoseconds = self.moves_of((node,))[0]
-        return costs
-
     def moved(self, nodes: Sequence[int]) -> Moved:
         """What moving each of ``nodes`` alone does to the loads; those of unusable links elsewhere gain inf."""
         problem, resources, where = self.problem, self.resources, self.where

@@ -1,8 +1,7 @@
 """Cost models: what a placement costs, and which nodes are to blame.
 
 One interface for all (:class:`CostModel`, :class:`Position`). A model looks at a placement once
-(``at``) and then answers quickly what it would cost with a single operator elsewhere (``moves``, for several operators
-``moves_of``).
+(``at``) and then answers quickly what it would cost with any one of some operators elsewhere (``moves_of``).
 
 Branch and bound: an unknown link counts as infinitely fast, so every figure is a lower bound, and is exact
 as soon as all links of the placement are known. A placement whose lower bound exceeds the best cost known is
@@ -16,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import msgspec
 import numpy as np
 
 from thalweg.middleware.dataflow import Placement
@@ -38,21 +36,17 @@ class Position:
         """The nodes that determine the cost, producers first: moving any other cannot lower it."""
         raise NotImplementedError
 
-    def moves(self, node: int) -> Nanoseconds:
-        """(hosts,) the lower bound of the cost with ``node`` alone moved to each host.
+    def moves_of(self, nodes: Sequence[int]) -> Nanoseconds:
+        """(nodes, hosts) the lower bound of the cost with each of ``nodes`` alone moved to each host.
 
         This general way looks at every placement anew; a model that can do better overrides it.
         """
-        costs = np.empty(len(self.problem.hosts))
-        where = self.where.copy()
-        for host in range(len(self.problem.hosts)):
-            where[node] = host
-            costs[host] = self.model.at(self.problem, where.copy()).lower_ns
+        costs = np.empty((len(nodes), len(self.problem.hosts)))
+        for (row, host), _ in np.ndenumerate(costs):
+            where = self.where.copy()
+            where[nodes[row]] = host
+            costs[row, host] = self.model.at(self.problem, where).lower_ns
         return costs
-
-    def moves_of(self, nodes: Sequence[int]) -> Nanoseconds:
-        """(nodes, hosts) :meth:`moves` of each of ``nodes``; a model that is faster for all together overrides it."""
-        return np.array([self.moves(node) for node in nodes]).reshape(len(nodes), len(self.problem.hosts))
 
 
 class CostModel(Protocol):
@@ -65,25 +59,11 @@ class CostModel(Protocol):
         """Look at a placement; never raises for unknown links (see :meth:`Position.lower_ns`)."""
 
 
-class Evaluation(msgspec.Struct, frozen=True):
-    """What a placement costs in seconds; when ``pruned``, only that it is at least ``cost_s``.
-
-    ``critical``: the names of the nodes that determine it, producers first.
-    """
-
-    cost_s: float
-    pruned: bool
-    critical: tuple[str, ...]
-
-
-def evaluate(model: CostModel, problem: Problem, placement: Placement, bound_s: float = float("inf")) -> Evaluation:
-    """The cost of a placement, given up as soon as it is certain to exceed ``bound_s``.
+def evaluate(model: CostModel, problem: Problem, placement: Placement) -> float:
+    """Seconds that a placement costs.
 
     Raises LinksNeeded with all the links that are still needed, PlacementError for a bad placement.
     """
     where = problem.where(placement)
-    position = model.at(problem, where)
-    pruned = position.lower_ns / NS_PER_S > bound_s
-    if not pruned:
-        problem.require(where)
-    return Evaluation(position.lower_ns / NS_PER_S, pruned, problem.names_of(position.critical()))
+    problem.require(where)
+    return model.at(problem, where).lower_ns / NS_PER_S

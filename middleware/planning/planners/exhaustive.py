@@ -42,7 +42,7 @@ class Exhaustive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 break
             where = best.where.copy()
             where[free[:-1]] = choice
-            costs_ns = model.at(problem, where).moves(free[-1])
+            costs_ns = model.at(problem, where).moves_of(free[-1:])[0]
             host = int(costs_ns.argmin())
             if costs_ns[host] < best.lower_ns:
                 where[free[-1]] = host

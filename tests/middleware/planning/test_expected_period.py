@@ -68,7 +68,7 @@ def test_it_is_the_norm_of_the_loads_and_a_move_costs_what_looking_anew_does(
     naive = sum(load**shape for load in loads(given, where)) ** (1 / shape)
     assert position.lower_ns / 1e9 == pytest.approx(naive, rel=1e-6)
     node = int(rng.choice(np.flatnonzero(given.movable)))
-    for host, cost in enumerate(position.moves(node)):
+    for host, cost in enumerate(position.moves_of((node,))[0]):
         moved = where.copy()
         moved[node] = host
         assert cost == model.at(given, moved).lower_ns
