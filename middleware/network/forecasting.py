@@ -17,7 +17,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from statistics import fmean, median
-from typing import Any, Protocol
+from typing import Protocol
 
 from thalweg.middleware.errors import UsageError, nearest
 
@@ -38,8 +38,6 @@ class Window:
     """The last ``size`` samples that are within ``HORIZON_S`` of the newest."""
 
     def __init__(self, size: int = WINDOW) -> None:
-        if size < 1:
-            raise UsageError(f"a window of {size} samples; it has at least 1")
         self._samples: deque[tuple[float, float]] = deque(maxlen=size)
 
     def add(self, value: float, at_s: float) -> None:
@@ -89,8 +87,6 @@ class Exponential:
     """Exponential smoothing: each sample moves the forecast by ``gain`` of the difference (0 < gain <= 1)."""
 
     def __init__(self, gain: float = GAIN) -> None:
-        if not 0 < gain <= 1:
-            raise UsageError(f"a gain of {gain}; it is above 0 and at most 1")
         self.gain = gain
         self._smooth: float | None = None
         self._at_s = -math.inf
@@ -111,33 +107,25 @@ class Exponential:
 class Best:
     """The one of all others that has erred least so far."""
 
-    def __init__(self, size: int = WINDOW, gain: float = GAIN) -> None:
-        self._members: tuple[tuple[str, Forecaster], ...] = (
-            ("last", Last()),
-            ("mean", Mean(size)),
-            ("median", Median(size)),
-            ("exponential", Exponential(gain)),
-        )
-        self._errors = [0.0] * len(self._members)
+    def __init__(self) -> None:
+        self._members = {name: kind() for name, kind in FORECASTERS.items() if kind is not Best}
+        self._errors = dict.fromkeys(self._members, 0.0)
         self._begun = False
 
     def add(self, value: float, at_s: float) -> None:
-        for i, (_, member) in enumerate(self._members):
+        for name, member in self._members.items():
             if self._begun:
-                self._errors[i] += abs(member.forecast() - value)
+                self._errors[name] += abs(member.forecast() - value)
             member.add(value, at_s)
         self._begun = True
 
     @property
     def trusted(self) -> str:
-        """The name of the forecaster that ``forecast`` asks."""
-        return self._best()[0]
+        """The name of the forecaster that ``forecast`` asks; in a tie the first of ``FORECASTERS``."""
+        return min(self._errors, key=self._errors.__getitem__)
 
     def forecast(self) -> float:
-        return self._best()[1].forecast()
-
-    def _best(self) -> tuple[str, Forecaster]:
-        return self._members[min(range(len(self._members)), key=self._errors.__getitem__)]
+        return self._members[self.trusted].forecast()
 
 
 FORECASTERS: Mapping[str, type[Forecaster]] = {
@@ -149,14 +137,8 @@ FORECASTERS: Mapping[str, type[Forecaster]] = {
 }
 
 
-def make_forecaster(name: str, **options: Any) -> Forecaster:
-    """A new forecaster of that name; ``size`` (samples) and ``gain`` are options of those that have them.
-
-    Raises UsageError for an unknown name, naming the nearest, and for an option it does not take.
-    """
+def make_forecaster(name: str) -> Forecaster:
+    """A new forecaster of that name; UsageError for an unknown one, naming the nearest."""
     if name not in FORECASTERS:
         raise UsageError(f"unknown forecaster {name!r}; {nearest(name, FORECASTERS)}")
-    try:
-        return FORECASTERS[name](**options)
-    except TypeError as error:
-        raise UsageError(f"forecaster {name!r} cannot be made with {options}: {error}") from None
+    return FORECASTERS[name]()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -79,7 +80,8 @@ def start_authenticator(context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> 
 
     authenticator = ThreadAuthenticator(context)
     authenticator.start()
-    authenticator.configure_curve_callback(domain=_DOMAIN, credentials_provider=_Admit(keys.public))
+    admit = SimpleNamespace(callback=lambda domain, key: key == keys.public.encode())
+    authenticator.configure_curve_callback(domain=_DOMAIN, credentials_provider=admit)
     return authenticator
 
 
@@ -89,13 +91,3 @@ def secure_dealer(socket: zmq.Socket[bytes], keys: Keys | None) -> None:
         socket.setsockopt_string(zmq.CURVE_SERVERKEY, keys.public)
         socket.setsockopt_string(zmq.CURVE_PUBLICKEY, keys.public)
         socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.secret)
-
-
-class _Admit:
-    """ZAP credentials provider that admits one public key."""
-
-    def __init__(self, public: str) -> None:
-        self._public = public.encode()
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        return key == self._public

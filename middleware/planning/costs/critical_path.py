@@ -6,6 +6,7 @@ Source: Ranganathan, Acharya, Saltz (1998), sections 2 and 2.1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -24,11 +25,8 @@ class CriticalPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     the order in which they become ready (a refinement of ours: the paper's cost lets them arrive at once).
     """
 
+    name: ClassVar[str] = "critical-path"
     serialised: bool = False
-
-    @property
-    def name(self) -> str:
-        return "critical-path"
 
     def at(self, problem: Problem, where: Where) -> Position:
         return _SerialPosition(self, problem, where) if self.serialised else _PathPosition(self, problem, where)
@@ -37,11 +35,8 @@ class CriticalPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SerialisedCriticalPath(CriticalPath, frozen=True, forbid_unknown_fields=True):
     """The critical path with a node's inputs one after the other, under a name of its own."""
 
+    name: ClassVar[str] = "serialised-critical-path"
     serialised: bool = True
-
-    @property
-    def name(self) -> str:
-        return "serialised-critical-path"
 
 
 class _PathPosition(Position):

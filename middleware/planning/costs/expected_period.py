@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -40,15 +41,12 @@ class ExpectedPeriod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     links vary by and what their means do. The constant Γ(1 - 1/a) is left out, as it is the same for all plans.
     """
 
+    name: ClassVar[str] = "expected-period"
     shape: float = 4.0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.shape) and self.shape > 1):
             raise UsageError(f"the shape of expected-period is {self.shape}; it must be above 1")
-
-    @property
-    def name(self) -> str:
-        return "expected-period"
 
     def at(self, problem: Problem, where: Where) -> Position:
         kind = _SummedPosition if self.shape <= LARGEST_PLAIN_SHAPE else _ScaledPosition

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -40,12 +41,9 @@ class Period(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes that demand their next inputs before their output has gone.
     """
 
+    name: ClassVar[str] = "period"
     interface: Interface = "single"
     node_cycles: bool = True
-
-    @property
-    def name(self) -> str:
-        return "period"
 
     def at(self, problem: Problem, where: Where) -> Position:
         return _PeriodPosition(self, problem, where)
