@@ -9,8 +9,8 @@ Source: Ranganathan, Acharya, Saltz (1998), section 2.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property, reduce
 from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
@@ -145,17 +145,7 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
             if node.kind != "sink" and len(takers) != 1 and not (graph and takers):
                 what = "no consumer" if not takers else f"several consumers {list(takers)}; a tree allows one"
                 raise DataflowError(f"node {node.name!r} has {what}")
-        _producers_first(self)  # finds cycles
-        reached = {*sinks}
-        queue = [*sinks]
-        while queue:
-            for producer in self.by_name[queue.pop()].inputs:
-                if producer not in reached:
-                    reached.add(producer)
-                    queue.append(producer)
-        for node in self.nodes:
-            if node.name not in reached:
-                raise DataflowError(f"node {node.name!r} does not reach the sink {self.sink!r}")
+        _producers_first(self)  # finds cycles; without, consumers lead to a sink from everywhere
         return self
 
     def _check_node(self, node: Node, hosts: Collection[str] | None) -> None:
@@ -238,11 +228,24 @@ def check_placement(dataflow: Dataflow, placement: Mapping[str, str], hosts: Col
 # --- builders ---------------------------------------------------------------------------------------
 
 
-def _sources_and_sink(sources: Mapping[str, Code], client: str) -> tuple[list[Node], Node]:
+Combine = Callable[..., str]  # inputs -> the name of an operator that takes them
+
+
+def _tree(
+    sources: Mapping[str, Code], operator: Code, client: str, root_of: Callable[[list[str], Combine], str]
+) -> Dataflow:
+    """Sources and sink, and the operators that ``root_of`` makes of the sources' names, until one is left."""
     if not sources:
         raise DataflowError("a tree needs at least one source; give a mapping of host to Code")
     leaves = [Node(f"source@{host}", "source", (), code, host) for host, code in sources.items()]
-    return leaves, Node("sink", "sink", (), None, client)
+    operators: list[Node] = []
+
+    def combine(*inputs: str) -> str:
+        operators.append(Node(f"op{len(operators)}", "operator", inputs, operator))
+        return operators[-1].name
+
+    root = root_of([node.name for node in leaves], combine)
+    return Dataflow((*leaves, *operators, Node("sink", "sink", (root,), None, client))).validate()
 
 
 def complete_binary_tree(sources: Mapping[str, Code], operator: Code, client: str = "client") -> Dataflow:
@@ -250,41 +253,24 @@ def complete_binary_tree(sources: Mapping[str, Code], operator: Code, client: st
 
     ``sources``: for each host the code of the source pinned there, in the order of combination.
     """
-    nodes, sink = _sources_and_sink(sources, client)
-    level = [node.name for node in nodes]
-    count = 0
-    while len(level) > 1:
-        above: list[str] = []
-        for i in range(0, len(level) - 1, 2):
-            nodes.append(Node(f"op{count}", "operator", (level[i], level[i + 1]), operator))
-            above.append(f"op{count}")
-            count += 1
-        if len(level) % 2:
-            above.append(level[-1])
-        level = above
-    return _finish(nodes, sink, level[0])
+
+    def in_pairs(level: list[str], combine: Combine) -> str:
+        while len(level) > 1:
+            odd = level[len(level) // 2 * 2 :]
+            level = [*map(combine, level[::2], level[1::2]), *odd]
+        return level[0]
+
+    return _tree(sources, operator, client, in_pairs)
 
 
 def left_deep_tree(sources: Mapping[str, Code], operator: Code, client: str = "client") -> Dataflow:
     """A linear tree: each operator combines the result so far with one more source (Figure 5)."""
-    nodes, sink = _sources_and_sink(sources, client)
-    result = nodes[0].name
-    for count, leaf in enumerate([node.name for node in nodes[1:]]):
-        nodes.append(Node(f"op{count}", "operator", (result, leaf), operator))
-        result = f"op{count}"
-    return _finish(nodes, sink, result)
+    return _tree(sources, operator, client, lambda names, combine: reduce(combine, names))
 
 
 def star_tree(sources: Mapping[str, Code], operator: Code, client: str = "client") -> Dataflow:
     """One operator that combines all sources at once."""
-    nodes, sink = _sources_and_sink(sources, client)
-    nodes.append(Node("op0", "operator", tuple(node.name for node in nodes), operator))
-    return _finish(nodes, sink, "op0")
-
-
-def _finish(nodes: Sequence[Node], sink: Node, root: str) -> Dataflow:
-    last = Node(sink.name, "sink", (root,), None, sink.pinned)
-    return Dataflow((*nodes, last)).validate()
+    return _tree(sources, operator, client, lambda names, combine: combine(*names))
 
 
 TREES = {"binary": complete_binary_tree, "left-deep": left_deep_tree, "star": star_tree}

@@ -16,7 +16,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, runtime_checkable
 
-from thalweg.middleware.dataflow import Code
+from thalweg.middleware.dataflow import Code, Reorderable
 from thalweg.middleware.errors import OperatorError, nearest
 
 GROUPS = ("thalweg.operators", "thalweg.sources")
@@ -68,23 +68,22 @@ def may_reorder(code: Any) -> bool:
     return bool(getattr(code, "reorderable", False)) and (hasattr(code, "merge") or not keeps_state(code))
 
 
-def merging_codes(codes: Iterable[Code], allow: Collection[str] = DEFAULT_ALLOW) -> tuple[Code, ...]:
-    """Those of reorderable codes whose operators have state, which they merge."""
-    return tuple(code for code in codes if keeps_state(load_code(code, allow)))
-
-
-def reorderable_codes(codes: Iterable[Code | None], allow: Collection[str] = DEFAULT_ALLOW) -> tuple[Code, ...]:
+def reorderable(codes: Iterable[Code | None], allow: Collection[str] = DEFAULT_ALLOW) -> Reorderable:
     """Those that may be reordered (``may_reorder``); code that cannot be loaded here says nothing."""
-    found: list[Code] = []
     asked: list[Code] = []
+    free: list[Code] = []
+    merging: list[Code] = []
     for code in codes:
         if code is None or code in asked:
             continue
         asked.append(code)
         with contextlib.suppress(OperatorError):
-            if may_reorder(load_code(code, allow)):
-                found.append(code)
-    return tuple(found)
+            made = load_code(code, allow)
+            if may_reorder(made):
+                free.append(code)
+                if keeps_state(made):
+                    merging.append(code)
+    return Reorderable(tuple(free), tuple(merging))
 
 
 def load_code(code: Code, allow: Collection[str] = DEFAULT_ALLOW) -> Any:

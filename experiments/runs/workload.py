@@ -15,7 +15,7 @@ from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.strategies import changes_shapes, reshapes_at_random
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
 from thalweg.middleware.errors import OperatorError, RunError, ThalwegError, UsageError
-from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code, reorderable_codes
+from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code, reorderable
 from thalweg.operators import ImageFolderSource, digest, reference_run
 
 MIXED = "mixed"
@@ -57,7 +57,7 @@ def build_dataflow(config: RunConfig) -> Dataflow:
     codes = [Code(name, params) for name in names]
     for code in codes:
         _check_operator(code, config)
-    if reshapes_at_random(config) and not reorderable_codes(codes, (*DEFAULT_ALLOW, *config.allow)):
+    if reshapes_at_random(config) and not reorderable(codes, (*DEFAULT_ALLOW, *config.allow)).codes:
         why = f"of --operator {config.operator} with --rule {config.rule} no order is free"
         raise UsageError(f"random-reshapes changes the order of combination, and {why}; use composite with max or min")
     dataflow = builder(sources, codes[0], CLIENT)

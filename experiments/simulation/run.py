@@ -16,9 +16,9 @@ from thalweg.emulation.traces.trace import Rates
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import CodeBook, World, WorldConfig
 from thalweg.middleware.client.replanning import Search
-from thalweg.middleware.dataflow import FIXED, Code, Dataflow, Node, Reorderable, check_placement
+from thalweg.middleware.dataflow import FIXED, Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
-from thalweg.middleware.loading import DEFAULT_ALLOW, load_code, merging_codes, reorderable_codes
+from thalweg.middleware.loading import DEFAULT_ALLOW, load_code, reorderable
 from thalweg.middleware.network.outlook import Outlook
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView, links_between
 from thalweg.middleware.planning import (
@@ -141,12 +141,11 @@ def run_ahead(
         task = work.task(NetworkView({})).but(dataflows=(dataflow,), hints=hints)
         search = Search(task, work.model, moves, strategy.again, label, told)
         world.answer = search.answer
-    reorderable = FIXED
+    free = FIXED
     if isinstance(strategy.adaptation, RandomReshapes | GlobalMoves):
-        free = reorderable_codes((dataflow.by_name[name].code for name in dataflow.operators), work.allow)
-        reorderable = Reorderable(free, merging_codes(free, work.allow))
+        free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), work.allow)
     known = {link: msgspec.structs.replace(each, measured_at_s=0.0) for link, each in plan.view.estimates.items()}
-    world.run(dataflow, plan.result.placement, partitions, strategy.adaptation, label, known, reorderable)
+    world.run(dataflow, plan.result.placement, partitions, strategy.adaptation, label, known, free)
 
 
 MOST_BOUND = 64  # hosts; the bound of more takes longer than the run

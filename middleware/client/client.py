@@ -16,7 +16,7 @@ from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.replanning import MEASURED, Search, ask_hints
 from thalweg.middleware.client.run import Home, Run
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
-from thalweg.middleware.dataflow import Code, Dataflow, check_placement
+from thalweg.middleware.dataflow import FIXED, Dataflow, check_placement
 from thalweg.middleware.errors import (
     HostLostError,
     PlacementError,
@@ -24,7 +24,7 @@ from thalweg.middleware.errors import (
     RunError,
     UsageError,
 )
-from thalweg.middleware.loading import DEFAULT_ALLOW, merging_codes, reorderable_codes
+from thalweg.middleware.loading import DEFAULT_ALLOW, reorderable
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView, Pair
 from thalweg.middleware.planning import (
     CostModel,
@@ -242,11 +242,10 @@ class Client:
         self._runs[run_id] = run
         with self._forgotten:
             self._open.add(run_id)
-        free: tuple[Code, ...] = ()
+        free = FIXED
         if isinstance(adaptation, RandomReshapes | GlobalMoves):
-            free = reorderable_codes((dataflow.by_name[name].code for name in dataflow.operators), self._allow)
-        merging = merging_codes(free, self._allow)
-        self.shell.tell(e.RunRequested(install, adaptation, free, tuple(measured.items()), merging))
+            free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), self._allow)
+        self.shell.tell(e.RunRequested(install, adaptation, free.codes, tuple(measured.items()), free.merging))
         return run
 
     def probe(self, links: Iterable[Pair]) -> dict[Link, LinkEstimate]:

@@ -14,9 +14,9 @@ import msgspec
 
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.core.relocation.shape import reshape
-from thalweg.middleware.dataflow import Dataflow, Placement, Reorderable, check_placement
+from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
 from thalweg.middleware.errors import PlacementError, RunError
-from thalweg.middleware.loading import merging_codes, reorderable_codes
+from thalweg.middleware.loading import reorderable
 from thalweg.middleware.protocol import events as e
 
 
@@ -186,10 +186,9 @@ class Run:
         full = check_placement(dataflow.validate(hosts), {dataflow.sink: self._home.name, **placement}, hosts)
         present, where = self.tree
         codes = [tree.by_name[name].code for tree in (dataflow, present) for name in tree.operators]
-        free = reorderable_codes(codes, self._home.allow)
-        merging = merging_codes(free, self._home.allow)
-        reshape(present, dataflow, full, where, Reorderable(free, merging), 0)  # what is wrong with it is said here
-        self._home.tell(e.PlacementProposed(self.id, full, "asked for", dataflow, free, merging))
+        free = reorderable(codes, self._home.allow)
+        reshape(present, dataflow, full, where, free, 0)  # what is wrong with it is said here
+        self._home.tell(e.PlacementProposed(self.id, full, "asked for", dataflow, *free))
 
     def close(self) -> None:
         """End the run on every host; idempotent, from any thread: whoever waits for a partition sees the end."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from thalweg.middleware.dataflow import Code, Node
-from thalweg.middleware.loading import merging_codes, reorderable_codes
+from thalweg.middleware.loading import reorderable
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.shell.node_code import digest_of
 from thalweg.middleware.shell.workers import Slot, Task, Workers
@@ -159,9 +159,9 @@ def test_what_may_appear_in_another_tree(bench: Bench, name: str, merging: bool,
     code = Code(f"{__name__}:{name}")
     bench.workers.open_node(e.OpenNode("r", Node("o", "operator", ("s",), code), fresh=True, merging=merging))
     assert bench.answer() == e.NodeOpened("r", "o", error.format(use=code.use))
-    found = reorderable_codes([code], (__name__,))
-    assert found == ((code,) if name != "Forgets" else ())
-    assert merging_codes(found, (__name__,)) == ((code,) if name == "Sees" else ())
+    found = reorderable([code], (__name__,))
+    assert found.codes == ((code,) if name != "Forgets" else ())
+    assert found.merging == ((code,) if name == "Sees" else ())
 
 
 def merge(*states: bytes, digest: str = "", version: int = 1) -> e.MergeStates:
