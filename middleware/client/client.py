@@ -9,8 +9,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-import msgspec
-
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.replanning import MEASURED, Search, ask_hints
@@ -86,10 +84,9 @@ class Client:
         self._allow = (*DEFAULT_ALLOW, *allow)
         self._peers = say_hello(addresses, self._keys)
         self._runs: dict[str, Run] = {}
-        self._forgotten = threading.Condition()
+        self._news = threading.Condition()  # of what is reported, and of what is forgotten
         self._open: set[str] = set()
         self._reports: dict[Link, LinkEstimate] = {}
-        self._reported = threading.Condition()
         config = ShellConfig(
             name=name,
             listen=listen,
@@ -240,7 +237,7 @@ class Client:
         home = Home(self.name, self.hosts, self._allow, self.shell.tell, self._closed)
         run = Run(home, run_id, full, dataflow, search)
         self._runs[run_id] = run
-        with self._forgotten:
+        with self._news:
             self._open.add(run_id)
         free = FIXED
         if isinstance(adaptation, RandomReshapes | GlobalMoves):
@@ -255,7 +252,7 @@ class Client:
         Raises HostLostError naming a link that could not be measured.
         """
         wanted = {Link(a, b) for a, b in links if a != b}
-        with self._reported:
+        with self._news:
             for link in wanted:
                 self._reports.pop(link, None)
             for _ in range(PROBE_TRIES):
@@ -263,7 +260,7 @@ class Client:
                 known = -1
                 while known < len(self._reports):
                     known = len(self._reports)
-                    if self._reported.wait_for(lambda: wanted <= self._reports.keys(), PROBE_S):
+                    if self._news.wait_for(lambda: wanted <= self._reports.keys(), PROBE_S):
                         news = self._reports
                         pairs = wanted | {Link(b, a) for a, b in wanted}
                         return {link: news[link] for link in pairs if link in news}
@@ -287,8 +284,8 @@ class Client:
         """End all runs and leave the cluster; idempotent."""
         for run in list(self._runs.values()):
             run.close()
-        with self._forgotten:
-            self._forgotten.wait_for(lambda: not self._open or not self.shell.alive, 2)
+        with self._news:
+            self._news.wait_for(lambda: not self._open or not self.shell.alive, 2)
         self.shell.close()
 
     def __enter__(self) -> Client:
@@ -302,43 +299,19 @@ class Client:
     def _on_application(self, command: e.Command) -> None:
         match command:
             case e.Report(source, target, estimate):
-                with self._reported:
+                with self._news:
                     self._reports[Link(source, target)] = estimate
-                    self._reported.notify_all()
+                    self._news.notify_all()
             case e.Forgotten(run):
-                with self._forgotten:
+                with self._news:
                     self._open.discard(run)
-                    self._forgotten.notify_all()
+                    self._news.notify_all()
             case e.Fail("", reason):
                 for each in list(self._runs.values()):
                     each.take(e.Fail(each.id, reason))
-            case e.Placed(run, node, host):
-                moved = self._runs.get(run)
-                if moved is not None:
-                    moved.moved(node, host)
-            case e.TreeChanged(run, dataflow, placement):
-                changed = self._runs.get(run)
-                if changed is not None:
-                    changed.changed(dataflow, placement)
-            case e.Plan(run):
-                planning = self._runs.get(run)
-                if planning is not None and planning.search is not None:
-                    threading.Thread(
-                        target=self._search, args=(planning.search, command), name="thalweg-planner", daemon=True
-                    ).start()
-            case e.Ready(run) | e.Deliver(run) | e.Fail(run):
-                running = self._runs.get(run)
-                if running is not None:
-                    running.take(command)
-
-    def _search(self, search: Search, command: e.Plan) -> None:
-        """One look for a better placement, beside the flow."""
-        begun = time.perf_counter()
-        answer = search.answer(command)
-        if answer.placement is not None:
-            took = {"planning_wall_s": time.perf_counter() - begun}
-            answer = msgspec.structs.replace(answer, detail=answer.detail | took)
-        self.shell.tell(answer)
+            case e.Ready(run) | e.Deliver(run) | e.Fail(run) | e.Placed(run) | e.TreeChanged(run) | e.Plan(run):
+                if (concerned := self._runs.get(run)) is not None:
+                    concerned.take(command)
 
     def _closed(self, run: str) -> None:
         if self._runs.pop(run, None) is not None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -66,24 +67,34 @@ class Run:
         with self._news:
             return self.dataflow, self.placement
 
-    def moved(self, node: str, host: str) -> None:
-        """Operator ``node`` is on ``host`` now."""
-        self.placement = {**self.placement, node: host}
-
-    def changed(self, dataflow: Dataflow, placement: Placement) -> None:
-        """The run has another tree now."""
-        with self._news:
-            self.dataflow, self.placement = dataflow, placement
-
     def take(self, command: e.Command) -> None:
         """A command for the application; any thread."""
         with self._news:
-            self._queue.append(command)
-            if self._waiting and isinstance(command, e.Deliver) and not command.end:
-                self._waiting = False
-                self._taken = command  # by who waits for it: the next can be demanded without waking them first
-                self._home.tell(e.NextRequested(self.id))
-            self._wake()
+            match command:
+                case e.Placed(_, node, host):
+                    self.placement = {**self.placement, node: host}
+                case e.TreeChanged(_, dataflow, placement):
+                    self.dataflow, self.placement = dataflow, placement
+                case e.Plan() if self.search is not None:
+                    threading.Thread(
+                        target=self._plan, args=(self.search, command), name="thalweg-planner", daemon=True
+                    ).start()
+                case e.Ready() | e.Deliver() | e.Fail():
+                    self._queue.append(command)
+                    if self._waiting and isinstance(command, e.Deliver) and not command.end:
+                        self._waiting = False
+                        self._taken = command  # by who waits for it: the next is demanded without waking them first
+                        self._home.tell(e.NextRequested(self.id))
+                    self._wake()
+
+    def _plan(self, search: Search, command: e.Plan) -> None:
+        """One look for a better placement, beside the flow."""
+        begun = time.perf_counter()
+        answer = search.answer(command)
+        if answer.placement is not None:
+            took = {"planning_wall_s": time.perf_counter() - begun}
+            answer = msgspec.structs.replace(answer, detail=answer.detail | took)
+        self._home.tell(answer)
 
     def _wake(self) -> None:
         self._news.notify_all()
@@ -117,12 +128,11 @@ class Run:
     def __next__(self) -> Delivered:
         while not self._over:
             with self._news:
-                while not self._queue and not self._over:
-                    self._waiting = True
-                    try:
-                        self._news.wait()
-                    finally:
-                        self._waiting = False
+                self._waiting = not self._queue
+                try:
+                    self._news.wait_for(lambda: self._queue or self._over)
+                finally:
+                    self._waiting = False
                 if self._over:
                     break
                 command = self._queue.popleft()
