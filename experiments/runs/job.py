@@ -6,6 +6,7 @@ The job goes in and ``ready`` comes out; then for every placement ``go`` goes in
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import msgspec
@@ -48,3 +49,8 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     message: str = ""
     usage: bool = False
     detail: dict[str, Any] = {}
+
+
+def say(said: Said) -> None:
+    """One line out."""
+    os.write(1, msgspec.json.encode(said) + b"\n")

@@ -28,6 +28,8 @@ from thalweg.experiments.runs.processes import Processes, fail
 from thalweg.experiments.runs.session import Outcome, Session
 from thalweg.experiments.runs.workload import reference_digest
 
+WORKER = "thalweg.experiments.runs.worker"
+
 
 def execute(config: RunConfig, folder: Path, tell: Tell) -> Outcome:
     """Run every placement of ``config`` on its testbed, in turn, and leave records in ``folder``; see Session."""
@@ -67,11 +69,17 @@ class _Session(Session):
         self.found.notes += self.links.set_up(config.prove, tell)
         tell("starting the hosts", 0, 0)
         processes = Processes(self.bed, stack, self.logs)
-        addresses = processes.start_hosts([host for host in self.hosts if host != CLIENT], config, records)
+        addresses = processes.start_hosts(
+            [host for host in self.hosts if host != CLIENT],
+            records,
+            allow=config.allow,
+            time_scale=config.time_scale,
+            forecaster=config.forecaster,
+        )
         pictures = self.bed.outbox(self.folder / IMAGES)
         listen = processes.listen(CLIENT)
         job = Job(config, self.dataflow, addresses, listen, records=str(records), pictures=str(pictures))
-        words = processes.start_worker(job)
+        words = processes.start_worker(WORKER, job)
         self.links.load(stack)
         for label in config.placements:
             self._plan_ahead(label, processes, words)

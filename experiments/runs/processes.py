@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, NoReturn
@@ -15,8 +15,8 @@ import msgspec
 from thalweg.emulation.supervisor.client import TestbedProcess
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.uml.files import inside_uml
-from thalweg.experiments.runs.config import CLIENT, RunConfig
-from thalweg.experiments.runs.job import Go, Job, Said
+from thalweg.experiments.runs.config import CLIENT
+from thalweg.experiments.runs.job import Said
 from thalweg.middleware.client.cluster import host_command, host_environment, wait_ready_lines
 from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, UsageError
 
@@ -40,7 +40,15 @@ class Processes:
         """Where a process on ``host`` listens."""
         return f"tcp://{self.bed.hosts[host]}:{'*' if self.bed.backend == 'loopback' else PORT}"
 
-    def start_hosts(self, names: Sequence[str], config: RunConfig, records: Path) -> dict[str, str]:
+    def start_hosts(
+        self,
+        names: Sequence[str],
+        records: Path,
+        *,
+        allow: Collection[str],
+        time_scale: float = 1.0,
+        forecaster: str | None = None,
+    ) -> dict[str, str]:
         """Start a host process on each, which keeps its ``records``; their control endpoints.
 
         Raises HostAbsentError, with its last words, for one that does not come up.
@@ -49,14 +57,14 @@ class Processes:
             command = host_command(
                 name,
                 self.listen(name),
-                allow=config.allow,
-                time_scale=config.time_scale,
+                allow=allow,
+                time_scale=time_scale,
                 records=records,
                 insecure=True,
                 python=self.bed.python,
             )
-            if config.forecaster is not None:
-                command += ["--forecaster", config.forecaster]
+            if forecaster is not None:
+                command += ["--forecaster", forecaster]
             self._spawn(name, name, command)
         try:
             ready = wait_ready_lines({name: stream.fileno() for name, stream in self._outputs.items()}, START_S)
@@ -65,12 +73,12 @@ class Processes:
             raise HostAbsentError(f"{error}" + (f": {said[0]}" if said else "")) from None
         return {name: line["control"] for name, line in ready.items()}
 
-    def start_worker(self, job: Job) -> Iterator[Said]:
-        """Start the client's worker; what it says from its ``ready`` on.
+    def start_worker(self, module: str, job: msgspec.Struct) -> Iterator[Said]:
+        """Start the client's worker, ``python -m module``; what it says from its ``ready`` on.
 
         HostLostError as soon as a host process or the worker has ended.
         """
-        self._job = self._spawn(CLIENT, WORKER, [self.bed.python, "-m", "thalweg.experiments.runs.worker"])
+        self._job = self._spawn(CLIENT, WORKER, [self.bed.python, "-m", module])
         words = self._words()
         self.tell(job)
         first = next(words)
@@ -78,7 +86,7 @@ class Processes:
             fail(first)
         return words
 
-    def tell(self, message: Job | Go) -> None:
+    def tell(self, message: msgspec.Struct) -> None:
         """One line to the worker."""
         assert self._job is not None
         self._job.write(msgspec.json.encode(message) + b"\n")

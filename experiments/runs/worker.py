@@ -18,7 +18,7 @@ import numpy as np
 
 from thalweg.experiments.records.trees import ended_as, operators_at
 from thalweg.experiments.runs.config import file_name
-from thalweg.experiments.runs.job import Go, Job, Said
+from thalweg.experiments.runs.job import Go, Job, Said, say
 from thalweg.experiments.runs.strategies import (
     begins_with_one_shot,
     cost_model,
@@ -35,11 +35,6 @@ from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.operators import Value, digest, write_image
-
-
-def say(said: Said) -> None:
-    """One line out."""
-    os.write(1, msgspec.json.encode(said) + b"\n")
 
 
 def main() -> int:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import pytest
 
 from thalweg.experiments.bench.ballast import Ballast
 from thalweg.experiments.bench.link import bench_link
-from thalweg.experiments.bench.move import PROTOCOLS, Pause, bench_move, summary
+from thalweg.experiments.bench.move import AWAY, bench_move, summary
 from thalweg.experiments.bench.plan import MODELS, OURS, STARTS, bench_plan
 from thalweg.experiments.bench.rounds import Plan, Round, alternate, median_ratio, play
 from thalweg.experiments.bench.testbed import bench_testbed
 from thalweg.experiments.bench.tree import bench_tree, check_digests
 from thalweg.experiments.bench.workload import VARIANTS, FixedSource, digest_of, expected_digest, maximum
 from thalweg.experiments.cli.main import invoke
+from thalweg.experiments.records.log import Detail, Row
+from thalweg.experiments.records.moves import PROTOCOLS
 from thalweg.middleware.errors import OperatorError, RunError, UsageError
 
 
@@ -135,7 +136,7 @@ def test_move_answers_for_every_size_and_protocol(capsys: pytest.CaptureFixture[
     assert invoke(["bench", "move", "--size", "0", "--size", "40", "--moves", "2", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     beds = ("loopback",) if answer["reason"] else ("loopback", "netns")
-    kinds = {"first": 4, **dict.fromkeys(PROTOCOLS, 2)}
+    kinds = {"first": len(AWAY), **dict.fromkeys(PROTOCOLS, 2)}
     figures = {(row["testbed"], row["size_bytes"], row["protocol"]): row for row in answer["rows"]}
     assert set(figures) == {(bed, size, kind) for bed in beds for size in (0, 40 * 1024) for kind in kinds}
     for (_, size_bytes, kind), row in figures.items():
@@ -144,14 +145,26 @@ def test_move_answers_for_every_size_and_protocol(capsys: pytest.CaptureFixture[
         assert row["bound_s"] == pytest.approx(1.2 * size_bytes * 8 / row["rate_bps"] + 4 * row["trip_s"])
 
 
+def move_rows(version: int, pause_s: float, outcome: str = "moved") -> tuple[Row, Row]:
+    """What both hosts record of a move: the state taken in 1 ms and restored in 2."""
+    old = Detail(outcome=outcome, protocol="barrier", version=version, ago={"suspended": 0.005, "state_out": 0.004})
+    new = Detail(version=version, ago={"state_in": 0.003, "resumed": 0.001})
+    return (
+        Row("0", "h1", float(version), 0.0, "relocated", "operator", "h2", None, 0, pause_s, None, old),
+        Row("0", "h2", float(version), 0.0, "arrived", "operator", None, None, None, None, None, new),
+    )
+
+
 def test_pauses_are_set_against_the_bound() -> None:
-    pauses = [Pause("barrier", True, pause_s, 0.001, 0.002) for pause_s in (0.01, 0.02, 0.03, 0.2)]
-    row = summary([*pauses, Pause("barrier", False, 9.0, 0.0, math.nan)], [0.005, 0.005, 0.9], 1000, 1e6)
+    rows = [move_rows(version, pause_s) for version, pause_s in enumerate((0.01, 0.02, 0.03, 0.2))]
+    relocated, arrived = zip(*rows, move_rows(9, 9.0, "stayed"), strict=True)
+    row = summary(relocated, arrived[:4], [0.005, 0.005, 0.9], 1000, 1e6)
     assert row["bound_s"] == pytest.approx(1.2 * 0.008 + 4 * 0.005)
     assert (row["moved"], row["stayed"], row["within"]) == (4, 1, 0.5)
     assert (row["p50_s"], row["p99_s"], row["max_s"]) == (0.02, 0.2, 0.2)
-    assert (row["taken_p50_s"], row["restored_p50_s"]) == (0.001, 0.002)
-    assert summary([], [0.005], 1000, 1e6)["within"] is None
+    assert (row["taken_p50_s"], row["restored_p50_s"]) == pytest.approx((0.001, 0.002))
+    nothing = summary([], [], [0.005], 1000, 1e6)
+    assert (nothing["moved"], nothing["within"], nothing["p50_s"], nothing["taken_p50_s"]) == (0, None, None, None)
 
 
 def test_ballast_is_right_only_with_its_state() -> None:
