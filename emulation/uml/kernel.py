@@ -68,23 +68,26 @@ class Kernel:
         self._failed, self._said = "", b""
         self._ready = threading.Event()
         self._modules = files.modules
-        self._socket, theirs = socket.socketpair()
+        # Two pairs, each for one direction: where a peer ends with data unread, the kernel would read ECONNRESET and
+        # not the end of the line, and never power off. (It hangs up on an end alone, arch/um/drivers/chan_kern.c.)
+        (self._to, their_in), (self._from, their_out) = socket.socketpair(), socket.socketpair()
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the kernel)
-        fd = theirs.fileno()
+        line = (their_in.fileno(), their_out.fileno())
         arguments = (
             *(files.binary, f"mem={memory_bytes >> 20}M", "rootfstype=hostfs", "rootflags=/", "rw", "quiet"),
-            *("con=null", "con0=null,fd:1", "ssl=null", f"ssl0=fd:{fd},fd:{fd}"),
+            *("con=null", "con0=null,fd:1", "ssl=null", f"ssl0=fd:{line[0]},fd:{line[1]}"),
             "uml_dir=/dev/null",  # where no folder can be made: it keeps no files of its own
             *(f'init="{sys.executable}"', "--", "-I", "-S", f'"{Path(init.__file__).absolute()}"'),
         )
-        with theirs:
+        with their_in, their_out:
             self._process = subprocess.Popen(
                 [*_contained(), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
                 env={"TMPDIR": folder, "PATH": os.defpath},
-                pass_fds=[fd],
+                pass_fds=line,
+                restore_signals=False,  # SIGPIPE stays ignored: it would end the kernel, and let its processes go
                 start_new_session=True,  # an interrupt from the terminal is for us, who pass it on
             )
         self._reader = threading.Thread(target=self._read, name="uml", daemon=True)
@@ -160,13 +163,13 @@ class Kernel:
         data = memoryview(HEAD.pack(kind, number, len(payload)) + payload)
         with self._send_lock, suppress(OSError):
             while data and (count := self._line.take(len(data))):
-                self._socket.sendall(data[:count])
+                self._to.sendall(data[:count])
                 data = data[count:]
 
     def _read(self) -> None:
         while True:
             try:
-                data = self._socket.recv(1 << 16)
+                data = self._from.recv(1 << 16)
             except OSError:
                 data = b""
             if not data:
@@ -211,7 +214,7 @@ class Kernel:
     def close(self) -> None:
         """Power it off, with all files written back, and wait until it is gone. Idempotent."""
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._to.shutdown(socket.SHUT_RDWR)
         if self._process.returncode is None:
             handle = os.pidfd_open(self._process.pid)
             select.select([handle], [], [], POWER_OFF_S)
@@ -220,7 +223,8 @@ class Kernel:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._reader.join()
-        self._socket.close()
+        self._to.close()
+        self._from.close()
         self.last_words()
         self._log.close()
 
@@ -236,7 +240,7 @@ def _contained() -> tuple[str, ...]:
         tried = subprocess.run([*words, "true"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if tried.returncode == 0:
             return words
-    return ("sh", "-c", 'ulimit -c 0; exec "$@"', "sh")
+    return ("sh", "-c", 'ulimit -c 0; "$@"; kill -KILL 0', "sh")  # with what a kernel that crashed leaves in its group
 
 
 def run_inside(argv: Sequence[str], *, stdin: int | None = None) -> int:

@@ -21,6 +21,8 @@ _INIT_MODULE = 175
 _NOSUID, _REMOUNT = 2, 32
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
+END_S = 5.0  # by then killed processes have ended, unless the host's file system keeps them waiting
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -72,9 +74,19 @@ def loopback_up() -> None:
 
 
 def power_off() -> None:
-    """End everything, with all files written back to the host. Does not return."""
+    """End everything, with all files written back to the host. Does not return.
+
+    The kernel's end kills the host's processes behind its own but for those that are just ending, which would go on as
+    programs of the host: all are waited for.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     with suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
+    until_s = time.monotonic() + END_S
+    with suppress(ChildProcessError):  # none is left
+        while (left_s := until_s - time.monotonic()) > 0:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                signal.sigtimedwait({signal.SIGCHLD}, left_s)
     os.sync()
     with open("/proc/sysrq-trigger", "w") as trigger:
         trigger.write("o")

@@ -125,17 +125,24 @@ def test_whatever_is_killed_nothing_stays(victim: str) -> None:
 
 
 @needs_uml
-def test_without_a_namespace_of_its_own_it_powers_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_namespace_of_its_own_it_powers_off(tmp_path: Path) -> None:
+    go, said = tmp_path / "go", tmp_path / "said"
     code = (
         "from thalweg.emulation.uml import kernel as uml; which = uml.shutil.which;"
         "uml.shutil.which = lambda name: None if name == 'unshare' else which(name);"
-        "uml.run_inside(['sh', '-c', 'echo up; sleep 100'])"
+        "uml.run_inside(['sh', '-c', 'echo up; until [ -e go ]; do sleep 0.05; done; echo more; touch said; sleep 99'])"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as launcher:
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=tmp_path) as launcher:
         assert launcher.stdout is not None
         assert launcher.stdout.read(3) == b"up\n"
         family = psutil.Process(launcher.pid).children(recursive=True)
-        assert family[0].name() == "linux.uml"
+        assert [one.name() for one in family[:2]] == ["sh", "linux.uml"]
+        launcher.send_signal(signal.SIGSTOP)  # what the kernel says from now on stays unread
+        go.touch()
+        stop = time.monotonic() + 20
+        while not said.exists() and time.monotonic() < stop:
+            time.sleep(0.02)
+        assert said.exists()
         launcher.kill()
     assert not psutil.wait_procs(family, 20)[1]
 
