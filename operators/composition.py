@@ -25,6 +25,7 @@ wide as the widest, and pixels are expanded in a way in which going through a mi
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Any, Literal, get_args
@@ -84,6 +85,16 @@ def expand(image: Image, shape: Sequence[int], fit: Fit = "nearest") -> Image:
     if height != shape[0]:
         image = image.take(source_of(height, shape[0]), axis=0)
     return image
+
+
+def common_size(one: Sequence[int], other: Sequence[int], fit: Fit = "nearest") -> tuple[int, ...]:
+    """The size (height, width) that images of these shapes are expanded to: the larger's, the first's on a tie.
+
+    With fit nested as high and as wide as either.
+    """
+    if fit == "nested":
+        return tuple(map(max, one[:2], other[:2]))
+    return tuple(max(one[:2], other[:2], key=math.prod))
 
 
 def _choose(mask: NDArray[np.bool_], chosen: Image, other: Image) -> Image:
@@ -158,13 +169,10 @@ class Composite(Operator):
         for image in images[1:]:
             if image.dtype != result.dtype or image.shape[2:] != result.shape[2:]:
                 raise OperatorError(
-                    f"composite ({self.rule}): partition {index} joins images {_describe(result)} and"
-                    f" {_describe(image)}; give all sources one dtype and number of bands"
+                    f"composite ({self.rule}): partition {index} joins images {describe(result)} and"
+                    f" {describe(image)}; give all sources one dtype and number of bands"
                 )
-            if self.fit == "nested":
-                size = tuple(map(max, result.shape[:2], image.shape[:2]))
-            else:
-                size = (result if _pixels(result) >= _pixels(image) else image).shape[:2]
+            size = common_size(result.shape, image.shape, self.fit)
             first, second = expand(result, size, self.fit), expand(image, size, self.fit)
             if isinstance(self._select, np.ufunc):  # write over what is ours: fresh pages cost more than pixels
                 ours = first if first is not images[0] else second if second is not image else None
@@ -174,10 +182,6 @@ class Composite(Operator):
         if any(np.may_share_memory(result, image) for image in images):
             result = result.copy()
         return np.ascontiguousarray(result)
-
-    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
-        """The size of the largest input, in bytes."""
-        return max(input_sizes, default=0.0)
 
     def compute_s(self, input_sizes: Sequence[float]) -> float:
         """``seconds_per_pixel`` for every pixel of each pairwise composition."""
@@ -194,15 +198,15 @@ class Composite(Operator):
                 f"composite ({self.rule}): input {position} of partition {index} is {type(value).__name__},"
                 " not an image; use a source of arrays"
             )
-        if value.dtype not in (np.uint8, np.uint16) or value.ndim not in (2, 3) or value.size == 0:
+        if not is_image(value):
             raise OperatorError(
-                f"composite ({self.rule}): input {position} of partition {index} is {_describe(value)};"
+                f"composite ({self.rule}): input {position} of partition {index} is {describe(value)};"
                 " images are uint8 or uint16, (height, width) or (height, width, bands)"
             )
         if self.key_band is not None and not 0 <= self.key_band < (value.shape[2] if value.ndim == 3 else 1):
             raise OperatorError(
                 f"composite ({self.rule}): key_band={self.key_band}, but input {position} of partition"
-                f" {index} is {_describe(value)}; choose one of its bands"
+                f" {index} is {describe(value)}; choose one of its bands"
             )
         return value
 
@@ -247,9 +251,8 @@ class _UserRule:
                 return _choose(np.ascontiguousarray(result), b, a)
             if result.dtype == a.dtype and result.shape == a.shape:
                 return result
-        got = _describe(result) if isinstance(result, np.ndarray) else type(result).__name__
         raise OperatorError(
-            f"composite: rule {self.name} returned {got} for images {_describe(a)};"
+            f"composite: rule {self.name} returned {describe(result)} for images {describe(a)};"
             " return an image like them, or a boolean mask that chooses the second"
         )
 
@@ -296,9 +299,18 @@ def _read_only(image: Image) -> Image:
     return view
 
 
-def _pixels(image: Image) -> int:
-    return int(image.shape[0] * image.shape[1])
+def is_image(value: object) -> bool:
+    """Whether ``Composite`` takes it: uint8 or uint16, (height, width) or (height, width, bands), not empty."""
+    return (
+        isinstance(value, np.ndarray)
+        and value.dtype in (np.uint8, np.uint16)
+        and value.ndim in (2, 3)
+        and value.size > 0
+    )
 
 
-def _describe(array: Image) -> str:
-    return f"{array.dtype} {'x'.join(map(str, array.shape))}"
+def describe(value: Value, dtype: np.dtype[Any] | None = None) -> str:
+    """An array, as of ``dtype``, as a reader knows it: ``uint8 480x640``."""
+    if not isinstance(value, np.ndarray):
+        return type(value).__name__
+    return f"{dtype or value.dtype} {'x'.join(map(str, value.shape))}"

@@ -52,7 +52,6 @@ class ImageFolderSource(Source):
         self.length = None if skip_corrupt else len(self.files)
         self.skipped: list[Path] = []
         self._good: list[int] = []  # with skip_corrupt: the files that were decoded, partition by partition
-        self._next = 0
         self._size: float | None = None
 
     def produce(self, index: int) -> Image | None:
@@ -63,17 +62,14 @@ class ImageFolderSource(Source):
             return read_image(self.files[index]) if index < len(self.files) else None
         if index < len(self._good):
             return read_image(self.files[self._good[index]])
-        while self._next < len(self.files):
-            position = self._next
+        while (position := len(self._good) + len(self.skipped)) < len(self.files):
             try:
                 image = read_image(self.files[position])
             except CorruptImageError as error:
                 _log.warning("skipped: %s", error)
                 self.skipped.append(self.files[position])
-                self._next += 1
                 continue
             self._good.append(position)
-            self._next += 1
             if index < len(self._good):
                 return image
         if not self._good:
@@ -161,11 +157,7 @@ def _bits_lost(image: Any) -> bool:
     """Whether Pillow would silently cut 16-bit bands to 8: its decoder's raw mode says so."""
     if image.mode in ("I", "L") or image.mode.startswith("I;16"):
         return False
-    return any(re.search(r";16[BLNS]*$", str(arg)) for tile in image.tile for arg in _flat(tile[3]))
-
-
-def _flat(args: Any) -> tuple[Any, ...]:
-    return args if isinstance(args, tuple) else (args,)
+    return any(re.search(r";16[BLNS]*'", repr(tile[3])) for tile in image.tile)  # a name, or a tuple that begins so
 
 
 def _header_bytes(path: Path) -> int:

@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.middleware.errors import OperatorError
-from thalweg.operators.composition import SECONDS_PER_PIXEL, Rule, expand
+from thalweg.operators.composition import SECONDS_PER_PIXEL, Rule, describe, expand, is_image
 from thalweg.operators.interface import Value
-from thalweg.operators.remembering import Remembering, describe, form, is_image
-from thalweg.operators.states import is_numeric, pack, unpack
+from thalweg.operators.remembering import Remembering, form
+from thalweg.operators.states import is_numeric
 
 Array = NDArray[Any]
 On = Literal["tiles", "rows"]
@@ -61,7 +61,7 @@ class Join(Remembering):
     nor tables as asked for, or not like those before.
     """
 
-    name = "join"
+    name, counts = "join", ("inputs",)
 
     def __init__(
         self,
@@ -107,19 +107,10 @@ class Join(Remembering):
         self._past = past if self.window > 1 else []
         return result
 
-    def snapshot(self) -> bytes:
-        """The last ``window`` - 1 partitions of every input; empty when there are none."""
-        if not self._past:
-            return b""
-        arrays = [part.values for window in self._past for part in window]
-        return pack(self.name, self.state_version, self.params, {"inputs": len(self._past)}, arrays)
+    def _kept(self) -> tuple[dict[str, int], Sequence[Array]]:
+        return {"inputs": len(self._past)}, [part.values for window in self._past for part in window]
 
-    def restore(self, state: bytes) -> None:
-        """Take over the state of a Join with the same parameters; OperatorError when it is none."""
-        self._past = []
-        if not state:
-            return
-        counts, arrays = unpack(state, self.name, self.state_version, self.params, ["inputs"])
+    def _keep(self, counts: dict[str, int], arrays: list[Array]) -> None:
         inputs = counts["inputs"]
         length, odd = divmod(len(arrays), inputs or 1)
         if not inputs or odd or not 1 <= length < self.window:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.middleware.errors import OperatorError
+from thalweg.operators.composition import describe
 
 Image = NDArray[Any]
 Palette = Literal["vegetation", "grey"]
@@ -50,8 +51,7 @@ def write_image(value: Image, path: str | os.PathLike[str]) -> None:
     colour = value.ndim == 3 and value.shape[2] == 3 and value.dtype == np.uint8
     if not (grey or colour) or value.size == 0:
         raise OperatorError(
-            f"no PNG of {value.dtype} {'x'.join(map(str, value.shape))}; give uint8 or uint16 (height, width)"
-            " or uint8 (height, width, 3)"
+            f"no PNG of {describe(value)}; give uint8 or uint16 (height, width) or uint8 (height, width, 3)"
         )
     _save(pillow.fromarray(np.ascontiguousarray(value)), path)
 

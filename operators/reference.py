@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from itertools import count
+from typing import Any
 
 import numpy as np
 
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
-from thalweg.operators.interface import Operator, Source, Value
+from thalweg.operators.interface import Value
 
 
 def digest(value: Value) -> str:
@@ -45,38 +47,28 @@ def reference_run(
     dataflow.validate()
     if partitions is not None and partitions < 0:
         raise UsageError(f"partitions={partitions}; give the number of partitions, 0 or more")
-    sources: dict[str, Source] = {}
-    operators: dict[str, Operator] = {}
+    codes: dict[str, Any] = {}
     for name in dataflow.upward:
         node = dataflow.by_name[name]
         if node.code is None:
             continue
-        code = load_code(node.code, allow)
+        codes[name] = load_code(node.code, allow)
         wanted = "produce" if node.kind == "source" else "combine"
-        if not hasattr(code, wanted):
+        if not hasattr(codes[name], wanted):
             raise OperatorError(f"{node.kind} {name!r} runs {node.code.use!r}, which has no {wanted}()")
-        if node.kind == "source":
-            sources[name] = code
-        else:
-            operators[name] = code
-    return _evaluate(dataflow, sources, operators, partitions)
+    return _evaluate(dataflow, codes, partitions)
 
 
-def _evaluate(
-    dataflow: Dataflow, sources: dict[str, Source], operators: dict[str, Operator], partitions: int | None
-) -> Iterator[Value]:
-    index = 0
-    while partitions is None or index < partitions:
+def _evaluate(dataflow: Dataflow, codes: Mapping[str, Any], partitions: int | None) -> Iterator[Value]:
+    for index in count() if partitions is None else range(partitions):
         values: dict[str, Value] = {}
         for name in dataflow.upward:
             node = dataflow.by_name[name]
-            if name in sources:
-                value = sources[name].produce(index)
-                if value is None:
-                    return
+            inputs = [values.pop(producer) for producer in node.inputs]
+            if node.kind != "source":
+                values[name] = codes[name].combine(inputs, index) if name in codes else inputs[0]
+            elif (value := codes[name].produce(index)) is not None:
                 values[name] = value
             else:
-                inputs = [values.pop(producer) for producer in node.inputs]
-                values[name] = operators[name].combine(inputs, index) if name in operators else inputs[0]
+                return
         yield values[dataflow.sink]
-        index += 1

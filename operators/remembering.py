@@ -10,7 +10,6 @@ What cannot be combined leaves the state as it was.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
@@ -20,7 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.middleware.errors import OperatorError
-from thalweg.operators.composition import SECONDS_PER_PIXEL, Composite, Fit, Rule, expand
+from thalweg.operators.composition import (
+    SECONDS_PER_PIXEL,
+    Composite,
+    Fit,
+    Rule,
+    common_size,
+    describe,
+    expand,
+    is_image,
+)
 from thalweg.operators.interface import Operator, Value
 from thalweg.operators.states import Param, is_numeric, pack, unpack
 
@@ -31,12 +39,14 @@ MAX_WINDOW = 1024  # partitions remembered; more is a slip of the keyboard, and 
 
 
 class Remembering(Operator):
-    """What the operators of this package that remember composites or images share: the composition and the hints.
+    """What the operators of this package that remember composites or images share: composition, states and hints.
 
-    ``rule``, ``key_band``, ``seconds_per_pixel``, ``bytes_per_pixel``: as of ``Composite``.
+    ``rule``, ``key_band``, ``seconds_per_pixel``, ``bytes_per_pixel``: as of ``Composite``. ``counts``: what a state
+    counts.
     """
 
     name: ClassVar[str]
+    counts: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -57,6 +67,24 @@ class Remembering(Operator):
     @abstractmethod
     def passes(self, inputs: int) -> float:
         """How often an output's pixels are gone over besides composing its ``inputs``; for ``compute_s``."""
+
+    def snapshot(self) -> bytes:
+        """What is remembered; empty when that is nothing yet."""
+        counts, arrays = self._kept()
+        return pack(self.name, self.state_version, self.params, counts, arrays) if arrays else b""
+
+    def restore(self, state: bytes) -> None:
+        """Take over the state of an operator with the same parameters; OperatorError when it is none."""
+        if state:
+            self._keep(*unpack(state, self.name, self.state_version, self.params, self.counts))
+
+    @abstractmethod
+    def _kept(self) -> tuple[dict[str, int], Sequence[Array]]:
+        """What a state holds: its counts and arrays; no arrays when nothing is remembered."""
+
+    @abstractmethod
+    def _keep(self, counts: dict[str, int], arrays: list[Array]) -> None:
+        """Take over what a state holds."""
 
     def _window(self, window: int) -> int:
         if isinstance(window, bool) or not isinstance(window, int) or not 1 <= window <= MAX_WINDOW:
@@ -123,7 +151,7 @@ class Running(Remembering):
     are not like those before; for a mean, also for plain integers of 8 bytes, whose sums no dtype holds.
     """
 
-    name = "running"
+    name, counts = "running", ("partitions",)
 
     def __init__(
         self,
@@ -159,64 +187,50 @@ class Running(Remembering):
         count = self._partitions + 1
         kind = self._kind(present.dtype, count)
         past, added = self._past, present.astype(np.bool_) if self.aggregate == "count" else present
-        if self.nested:
-            past = added if past is None else self._select(past, added)
-            self._partitions, self._past, self._dtype = count, past, present.dtype
-            return past.copy()
-        if past is None:
-            past = added.astype(kind)
-        else:
-            if is_image(present):
-                size = max(past.shape[:2], present.shape[:2], key=math.prod)  # the first on a tie
-                past, added = expand(past, size), expand(added, size)
-            if self.aggregate in ("max", "min"):
-                past = (np.maximum if self.aggregate == "max" else np.minimum)(past, added)
-            else:
-                past = np.add(past, added, dtype=kind)
+        past = added.astype(kind) if past is None else self._folded(past, added, kind, images=is_image(present))
         self._partitions, self._past, self._dtype = count, past, present.dtype
+        if self.nested:
+            return past.copy()
         return self._output(expand(past, present.shape[:2]) if is_image(present) else past)
 
-    def _select(self, past: Array, added: Array) -> Array:
-        """The greater or lesser of both, as high and wide as either."""
-        if is_image(added):
-            size = tuple(map(max, past.shape[:2], added.shape[:2]))
-            past, added = expand(past, size, "nested"), expand(added, size, "nested")
-        selected: Array = (np.maximum if self.aggregate == "max" else np.minimum)(past, added)
-        return selected
+    def _folded(self, past: Array, added: Array, kind: np.dtype[Any], *, images: bool) -> Array:
+        """The aggregate of both, as ``kind``; of images in their common size."""
+        if images:
+            fit = self.composite.fit
+            size = common_size(past.shape, added.shape, fit)
+            past, added = expand(past, size, fit), expand(added, size, fit)
+        folded: Array
+        if self.aggregate in ("max", "min"):
+            folded = (np.maximum if self.aggregate == "max" else np.minimum)(past, added)
+        else:
+            folded = np.add(past, added, dtype=kind)
+        return folded
 
     def merge(self, states: Sequence[bytes]) -> bytes:
         """The state of one that has seen all that those of these states had (``fit="nested"``, the same parameters)."""
         if not self.nested:
             raise OperatorError("running: states merge with fit='nested' only")
-        merged, other = self._empty(), self._empty()
-        for state in states:
+        merged = self._empty()
+        for state in filter(None, states):
+            other = self._empty()
             other.restore(state)
-            if merged._past is None:
-                merged.restore(state)
-            elif other._past is not None:
-                merged._check_form(merged._dtype, merged._past, other._past, other._partitions)
-                merged._past = merged._select(merged._past, other._past)
-                merged._partitions = max(merged._partitions, other._partitions)
+            if merged._past is not None and other._past is not None:
+                other._check_form(merged._dtype, merged._past, other._past, other._partitions)
+                other._past = other._folded(merged._past, other._past, merged._dtype, images=is_image(other._past))
+                other._partitions = max(merged._partitions, other._partitions)
+            merged = other
         return merged.snapshot()
 
     def _empty(self) -> Running:
         """One with the same parameters that has seen nothing."""
         return Running(self.aggregate, self.composite.rule, fit=self.composite.fit)
 
-    def snapshot(self) -> bytes:
-        """The aggregate; empty before the first partition."""
-        if self._past is None:
-            return b""
-        counts = {"partitions": self._partitions}
-        dtype = np.empty(0, self._dtype)
-        return pack(self.name, self.state_version, self.params, counts, [dtype, self._past])
+    def _kept(self) -> tuple[dict[str, int], Sequence[Array]]:
+        """An empty array is of the composites' dtype."""
+        arrays = [] if self._past is None else [np.empty(0, self._dtype), self._past]
+        return {"partitions": self._partitions}, arrays
 
-    def restore(self, state: bytes) -> None:
-        """Take over the state of a Running with the same parameters; OperatorError when it is none."""
-        if not state:
-            self._partitions, self._past = 0, None
-            return
-        counts, arrays = unpack(state, self.name, self.state_version, self.params, ["partitions"])
+    def _keep(self, counts: dict[str, int], arrays: list[Array]) -> None:
         partitions = counts["partitions"]
         if not 1 <= partitions < 1 << 40 or len(arrays) != 2 or arrays[0].shape != (0,):
             raise OperatorError(f"running: a state of {partitions} partitions in {len(arrays)} arrays is none")
@@ -304,48 +318,27 @@ class BestOfLast(Remembering):
         self._past.append(present)
         return result
 
-    def snapshot(self) -> bytes:
-        """The composites of the last ``window`` - 1 partitions; empty when there are none."""
-        if not self._past:
-            return b""
-        return pack(self.name, self.state_version, self.params, {}, self._past)
+    def _kept(self) -> tuple[dict[str, int], Sequence[Array]]:
+        return {}, list(self._past)
 
-    def restore(self, state: bytes) -> None:
-        """Take over the state of a BestOfLast with the same parameters; OperatorError when it is none."""
-        past = unpack(state, self.name, self.state_version, self.params, [])[1] if state else []
-        if state and not 1 <= len(past) < self.window:
-            raise OperatorError(f"best-of-last: a state of {len(past)} images; window={self.window} keeps one less")
-        for image in past:
-            if not image.size or not image.ndim or form(image.dtype, image.shape) != form(past[0].dtype, past[0].shape):
-                raise OperatorError(f"best-of-last: a state of {describe(past[0])} and {describe(image)}")
-        self._past = deque(past, maxlen=self.window - 1)
+    def _keep(self, counts: dict[str, int], arrays: list[Array]) -> None:
+        if not 1 <= len(arrays) < self.window:
+            raise OperatorError(f"best-of-last: a state of {len(arrays)} images; window={self.window} keeps one less")
+        first = arrays[0]
+        for image in arrays:
+            if not image.size or not image.ndim or form(image.dtype, image.shape) != form(first.dtype, first.shape):
+                raise OperatorError(f"best-of-last: a state of {describe(first)} and {describe(image)}")
+        self._past.extend(arrays)
 
     def passes(self, inputs: int) -> float:
         """One for each image kept."""
         return self.window - 1.0
 
 
-def is_image(value: object) -> bool:
-    """Whether ``Composite`` takes it: uint8 or uint16, (height, width) or (height, width, bands), not empty."""
-    return (
-        isinstance(value, np.ndarray)
-        and value.dtype in (np.uint8, np.uint16)
-        and value.ndim in (2, 3)
-        and value.size > 0
-    )
-
-
 def form(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[Any, ...]:
     """What arrays must have in common to be folded: images their dtype and bands, others all of their shape."""
     images = dtype in (np.uint8, np.uint16) and len(shape) in (2, 3)
     return (dtype, len(shape), shape[2:] if images else shape)
-
-
-def describe(value: Value, dtype: np.dtype[Any] | None = None) -> str:
-    """An array, as of ``dtype``, as a reader knows it: ``uint8 480x640``."""
-    if not isinstance(value, np.ndarray):
-        return type(value).__name__
-    return f"{dtype or value.dtype} {'x'.join(map(str, value.shape))}"
 
 
 def _top(dtype: np.dtype[Any]) -> int:

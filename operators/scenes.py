@@ -124,21 +124,16 @@ def ground_truth(seed: int, shape: tuple[int, ...], index: int = 0, dtype: Scene
     summer, fading = _truth(seed, bands, dtype)
     rows, columns = nearest(_BASE[0], shape[0]), nearest(_BASE[1], shape[1])
     season = abs((index + YEAR // 2) % YEAR - YEAR // 2) * 255 // (YEAR // 2)  # 0 at index 0, 255 half a year on
+    wide = np.uint16 if dtype == "uint8" else np.uint32
     out: Image = np.empty((bands, shape[0], shape[1]), dtype)
     for band in range(bands):
         out[band] = summer[band].take(columns, axis=1).take(rows, axis=0)
         if season:
             loss = fading[band].take(columns, axis=1).take(rows, axis=0)
-            if dtype == "uint8":
-                scaled = loss.astype(np.uint16)
-                scaled *= np.uint16(season)
-                scaled >>= np.uint16(8)
-                out[band] -= scaled.astype(np.uint8)
-            else:
-                wide = loss.astype(np.uint32)
-                wide *= np.uint32(season)
-                wide >>= np.uint32(8)
-                out[band] -= wide.astype(np.uint16)
+            scaled = loss.astype(wide)
+            scaled *= wide(season)
+            scaled >>= wide(8)
+            out[band] -= scaled.astype(dtype)
     return out[0] if len(shape) == 2 else np.ascontiguousarray(out.transpose(1, 2, 0))
 
 
@@ -151,7 +146,7 @@ def _clouds(key: int, shape: tuple[int, ...], dtype: SceneDtype) -> tuple[Image,
     flat = field.reshape(-1)
     field -= np.partition(flat, flat.size // 2)[flat.size // 2]
     scale = 1 if dtype == "uint8" else 257
-    unsigned = np.uint8 if dtype == "uint8" else np.uint16
+    unsigned = np.dtype(dtype).type
     thickness = upsample(field, shape[0], shape[1])
     cloudy: Image = (thickness > 0).astype(unsigned)
     thickness *= np.float32(-150 * scale)  # some tenth of the field's range from thinnest to thickest
