@@ -30,12 +30,10 @@ import msgspec
 from thalweg.emulation.virtual.links import CONTROL, LinkRate, Transfer
 from thalweg.emulation.virtual.world import CodeBook, VirtualHost, World, WorldConfig
 from thalweg.middleware.core.host import HostCore
-from thalweg.middleware.dataflow import FIXED, Dataflow, Reorderable
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import Link, LinkEstimate, Pair
+from thalweg.middleware.network.view import Link, Pair
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.adaptation import Adaptation
 from thalweg.middleware.shell.transfers import CHUNK_BYTES
 
 STUCK_S = 5.0  # until the sender of a lost bulk message hears of it
@@ -63,8 +61,8 @@ class _Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return str(type(self).__struct_config__.tag)
 
 
-class Drop(_Fault, frozen=True):
-    """The ``number``-th ``message`` (``Demand``, ``Partition``, …) from ``source`` to ``target`` is lost."""
+class _OfMessage(_Fault, frozen=True):
+    """What befalls the ``number``-th ``message`` (``Demand``, ``Partition``, …) from ``source`` to ``target``."""
 
     source: str
     target: str
@@ -72,33 +70,24 @@ class Drop(_Fault, frozen=True):
     number: Number
 
 
-class Duplicate(_Fault, frozen=True):
-    """That message comes again, ``after_s`` later."""
+class Drop(_OfMessage, frozen=True):
+    """It is lost."""
 
-    source: str
-    target: str
-    message: str
-    number: Number
+
+class Duplicate(_OfMessage, frozen=True):
+    """It comes again, ``after_s`` later."""
+
     after_s: Span
 
 
-class Delay(_Fault, frozen=True):
-    """That message comes ``for_s`` late: those sent after it come before it."""
+class Delay(_OfMessage, frozen=True):
+    """It comes ``for_s`` late: those sent after it come before it."""
 
-    source: str
-    target: str
-    message: str
-    number: Number
     for_s: Span
 
 
-class Unconfirmed(_Fault, frozen=True):
-    """That message, a bulk one, arrives, but its sender is told that the transfer failed."""
-
-    source: str
-    target: str
-    message: str
-    number: Number
+class Unconfirmed(_OfMessage, frozen=True):
+    """It, a bulk one, arrives, but its sender is told that the transfer failed."""
 
 
 class Outage(_Fault, frozen=True):
@@ -162,26 +151,16 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def hosts(self) -> set[str]:
         """All that its faults name."""
-        named: set[str] = set()
-        for fault in self.faults:
-            if isinstance(fault, Cut):
-                named.update(fault.hosts)
-            elif isinstance(fault, Crash | Slow):
-                named.add(fault.host)
-            elif not isinstance(fault, Storm):
-                named |= {fault.source, fault.target}
-        return named
+        told = [msgspec.structs.asdict(fault) for fault in self.faults]
+        named = {each[key] for each in told for key in ("source", "target", "host") if key in each}
+        return named.union(*(each.get("hosts", ()) for each in told))
 
     @property
     def over_s(self) -> float:
         """When the last fault that has a time is over; of one that never ends, when it begins."""
-        ends = [0.0]
-        for fault in self.faults:
-            if isinstance(fault, Outage | Cut | Slow):
-                ends.append(fault.at_s + (fault.for_s or 0.0))
-            elif isinstance(fault, Crash):
-                ends.append(fault.at_s + (fault.restart_after_s or 0.0))
-        return max(ends)
+        told = [msgspec.structs.asdict(fault) for fault in self.faults]
+        lasts = [(each, each.get("for_s") or each.get("restart_after_s") or 0.0) for each in told if "at_s" in each]
+        return max((each["at_s"] + lasts_s for each, lasts_s in lasts), default=0.0)
 
 
 def draw_plan(seed: int, hosts: Sequence[str], duration_s: float) -> FaultPlan:
@@ -275,8 +254,6 @@ class FaultyWorld(World):
         self._cuts: defaultdict[Pair, list[tuple[float, float]]] = defaultdict(list)
         # of every message under way: the hosts it was between when it was sent, and what is to become of it
         self._under_way: dict[int, tuple[VirtualHost, VirtualHost, Collection[OfMessage]]] = {}
-        self._crashed_s: dict[int, float] = {}  # by the identity of what a host was before
-        self._graves: list[VirtualHost] = []  # keeps these identities from being used again
         self._slow: defaultdict[str, list[float]] = defaultdict(list)
         self._nodes: dict[str, set[str]] = {name: set() for name in self.names}
         for fault in plan.faults:
@@ -301,20 +278,9 @@ class FaultyWorld(World):
 
     # --- time -----------------------------------------------------------------------------------------
 
-    def run(
-        self,
-        dataflow: Dataflow,
-        placement: Mapping[str, str],
-        partitions: int,
-        adaptation: Adaptation | None = None,
-        label: str = "",
-        known: Mapping[Link, LinkEstimate] | None = None,
-        reorderable: Reorderable = FIXED,
-    ) -> None:
-        """Run a dataflow until nothing is left to happen anywhere, or it has stalled."""
-        super().run(dataflow, placement, partitions, adaptation, label, known, reorderable)
-        self.progress_s = max(self.progress_s, self.now)
-        self._until(lambda: False)
+    def _is_over(self) -> bool:
+        """A run that is over goes on until nothing is left to happen anywhere, or it has stalled."""
+        return False
 
     def _until(self, over: Callable[[], bool]) -> None:
         super()._until(lambda: over() or self._beyond())
@@ -352,6 +318,8 @@ class FaultyWorld(World):
                 known = [table[name] for table in tables if name in table]  # of two trees, or one
                 newest = max(known, key=lambda entry: entry.version)
                 self.at_failure[name] = here.host, newest.host
+        elif isinstance(command, e.Forgotten):
+            self.progress_s = max(self.progress_s, self.now)
         super()._rare(host, command)
 
     def _delivered(self, host: VirtualHost, command: e.Deliver) -> None:
@@ -402,7 +370,7 @@ class FaultyWorld(World):
         """A message is through, as far as the link is concerned."""
         source, target, fates = self._under_way.pop(transfer.number)
         send: e.Send = transfer.item
-        if self._crashed_s.get(id(source), self.now) < transfer.began_s:
+        if source.gone_s < transfer.began_s:
             return  # it never left its host
         gone = self.hosts[target.name] is not target or target.name in self.down
         if gone or self._cut((source.name, target.name), transfer.began_s):
@@ -458,8 +426,7 @@ class FaultyWorld(World):
         if name in self.down:
             return
         old = self.hosts[name]
-        self._crashed_s[id(old)] = self.now
-        self._graves.append(old)
+        old.gone_s = self.now
         started = str(int(old.core.me.instance) + 1)
         core = HostCore(msgspec.structs.replace(old.core.me, instance=started), self.config.core)
         core.recording = old.core.recording

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -66,13 +67,14 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VirtualHost:
-    """One host: its core, its devices, its timers and the code of its nodes."""
+    """One host: its core, its devices, its timers and the code of its nodes. ``gone_s``: when it crashed."""
 
-    __slots__ = ("code", "core", "cpu_free_s", "disk_free_s", "factor", "name", "timers")
+    __slots__ = ("code", "core", "cpu_free_s", "disk_free_s", "factor", "gone_s", "name", "timers")
 
     def __init__(self, name: str, core: HostCore, factor: float) -> None:
         self.name, self.core, self.factor = name, core, factor
         self.cpu_free_s = self.disk_free_s = 0.0
+        self.gone_s = math.inf
         self.timers: dict[str, float] = {}
         self.code: dict[str, NodeCode] = {}
 
@@ -332,7 +334,10 @@ class World:
             install, adaptation, reorderable.codes, tuple((known or {}).items()), reorderable.merging
         )
         self._soon(self.hosts[self.client], request)
-        self._until(lambda: self._over)
+        self._until(self._is_over)
+
+    def _is_over(self) -> bool:
+        return self._over
 
     @property
     def log_digest(self) -> str:
