@@ -8,13 +8,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from flows import chain
 from playbook import Playbook
 from runtime_codes import ALLOW
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.core.host import HostCore
-from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
@@ -25,17 +26,6 @@ TESTS = Path(__file__).parents[1]
 def peer_of(host: str) -> m.Peer:
     """A peer as it would be in an installation; nothing listens there."""
     return m.Peer(host, f"tcp://{host}:1", f"tcp://{host}:2")
-
-
-def chain() -> Dataflow:
-    """``s`` on h1 -> ``o`` -> ``t`` on the client."""
-    return Dataflow(
-        (
-            Node("s", "source", (), CODE, "h1"),
-            Node("o", "operator", ("s",), CODE),
-            Node("t", "sink", ("o",), None, "client"),
-        )
-    ).validate()
 
 
 @pytest.fixture
@@ -52,7 +42,7 @@ def make_install() -> Callable[..., m.Install]:
         hosts = {"s": "h1", "o": "h2", "t": "client", **(placement or {})}
         return m.Install(
             run=run,
-            dataflow=dataflow or chain(),
+            dataflow=dataflow or chain(CODE, CODE, client="client").validate(),
             locations=tuple(m.Location(node, host, 1) for node, host in hosts.items()),
             peers=tuple(peer_of(host) for host in sorted(set(hosts.values()))),
             client="client",

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flows import chain
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual import world as virtual_world
@@ -25,8 +26,8 @@ from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell.node_code import Made, NodeCode
 
 HOSTS = ("h1", "h2", "client")
-ENDLESS = BandwidthTrace("as good as no link at all", np.array([0.0]), np.array([1e15]))
-SLOW = BandwidthTrace("1 kB/s", np.array([0.0]), np.array([8000.0]))
+ENDLESS = BandwidthTrace.constant("as good as no link at all", 1e15)
+SLOW = BandwidthTrace.constant("1 kB/s", 8000.0)
 CODE = Code("composite")
 SINGLE_PROBES = CoreConfig(monitor=MonitorConfig(probe_train=False))
 
@@ -56,27 +57,18 @@ class Takes(NodeCode):
         self.made = int(state)
 
 
-class Fails(Takes):
-    """Code of which one method raises, over two lines."""
+def fails(what: str, at: int | None = None) -> NodeCode:
+    """Code of which one method raises, over two lines; ``at``: when it is given that."""
 
-    def __init__(self, what: str, at: int = 0) -> None:
-        super().__init__()
-        self.what, self.at = what, at
+    def fail(*given: Any) -> Any:
+        if at is not None and given[0] != at:
+            return method(*given)
+        raise ValueError("no such\n  pixel")
 
-    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
-        if self.what == "make" and index == self.at:
-            raise ValueError("no such\n  pixel")
-        return super().make(index, inputs)
-
-    def snapshot(self) -> bytes:
-        if self.what == "snapshot":
-            raise ValueError("no such\n  pixel")
-        return super().snapshot()
-
-    def restore(self, state: bytes) -> None:
-        if self.what == "restore":
-            raise ValueError("no such\n  pixel")
-        super().restore(state)
+    code = Takes()
+    method = getattr(code, what)
+    setattr(code, what, fail)
+    return code
 
 
 PAIR = Dataflow(
@@ -87,14 +79,7 @@ PAIR = Dataflow(
         Node("t", "sink", ("o",), None, "client"),
     )
 )
-LINE = Dataflow((Node("s", "source", (), CODE, "h1"), Node("t", "sink", ("s",), None, "client")))
-CHAIN = Dataflow(
-    (
-        Node("s", "source", (), CODE, "h1"),
-        Node("o", "operator", ("s",), CODE),
-        Node("t", "sink", ("o",), None, "client"),
-    )
-)
+LINE, CHAIN = chain(CODE, client="client"), chain(CODE, CODE, client="client")
 
 
 class Watched:
@@ -314,7 +299,7 @@ def test_a_world_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("node", ["s", "o"])
 def test_code_that_raises_ends_the_run_with_one_line_and_leaves_nothing(node: str) -> None:
     codes: dict[str, Callable[[], NodeCode]] = {"s": Takes, "o": Takes}
-    codes[node] = lambda: Fails("make", at=5)
+    codes[node] = lambda: fails("make", at=5)
     watched = Watched(codes)
     assert 0 < len(watched.run(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, 9)) <= 5
     host = {"s": "h1", "o": "h2"}[node]
@@ -323,7 +308,7 @@ def test_code_that_raises_ends_the_run_with_one_line_and_leaves_nothing(node: st
 
 @pytest.mark.parametrize("what", ["snapshot", "restore"])
 def test_an_operator_whose_state_cannot_be_taken_along_stays(what: str) -> None:
-    watched = Watched({"s": Takes, "o": lambda: Fails(what)}, records=True)
+    watched = Watched({"s": Takes, "o": lambda: fails(what)}, records=True)
     assert len(watched.run(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, 12, RandomMoves(moves=2, seed=4))) == 12
     assert watched.world.failed is None
     settled = watched.details("relocated")

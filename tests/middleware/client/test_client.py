@@ -13,30 +13,25 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from flows import chain
 from runtime_codes import ALLOW
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.run import Run
-from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, left_deep_tree, star_tree
+from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree, left_deep_tree, star_tree
 from thalweg.middleware.errors import DataflowError, HostLostError, PlacementError, RunError, UsageError
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.operators.reference import digest, reference_run
 
-MIX = Code("runtime_codes:Mix")
+MIX, BLOCKS = Code("runtime_codes:Mix"), Code("runtime_codes:Blocks", {"site": 0})
 KB, MB = 1_000, 1_000_000
 HOSTS = ["h1", "h2", "h3"]
 
 
 def blocks(hosts: Iterable[str] = HOSTS, **params: Any) -> dict[str, Code]:
     return {host: Code("runtime_codes:Blocks", {"site": i, **params}) for i, host in enumerate(hosts)}
-
-
-def chain(code: Code, source: Code | None = None, host: str = "h1") -> Dataflow:
-    source = source or Code("runtime_codes:Blocks", {"site": 0})
-    nodes = (Node("s", "source", (), source, host), Node("o", "operator", ("s",), code), Node("t", "sink", ("o",)))
-    return Dataflow(nodes)
 
 
 def everywhere(flow: Dataflow, host: str) -> dict[str, str]:
@@ -57,12 +52,12 @@ def assert_reference(got: list[Any], flow: Dataflow, partitions: int | None) -> 
 def test_a_quick_operator_that_stalls_does_not_hold_up_its_host(client: Client, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    flow = chain(Code("runtime_codes:Stalls", {"path": str(pipe), "at": 20}), Code("runtime_codes:Blocks", {"site": 0}))
+    flow = chain(BLOCKS, Code("runtime_codes:Stalls", {"path": str(pipe), "at": 20}))
     run = client.run(flow, {"o": "h1"}, partitions=40)
     assert [next(run).index for _ in range(20)] == list(range(20))
     with pipe.open("wb"):  # returns when the operator has opened its end, and lets it go on when closed
         say_hello({"h1": client._peers["h1"].control}, timeout_s=5)
-        other = client.run(chain(MIX), {"o": "h1"}, partitions=30)  # new nodes on the same host, quick ones soon
+        other = client.run(chain(BLOCKS, MIX), {"o": "h1"}, partitions=30)  # new nodes there, quick ones soon
         assert [each.index for each in other] == list(range(30))
     assert [each.index for each in run] == list(range(20, 40))
 
@@ -97,14 +92,14 @@ def test_bytes_travel_too_and_the_sources_end_the_run(client: Client) -> None:
 
 
 def test_a_source_that_ends_before_the_number_asked_for_ends_the_run(client: Client) -> None:
-    flow = chain(MIX, Code("runtime_codes:Blocks", {"site": 0, "length": 2}))
+    flow = chain(Code("runtime_codes:Blocks", {"site": 0, "length": 2}), MIX)
     assert len(list(client.run(flow, {"o": "h2"}, partitions=10))) == 2
-    empty = chain(MIX, Code("runtime_codes:Blocks", {"site": 0, "length": 0}))
+    empty = chain(Code("runtime_codes:Blocks", {"site": 0, "length": 0}), MIX)
     assert list(client.run(empty, {"o": "h2"})) == []
 
 
 def test_received_arrays_are_read_only(client: Client) -> None:
-    flow = chain(MIX, Code("runtime_codes:Blocks", {"site": 0, "sizes": [10, 600 * KB]}))
+    flow = chain(Code("runtime_codes:Blocks", {"site": 0, "sizes": [10, 600 * KB]}), MIX)
     for each in client.run(flow, {"o": "h2"}, partitions=2):
         assert isinstance(each.value, np.ndarray)
         assert not each.value.flags.writeable
@@ -178,7 +173,7 @@ def test_probes_measure_what_is_asked(client: Client) -> None:
     ],
 )
 def test_failing_code_ends_the_run_with_node_and_host(client: Client, how: str, says: str) -> None:
-    run = client.run(chain(Code("runtime_codes:Raises", {"how": how})), {"o": "h2"}, partitions=10)
+    run = client.run(chain(BLOCKS, Code("runtime_codes:Raises", {"how": how})), {"o": "h2"}, partitions=10)
     delivered: list[int] = []
     with pytest.raises(RunError) as caught:
         take_all(run, delivered)
@@ -200,18 +195,18 @@ def test_failing_code_ends_the_run_with_node_and_host(client: Client, how: str, 
 )
 def test_code_that_cannot_be_loaded_ends_the_run(client: Client, code: Code, says: str) -> None:
     with pytest.raises(RunError, match=r"^node 'o' on host 'h3': .*" + re.escape(says)):
-        list(client.run(chain(code), {"o": "h3"}, partitions=1))
+        list(client.run(chain(BLOCKS, code), {"o": "h3"}, partitions=1))
 
 
 def test_failing_code_on_the_client_itself(client: Client) -> None:
-    flow = chain(Code("runtime_codes:Raises", {"how": "value", "at": 0}))
+    flow = chain(BLOCKS, Code("runtime_codes:Raises", {"how": "value", "at": 0}))
     with pytest.raises(RunError, match="node 'o' on host 'client': ValueError"):
         list(client.run(flow, {"o": "client"}))
 
 
 def test_a_run_that_fails_while_it_is_awaited(client: Client) -> None:
     async def take() -> None:
-        async for _ in client.run(chain(Code("runtime_codes:Raises", {"how": "value", "at": 1})), {"o": "h2"}):
+        async for _ in client.run(chain(BLOCKS, Code("runtime_codes:Raises", {"how": "value", "at": 1})), {"o": "h2"}):
             pass
 
     with pytest.raises(RunError, match="node 'o' on host 'h2'"):
@@ -254,18 +249,18 @@ def test_what_no_message_can_carry_is_refused_before_the_run(
     client: Client, code: Code, options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(UsageError, match=f"the run cannot be told to the hosts: .*{says}"):
-        client.run(chain(code), {"o": "h1"}, **options)
-    assert len(list(client.run(chain(MIX), {"o": "h2"}, partitions=2))) == 2
+        client.run(chain(BLOCKS, code), {"o": "h1"}, **options)
+    assert len(list(client.run(chain(BLOCKS, MIX), {"o": "h2"}, partitions=2))) == 2
 
 
 def test_the_sink_stays_with_the_client(client: Client) -> None:
     with pytest.raises(PlacementError, match="the sink 't' is placed on 'h1'; it is at the client"):
-        client.run(chain(MIX), {"o": "h1", "t": "h1"})
+        client.run(chain(BLOCKS, MIX), {"o": "h1", "t": "h1"})
 
 
 def test_closing_the_client_ends_the_iterations_that_wait(cluster: LocalCluster) -> None:
     client = Client(cluster, allow=ALLOW)
-    runs = [client.run(chain(MIX), {"o": "h2"}) for _ in range(2)]
+    runs = [client.run(chain(BLOCKS, MIX), {"o": "h2"}) for _ in range(2)]
     taken = threading.Semaphore(0)
 
     def take() -> None:
@@ -286,7 +281,7 @@ def test_closing_the_client_ends_the_iterations_that_wait(cluster: LocalCluster)
         thread.join(5)
         assert not thread.is_alive()
     with pytest.raises(RunError, match="the client 'client' is closed; make another"):
-        client.run(chain(MIX), {"o": "h2"})
+        client.run(chain(BLOCKS, MIX), {"o": "h2"})
 
 
 def test_a_killed_host_ends_the_run_within_the_liveness_limit(cluster: LocalCluster) -> None:
@@ -316,7 +311,7 @@ def test_a_host_known_to_be_lost_ends_its_runs_at_once(client: Client) -> None:
 
 def test_memory_is_bounded_by_the_tree_and_not_by_the_sinks_slowness(client: Client, cluster: LocalCluster) -> None:
     """200 MB pass; the application takes a partition only after a round trip through every host."""
-    flow = chain(MIX, Code("runtime_codes:Blocks", {"site": 0, "sizes": [MB]}))
+    flow = chain(Code("runtime_codes:Blocks", {"site": 0, "sizes": [MB]}), MIX)
     processes = [psutil.Process(pid) for pid in cluster.pids.values()]
     before = 0
     for each in client.run(flow, {"o": "h2"}, partitions=200):

@@ -14,13 +14,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from flows import chain
 from runtime_codes import ALLOW
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command, host_environment, wait_ready_lines
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.run import Run
-from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
+from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import PlacementError, RunError, UsageError
 from thalweg.middleware.protocol.adaptation import RandomMoves
 from thalweg.middleware.protocol.limits import CoreConfig
@@ -117,13 +118,7 @@ def scenes() -> dict[str, Code]:
 
 def stubborn(how: str) -> Dataflow:
     """``s`` on h1 -> ``o``, which cannot move -> ``p``, which can."""
-    nodes = (
-        Node("s", "source", (), Code("runtime_codes:Blocks", {"site": 0}), "h1"),
-        Node("o", "operator", ("s",), Code("runtime_codes:Stubborn", {"how": how})),
-        Node("p", "operator", ("o",), MIX),
-        Node("t", "sink", ("p",)),
-    )
-    return Dataflow(nodes)
+    return chain(Code("runtime_codes:Blocks", {"site": 0}), Code("runtime_codes:Stubborn", {"how": how}), MIX)
 
 
 # --- moved --------------------------------------------------------------------------------------------

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from flows import chain
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.hello import say_hello
-from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import HostLostError, UsageError
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.security import Keys
@@ -33,11 +34,8 @@ def test_the_clusters_key_lets_a_run_pass_and_any_other_does_not(key_file: Path,
             with pytest.raises(HostLostError, match=r"did not answer within 0\.3 s.*with the same keys"):
                 say_hello(addresses, keys, timeout_s=0.3)
         with Client(addresses, keys=key_file) as client:
-            nodes = (
-                Node("s", "source", (), Code("scenes", {"site": 0, "sites": 1, "seed": 1}), "h1"),
-                Node("t", "sink", ("s",)),
-            )
-            assert len(list(client.run(Dataflow(nodes), {}, partitions=3))) == 3
+            flow = chain(Code("scenes", {"site": 0, "sites": 1, "seed": 1}))
+            assert len(list(client.run(flow, {}, partitions=3))) == 3
         assert host.statistics().frames_rejected == 0
     finally:
         host.close()

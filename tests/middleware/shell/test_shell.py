@@ -16,18 +16,20 @@ from pathlib import Path
 import msgspec
 import pytest
 import zmq
+from flows import chain
 from runtime_codes import ALLOW
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command
 from thalweg.middleware.client.hello import say_hello
-from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.shell import Shell, ShellConfig
 
-MIX = Code("runtime_codes:Mix")
+BLOCKS = chain(Code("runtime_codes:Blocks", {"site": 0, "sizes": [1000]}), Code("runtime_codes:Mix"))
+SCENES = Code("scenes", {"site": 0, "sites": 1, "seed": 1})
 PART = m.Partition("no-such-run", "p", "c", 0)
 PEER = m.Peer("x", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
 
@@ -61,13 +63,6 @@ def dial() -> Iterator[Callable[..., zmq.Socket[bytes]]]:
     context.destroy(linger=0)
 
 
-def chain(size: int = 1000) -> Dataflow:
-    source = Code("runtime_codes:Blocks", {"site": 0, "sizes": [size]})
-    return Dataflow(
-        (Node("s", "source", (), source, "h1"), Node("o", "operator", ("s",), MIX), Node("t", "sink", ("o",)))
-    )
-
-
 CONTROL_GARBAGE = [
     [b""],
     [b"garbage"],
@@ -98,7 +93,7 @@ BULK_GARBAGE = [
 def test_garbage_on_both_ports_is_counted_and_the_run_goes_on(
     client: Client, dial: Callable[..., zmq.Socket[bytes]]
 ) -> None:
-    run = client.run(chain(), {"o": "client"})
+    run = client.run(BLOCKS, {"o": "client"})
     assert next(run).index == 0
     control, bulk = dial(client.shell.me.control), dial(client.shell.me.bulk)
     for garbage in CONTROL_GARBAGE:
@@ -126,12 +121,12 @@ def test_an_oversized_message_costs_its_connection_and_no_more(
 ) -> None:
     rude = dial(client.shell.me.control)
     rude.send(bytes(frames.MAX_CONTROL_BYTES + 10_000))
-    run = client.run(chain(), {"o": "client"}, partitions=20)
+    run = client.run(BLOCKS, {"o": "client"}, partitions=20)
     assert len(list(run)) == 20
 
 
 def test_messages_nobody_expects_change_nothing(client: Client, dial: Callable[..., zmq.Socket[bytes]]) -> None:
-    run = client.run(chain(), {"o": "client"})
+    run = client.run(BLOCKS, {"o": "client"})
     next(run)
     control, bulk = dial(client.shell.me.control), dial(client.shell.me.bulk)
     for message in (
@@ -161,7 +156,7 @@ def test_a_partition_nobody_asked_for_is_given_no_memory(
     client: Client, dial: Callable[..., zmq.Socket[bytes]]
 ) -> None:
     """The first of many chunks is answered with the end of the transfer at once, through the same socket's peer."""
-    run = client.run(chain(), {"o": "client"})
+    run = client.run(BLOCKS, {"o": "client"})
     next(run)
     control, bulk = dial(client.shell.me.control), dial(client.shell.me.bulk)
     control.send(frames.encode(m.Ping(run.id)))  # makes the way back known
@@ -246,12 +241,11 @@ def test_time_cannot_stand_still(scale: float) -> None:
 
 
 def test_a_host_hangs_up_on_clients_that_are_gone() -> None:
-    source = Code("scenes", {"site": 0, "sites": 1, "seed": 1})
-    nodes = (Node("s", "source", (), source, "a"), Node("t", "sink", ("s",)))
+    flow = chain(SCENES, host="a")
     with running(ShellConfig("a")) as host:
         for _ in range(3):
             with Client({"a": host.me.control}) as client:
-                assert len(list(client.run(Dataflow(nodes), {}, partitions=2))) == 2
+                assert len(list(client.run(flow, {}, partitions=2))) == 2
                 ports = {client.shell.me.control, client.shell.me.bulk}
             say_hello({"a": host.me.control})  # what came before is done
             assert not ports & host._sockets.dealers.keys()
@@ -285,14 +279,8 @@ def test_signals_and_the_parents_end_end_a_host_promptly_and_cleanly(tmp_path: P
         }
         addresses = {name: control for name, (_, control) in hosts.items()}
         with Client(addresses) as client:
-            scenes = Code("scenes", {"site": 0, "sites": 1, "seed": 1})
-            nodes = (
-                Node("s", "source", (), scenes, "sigterm"),
-                Node("o", "operator", ("s",), Code("composite"), "sigint"),
-                Node("p", "operator", ("o",), Code("composite"), "orphan"),
-                Node("t", "sink", ("p",)),
-            )
-            run = client.run(Dataflow(nodes), {})
+            flow = chain(SCENES, Code("composite"), Code("composite"), host="sigterm")
+            run = client.run(flow, {"o": "sigint", "p": "orphan"})
             next(run)  # they are in the middle of a run
             hosts["sigterm"][0].send_signal(signal.SIGTERM)
             hosts["sigint"][0].send_signal(signal.SIGINT)
@@ -310,21 +298,16 @@ def test_signals_and_the_parents_end_end_a_host_promptly_and_cleanly(tmp_path: P
 
 
 def test_a_client_outlives_the_restart_of_a_host() -> None:
-    scenes = Code("scenes", {"site": 0, "sites": 1, "seed": 1})
-    nodes = (
-        Node("s", "source", (), scenes, "h1"),
-        Node("o", "operator", ("s",), Code("composite")),
-        Node("t", "sink", ("o",)),
-    )
+    flow = chain(SCENES, Code("composite"))
     listen = f"tcp://127.0.0.1:{free_ports()}"
     with ExitStack() as stack:
         before, _ = stack.enter_context(host_process("h1", listen=listen))
         client = stack.enter_context(Client({"h1": listen}))
-        assert [each.index for each in client.run(Dataflow(nodes), {"o": "h1"}, partitions=3)] == [0, 1, 2]
+        assert [each.index for each in client.run(flow, {"o": "h1"}, partitions=3)] == [0, 1, 2]
         before.kill()
         before.wait()
         stack.enter_context(host_process("h1", listen=listen))
-        assert [each.index for each in client.run(Dataflow(nodes), {"o": "h1"}, partitions=3)] == [0, 1, 2]
+        assert [each.index for each in client.run(flow, {"o": "h1"}, partitions=3)] == [0, 1, 2]
 
 
 def finish(*options: str) -> tuple[int, str]:
