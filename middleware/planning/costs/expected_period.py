@@ -25,8 +25,7 @@ import msgspec
 import numpy as np
 
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.planning.costs.loaded import LoadedPosition
-from thalweg.middleware.planning.costs.model import Position
+from thalweg.middleware.planning.costs.model import LoadedPosition, Position
 from thalweg.middleware.planning.problem.loads import Floats, Interface
 from thalweg.middleware.planning.problem.problem import NS_PER_S, Nanoseconds, Problem, Where
 

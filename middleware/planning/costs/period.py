@@ -28,8 +28,7 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from thalweg.middleware.planning.costs.loaded import LoadedPosition
-from thalweg.middleware.planning.costs.model import Position
+from thalweg.middleware.planning.costs.model import LoadedPosition, Position
 from thalweg.middleware.planning.problem.loads import Interface
 from thalweg.middleware.planning.problem.problem import Nanoseconds, Problem, Where, sum_by
 
