@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.operators import Operator, Source
+from thalweg.operators.reference import digest, reference_run
 
 ALLOW = ("runtime_codes",)
+MIX = Code("runtime_codes:Mix")
+
+
+def blocks(hosts: Iterable[str] = ("h1", "h2", "h3"), **params: Any) -> dict[str, Code]:
+    """Code of a source for each host."""
+    return {host: Code("runtime_codes:Blocks", {"site": i, **params}) for i, host in enumerate(hosts)}
+
+
+def assert_reference(got: Sequence[Any], flow: Dataflow, partitions: int | None) -> None:
+    """What came is what a single process computes."""
+    expected = [digest(value) for value in reference_run(flow, partitions, ALLOW)]
+    assert [digest(value) for value in got] == expected
+    assert partitions is None or len(got) == partitions
 
 
 class Blocks(Source):

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import threading
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from flows import chain
-from runtime_codes import ALLOW
+from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
@@ -23,15 +22,9 @@ from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree, left_deep_tree, star_tree
 from thalweg.middleware.errors import DataflowError, HostLostError, PlacementError, RunError, UsageError
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.operators.reference import digest, reference_run
 
-MIX, BLOCKS = Code("runtime_codes:Mix"), Code("runtime_codes:Blocks", {"site": 0})
+BLOCKS = blocks()["h1"]
 KB, MB = 1_000, 1_000_000
-HOSTS = ["h1", "h2", "h3"]
-
-
-def blocks(hosts: Iterable[str] = HOSTS, **params: Any) -> dict[str, Code]:
-    return {host: Code("runtime_codes:Blocks", {"site": i, **params}) for i, host in enumerate(hosts)}
 
 
 def everywhere(flow: Dataflow, host: str) -> dict[str, str]:
@@ -41,12 +34,6 @@ def everywhere(flow: Dataflow, host: str) -> dict[str, str]:
 def take_all(run: Run, indices: list[int]) -> None:
     for each in run:
         indices.append(each.index)
-
-
-def assert_reference(got: list[Any], flow: Dataflow, partitions: int | None) -> None:
-    expected = [digest(value) for value in reference_run(flow, partitions, ALLOW)]
-    assert [digest(value) for value in got] == expected
-    assert partitions is None or len(got) == partitions
 
 
 def test_a_quick_operator_that_stalls_does_not_hold_up_its_host(client: Client, tmp_path: Path) -> None:

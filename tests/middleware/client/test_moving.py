@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from flows import chain
-from runtime_codes import ALLOW
+from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command, host_environment, wait_ready_lines
@@ -26,12 +26,10 @@ from thalweg.middleware.errors import PlacementError, RunError, UsageError
 from thalweg.middleware.protocol.adaptation import RandomMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.daemon import main as host_main
-from thalweg.operators.reference import digest, reference_run
 
 TESTS = Path(__file__).parents[2]
 HOSTS = ("h1", "h2", "h3")
 LIMIT = 5000  # partitions taken while a move is waited for: seconds, where a move takes milliseconds
-MIX = Code("runtime_codes:Mix")
 
 Row = dict[str, Any]
 
@@ -95,8 +93,7 @@ class Taken:
 
     def check(self) -> None:
         """What was taken is what a single process computes."""
-        expected = [digest(value) for value in reference_run(self.run.dataflow, len(self.values), ALLOW)]
-        assert [digest(value) for value in self.values] == expected
+        assert_reference(self.values, self.run.dataflow, len(self.values))
 
 
 def rows_of(cluster: LocalCluster, records: Path, label: str, kind: str) -> list[Row]:
@@ -105,10 +102,6 @@ def rows_of(cluster: LocalCluster, records: Path, label: str, kind: str) -> list
     lines = [line for path in records.glob("*.jsonl") for line in path.read_text().splitlines()]
     rows: list[Row] = [row for row in map(json.loads, lines) if (row["placement"], row["kind"]) == (label, kind)]
     return sorted(rows, key=lambda row: float(row["t"]))
-
-
-def blocks(size: int = 1000) -> dict[str, Code]:
-    return {host: Code("runtime_codes:Blocks", {"site": i, "sizes": [size]}) for i, host in enumerate(HOSTS)}
 
 
 def scenes() -> dict[str, Code]:
@@ -128,7 +121,7 @@ def stubborn(how: str) -> Dataflow:
     ("name", "sources", "code"),
     [
         ("mix", blocks(), MIX),
-        ("large", blocks(400_000), MIX),
+        ("large", blocks(sizes=[400_000]), MIX),
         ("mean", scenes(), Code("running", {"aggregate": "mean"})),
         ("join", scenes(), Code("join", {"window": 3})),
         ("best", scenes(), Code("best-of-last", {"window": 4})),
@@ -285,7 +278,7 @@ HASTY = CoreConfig(ping_s=0.2, liveness_s=1.5)
 
 
 def test_the_run_goes_on_without_a_host_that_holds_nothing(path_to_codes: None, tmp_path: Path) -> None:
-    flow = complete_binary_tree({host: code for host, code in blocks().items() if host != "h3"}, MIX)
+    flow = complete_binary_tree(blocks(HOSTS[:2]), MIX)
     with (
         LocalCluster(HOSTS, allow=ALLOW) as cluster,
         Client(cluster, allow=ALLOW, limits=HASTY, records=tmp_path / "client.jsonl") as client,
@@ -309,7 +302,7 @@ def test_the_run_goes_on_without_a_host_that_holds_nothing(path_to_codes: None, 
 
 
 def test_a_host_that_holds_the_operator_ends_the_run_in_one_line(path_to_codes: None) -> None:
-    flow = complete_binary_tree({host: code for host, code in blocks().items() if host != "h3"}, MIX)
+    flow = complete_binary_tree(blocks(HOSTS[:2]), MIX)
     with LocalCluster(HOSTS, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW, limits=HASTY) as client:
         run = client.run(flow, {"op0": "h1"})
         taken = Taken(run)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from runtime_codes import ALLOW
+from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
@@ -18,12 +18,10 @@ from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.planning import Thalweg
 from thalweg.middleware.planning.shapes.host_tree import host_tree
 from thalweg.middleware.protocol.adaptation import GlobalMoves
-from thalweg.operators.reference import digest, reference_run
 
 HOSTS = ("h1", "h2", "h3")
-SOURCES = {host: Code("runtime_codes:Blocks", {"site": i, "sizes": [600]}) for i, host in enumerate(HOSTS)}
+SOURCES = blocks(HOSTS, sizes=[600])
 LARGEST = Code("runtime_codes:Largest")
-MIX = Code("runtime_codes:Mix")
 SOON = GlobalMoves(0.1, gain=0.05, horizon_s=300.0)
 PATIENCE = 20_000  # partitions
 
@@ -38,11 +36,6 @@ def topped() -> Dataflow:
     """Everything combined in any order, and an operator above that remembers."""
     nodes = star_tree(SOURCES, LARGEST).nodes[:-1]
     return Dataflow((*nodes, Node("p", "operator", ("op0",), Code("running")), Node("sink", "sink", ("p",)))).validate()
-
-
-def check_bytes(flow: Dataflow, values: list[Any]) -> None:
-    expected = [digest(value) for value in reference_run(flow, len(values), ALLOW)]
-    assert [digest(value) for value in values] == expected
 
 
 def take(run: Run, values: list[Any], count: int) -> None:
@@ -66,7 +59,7 @@ def test_a_tree_over_a_link_that_became_slow_is_left_between_two_partitions(clus
     assert tree is not None
     assert tree.parent.keys() == set(HOSTS)
     assert tree.parent["h1"] != "client"
-    check_bytes(flow, values)
+    assert_reference(values, flow, len(values))
 
 
 @pytest.mark.parametrize("flow", [complete_binary_tree(SOURCES, MIX), topped()], ids=["no-order", "some-orders"])
@@ -85,7 +78,7 @@ def test_where_an_operator_is_not_reorderable_all_of_them_move_and_the_tree_stay
             assert len(values) < PATIENCE
         take(run, values, 20)
         assert run.dataflow == flow
-    check_bytes(flow, values)
+    assert_reference(values, flow, len(values))
 
 
 def test_clients_plan_by_thalweg_unless_they_say_otherwise_and_record_what_decided(
@@ -103,7 +96,7 @@ def test_clients_plan_by_thalweg_unless_they_say_otherwise_and_record_what_decid
                 take(run, values, 1)
                 assert len(values) < PATIENCE
                 said = said[-100:] + log.read()  # a line may come in two parts
-    check_bytes(flow, values)
+    assert_reference(values, flow, len(values))
     rows = [msgspec.json.decode(line) for line in path.read_text().splitlines()]
     plan = next(row for row in rows if row["kind"] == "plan")
     assert plan["detail"]["planner"] == "thalweg"
