@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -265,16 +265,14 @@ def brightest(a: Image, b: Image) -> Image:
     return mask
 
 
-def load_rule(path: str, allow: Collection[str] | None = None) -> Rule:
-    """The function at ``package.module:function``, whose module must lie in one of the ``allow`` packages.
-
-    ``allow``: by default the packages whose operators the host constructs at this moment.
+def load_rule(path: str) -> Rule:
+    """The function at ``package.module:function``; its module is in a package whose operators the host constructs now.
 
     A dataflow's parameters come off the wire, so a rule is as restricted as an operator's import path.
     Raises OperatorError when it is not allowed, cannot be imported or is not callable.
     """
     module, _, name = path.partition(":")
-    allow = ALLOWED.get() if allow is None else allow
+    allow = ALLOWED.get()
     if not is_allowed(module, allow):
         raise OperatorError(
             f"composite: this host does not allow a rule from {module!r}; start it with --allow"

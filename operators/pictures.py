@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,12 @@ from thalweg.middleware.errors import OperatorError
 from thalweg.operators.composition import describe
 
 Image = NDArray[Any]
-Palette = Literal["vegetation", "grey"]
 
 _INK = (28, 33, 40)
 _FAINT = (110, 118, 129)
 _PAPER = (250, 250, 248)
 _MARK = (201, 84, 27)
+_CELL_WIDTH = 200
 
 # Value of 255 -> colour; below 18 the synthetic scenes have clouds (0 = no data), up to 60 water, then land.
 _VEGETATION = [
@@ -56,11 +56,11 @@ def write_image(value: Image, path: str | os.PathLike[str]) -> None:
     _save(pillow.fromarray(np.ascontiguousarray(value)), path)
 
 
-def colour(image: Image, palette: Palette = "vegetation", white: float | None = None) -> NDArray[np.uint8]:
+def colour(image: Image, white: float | None = None) -> NDArray[np.uint8]:
     """An RGB picture (height, width, 3) of an image of one or more bands for the eye.
 
-    One band goes through the ``palette``; of several the first three are red, green and blue (two: the
-    third is the second). ``white``: the value shown as 255; by default the dtype's largest.
+    One band has the colours of vegetation; of several the first three are red, green and blue (two: the third is the
+    second). ``white``: the value shown as 255; by default the dtype's largest.
     """
     largest = white or float(np.iinfo(image.dtype).max)
     eight = image if image.dtype == np.uint8 and largest == 255 else _to_eight(image, largest)
@@ -68,7 +68,7 @@ def colour(image: Image, palette: Palette = "vegetation", white: float | None = 
         bands = [min(band, eight.shape[2] - 1) for band in range(3)]
         return np.ascontiguousarray(eight[..., bands], np.uint8)
     flat = eight if eight.ndim == 2 else eight[..., 0]
-    picture: NDArray[np.uint8] = _table(palette)[flat]
+    picture: NDArray[np.uint8] = _vegetation()[flat]
     return picture
 
 
@@ -79,14 +79,11 @@ def contact_sheet(
     *,
     row_labels: Sequence[str] = (),
     title: str = "",
-    palette: Palette = "vegetation",
-    cell_width: int = 200,
-    mark_last: bool = True,
 ) -> None:
     """Write a PNG of pictures in rows under column headings ``labels``, each fitted into an equal cell.
 
-    ``rows``: for instance one row a partition, one column a site and the composite last, which
-    ``mark_last`` sets apart. ``row_labels`` stand at the left. 16-bit images are shown relative to the largest
+    ``rows``: for instance one row a partition, one column a site and the composite last, which is set apart.
+    ``row_labels`` stand at the left. 16-bit images are shown relative to the largest
     value of all. Raises OperatorError for an empty sheet, rows longer than ``labels``, or a file that cannot be
     written.
     """
@@ -98,13 +95,13 @@ def contact_sheet(
     wide = [image for row in rows for image in row if image.dtype != np.uint8]
     white = max((float(image.max()) for image in wide), default=0.0) or None
     ratio = max(image.shape[0] / image.shape[1] for row in rows for image in row)
-    cell_height = max(round(cell_width * min(ratio, 2.0)), 1)
+    cell_height = max(round(_CELL_WIDTH * min(ratio, 2.0)), 1)
     head_font, font = ImageFont.load_default(20), ImageFont.load_default(14)
     margin, gap, heading = 24, 8, 28
     left = margin + (max(round(font.getlength(text)) for text in row_labels) + 14 if row_labels else 0)
     top = margin + (40 if title else 0)
-    last_gap = 3 * gap if mark_last and len(labels) > 1 else gap
-    width = left + len(labels) * (cell_width + gap) + last_gap - 2 * gap + margin
+    last_gap = 3 * gap if len(labels) > 1 else gap
+    width = left + len(labels) * (_CELL_WIDTH + gap) + last_gap - 2 * gap + margin
     width = max(width, round(head_font.getlength(title)) + 2 * margin)
     height = top + heading + len(rows) * (cell_height + gap) - gap + margin
     sheet = pillow.new("RGB", (width, height), _PAPER)
@@ -114,10 +111,10 @@ def contact_sheet(
 
     def left_of(column: int) -> int:
         extra = last_gap - gap if column == len(labels) - 1 else 0
-        return left + column * (cell_width + gap) + extra
+        return left + column * (_CELL_WIDTH + gap) + extra
 
     for column, text in enumerate(labels):
-        last = mark_last and column == len(labels) - 1
+        last = column == len(labels) - 1
         at = (left_of(column), top + heading - 9)
         draw.text(at, text, fill=_MARK if last else _INK, font=font, anchor="ls")
     for line, row in enumerate(rows):
@@ -125,13 +122,13 @@ def contact_sheet(
         if line < len(row_labels):
             draw.text((margin, y + cell_height // 2), row_labels[line], fill=_FAINT, font=font, anchor="lm")
         for column, image in enumerate(row):
-            picture = pillow.fromarray(colour(image, palette, white if image.dtype != np.uint8 else None))
-            scale = min(cell_width / picture.width, cell_height / picture.height)
+            picture = pillow.fromarray(colour(image, white if image.dtype != np.uint8 else None))
+            scale = min(_CELL_WIDTH / picture.width, cell_height / picture.height)
             size = max(round(picture.width * scale), 1), max(round(picture.height * scale), 1)
-            x = left_of(column) + (cell_width - size[0]) // 2
+            x = left_of(column) + (_CELL_WIDTH - size[0]) // 2
             sheet.paste(picture.resize(size, pillow.Resampling.LANCZOS), (x, y + (cell_height - size[1]) // 2))
-            if mark_last and column == len(labels) - 1:
-                box = (left_of(column) - 3, y - 3, left_of(column) + cell_width + 2, y + cell_height + 2)
+            if column == len(labels) - 1:
+                box = (left_of(column) - 3, y - 3, left_of(column) + _CELL_WIDTH + 2, y + cell_height + 2)
                 draw.rectangle(box, outline=_MARK, width=2)
     _save(sheet, path)
 
@@ -142,11 +139,9 @@ def _to_eight(image: Image, white: float) -> NDArray[np.uint8]:
     return scaled.astype(np.uint8)
 
 
-def _table(palette: Palette) -> NDArray[np.uint8]:
-    stops = _VEGETATION if palette == "vegetation" else [(0, (0, 0, 0)), (255, (255, 255, 255))]
-    places = [place for place, _ in stops]
-    values = np.arange(256)
-    bands = [np.interp(values, places, [rgb[band] for _, rgb in stops]) for band in range(3)]
+def _vegetation() -> NDArray[np.uint8]:
+    places, colours = zip(*_VEGETATION, strict=True)
+    bands = [np.interp(np.arange(256), places, band) for band in zip(*colours, strict=True)]
     return np.stack(bands, axis=1).round().astype(np.uint8)
 
 

@@ -37,7 +37,7 @@ class Replayable(Protocol):
     @property
     def duration_s(self) -> float: ...
 
-    def steps(self, start_s: float, stop_s: float) -> Iterable[tuple[float, float]]: ...
+    def steps(self) -> Iterable[tuple[float, float]]: ...
 
 
 class LinkSchedule(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ def schedule(trace: Replayable, time_scale: float = 1.0, gap_s: float = GAP_S, s
     if not 0 < time_scale < float("inf"):
         raise UsageError(f"the time scale is {time_scale:g}; it must be above 0")
     period_s = trace.duration_s / time_scale
-    steps = [(time_s / time_scale, rate_bps * time_scale) for time_s, rate_bps in trace.steps(0.0, trace.duration_s)]
+    steps = [(time_s / time_scale, rate_bps * time_scale) for time_s, rate_bps in trace.steps()]
     spaced = all(later - earlier >= gap_s for (earlier, _), (later, _) in pairwise(steps))
     merged = steps if spaced else list(_spaced(steps, period_s, gap_s))
     kept = [merged[0]]

@@ -30,15 +30,6 @@ class Window(msgspec.Struct, frozen=True):
     trace: BandwidthTrace
     start_s: float
 
-    @property
-    def name(self) -> str:
-        return self.trace.name
-
-    @property
-    def mean_bps(self) -> float:
-        """Time-weighted mean rate over one period."""
-        return self.trace.mean_bps
-
     def rate_at(self, t_s: float) -> float:
         """Rate in bits per second ``t_s`` after the window's start."""
         return self.trace.rate_at(self.start_s + t_s)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, cast
@@ -192,60 +191,39 @@ class BandwidthTrace:
         rest = target - bits[row]
         return waited + edges[row] + (rest / rates[row] if rest > 0.0 else 0.0)
 
-    def steps(self, start_s: float = 0.0, stop_s: float = math.inf) -> Iterator[tuple[float, float]]:
-        """(time_s, rate_bps) at ``start_s``, then at every change before ``stop_s``, across wrap-arounds.
+    def steps(self) -> list[tuple[float, float]]:
+        """(time_s, rate_bps) at 0, and at every change of the rate within one period."""
+        changed = np.diff(self.rates_bps, prepend=math.nan) != 0.0
+        return list(zip(self.times_s[changed].tolist(), self.rates_bps[changed].tolist(), strict=True))
 
-        Lazy: without ``stop_s`` it never ends unless the rate is constant.
-        """
-        if not start_s < stop_s:
-            return
-        edges, rates = self._edges, self._rates
-        position = self._position(start_s)
-        row = bisect_right(edges, position) - 1
-        last = rates[row]
-        yield start_s, last
-        if min(rates) == max(rates):
-            return
-        origin, laps = start_s - position, 0
-        while True:
-            row += 1
-            if row == len(rates):
-                row, laps = 0, laps + 1
-            time_s = origin + laps * self.duration_s + edges[row]
-            if time_s >= stop_s:
-                return
-            if rates[row] != last:
-                last = rates[row]
-                yield time_s, last
-
-    def averaged(self, window_s: float = CHANGE_WINDOW_S) -> FloatArray:
-        """Mean rate of every whole window of ``window_s`` in one period; of the period if it is shorter."""
-        windows = math.floor(self.duration_s / window_s)
+    def averaged(self) -> FloatArray:
+        """Mean rate of every whole window of 10 s in one period; of the period if it is shorter."""
+        windows = math.floor(self.duration_s / CHANGE_WINDOW_S)
         if windows > MAX_WINDOWS:
             raise TraceError(
-                f"trace {self.name!r} lasts {self.duration_s:g} s, too long for windows of {window_s:g} s;"
+                f"trace {self.name!r} lasts {self.duration_s:g} s, too long for windows of {CHANGE_WINDOW_S:g} s;"
                 " are its times seconds?"
             )
         if windows == 0:
             return np.array([self.mean_bps])
-        grid = np.minimum(np.arange(windows + 1) * window_s, self.duration_s)
+        grid = np.minimum(np.arange(windows + 1) * CHANGE_WINDOW_S, self.duration_s)
         bits = np.interp(grid, np.frombuffer(self._edges), np.frombuffer(self._bits))
         return cast(FloatArray, np.diff(bits) / np.diff(grid))
 
-    def change_intervals_s(self, share: float = CHANGE_SHARE, window_s: float = CHANGE_WINDOW_S) -> FloatArray:
-        """Seconds between changes: a change is when the window's average has moved by ``share`` since the last.
+    def change_intervals_s(self) -> FloatArray:
+        """Seconds between changes: a change is when the window's average has moved by 10 % since the last.
 
         The first interval starts at 0. Source: Ranganathan et al. (1998), section 4, "the expected time between
         significant changes in the bandwidth (>= 10%)".
         """
-        averages = self.averaged(window_s).tolist()
+        averages = self.averaged().tolist()
         reference, since = averages[0], 0
         intervals: list[int] = []
         for window, rate in enumerate(averages):
-            if rate != reference and abs(rate - reference) >= share * reference:
+            if rate != reference and abs(rate - reference) >= CHANGE_SHARE * reference:
                 intervals.append(window - since)
                 reference, since = rate, window
-        return np.array(intervals, dtype=np.float64) * window_s
+        return np.array(intervals, dtype=np.float64) * CHANGE_WINDOW_S
 
     def summary(self) -> TraceSummary:
         """The trace in figures; see TraceSummary."""

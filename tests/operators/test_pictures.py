@@ -49,5 +49,5 @@ def test_colours_tell_cloud_water_and_vegetation_apart():
     assert cloud.min() > 240
     assert water.argmax() == 2
     assert forest.argmax() == 1
-    deep = colour(np.array([[0, 65535]], np.uint16), "grey")
-    np.testing.assert_array_equal(deep, [[[0] * 3, [255] * 3]])
+    deep = colour(np.array([[0, 65535]], np.uint16))
+    np.testing.assert_array_equal(deep, colour(np.array([[0, 255]], np.uint8)))

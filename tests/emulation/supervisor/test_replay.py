@@ -48,7 +48,7 @@ def test_small_changes_are_left_out_and_rates_stay_close(trace: BandwidthTrace) 
     found = schedule(trace, gap_s=0.0)
     rates = found.rates_bps.tolist()
     assert all(abs(later - earlier) >= SHARE * earlier for earlier, later in pairwise(rates))
-    for time_s, rate_bps in trace.steps(0.0, trace.duration_s):
+    for time_s, rate_bps in trace.steps():
         set_to = rates[int(np.searchsorted(found.times_s, time_s, side="right")) - 1]
         assert set_to == pytest.approx(rate_bps, rel=SHARE * 1.02)
 

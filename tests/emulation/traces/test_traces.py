@@ -8,22 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_traces import traces
 
 from thalweg.emulation.traces.pool import assign_traces, scale_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError
 
 DAY_NIGHT = BandwidthTrace("t", np.array([0.0, 10.0, 20.0]), np.array([8000.0, 0.0, 16000.0]), 25.0)
-
-rates = st.one_of(st.just(0.0), st.integers(1, 10**9).map(float))
-held = st.integers(1, 400).map(lambda quarters: quarters / 4)
-
-
-@st.composite
-def traces(draw: st.DrawFn) -> BandwidthTrace:
-    steps = draw(st.lists(st.tuples(held, rates), min_size=1, max_size=8))
-    edges = list(itertools.accumulate((step for step, _ in steps), initial=0.0))
-    return BandwidthTrace("t", np.array(edges[:-1]), np.array([rate for _, rate in steps]), edges[-1])
 
 
 def rate_by_hand(trace: BandwidthTrace, t_s: float) -> float:
@@ -55,7 +46,7 @@ def transfer_by_hand(trace: BandwidthTrace, size_bytes: int, start_s: float) -> 
     return waited
 
 
-@given(traces(), st.integers(0, 10**11), st.integers(0, 4 * 10**4).map(lambda quarters: quarters / 4))
+@given(traces(10**9), st.integers(0, 10**11), st.integers(0, 4 * 10**4).map(lambda quarters: quarters / 4))
 def test_transfer_time_is_the_exact_integral(trace: BandwidthTrace, size_bytes: int, start_s: float) -> None:
     if trace.rates_bps.max() == 0:
         with pytest.raises(TraceError, match="zero everywhere"):
@@ -93,27 +84,24 @@ def test_a_transfer_does_not_wait_for_an_outage_at_the_end_of_the_period() -> No
         assert trace.transfer_time_s(size_bytes, 0.0) == pytest.approx(laps * 1000 + 1)
 
 
-@given(traces(), st.integers(-4000, 40_000).map(lambda quarters: quarters / 4), st.integers(1, 2000))
+@given(traces(10**9), st.integers(-4000, 40_000).map(lambda quarters: quarters / 4), st.integers(1, 2000))
 def test_rates_steps_and_offsets_agree_across_wrap_arounds(trace: BandwidthTrace, start_s: float, span: int) -> None:
-    stop_s = start_s + span
-    steps = list(trace.steps(start_s, stop_s))
-    assert steps[0] == (start_s, rate_by_hand(trace, start_s))
-    for (time_s, rate), (later_s, later) in itertools.pairwise([*steps, (stop_s, -1.0)]):
-        assert time_s < later_s
-        assert rate != later
+    stop_s, shifted = start_s + span, trace.offset(start_s)
+    laps = range(int(start_s // trace.duration_s), int(stop_s // trace.duration_s) + 1)
+    rows = [lap * trace.duration_s + time_s for lap in laps for time_s in trace.times_s.tolist()]
+    steps = [(time_s, rate_by_hand(trace, time_s)) for time_s in (start_s, *rows) if start_s <= time_s < stop_s]
+    for (time_s, rate), (later_s, _) in itertools.pairwise([*steps, (stop_s, -1.0)]):
         assert rate == trace.rate_at(time_s) == trace.rate_at((time_s + later_s) / 2)
+        assert rate == shifted.rate_at(time_s - start_s) == shifted.rate_at((time_s + later_s) / 2 - start_s)
     bits = sum(r * (b - a) for (a, r), (b, _) in itertools.pairwise([*steps, (stop_s, 0.0)]))
     assert trace.bits_between(start_s, stop_s) == pytest.approx(bits, rel=1e-9, abs=1e-3)
-    shifted = trace.offset(start_s)
     assert shifted.mean_bps == pytest.approx(trace.mean_bps)
-    assert [(t + start_s, r) for t, r in shifted.steps(0.0, span)] == steps
 
 
-def test_steps_without_end_wrap() -> None:
-    first = list(itertools.islice(DAY_NIGHT.steps(12.0), 5))
-    assert first == [(12.0, 0.0), (20.0, 16000.0), (25.0, 8000.0), (35.0, 0.0), (45.0, 16000.0)]
-    assert list(BandwidthTrace.constant("c", 1e6).steps(1.0)) == [(1.0, 1e6)]
-    assert list(DAY_NIGHT.steps(5.0, 5.0)) == []
+@given(traces(10**9))
+def test_steps_are_the_changes_of_one_period(trace: BandwidthTrace) -> None:
+    rows = zip(trace.times_s.tolist(), trace.rates_bps.tolist(), strict=True)
+    assert trace.steps() == [next(group) for _, group in itertools.groupby(rows, key=lambda row: row[1])]
 
 
 def test_summary_of_a_trace_worked_out_by_hand() -> None:
