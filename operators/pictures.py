@@ -19,7 +19,6 @@ from thalweg.operators.composition import describe
 Image = NDArray[Any]
 
 _INK = (28, 33, 40)
-_FAINT = (110, 118, 129)
 _PAPER = (250, 250, 248)
 _MARK = (201, 84, 27)
 _CELL_WIDTH = 200
@@ -72,20 +71,12 @@ def colour(image: Image, white: float | None = None) -> NDArray[np.uint8]:
     return picture
 
 
-def contact_sheet(
-    rows: Sequence[Sequence[Image]],
-    labels: Sequence[str],
-    path: str | os.PathLike[str],
-    *,
-    row_labels: Sequence[str] = (),
-    title: str = "",
-) -> None:
+def contact_sheet(rows: Sequence[Sequence[Image]], labels: Sequence[str], path: str | os.PathLike[str]) -> None:
     """Write a PNG of pictures in rows under column headings ``labels``, each fitted into an equal cell.
 
     ``rows``: for instance one row a partition, one column a site and the composite last, which is set apart.
-    ``row_labels`` stand at the left. 16-bit images are shown relative to the largest
-    value of all. Raises OperatorError for an empty sheet, rows longer than ``labels``, or a file that cannot be
-    written.
+    16-bit images are shown relative to the largest value of all. Raises OperatorError for an empty sheet, rows longer
+    than ``labels``, or a file that cannot be written.
     """
     from PIL import Image as pillow
     from PIL import ImageDraw, ImageFont
@@ -96,39 +87,26 @@ def contact_sheet(
     white = max((float(image.max()) for image in wide), default=0.0) or None
     ratio = max(image.shape[0] / image.shape[1] for row in rows for image in row)
     cell_height = max(round(_CELL_WIDTH * min(ratio, 2.0)), 1)
-    head_font, font = ImageFont.load_default(20), ImageFont.load_default(14)
-    margin, gap, heading = 24, 8, 28
-    left = margin + (max(round(font.getlength(text)) for text in row_labels) + 14 if row_labels else 0)
-    top = margin + (40 if title else 0)
-    last_gap = 3 * gap if len(labels) > 1 else gap
-    width = left + len(labels) * (_CELL_WIDTH + gap) + last_gap - 2 * gap + margin
-    width = max(width, round(head_font.getlength(title)) + 2 * margin)
-    height = top + heading + len(rows) * (cell_height + gap) - gap + margin
-    sheet = pillow.new("RGB", (width, height), _PAPER)
+    font, margin, gap, heading = ImageFont.load_default(14), 24, 8, 28
+    lefts = [margin + column * (_CELL_WIDTH + gap) for column in range(len(labels))]
+    if len(labels) > 1:
+        lefts[-1] += 2 * gap
+    height = heading + len(rows) * (cell_height + gap) - gap + 2 * margin
+    sheet = pillow.new("RGB", (lefts[-1] + _CELL_WIDTH + margin, height), _PAPER)
     draw = ImageDraw.Draw(sheet)
-    if title:
-        draw.text((margin, margin), title, fill=_INK, font=head_font, anchor="lt")
-
-    def left_of(column: int) -> int:
-        extra = last_gap - gap if column == len(labels) - 1 else 0
-        return left + column * (_CELL_WIDTH + gap) + extra
-
-    for column, text in enumerate(labels):
-        last = column == len(labels) - 1
-        at = (left_of(column), top + heading - 9)
-        draw.text(at, text, fill=_MARK if last else _INK, font=font, anchor="ls")
+    for left, text in zip(lefts, labels, strict=True):
+        fill = _MARK if left == lefts[-1] else _INK
+        draw.text((left, margin + heading - 9), text, fill=fill, font=font, anchor="ls")
     for line, row in enumerate(rows):
-        y = top + heading + line * (cell_height + gap)
-        if line < len(row_labels):
-            draw.text((margin, y + cell_height // 2), row_labels[line], fill=_FAINT, font=font, anchor="lm")
-        for column, image in enumerate(row):
+        y = margin + heading + line * (cell_height + gap)
+        for left, image in zip(lefts, row, strict=False):
             picture = pillow.fromarray(colour(image, white if image.dtype != np.uint8 else None))
             scale = min(_CELL_WIDTH / picture.width, cell_height / picture.height)
             size = max(round(picture.width * scale), 1), max(round(picture.height * scale), 1)
-            x = left_of(column) + (_CELL_WIDTH - size[0]) // 2
+            x = left + (_CELL_WIDTH - size[0]) // 2
             sheet.paste(picture.resize(size, pillow.Resampling.LANCZOS), (x, y + (cell_height - size[1]) // 2))
-            if column == len(labels) - 1:
-                box = (left_of(column) - 3, y - 3, left_of(column) + _CELL_WIDTH + 2, y + cell_height + 2)
+            if left == lefts[-1]:
+                box = (left - 3, y - 3, left + _CELL_WIDTH + 2, y + cell_height + 2)
                 draw.rectangle(box, outline=_MARK, width=2)
     _save(sheet, path)
 
