@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from urllib.parse import urlsplit
 
 import msgspec
 import psutil
 
+from thalweg.emulation.containers import engine
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import start_isolated
 from thalweg.emulation.uml.files import find_kernel, find_memory
 from thalweg.middleware.errors import CapabilityError, TestbedError
 
 NETNS_FEATURES = ("bridge", "veth", "htb", "stab", "bfifo", "u32")  # what the netns testbed cannot do without
-DOCKER_SOCKET = "/var/run/docker.sock"
 ENGINE_TIMEOUT_S = 1.0
 
 
@@ -103,22 +101,12 @@ def _user_namespaces() -> Capability:
 
 def _docker() -> Capability:
     """Asks the engine itself for its version, over HTTP as the Docker API has it (GET /version)."""
-    where = os.environ.get("DOCKER_HOST", f"unix://{DOCKER_SOCKET}")
-    url = urlsplit(where)
+    where = engine.endpoint()
     try:
-        if url.scheme == "unix":
-            engine = socket.socket(socket.AF_UNIX)
-            engine.settimeout(ENGINE_TIMEOUT_S)
-            address: str | tuple[str, int] = url.path
-        else:
-            engine = socket.socket()
-            engine.settimeout(ENGINE_TIMEOUT_S)
-            address = (url.hostname or "localhost", url.port or 2375)
-        with engine:
-            engine.connect(address)
-            engine.sendall(b"GET /version HTTP/1.0\r\nHost: docker\r\n\r\n")
+        with engine.dial(ENGINE_TIMEOUT_S) as there:
+            there.sendall(b"GET /version HTTP/1.0\r\nHost: docker\r\n\r\n")
             answer = b""
-            while piece := engine.recv(1 << 16):
+            while piece := there.recv(1 << 16):
                 answer += piece
         version = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2], type=dict[str, object]).get("Version")
     except (OSError, ValueError) as error:

@@ -8,11 +8,13 @@ its number, its start time and the kernel's boot, so that a number used again is
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from thalweg.emulation.supervisor import processes
 from thalweg.emulation.supervisor.processes import KEPT
@@ -25,6 +27,26 @@ ENGINE_S = 60
 REMOVAL_S, ROUND_S = 30.0, 0.1
 """How long removing is tried: a container that was being made while its maker died may appear after the first round,
 and one that another process is removing takes its time."""
+
+
+def endpoint() -> str:
+    """Where the engine is to be found, as a URL."""
+    return os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+
+
+def dial(timeout_s: float = ENGINE_S) -> socket.socket:
+    """A connection to the engine, without its SDK. Raises OSError when nobody answers."""
+    url = urlsplit(endpoint())
+    if url.scheme != "unix":
+        return socket.create_connection((url.hostname or "localhost", url.port or 2375), timeout_s)
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(timeout_s)
+        connection.connect(url.path)
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def sdk() -> tuple[Any, Any]:
@@ -56,6 +78,11 @@ def _client() -> Any:
     import docker
 
     with talking("reaching the engine"):
+        if endpoint().startswith("unix:"):  # the SDK never closes the socket of a connection that fails
+            try:
+                dial().close()
+            except OSError as error:
+                raise docker.errors.DockerException(f"Error while fetching server API version: {error}") from None
         client = docker.from_env(timeout=ENGINE_S, max_pool_size=16)
         client.ping()
     return client
@@ -64,7 +91,7 @@ def _client() -> Any:
 def explained(error: Exception, doing: str) -> ThalwegError:
     """What an error of the SDK means to the user."""
     text = one_line(getattr(error, "explanation", None) or error)
-    where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    where = endpoint()
     if "Permission denied" in text or "PermissionError" in text:
         return CapabilityError(
             f"no permission to use the Docker engine at {where}; run as root, join the group docker"
@@ -80,7 +107,7 @@ def explained(error: Exception, doing: str) -> ThalwegError:
 
 def engine_may_have_ours() -> bool:
     """Whether there is an engine to be asked for leftovers at all."""
-    where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    where = endpoint()
     return not where.startswith("unix://") or os.access(where.removeprefix("unix://"), os.R_OK | os.W_OK)
 
 

@@ -71,8 +71,9 @@ def test_what_the_engine_says_is_explained(said: str, kind: type[Exception], rem
 
 def test_without_an_engine_the_way_out_is_named(tmp_path: Path, runtime_folder: Path) -> None:
     code = "from thalweg.experiments.cli.main import main; main()"
+    warned = ("-W", "always::ResourceWarning")  # of a socket that is left open, in a line of its own
     done = subprocess.run(
-        [sys.executable, "-c", code, "testbed", "up", "--backend", "docker", "--hosts", "2"],
+        [sys.executable, *warned, "-c", code, "testbed", "up", "--backend", "docker", "--hosts", "2"],
         env={"DOCKER_HOST": f"unix://{tmp_path}/none.sock", "XDG_RUNTIME_DIR": str(runtime_folder)},
         capture_output=True,
         text=True,
