@@ -22,16 +22,14 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from thalweg.emulation.supervisor.connection import Connection
 from thalweg.emulation.supervisor.processes import start_ticks
 from thalweg.emulation.testbeds.detached import TestbedState, listen, publish
-from thalweg.emulation.uml.kernel import MALLOC_VARIABLES, PRIVATE_VARIABLES, Kernel
-from thalweg.emulation.uml.process import InsideProcess
-from thalweg.emulation.uml.wire import PRIVATE, Kind, relayed, unrelayed
+from thalweg.emulation.uml.kernel import MALLOC_VARIABLES, PRIVATE_VARIABLES, InsideProcess, Kernel
+from thalweg.emulation.uml.wire import PRIVATE, PROCESS, Kind
 from thalweg.middleware.errors import TestbedError, ThalwegError, UsageError
 
 WATCH = 1  # the connection by which the keeper learns of the end of the supervisor inside
@@ -46,11 +44,10 @@ class _Client:
         self.lock = threading.Lock()
         self.spawning: dict[int, InsideProcess] = {}
         self.processes: set[InsideProcess] = set()
-        self.files: dict[int, int] = {}  # request → an empty file to be filled
 
-    def send(self, answer: dict[str, Any]) -> None:
+    def send(self, line: bytes) -> None:
         with self.lock:
-            self.connection.send(json.dumps(answer).encode())
+            self.connection.send(line)
 
 
 class Keeper:
@@ -121,33 +118,26 @@ class Keeper:
         """Pass on what a client asks, until it hangs up."""
         while (lines := client.connection.read()) is not None:
             for line in lines:
-                request = json.loads(line)
-                given = [*client.connection.claim(request.get("fds", 0))]
-                try:
-                    self._ask(number, client, request, given)
-                except TestbedError:
-                    break
+                with suppress(TestbedError):  # the kernel has ended, and so will we
+                    self._ask(number, client, line)
         self._clients.pop(number, None)
         self._kernel.send(Kind.HANGUP, number)
         for process in (*client.processes, *client.spawning.values()):
             process.end()
         client.connection.close()
 
-    def _ask(self, number: int, client: _Client, request: dict[str, Any], given: list[int]) -> None:
-        process, content = 0, b""
-        if request["op"] == "spawn":
-            request["env"] = {**MALLOC_VARIABLES, **request["env"], **PRIVATE_VARIABLES}
-            started = self._kernel.expect(given[0], given[1], given[2])
-            client.spawning[request["id"]] = started
-            started.begin()
-            process = started.number
-        elif given:
-            content = os.pread(given[0], os.fstat(given[0]).st_size, 0)
-            if not content:
-                client.files[request["id"]] = given.pop(0)
+    def _ask(self, number: int, client: _Client, line: bytes) -> None:
+        request = json.loads(line)
+        if request["op"] != "spawn":
+            self._kernel.send(Kind.LINE, number, line)
+            return
+        request["env"] = {**MALLOC_VARIABLES, **request["env"], **PRIVATE_VARIABLES}
+        stdin, stdout, stderr = given = client.connection.claim(3)
+        started = client.spawning[request["id"]] = self._kernel.expect(stdin, stdout, stderr)
         for descriptor in given:
             os.close(descriptor)
-        self._kernel.send(Kind.LINE, number, relayed(process, json.dumps(request).encode(), content))
+        self._kernel.send(Kind.SPAWN, number, PROCESS.pack(started.number) + json.dumps(request).encode())
+        started.begin()
 
     def _hear(self, kind: int, number: int, payload: bytes) -> None:
         """What comes from inside. Called by the kernel's reader, so it sends nothing inside."""
@@ -161,13 +151,8 @@ class Keeper:
             with suppress(OSError):
                 client.connection.socket.shutdown(socket.SHUT_RDWR)
             return
-        _, line, content = unrelayed(payload)
-        answer = json.loads(line)
-        file = client.files.pop(answer["id"], None)
-        if file is not None:
-            os.pwrite(file, content, 0)
-            os.close(file)
-        client.send(answer)
+        client.send(payload)
+        answer = json.loads(payload)
         process = client.spawning.pop(answer["id"], None)
         if process is not None:
             client.processes.add(process)
@@ -180,7 +165,7 @@ class Keeper:
     def _await(client: _Client, process: InsideProcess, pid: int | None) -> None:
         """Tell of the end of a process when all that it wrote has been passed on."""
         with suppress(TestbedError):
-            client.send({"exit": {"pid": pid, "status": process.wait()}})
+            client.send(json.dumps({"exit": {"pid": pid, "status": process.wait()}}).encode())
         client.processes.discard(process)
 
 

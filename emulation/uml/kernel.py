@@ -31,9 +31,9 @@ from typing import IO, Self
 
 from thalweg.emulation.uml import init
 from thalweg.emulation.uml.files import find_kernel, find_memory
-from thalweg.emulation.uml.process import Credit, InsideProcess
-from thalweg.emulation.uml.wire import COUNT, HEAD, LINE_WINDOW, PRIVATE, Frames, Kind
-from thalweg.middleware.errors import TestbedError
+from thalweg.emulation.uml.streams import Credit, Streams
+from thalweg.emulation.uml.wire import COUNT, HEAD, LINE_WINDOW, PRIVATE, STATUS, Frames, Kind
+from thalweg.middleware.errors import TestbedError, UsageError
 
 BOOT_S = 60.0  # about 3 s where nothing else runs
 POWER_OFF_S = 15.0
@@ -45,6 +45,45 @@ MALLOC_VARIABLES = {
     "MALLOC_TOP_PAD_": str(4 << 20),
 }
 PRIVATE_VARIABLES = dict.fromkeys(("TMPDIR", "XDG_RUNTIME_DIR"), PRIVATE)  # the host's would be no use inside
+
+
+class InsideProcess(Streams):
+    """A command inside the kernel. ``wait`` gives its status, negative for a signal, when all its output has gone."""
+
+    def __init__(self, kernel: Kernel, number: int, stdin: int | None, stdout: int, stderr: int) -> None:
+        source = os.open(os.devnull, os.O_RDONLY) if stdin is None else os.dup(stdin)
+        super().__init__(kernel, number, {0: source}, {1: os.dup(stdout), 2: os.dup(stderr)})
+        self._kernel, self._ended = kernel, threading.Event()
+        self._status: int | None = None
+        self._refused: str | None = None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal; nothing happens when the command has ended."""
+        self._kernel.send(Kind.SIGNAL, self.number, bytes([number]))
+
+    def wait(self) -> int:
+        """Its status. Raises UsageError when it could not be run, TestbedError when the kernel ended before it."""
+        self._ended.wait()
+        self.join()
+        if self._refused is not None:
+            raise UsageError(self._refused)
+        if self._status is None:
+            raise TestbedError(f"the User-Mode Linux kernel ended: {self._kernel.last_words()}")
+        return self._status
+
+    def hear(self, kind: int, payload: bytes) -> None:
+        if kind == Kind.ENDED:
+            (self._status,) = STATUS.unpack(payload)
+            self.end()
+        elif kind == Kind.REFUSED:
+            self._refused = payload.decode()
+            self.end()
+        else:
+            super().hear(kind, payload)
+
+    def end(self) -> None:
+        super().end()
+        self._ended.set()
 
 
 class Kernel:

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import struct
+import threading
 import time
 from contextlib import suppress
 
@@ -79,16 +80,19 @@ def power_off() -> None:
     The kernel's end kills the host's processes behind its own but for those that are just ending, which would go on as
     programs of the host: all are waited for.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     with suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
-    until_s = time.monotonic() + END_S
-    with suppress(ChildProcessError):  # none is left
-        while (left_s := until_s - time.monotonic()) > 0:
-            if os.waitpid(-1, os.WNOHANG) == (0, 0):
-                signal.sigtimedwait({signal.SIGCHLD}, left_s)
+    burial = threading.Thread(target=_bury_all, daemon=True)
+    burial.start()
+    burial.join(END_S)
     os.sync()
     with open("/proc/sysrq-trigger", "w") as trigger:
         trigger.write("o")
     while True:
         time.sleep(1)  # the kernel is going; its first process must not go before it
+
+
+def _bury_all() -> None:
+    with suppress(ChildProcessError):  # none is left
+        while True:
+            os.waitpid(-1, 0)

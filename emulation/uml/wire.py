@@ -2,11 +2,12 @@
 
 Frames: ``HEAD``, then the payload.
 
-    host → inside   SETUP {modules, limit, name}; for process n: START {argv, env, cwd, umask}, INPUT bytes (none at
-                    the end), SIGNAL number, TAKEN (stream, count), SHUT stream; for connection n: CONNECT path, LINE,
-                    HANGUP
-    inside → host   HELLO; READY, or FAILED text; RECEIVED count; for process n: OUTPUT and ERRORS bytes, TAKEN count,
-                    REFUSED text, ENDED status; for connection n: LINE, HANGUP
+    host → inside   SETUP {modules, limit, name}; for process n: START {argv, env, cwd, umask, terminals}, SIGNAL
+                    number; for connection n to a supervisor: CONNECT path, SPAWN (process, line), a line whose
+                    descriptors are that process's streams
+    inside → host   HELLO; READY, or FAILED text; RECEIVED count; for process n: REFUSED text, ENDED status
+    either way      for process n: DATA (stream, bytes, none at its end), TAKEN (stream, count), SHUT stream, which
+                    nobody reads any more; for connection n: LINE, HANGUP
 
 Nothing may be lost on the way, and nobody may be kept waiting by somebody else's reader:
  - the line's own buffer overflows for good when over 4 KB wait in it (the kernel's serial driver throttles, and never
@@ -22,7 +23,7 @@ from enum import IntEnum
 HEAD = struct.Struct(">BII")  # kind, process or connection, length of the payload
 COUNT = struct.Struct(">BI")  # a stream (0 input, 1 output, 2 errors) and bytes
 STATUS = struct.Struct(">i")
-RELAYED = struct.Struct(">II")  # a process (0: none), and the length of a line of JSON; a file's content follows both
+PROCESS = struct.Struct(">I")
 LINE_WINDOW = 2048  # bytes; N_TTY_BUF_SIZE is 4096 (linux/drivers/tty/n_tty.c)
 STREAM_WINDOW = 65_536
 PIECE = 16_384
@@ -38,17 +39,16 @@ class Kind(IntEnum):
     FAILED = 3
     RECEIVED = 4
     START = 5
-    INPUT = 6
-    SIGNAL = 7
+    SIGNAL = 6
+    DATA = 7
     TAKEN = 8
     SHUT = 9
-    OUTPUT = 10
-    ERRORS = 11
-    REFUSED = 12
-    ENDED = 13
-    CONNECT = 14
-    LINE = 15
-    HANGUP = 16
+    REFUSED = 10
+    ENDED = 11
+    CONNECT = 12
+    SPAWN = 13
+    LINE = 14
+    HANGUP = 15
 
 
 class Frames:
@@ -68,15 +68,3 @@ class Frames:
             found.append((kind, number, bytes(self._pending[HEAD.size : HEAD.size + length])))
             del self._pending[: HEAD.size + length]
         return found
-
-
-def relayed(process: int, line: bytes, content: bytes = b"") -> bytes:
-    """A LINE's payload: one line of a supervisor's protocol, with what goes with it."""
-    return RELAYED.pack(process, len(line)) + line + content
-
-
-def unrelayed(payload: bytes) -> tuple[int, bytes, bytes]:
-    """The process, line and file content of a LINE."""
-    process, length = RELAYED.unpack_from(payload)
-    start = RELAYED.size
-    return process, payload[start : start + length], payload[start + length :]

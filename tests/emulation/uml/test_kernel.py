@@ -18,7 +18,7 @@ import pytest
 from thalweg.emulation.uml import files as uml_files
 from thalweg.emulation.uml import kernel as uml
 from thalweg.emulation.uml.kernel import Kernel
-from thalweg.emulation.uml.wire import HEAD, Frames, Kind, relayed, unrelayed
+from thalweg.emulation.uml.wire import HEAD, Frames, Kind
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
 needs_uml = pytest.mark.uml
@@ -226,10 +226,9 @@ def test_memory_is_taken_where_there_is_room(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_frames_are_whole_however_they_come() -> None:
-    sent = [(Kind.LINE, 7, relayed(3, b'{"id": 1}', b"content")), (Kind.READY, 0, b""), (Kind.OUTPUT, 1, bytes(100))]
+    sent = [(Kind.LINE, 7, b'{"id": 1}'), (Kind.READY, 0, b""), (Kind.DATA, 1, bytes(100))]
     stream = b"".join(HEAD.pack(kind, number, len(payload)) + payload for kind, number, payload in sent)
     for step in (1, 5, len(stream)):
         frames = Frames()
         got = [one for i in range(0, len(stream), step) for one in frames.feed(stream[i : i + step])]
         assert got == sent
-    assert unrelayed(got[0][2]) == (3, b'{"id": 1}', b"content")
