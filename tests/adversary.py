@@ -21,14 +21,16 @@ import msgspec
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.faults import Crash, Cut, Drop, Duplicate, Fault, FaultPlan, FaultyWorld, Storm
 from thalweg.emulation.virtual.world import VirtualHost, WorldConfig
+from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.faults import trials
 from thalweg.experiments.faults.trials import CLIENT, FREE, MERGING, STATES, Counting, draw_tree, freed
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.core.run import RunCore
-from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.dataflow import Code, Dataflow, Node, Reorderable
 from thalweg.middleware.errors import OperatorError
 from thalweg.middleware.network.view import links_between
+from thalweg.middleware.planning.registry import Driver
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, LocalMoves
@@ -102,7 +104,7 @@ class Paced(Counting):
 class World(FaultyWorld):
     """Some cores and the adversary between them. ``run()`` returns what the application got."""
 
-    patience_s, message_s = FOREVER_S, 0.0
+    run_id, patience_s, message_s = "r", FOREVER_S, 0.0
 
     def __init__(
         self,
@@ -114,6 +116,7 @@ class World(FaultyWorld):
         length: int | None,
         core_config: CoreConfig = PATIENT,
         adaptation: Adaptation | None = None,
+        driver: Driver | None = None,
         tree: tuple[Dataflow, dict[str, str]] | None = None,
         faults: Sequence[Fault] = (),
     ) -> None:
@@ -127,7 +130,11 @@ class World(FaultyWorld):
         for host in self.hosts.values():  # each its own limits
             host.core = HostCore(host.core.me, copy.copy(core_config))
             host.core.recording = True
-        self.dataflow, self.placement = tree or random_tree(self.random, sources, names)
+        self.tree = tree or random_tree(self.random, sources, names)
+        self.dataflow = self.tree[0]  # the first, which says what is delivered
+        self._reorderable = Reorderable((FREE, MERGING), (MERGING,))
+        if driver is not None:
+            self.driver = RandomMover(driver, self, names, self._reorderable.codes).on_delivered
         self.partitions = partitions
         self.length = 10**6 if length is None else length  # of the sources' streams
         self.adaptation = adaptation
@@ -241,7 +248,8 @@ class World(FaultyWorld):
 
     def run(self) -> list[Any]:
         """Until nothing is left to happen: the run is over, and every host has forgotten it."""
-        self.at(0.0, CLIENT, e.RunRequested(self._install(), self.adaptation, (FREE, MERGING), merging=(MERGING,)))
+        codes, merging = self._reorderable
+        self.at(0.0, CLIENT, e.RunRequested(self._install(), self.adaptation, codes, merging=merging))
         self._until(lambda: False)
         assert not self.stalled, f"no end after {self.events} events: delivered {len(self.delivered)}"
         return self.delivered
@@ -261,9 +269,6 @@ class World(FaultyWorld):
         super()._delivered(host, command)
 
     def _rare(self, host: VirtualHost, command: e.Command) -> None:
-        if isinstance(command, e.TreeChanged):  # what is delivered is that of the first tree
-            self.placement = dict(command.placement)
-            return
         assert not (self.forgotten and isinstance(command, e.Forgotten))
         self.forgotten = self.forgotten or isinstance(command, e.Forgotten)
         super()._rare(host, command)
@@ -347,10 +352,13 @@ class Scripted(World):
         return self.cores[host].runs.get("r")
 
     def tell(self, host: str, sender: str, message: m.Message, payload: Any = None) -> None:
-        """A message that nobody of these sent, ahead of all else that comes now."""
+        """A message that nobody of these sent."""
+        self.ahead(host, e.MessageReceived(sender, message, payload))
+
+    def ahead(self, host: str, event: e.Event) -> None:
+        """It happens ahead of all else that comes now."""
         self._number += 1
-        told = host, e.MessageReceived(sender, message, payload)
-        heapq.heappush(self._queue, (self.now, self._number - 10**9, self._tell_whoever_is, told))
+        heapq.heappush(self._queue, (self.now, self._number - 10**9, self._tell_whoever_is, (host, event)))
 
     def on(self, node: str) -> set[str]:
         """The hosts that a node was on when the application had enough."""

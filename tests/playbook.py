@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from thalweg.middleware.core.flow.node import NodeCore, Output
@@ -34,6 +35,24 @@ ASIDES = e.Record | e.Approach
 def got(sender: str, message: m.Message, payload: object = None, size_bytes: int = 0) -> e.MessageReceived:
     """``message`` has come from ``sender``."""
     return e.MessageReceived(sender, message, payload, size_bytes)
+
+
+class HandOver(msgspec.Struct, frozen=True):
+    """A host has decided, as at the end of an operator's epoch, that ``node`` shall be on ``target``; it may not be."""
+
+    node: str
+    target: str
+    reason: str = "a test"
+    run: str = "r"
+
+
+def _hand_over(core: HostCore, event: HandOver) -> None:
+    run = core.runs.get(event.run)
+    if run is not None and not run.member.busy and not run.departures.obstacle(event.node, event.target):
+        run.hear(run.departures.begin(event.node, event.target, protocol="epoch", reason=event.reason))
+
+
+HostCore._HANDLERS[HandOver] = _hand_over  # of tests alone: what begins a hand-over is a decision, and no event
 
 
 class Playbook:

@@ -52,6 +52,7 @@ FLOORS: tuple[str, ...] = (
     "emulation.scenarios",
     "emulation.virtual",
     "experiments",
+    "experiments.drivers",
     "experiments.records",
     "experiments.runs.config",
     "experiments.networks",
@@ -63,7 +64,6 @@ FLOORS: tuple[str, ...] = (
     "experiments.papers",
     "experiments.reports",
     "experiments.bench",
-    "experiments.drivers",
     "experiments.cli",
 )
 

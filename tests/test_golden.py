@@ -18,10 +18,10 @@ RUNS = {
     "--placement global --period 60 --seed 3": "4012fdf8a4e210445394e4b32d869d27cc522052a0e48d0f85babcdfc8cf5055",
     "--placement local --period 60 --seed 1 --k 2": "61b927bdf1d8a73f60b79f96aaf8696a84d03f7c0c807b1c60543a4e081f58ec",
     "--placement thalweg --period 60 --seed 2": "bd2e2e24039ed0e5dc6dc861b07d9dea437ae6f4bfa0605677b8b0ccde7fe797",
-    "--placement random-moves --moves 20 --seed 4": "70a5752caf4e36656b382cc6ecfb6f9c02f3fd22705e5927660a4d3ce78679eb",
+    "--placement random-moves --moves 20 --seed 4": "3219db9f00ea9dbcf970456c87681aad1496eab028b5f67f1edeb22e21f76ded",
     "--placement one-shot --bytes --seed 1": "5f9423a50e2846e2a8aacd930e0be627a456450fd9cd507842edaa0fb4d4069c",
 }
-FAULTS = {22: "be7a8ee496e9cfda160694c2191f354fe75e4b295a66f5228a7926aa0d1ee2e2"}
+FAULTS = {22: "fec1390d6b81293eaab54e2899032e6a784ada997c83d96c39ffaef8bdb4f18a"}
 
 
 @pytest.mark.parametrize("options", RUNS)

@@ -41,7 +41,6 @@ from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell import node_code
 from thalweg.middleware.shell.node_code import Made, NodeCode, StateCall
 
-RUN = "run"
 MAX_EVENTS = 200_000_000  # hours of computing: whoever gets there has an endless loop
 
 
@@ -86,6 +85,8 @@ class World:
     of all events. ``answer``: the planner of a run whose operators the client moves.
     """
 
+    run_id = "run"
+
     def __init__(
         self,
         hosts: Sequence[str],
@@ -116,15 +117,16 @@ class World:
         )
         self.answer: Callable[[e.Plan], e.Planned] | None = None
         self.on_delivered: Callable[[e.Deliver, float], None] | None = None
+        self.driver: Callable[[], None] | None = None  # what the application does then, such as moving operators
         self.failed: str | None = None
         self.planner_failed: str | None = None  # while data flowed, which went on
-        self.placement: Placement = {}
-        self.dataflow: Dataflow | None = None
+        self.tree: tuple[Dataflow, Placement] = Dataflow(()), {}  # as the client knows it
         self.relocations = 0
         self.reshapings = 0
         self.plans = 0
         self.planning_s = 0.0  # of this machine's processor
         self._code = code
+        self._reorderable = FIXED
         self._on_record = on_record
         self._queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._number = 0
@@ -257,7 +259,7 @@ class World:
                 self.relocations += self.placement[name] != where  # what stays gets a new version as well
                 self.placement[name] = where
             case e.TreeChanged(_, dataflow, placement):
-                self.dataflow, self.placement = dataflow, placement
+                self.tree = dataflow, placement
                 self.reshapings += 1
             case e.Plan():
                 assert self.answer is not None
@@ -280,6 +282,8 @@ class World:
     def _delivered(self, host: VirtualHost, command: e.Deliver) -> None:
         if not command.end and self.on_delivered is not None:
             self.on_delivered(command, self.now)
+        if not command.end and self.driver is not None:
+            self.driver()
         self._soon(host, e.RunAbandoned(command.run) if command.end else e.NextRequested(command.run))
 
     # --- what the application does ------------------------------------------------------------------------
@@ -313,12 +317,12 @@ class World:
     ) -> None:
         """Run a dataflow until every host has forgotten it. ``failed`` says why it ended early, if it did.
 
-        ``reorderable``: which codes are reorderable, for an adaptation that asks. ``known``: what was measured of links
-        before.
+        ``reorderable``: which codes are reorderable, for an adaptation or a driver that changes the tree. ``known``:
+        what was measured of links before.
         """
-        self.placement = dict(placement)
+        self.tree, self._reorderable = (dataflow, dict(placement)), reorderable
         install = m.Install(
-            run=RUN,
+            run=self.run_id,
             dataflow=dataflow,
             locations=tuple(m.Location(node, host, 1) for node, host in placement.items()),
             peers=self.peers,
@@ -338,6 +342,20 @@ class World:
 
     def _is_over(self) -> bool:
         return self._over
+
+    @property
+    def placement(self) -> Placement:
+        """Where the nodes are, as far as the client has heard."""
+        return self.tree[1]
+
+    def move(self, placement: Mapping[str, str]) -> None:
+        """Have operators of the run change hosts, as ``client.Run.move``."""
+        self._soon(self.hosts[self.client], e.PlacementProposed(self.run_id, dict(placement), "asked for"))
+
+    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
+        """Have the run go on as another tree, as ``client.Run.reshape``."""
+        wish = e.PlacementProposed(self.run_id, dict(placement), "asked for", dataflow, *self._reorderable)
+        self._soon(self.hosts[self.client], wish)
 
     @property
     def log_digest(self) -> str:

@@ -40,22 +40,16 @@ from thalweg.emulation.virtual.faults import (
 )
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import WorldConfig
+from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, Reorderable
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.view import Link, NetworkView, links_between
 from thalweg.middleware.planning import CostParameters, Task, get_cost_model
 from thalweg.middleware.planning.problem.hints import propagate_hints
-from thalweg.middleware.planning.registry import AGAIN
+from thalweg.middleware.planning.registry import AGAIN, Driver, RandomMoves, RandomReshapes
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.protocol.adaptation import (
-    Adaptation,
-    GlobalMoves,
-    LocalCost,
-    LocalMoves,
-    RandomMoves,
-    RandomReshapes,
-)
+from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalCost, LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode
 
@@ -66,6 +60,7 @@ RESHAPED = (2, 3)  # of every six seeds: in their trials most operators are free
 MERGED = (3, 8)  # of every twelve, among these: the free operators have state
 STATES = (1, 1, 18_000, 300_000)  # bytes: inline; bulk in one piece; bulk in several, let in only where it is wanted
 ABOUT_S = 25.0  # of most runs; with faults they take longer
+RESTLESS_S = 2.0  # between two decisions of an operator that moves for moving's sake
 LIMITS = CoreConfig(
     retry_max_s=2.0,
     ping_s=1.0,
@@ -92,7 +87,8 @@ class Trial(msgspec.Struct, frozen=True):
     links: dict[Link, LinkRate]
     dataflow: Dataflow
     placement: Placement
-    adaptation: Adaptation
+    adaptation: Adaptation | None
+    driver: Driver | None  # moves operators at random, or has the tree change
     partitions: int
     length: int  # of the sources' streams
     sizes: dict[str, int]  # bytes of a source's partitions, or of an operator's state
@@ -142,12 +138,14 @@ def draw_trial(seed: int) -> Trial:
     placement[dataflow.sink] = CLIENT
     partitions = dice.randint(15, 45)
     ends = dice.random() < 0.2
+    adaptation, driver = _draw_reshapes(trees, seed) if reshaped else _draw_moves(dice, seed)
     return Trial(
         hosts=hosts,
         links={link: _draw_link(dice, " ".join(link)) for link in links_between(hosts)},
         dataflow=dataflow,
         placement=placement,
-        adaptation=_reshaping(trees, seed) if reshaped else _draw_adaptation(dice, seed),
+        adaptation=adaptation,
+        driver=driver,
         partitions=10**6 if ends else partitions,
         length=partitions if ends else 10**6,
         sizes=sizes,
@@ -182,17 +180,27 @@ def freed(dice: Random, node: Node, code: Code) -> Node:
     return msgspec.structs.replace(node, code=code) if free else node
 
 
-def _reshaping(dice: Random, seed: int) -> Adaptation:
-    return RandomReshapes(1000, dice.choice([0, 1000]), seed)
+Moving = tuple[Adaptation | None, Driver | None]
 
 
-def _draw_adaptation(dice: Random, seed: int) -> Adaptation:
+def _restless(seed: int) -> LocalMoves:
+    """Operators look for a better host all the time, anywhere: what is moved by proposals goes on by itself."""
+    return LocalMoves(period_s=RESTLESS_S, k=3, gate=False, seed=seed)
+
+
+def _draw_reshapes(dice: Random, seed: int) -> Moving:
+    """Other trees at random, and nothing else or moves by both protocols between them."""
+    moves = dice.choice([0, 1000])
+    return _restless(seed) if moves else None, RandomReshapes(1000, moves, seed)
+
+
+def _draw_moves(dice: Random, seed: int) -> Moving:
     """Moves that make little sense, as there is more of them, or those of either way of deciding."""
     kind = dice.random()
     if kind < 0.5:
-        return RandomMoves(1000, seed)
+        return _restless(seed), RandomMoves(1000, seed)
     if kind < 0.7:
-        return GlobalMoves(period_s=dice.uniform(3.0, 8.0))
+        return GlobalMoves(period_s=dice.uniform(3.0, 8.0)), None
     return LocalMoves(
         period_s=dice.uniform(2.0, 6.0),
         k=dice.randint(0, 3),
@@ -200,7 +208,7 @@ def _draw_adaptation(dice: Random, seed: int) -> Adaptation:
         hysteresis=dice.choice([0.0, 0.0, 1.0]),
         seed=seed,
         cost=dice.choice(LOCAL_COSTS),
-    )
+    ), None
 
 
 def drawn_plan(seed: int) -> FaultPlan:
@@ -383,6 +391,8 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
     )
     world.patience_s = PATIENCE_S
     world.on_delivered = log.on_delivered
+    if trial.driver is not None:
+        world.driver = RandomMover(trial.driver, world, world.names, (FREE, MERGING)).on_delivered
     if isinstance(trial.adaptation, GlobalMoves):
         world.answer = _search(trial, trial.adaptation).answer
     problem: tuple[str, str] | None = None

@@ -22,18 +22,10 @@ from thalweg.middleware.planning import (
     Thalweg,
     get_cost_model,
 )
-from thalweg.middleware.planning.registry import Strategy, get_strategy
-from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalCost, LocalMoves, RandomMoves, RandomReshapes
+from thalweg.middleware.planning.registry import MOVERS, RandomReshapes, Strategy, get_strategy
+from thalweg.middleware.protocol.adaptation import LocalCost
 
-MOVING: Mapping[
-    str, type[GlobalMoves] | type[LocalMoves] | type[RandomMoves] | type[RandomReshapes] | type[Thalweg]
-] = {
-    "global": GlobalMoves,
-    "local": LocalMoves,
-    "random-moves": RandomMoves,
-    "random-reshapes": RandomReshapes,
-    "thalweg": Thalweg,
-}
+MOVING: Mapping[str, type[msgspec.Struct]] = {name: kind for name, (_, kind) in MOVERS.items()} | {"thalweg": Thalweg}
 FREE_BYTES_PER_S = 1e18  # a disk that costs nothing; JSON has no infinity
 OURS = ("thalweg-once", "thalweg")
 OF_MOVES = ("period_s", "k", "gate", "hysteresis", "moves", "reshapes")  # options of a run that go to those alone
@@ -73,7 +65,7 @@ def make_strategies(config: RunConfig) -> dict[str, Strategy]:
 def make_strategy(label: str, options: Mapping[str, Any]) -> Strategy:
     """The strategy of that name; random moves begin with operators spread over the hosts, which takes no knowledge."""
     strategy = get_strategy(label, **options)
-    if isinstance(strategy.adaptation, RandomMoves | RandomReshapes):
+    if strategy.driver is not None:
         return msgspec.structs.replace(strategy, initial=Spread())
     return strategy
 
@@ -87,7 +79,7 @@ def changes_shapes(config: RunConfig) -> bool:
 
 
 def reshapes_at_random(config: RunConfig) -> bool:
-    return any(isinstance(strategy.adaptation, RandomReshapes) for strategy in make_strategies(config).values())
+    return any(isinstance(strategy.driver, RandomReshapes) for strategy in make_strategies(config).values())
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -117,9 +109,9 @@ def cost_parameters(config: RunConfig) -> CostParameters:
 def moving(strategies: Mapping[str, Strategy]) -> dict[str, Any]:
     """How operators move under each placement, defaults and all; placements that stay are left out."""
     return {
-        label: msgspec.to_builtins(strategy.adaptation)
+        label: msgspec.to_builtins(strategy.moving)
         for label, strategy in strategies.items()
-        if strategy.adaptation is not None
+        if strategy.moving is not None
     }
 
 

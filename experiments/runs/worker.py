@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.records.trees import ended_as, operators_at
 from thalweg.experiments.runs.config import file_name
 from thalweg.experiments.runs.job import Go, Job, Said, say
@@ -29,6 +30,7 @@ from thalweg.experiments.runs.strategies import (
 )
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.errors import ThalwegError, UsageError
+from thalweg.middleware.loading import DEFAULT_ALLOW, reorderable
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import ProbedPlan
 from thalweg.middleware.planning.registry import Strategy
@@ -144,8 +146,15 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
             "known": plan.view.estimates,
         }
     run = client.run(result.dataflow, result.placement, partitions=config.images, label=label, epoch_s=begun, **moving)
+    mover = None
+    if strategy.driver is not None:
+        codes = [result.dataflow.by_name[name].code for name in result.dataflow.operators]
+        free = reorderable(codes, (*DEFAULT_ALLOW, *config.allow))
+        mover = RandomMover(strategy.driver, run, client.hosts, free.codes)
     with run:
         for partition in run:
+            if mover is not None:
+                mover.on_delivered()
             record = {
                 "index": partition.index,
                 "size_bytes": partition.size_bytes,
@@ -163,7 +172,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
         write_image(np.asarray(value), folder / f"{index:03}.png")
     statistics = msgspec.structs.asdict(client.shell.statistics())
     detail = {"statistics": statistics}
-    if strategy.adaptation is not None:
+    if strategy.moving is not None:
         detail |= ended_as(result.dataflow, *run.tree)
     say(Said("done", label, detail=detail))
 

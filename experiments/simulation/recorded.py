@@ -172,8 +172,8 @@ class _Session(Session):
             self.found.notes.append(f"{label} went on as it was placed: {world.planner_failed}")
         if self.collapse is not None:
             self._record_scenario(label, world)
-        if strategy.adaptation is not None:
-            ended = ended_as(plan.result.dataflow, world.dataflow or plan.result.dataflow, world.placement)
+        if strategy.moving is not None:
+            ended = ended_as(plan.result.dataflow, *world.tree)
             self.found.ended[label] = ended["placement"]
             if "tree" in ended:
                 self.found.trees[label] = ended["tree"]

@@ -15,6 +15,7 @@ import msgspec
 from thalweg.emulation.traces.trace import Rates
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import CodeBook, World, WorldConfig
+from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.dataflow import FIXED, Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
@@ -35,7 +36,7 @@ from thalweg.middleware.planning import (
 from thalweg.middleware.planning.asking import plan_probing
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.protocol.adaptation import GlobalMoves, RandomReshapes
+from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode, OwnCode
 from thalweg.middleware.shell.transfers import size_of
 from thalweg.operators import Operator, Source
@@ -142,8 +143,10 @@ def run_ahead(
         search = Search(task, work.model, moves, strategy.again, label, told)
         world.answer = search.answer
     free = FIXED
-    if isinstance(strategy.adaptation, RandomReshapes | GlobalMoves):
+    if strategy.driver is not None or isinstance(strategy.adaptation, GlobalMoves):
         free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), work.allow)
+    if strategy.driver is not None:
+        world.driver = RandomMover(strategy.driver, world, work.hosts, free.codes).on_delivered
     known = {link: msgspec.structs.replace(each, measured_at_s=0.0) for link, each in plan.view.estimates.items()}
     world.run(dataflow, plan.result.placement, partitions, strategy.adaptation, label, known, free)
 

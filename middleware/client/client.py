@@ -40,7 +40,7 @@ from thalweg.middleware.planning.registry import AGAIN
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves, RandomReshapes
+from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.security import Keys
 from thalweg.middleware.shell.shell import Shell, ShellConfig
@@ -193,6 +193,8 @@ class Client:
         if isinstance(placement, str):
             name = label or placement
             strategy = get_strategy(placement)
+            if strategy.driver is not None:
+                raise UsageError(f"{placement!r} is moved from outside, by thalweg run; an application calls Run.move")
             if adaptation is None:
                 adaptation, planner = strategy.adaptation, strategy.again
             plan = self.plan(dataflow, strategy.initial, model=model, costs=costs, hints=hints)
@@ -240,7 +242,7 @@ class Client:
         with self._news:
             self._open.add(run_id)
         free = FIXED
-        if isinstance(adaptation, RandomReshapes | GlobalMoves):
+        if isinstance(adaptation, GlobalMoves):
             free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), self._allow)
         self.shell.tell(e.RunRequested(install, adaptation, free.codes, tuple(measured.items()), free.merging))
         return run

@@ -55,13 +55,6 @@ class Settled(Note, frozen=True):
     number: int
 
 
-class Relocated(Note, frozen=True):
-    """To the client: a hand-over is over, by which ``node`` has ``moved``, or not."""
-
-    node: str
-    moved: bool
-
-
 class Prepared(Note, frozen=True):
     """What may come here by a proposal has its code loaded, or some of it."""
 
@@ -78,10 +71,7 @@ class Merged(Note, frozen=True):
 
 
 class ChangedOver(Note, frozen=True):
-    """At the client: a proposal is over, whatever became of it; ``reshaped``: the run has another tree by it."""
-
-    moves: tuple[m.Move, ...]
-    reshaped: bool
+    """At the client: a proposal is over, whatever became of it."""
 
 
 class Started(Note, frozen=True):

@@ -41,7 +41,6 @@ HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
     n.Delivered: (Proposer.on_delivered, Planned.on_delivered),
     n.Located: (Departures.on_located, Arrivals.on_located),
     n.Settled: (Member.on_settled,),
-    n.Relocated: (Planned.on_relocated,),
     n.Prepared: (Member.on_prepared,),
     n.Unprepared: (Member.on_unprepared,),
     n.Merged: (Member.on_merged,),
@@ -64,10 +63,9 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Abort: Member.on_abort,
     m.Retire: Member.on_retire,
     m.Done: Proposer.on_done,
-    m.Relocate: Member.on_relocate,
     m.Relocated: Departures.on_relocated,
 }
-FROM_CLIENT = frozenset({m.Commit, m.Abort, m.Retire, m.Relocate, m.Lost})
+FROM_CLIENT = frozenset({m.Commit, m.Abort, m.Retire, m.Lost})
 TO_CLIENT = frozenset({m.Vote, m.Done, m.Relocated})
 
 

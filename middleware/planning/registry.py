@@ -27,22 +27,62 @@ from thalweg.middleware.planning.planners.local import Local
 from thalweg.middleware.planning.planners.one_shot import OneShot
 from thalweg.middleware.planning.planners.planner import Planner, wrong_form
 from thalweg.middleware.planning.planners.thalweg import Thalweg
-from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
+from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves
 
 MANY_LINKS = 1_000_000  # a plan that is made while data flows asks for all it may need at once: the network changes
 
 AGAIN = OneShot(start="current", batch=MANY_LINKS)
 
 
+class RandomMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="random-moves"):
+    """For tests: operators are moved at random from outside, by what calls ``Run.move``, until ``moves`` have.
+
+    Raises UsageError for a negative number.
+    """
+
+    moves: int = 500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.moves < 0:
+            raise UsageError(f"moves is {self.moves}; give how many operators shall move, at least 0")
+
+
+class RandomReshapes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="random-reshapes"):
+    """For tests: the tree is changed at random from outside, by what calls ``Run.reshape``, ``reshapes`` times.
+
+    In between ``moves`` operators move, as under :class:`RandomMoves`. Raises UsageError for a negative number.
+    """
+
+    reshapes: int = 500
+    moves: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for what, count in (("reshapes", self.reshapes), ("moves", self.moves)):
+            if count < 0:
+                raise UsageError(f"{what} is {count}; give how many there shall be, at least 0")
+
+
+Driver = RandomMoves | RandomReshapes
+
+
 class Strategy(msgspec.Struct, frozen=True):
     """A way to run a dataflow: the planner that places it at the start, and how its operators move (None: never).
 
-    ``again``: what plans while data flows, from the present placement, where GlobalMoves is the adaptation.
+    ``again``: what plans while data flows, from the present placement, where GlobalMoves is the adaptation. ``driver``:
+    the options of what moves operators from outside the run (``experiments.drivers``).
     """
 
     initial: Planner
     adaptation: Adaptation | None = None
     again: Planner = AGAIN
+    driver: Driver | None = None
+
+    @property
+    def moving(self) -> Adaptation | Driver | None:
+        """The options of whatever moves operators, None where they stay."""
+        return self.adaptation or self.driver
 
 
 PLANNERS: Mapping[str, type[Planner]] = {
@@ -59,7 +99,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "thalweg-once": {"period_s": None},
 }
 # "The local algorithm uses the one-shot algorithm to compute a good initial placement" (section 2.3)
-ADAPTATIONS: Mapping[str, tuple[Planner, type[Adaptation]]] = {
+MOVERS: Mapping[str, tuple[Planner, type[Adaptation] | type[Driver]]] = {
     "global": (OneShot(), GlobalMoves),
     "local": (OneShot(), LocalMoves),
     "random-moves": (DownloadAll(), RandomMoves),
@@ -87,19 +127,22 @@ def get_planner(name: str, **options: Any) -> Planner:
 
 
 def get_strategy(name: str, **options: Any) -> Strategy:
-    """The strategy of that name: one of ``ADAPTATIONS``, or any planner's, after which operators stay.
+    """The strategy of that name: one of ``MOVERS``, or any planner's, after which operators stay.
 
-    ``options``: of the adaptation (:class:`GlobalMoves`, :class:`LocalMoves`, :class:`RandomMoves`,
+    ``options``: of the adaptation (:class:`GlobalMoves`, :class:`LocalMoves`), of the driver (:class:`RandomMoves`,
     :class:`RandomReshapes`), or of the planner. A planner that has an attribute ``adaptation``, a GlobalMoves, is asked
     again while data flows, with the present placement as ``current``. Errors as :func:`get_planner`.
     """
-    if name in ADAPTATIONS:
-        initial, kind = ADAPTATIONS[name]
-        return Strategy(initial, cast(Adaptation, _make("strategy", {name: kind}, "", name, options)))
+    if name in MOVERS:
+        initial, kind = MOVERS[name]
+        made = _make("strategy", {name: kind}, "", name, options)
+        if isinstance(made, RandomMoves | RandomReshapes):
+            return Strategy(initial, driver=made)
+        return Strategy(initial, cast(Adaptation, made))
     if name not in PLANNERS and ":" not in name:
         installed = [entry.name for entry in entry_points(group="thalweg.planners")]
         if name not in installed:
-            known = list(dict.fromkeys([*PLANNERS, *ADAPTATIONS, *installed]))
+            known = list(dict.fromkeys([*PLANNERS, *MOVERS, *installed]))
             raise UsageError(f"unknown strategy {name!r}; {nearest(name, known)}, or package.module:Class")
     planner = get_planner(name, **options)
     adaptation = getattr(planner, "adaptation", None)

@@ -1,9 +1,7 @@
 """How operators move while the data flows: the options of every way, and when a move is worth its cost.
 
-Ways: ``global`` (the client plans now and then and changes over at a barrier), ``local`` (every operator's host
-decides for it at the end of an epoch) and ``random-moves`` (for tests: both protocols, without sense; with
-``random-reshapes`` the tree changes as well). Times are
-seconds of the emulated network.
+Ways: ``global`` (the client plans now and then and changes over at a barrier) and ``local`` (every operator's host
+decides for it at the end of an epoch). Times are seconds of the emulated network.
 
 Sources: Ranganathan, Acharya, Saltz (1998), sections 2.2 (global), 2.3 (local), 4 (a period of ten minutes), 5 (up
 to six random candidates, periods of one minute to an hour); the critical-path gate and the hysteresis as options
@@ -79,37 +77,7 @@ class LocalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="l
             raise UsageError(f"the local cost {self.cost!r} is unknown; known are {', '.join(get_args(LocalCost))}")
 
 
-class RandomMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="random-moves"):
-    """For tests: a random operator moves at every chance until ``moves`` have, by both protocols in turn.
-
-    Raises UsageError for a negative number.
-    """
-
-    moves: int = 500
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.moves < 0:
-            raise UsageError(f"moves is {self.moves}; give how many operators shall move, at least 0")
-
-
-class RandomReshapes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="random-reshapes"):
-    """For tests: the tree takes another shape at every chance until it has ``reshapes`` times.
-
-    In between ``moves`` operators move, as under :class:`RandomMoves`. Raises UsageError for a negative number.
-    """
-
-    reshapes: int = 500
-    moves: int = 0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for what, count in (("reshapes", self.reshapes), ("moves", self.moves)):
-            if count < 0:
-                raise UsageError(f"{what} is {count}; give how many there shall be, at least 0")
-
-
-Adaptation = GlobalMoves | LocalMoves | RandomMoves | RandomReshapes
+Adaptation = GlobalMoves | LocalMoves
 
 
 def migration_s(state_bytes: float, rate_bps: float, pause_s: float = 0.0) -> float:

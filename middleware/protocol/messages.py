@@ -254,13 +254,6 @@ class Lost(_OfRun, frozen=True):
 # --- an operator changes hosts (core.relocation.handover) -------------------------------------------
 
 
-class Relocate(_OfNode, frozen=True):
-    """From the client: hand ``node`` over to ``target`` as soon as it is light, unless it has moved since."""
-
-    target: Name
-    reason: Text = ""
-
-
 class Offer(_OfNode, frozen=True):
     """Will you take ``node``, which has its ``version``-th placement here? Repeated, it asks how far you are."""
 
@@ -435,7 +428,6 @@ Control = (
     | Located
     | Failed
     | Lost
-    | Relocate
     | Offer
     | Accept
     | Refuse

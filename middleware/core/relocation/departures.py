@@ -11,7 +11,7 @@ from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node import NodeState
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.machine import Machine
-from thalweg.middleware.core.notes import Ended, Light, Located, Lost, Note, Notes, Relocated, Settled
+from thalweg.middleware.core.notes import Ended, Light, Located, Lost, Note, Notes, Settled
 from thalweg.middleware.core.outbox import Alarm, Setting
 from thalweg.middleware.core.relocation.handover import LEAVING, DepartureEvent, DepartureState, send_state, too_large
 from thalweg.middleware.protocol import events as e
@@ -310,11 +310,10 @@ class Departures:
                     self._offer(departure)
         self.arm()
 
-    def on_relocated(self, sender: str, message: m.Relocated) -> Notes:
+    def on_relocated(self, sender: str, message: m.Relocated) -> None:
         """At the client: what became of a hand-over somewhere."""
         self._directory.merge((message.location,))
         self.state_bytes[message.node] = message.size_bytes
-        yield Relocated(message.node, message.moved)
 
     def forget(self, gone: Any) -> None:
         """Nodes that no tree has any more."""

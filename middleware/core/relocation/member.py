@@ -186,23 +186,6 @@ class Member(Membership):
         self._reshaping.give_up(self.number)
         yield from self._flow.resume()
 
-    # --- one operator on its own ----------------------------------------------------------------------
-
-    def on_relocate(self, sender: str, message: m.Relocate) -> Notes:
-        """The client wants an operator elsewhere, whatever else is under way."""
-        here, out = self._directory.locations.get(message.node), self._out
-        if here is None:
-            return
-        why = self._departures.obstacle(message.node, message.target)
-        if not why and here.version != message.version:
-            why = f"{message.node!r} has moved since"
-        if not why and self.busy:
-            why = "a proposal is under way"
-        if why:
-            out.send(sender, m.Relocated(out.run, message.node, False, here, why))
-        else:
-            yield from self._departures.begin(message.node, message.target, protocol="epoch", reason=message.reason)
-
     def _unexpected(self, sender: str, kind: str, number: int) -> None:
         self._out.record("unexpected", peer=sender, detail={"message": kind, "number": number})
 

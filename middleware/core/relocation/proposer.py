@@ -216,7 +216,7 @@ class Proposer:
         proposal.to(ProposalEvent.DONE)
         self.proposal = None
         self._record(proposal.number, proposal.moves, outcome, proposal.why, proposal.reason, proposal)
-        yield ChangedOver(proposal.moves, proposal.shape is not None and not proposal.why)
+        yield ChangedOver()
         wish, self.next = self.next, None
         if wish is not None:
             self.propose(wish.placement, wish.reason, wish.dataflow, wish.free)

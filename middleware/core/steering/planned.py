@@ -1,4 +1,4 @@
-"""What decides for all operators at once while the data flows, at the client: global and random moves.
+"""What decides for all operators at once while the data flows, at the client: the global algorithm.
 
 Rules:
 
@@ -9,14 +9,10 @@ R2. *Global* (Ranganathan et al., section 2.2): once a period the client plans f
 R3. Links are waited for as long as two partitions take lately, as a probe may have to wait for those under way at both
     its ends, but asking twice takes a period at most, or a horizon. What was asked for in vain all the same counts as
     slow for one horizon, unless it is measured after all; it is no sample.
-R4. *Random moves* are a planner for tests: at every delivery operators move somewhere, by both protocols in turn:
-    several by a proposal, and while that is under way one more at a time on its own. *Random reshapes* propose other
-    trees, too.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import deque
 
@@ -25,17 +21,15 @@ import msgspec
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
-from thalweg.middleware.core.notes import ChangedOver, Delivered, Lost, Measured, Notes, Relocated, Started
+from thalweg.middleware.core.notes import ChangedOver, Delivered, Lost, Measured, Notes, Started
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.proposer import Proposer
 from thalweg.middleware.core.shared import Shared
-from thalweg.middleware.core.steering.shuffling import shuffled
 from thalweg.middleware.network.history import History, Past, Variability
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, RandomMoves, RandomReshapes
+from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves
 
 PATIENT = 2.0  # times what passes between two partitions: links are waited for so long, without news of any
 LATELY = 8  # partitions
@@ -62,36 +56,6 @@ class _Search:
         self.rounds = 0
 
 
-class _Dice:
-    """Numbers that depend on a seed only; a core has no chance of its own."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._rolled = 0
-
-    def below(self, limit: int) -> int:
-        """Uniform in ``range(limit)``."""
-        self._rolled += 1
-        text = f"{self._seed} {self._rolled}".encode()
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") % limit
-
-    def sample(self, names: list[str], count: int) -> list[str]:
-        """So many of them, in any order."""
-        left = list(names)
-        return [left.pop(self.below(len(left))) for _ in range(count)]
-
-
-class _Random:
-    """The random mover's book: how many have moved, who is on the move, and whose turn it is."""
-
-    def __init__(self, options: RandomMoves | RandomReshapes) -> None:
-        self.dice = _Dice(options.seed)
-        self.limit = options.moves
-        self.reshapes = options.reshapes if isinstance(options, RandomReshapes) else 0  # that are left
-        self.moved = 0
-        self.moving: dict[str, float] = {}  # operator -> when to give up waiting for it
-
-
 class Planned:
     """The client's part: what a run of this host's application does on its own."""
 
@@ -110,7 +74,6 @@ class Planned:
         self._departures, self._proposer = departures, proposer
         self._adaptation: Adaptation | None = None
         self._search: _Search | None = None
-        self._random: _Random | None = None
         self._overdue = False  # a period was over while a proposal was under way
         self._variability: Variability | None = None  # as the planner last read it
         self._delivered_s: deque[float] = deque(maxlen=LATELY + 1)  # when the last partitions were, or the run began
@@ -128,8 +91,6 @@ class Planned:
             known |= self._monitor.view(now)
             history = History(known, most=self._monitor.config.max_links, since_s=since_s)
             self._monitor.histories[self._out.run] = history
-        if isinstance(adaptation, RandomMoves | RandomReshapes):
-            self._random = _Random(adaptation)
 
     def close(self) -> None:
         """The run is over."""
@@ -316,55 +277,13 @@ class Planned:
         }
         self._out.record("plan", duration_s=now - search.begun_s, detail=detail)
 
-    def on_changed_over(self, note: ChangedOver) -> Notes:
+    def on_changed_over(self, _: ChangedOver) -> Notes:
         """A proposal is over, whatever became of it: what had to wait for its end goes on."""
         if self._overdue:
             self._overdue = False
             yield from self.on_timer()
-        book = self._random
-        if book is not None:
-            for move in note.moves:
-                book.moving.pop(move.node, None)
-            book.reshapes -= note.reshaped
-
-    # --- random moves ---------------------------------------------------------------------------------
 
     def on_delivered(self, _: Delivered) -> None:
-        """R4: a chance to move, several operators together if no proposal is under way, else one more on its own."""
+        """How long partitions take lately is how long links are waited for."""
         if self._delivered_s:
             self._delivered_s.append(self._out.now)
-        book, hosts, now = self._random, self._directory.hosts, self._out.now
-        if book is None or len(hosts) < 2:
-            return
-        for name in [name for name, until_s in book.moving.items() if now > until_s]:
-            del book.moving[name]
-        flow, proposer = self._tree.dataflow, self._proposer
-        if book.reshapes > 0 and proposer.proposal is None and (not book.limit or book.dice.below(3)):
-            where = self._directory.where(flow.by_name)
-            other, placement = shuffled(flow, where, proposer.free, sorted(hosts), book.dice.below)
-            proposer.propose(placement, "at random", other)
-            return
-        free = [name for name in flow.operators if name not in book.moving and flow.by_name[name].pinned is None]
-        left = book.limit - book.moved - len(book.moving)
-        if not free or left <= 0:
-            return
-        if proposer.proposal is None:
-            count = min(left, max(1, len(free) // 2))
-            chosen = {name: self._anywhere_else(book, name) for name in book.dice.sample(free, count)}
-            proposer.propose(chosen, "at random")
-        else:
-            name = free[book.dice.below(len(free))]
-            chosen = {name: self._anywhere_else(book, name)}
-            at = self._directory.locations[name]
-            self._out.send(at.host, m.Relocate(self._out.run, name, at.version, chosen[name], "at random"))
-        book.moving.update(dict.fromkeys(chosen, now + 2 * self._limits.handoff_s))
-
-    def _anywhere_else(self, book: _Random, name: str) -> str:
-        others = sorted(self._directory.hosts - {self._directory.locations[name].host})
-        return others[book.dice.below(len(others))]
-
-    def on_relocated(self, note: Relocated) -> None:
-        book = self._random
-        if book is not None:
-            book.moving.pop(note.node, None)
-            book.moved += note.moved

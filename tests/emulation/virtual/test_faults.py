@@ -30,12 +30,13 @@ from thalweg.emulation.virtual.faults import (
     draw_plan,
 )
 from thalweg.emulation.virtual.world import WorldConfig
+from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.planning.registry import RandomMoves
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.adaptation import RandomMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.node_code import Made, NodeCode
 
@@ -89,7 +90,9 @@ class Seen(FaultyWorld):
         super()._handle(host, event)
 
     def go(self, moves: RandomMoves | None = None) -> Seen:
-        self.run(DATAFLOW, self.at_placement, COUNT, moves)
+        if moves is not None:
+            self.driver = RandomMover(moves, self, HOSTS).on_delivered
+        self.run(DATAFLOW, self.at_placement, COUNT)
         return self
 
     def received(self, host: str, kind: type[m.Message]) -> list[Any]:

@@ -13,7 +13,8 @@ from thalweg.middleware.client.replanning import MEASURED, ask_hints
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import NetworkView
 from thalweg.middleware.planning import Task, get_cost_model
-from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves, RandomMoves, RandomReshapes
+from thalweg.middleware.planning.registry import RandomMoves, RandomReshapes
+from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves
 
 
 def config(*placements: str, **options: Any) -> RunConfig:
@@ -32,7 +33,7 @@ def test_every_option_reaches_the_strategies_that_have_it() -> None:
         seed=9,
         cost="period",
     )
-    found = {label: one.adaptation for label, one in make_strategies(given).items()}
+    found = {label: one.moving for label, one in make_strategies(given).items()}
     assert found == {
         "one-shot": None,
         "global": GlobalMoves(period_s=60.0, hysteresis=0.5),

@@ -29,9 +29,9 @@ from thalweg.middleware.planning import (
     Task,
 )
 from thalweg.middleware.planning.problem.hints import propagate_hints
-from thalweg.middleware.planning.registry import Strategy, get_strategy
+from thalweg.middleware.planning.registry import RandomReshapes, Strategy, get_strategy
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.protocol.adaptation import GlobalMoves, RandomReshapes
+from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.operators import Operator, Source, digest, reference_run
 
@@ -311,7 +311,7 @@ CHOSEN = get_strategy("thalweg").initial
 @pytest.mark.parametrize(
     ("strategy", "least"),
     [
-        (Strategy(DownloadAll(), RandomReshapes(40, 40, seed=2)), 20),
+        (Strategy(DownloadAll(), driver=RandomReshapes(20, 40, seed=2)), 20),
         (Strategy(CHOSEN, GlobalMoves(5.0, horizon_s=300.0), CHOSEN), 1),
     ],
     ids=["at random", "thalweg"],

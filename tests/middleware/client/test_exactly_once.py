@@ -18,11 +18,12 @@ from msgspec import structs
 
 from thalweg.emulation.virtual.faults import Crash, Cut, Fault, Outage
 from thalweg.emulation.virtual.world import VirtualHost
-from thalweg.middleware.core.steering.shuffling import shuffled
+from thalweg.experiments.drivers.random_moves import shuffled
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.network.view import links_between
+from thalweg.middleware.planning.registry import Driver, RandomMoves, RandomReshapes
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.protocol.adaptation import Adaptation, LocalMoves, RandomMoves, RandomReshapes
+from thalweg.middleware.protocol.adaptation import LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 
 # A failure is reproduced by its mood's seed; shrinking it would take minutes and rarely makes it simpler.
@@ -39,6 +40,16 @@ moods = st.builds(
 
 
 random_moves = st.builds(RandomMoves, st.just(1000), st.integers(0, 2**32))
+
+
+def moving(data: st.DataObject, mood: Mood) -> dict[str, Any]:
+    """Operators move at random, or as they decide, or both."""
+    driver = data.draw(st.none() | random_moves)
+    return {"driver": driver, "adaptation": data.draw(local_moves(mood) if driver is None else maybe_local_moves(mood))}
+
+
+def maybe_local_moves(mood: Mood) -> st.SearchStrategy[LocalMoves | None]:
+    return st.none() | local_moves(mood)
 
 
 def local_moves(mood: Mood) -> st.SearchStrategy[LocalMoves]:
@@ -106,13 +117,15 @@ def test_the_end_of_the_sources_reaches_the_application(
     hosts=st.integers(2, 6),
     sources=st.integers(1, 6),
     partitions=st.integers(5, 25),
-    adaptation=random_moves,
+    driver=random_moves,
+    data=st.data(),
 )
 @settings(phases=PHASES)
 def test_operators_move_at_random_by_both_protocols(
-    mood: Mood, hosts: int, sources: int, partitions: int, adaptation: RandomMoves
+    mood: Mood, hosts: int, sources: int, partitions: int, driver: RandomMoves, data: st.DataObject
 ) -> None:
-    check(World(mood, hosts, sources, partitions=partitions, length=None, adaptation=adaptation), partitions)
+    options: dict[str, Any] = {"driver": driver, "adaptation": data.draw(maybe_local_moves(mood))}
+    check(World(mood, hosts, sources, partitions=partitions, length=None, **options), partitions)
 
 
 @given(mood=moods, hosts=st.integers(2, 6), sources=st.integers(1, 6), partitions=st.integers(5, 25), data=st.data())
@@ -136,12 +149,16 @@ def test_operators_move_as_they_decide(
 def test_the_end_of_the_sources_reaches_the_application_though_operators_move(
     mood: Mood, hosts: int, sources: int, length: int, partitions: int | None, data: st.DataObject
 ) -> None:
-    adaptation: Adaptation = data.draw(st.one_of(random_moves, local_moves(mood)))
-    world = World(mood, hosts, sources, partitions=partitions, length=length, adaptation=adaptation)
+    world = World(mood, hosts, sources, partitions=partitions, length=length, **moving(data, mood))
     check(world, length if partitions is None else min(length, partitions))
 
 
 random_reshapes = st.builds(RandomReshapes, st.just(1000), st.sampled_from([0, 1000]), st.integers(0, 2**32))
+
+
+def restless(seed: int, period_s: float = 60.0) -> dict[str, Any]:
+    """Operators that look for a better host anywhere, all the time, beside what is asked of them."""
+    return {"adaptation": LocalMoves(period_s=period_s, k=3, gate=False, seed=seed)}
 
 
 def mixed_world(mood: Mood, hosts: int, sources: int, **rest: Any) -> World:
@@ -156,13 +173,15 @@ def mixed_world(mood: Mood, hosts: int, sources: int, **rest: Any) -> World:
     hosts=st.integers(2, 6),
     sources=st.integers(1, 7),
     partitions=st.integers(5, 25),
-    adaptation=random_reshapes,
+    driver=random_reshapes,
+    data=st.data(),
 )
 @settings(phases=PHASES)
 def test_the_tree_takes_other_shapes_at_random(
-    mood: Mood, hosts: int, sources: int, partitions: int, adaptation: RandomReshapes
+    mood: Mood, hosts: int, sources: int, partitions: int, driver: RandomReshapes, data: st.DataObject
 ) -> None:
-    check(mixed_world(mood, hosts, sources, partitions=partitions, length=None, adaptation=adaptation), partitions)
+    options: dict[str, Any] = {"driver": driver, "adaptation": data.draw(maybe_local_moves(mood))}
+    check(mixed_world(mood, hosts, sources, partitions=partitions, length=None, **options), partitions)
 
 
 @given(
@@ -171,13 +190,21 @@ def test_the_tree_takes_other_shapes_at_random(
     sources=st.integers(1, 5),
     length=st.integers(0, 8),
     partitions=st.none() | st.integers(1, 10),
-    adaptation=random_reshapes,
+    driver=random_reshapes,
+    data=st.data(),
 )
 @settings(phases=PHASES)
 def test_the_end_of_the_sources_reaches_the_application_though_the_tree_changes(
-    mood: Mood, hosts: int, sources: int, length: int, partitions: int | None, adaptation: RandomReshapes
+    mood: Mood,
+    hosts: int,
+    sources: int,
+    length: int,
+    partitions: int | None,
+    driver: RandomReshapes,
+    data: st.DataObject,
 ) -> None:
-    world = mixed_world(mood, hosts, sources, partitions=partitions, length=length, adaptation=adaptation)
+    options: dict[str, Any] = {"driver": driver, "adaptation": data.draw(maybe_local_moves(mood))}
+    world = mixed_world(mood, hosts, sources, partitions=partitions, length=length, **options)
     check(world, length if partitions is None else min(length, partitions))
 
 
@@ -210,7 +237,8 @@ def test_a_host_that_dies_while_the_tree_changes_ends_the_run_or_does_not_matter
         partitions=25,
         length=None,
         core_config=CoreConfig(liveness_s=15.0, lease_s=60.0),
-        adaptation=RandomReshapes(1000, 1000, seed),
+        **restless(seed),
+        driver=RandomReshapes(1000, 1000, seed),
         faults=dies(dies_s),
     )
     world.run()
@@ -225,8 +253,8 @@ def test_the_tree_does_change() -> None:
     outcomes: Counter[str] = Counter()
     for seed in range(10):
         for kind, mood in (("drizzle", Mood(seed, 0.05, 0.2, 0.5)), ("storm", Mood(seed, 0.4, 0.5, 0.1))):
-            adaptation = RandomReshapes(1000, 1000, seed)
-            world = mixed_world(mood, 6, 6, partitions=30, length=None, adaptation=adaptation)
+            driver = RandomReshapes(1000, 1000, seed)
+            world = mixed_world(mood, 6, 6, partitions=30, length=None, driver=driver, **restless(seed))
             check(world, 30)
             outcomes.update(f"{kind}: {each['outcome']}" for each in world.reshaped)
             outcomes += world.moves
@@ -243,12 +271,12 @@ def test_operators_do_move() -> None:
     moves: Counter[str] = Counter()
     for seed in range(10):
         drizzle, storm = Mood(seed, 0.05, 0.2, 0.5), Mood(seed, 0.4, 0.5, 0.1)
-        for kind, mood, adaptation in (
-            ("random", storm, RandomMoves(1000, seed)),
-            ("local", drizzle, LocalMoves(period_s=10.0, k=3, gate=False, seed=seed)),
-            ("gated", drizzle, LocalMoves(period_s=10.0, seed=seed)),
+        for kind, mood, options in (
+            ("random", storm, {"driver": RandomMoves(1000, seed), **restless(seed)}),
+            ("local", drizzle, {"adaptation": LocalMoves(period_s=10.0, k=3, gate=False, seed=seed)}),
+            ("gated", drizzle, {"adaptation": LocalMoves(period_s=10.0, seed=seed)}),
         ):
-            world = World(mood, 6, 6, partitions=30, length=None, adaptation=adaptation)
+            world = World(mood, 6, 6, partitions=30, length=None, **options)
             check(world, 30)
             moves.update({f"{kind}: {what}": count for what, count in world.moves.items()})
     assert moves["random: moved barrier"] > 100, moves
@@ -269,11 +297,9 @@ def test_a_host_that_dies_while_operators_move_ends_the_run_or_does_not_matter(
     seed: int, loss: float, dies_s: float, sources: int, data: st.DataObject
 ) -> None:
     mood = Mood(seed, loss, delay_s=0.05)
-    adaptation: Adaptation = data.draw(st.one_of(random_moves, local_moves(mood)))
     config = CoreConfig(liveness_s=15.0, lease_s=60.0)
-    world = World(
-        mood, 6, sources, partitions=25, length=None, core_config=config, adaptation=adaptation, faults=dies(dies_s)
-    )
+    options = {"core_config": config, "faults": dies(dies_s), **moving(data, mood)}
+    world = World(mood, 6, sources, partitions=25, length=None, **options)
     world.run()
     assert world.delivered == right(world.dataflow, len(world.delivered))
     assert world.forgotten
@@ -320,20 +346,20 @@ def test_a_client_that_nobody_hears_leaves_nothing_behind(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("adaptation", [RandomMoves(1000), RandomReshapes(1000)], ids=["moves", "reshapes"])
-def test_operators_that_move_need_no_repeats_where_nothing_is_lost(
-    seed: int, adaptation: RandomMoves | RandomReshapes
-) -> None:
+@pytest.mark.parametrize("driver", [RandomMoves(1000), RandomReshapes(1000)], ids=["moves", "reshapes"])
+def test_operators_that_move_need_no_repeats_where_nothing_is_lost(seed: int, driver: Driver) -> None:
     """A demand that has to be repeated would stop the flow for half a second, unseen by all other tests."""
     random = Random(seed)
-    adaptation = structs.replace(adaptation, seed=seed)
+    options: dict[str, Any] = {"driver": structs.replace(driver, seed=seed)}
+    if isinstance(driver, RandomMoves):
+        options |= restless(seed, 0.5)
     hosts, sources = random.randint(3, 6), random.randint(2, 6)
     mood = Mood(seed, delay_s=0.002)
-    world = World(mood, hosts, sources, partitions=40, length=None, adaptation=adaptation)
-    if isinstance(adaptation, RandomReshapes):
+    world = World(mood, hosts, sources, partitions=40, length=None, **options)
+    if isinstance(driver, RandomReshapes):
         nodes = [structs.replace(n, code=FREE) if n.kind == "operator" else n for n in world.dataflow.nodes]
         tree = Dataflow(tuple(nodes)), world.placement
-        world = World(mood, hosts, sources, partitions=40, length=None, adaptation=adaptation, tree=tree)
+        world = World(mood, hosts, sources, partitions=40, length=None, tree=tree, **options)
     world.takes_s = lambda: world.random.uniform(0.001, 0.004)  # type: ignore[method-assign]
     repeated = 0
     handle = world._handle

@@ -17,13 +17,15 @@ import pytest
 from flows import chain
 from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
+from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command, host_environment, wait_ready_lines
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import PlacementError, RunError, UsageError
-from thalweg.middleware.protocol.adaptation import RandomMoves
+from thalweg.middleware.planning.registry import RandomMoves
+from thalweg.middleware.protocol.adaptation import LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.daemon import main as host_main
 
@@ -167,16 +169,17 @@ def test_operators_go_round_all_hosts_while_partitions_flow(
 def test_both_protocols_in_turn(cluster: LocalCluster, records: Path, tmp_path: Path) -> None:
     flow = complete_binary_tree(scenes(), Code("running", {"aggregate": "mean"}))
     with Client(cluster, allow=ALLOW, records=tmp_path / "client.jsonl") as client:
-        with client.run(
-            flow, dict.fromkeys(flow.operators, "h1"), adaptation=RandomMoves(40, seed=5), label="random"
-        ) as run:
-            taken = Taken(run)
-            taken.take(400)
+        restless = LocalMoves(period_s=0.2, k=3, gate=False, seed=5)
+        with client.run(flow, dict.fromkeys(flow.operators, "h1"), adaptation=restless, label="random") as run:
+            taken, mover = Taken(run), RandomMover(RandomMoves(40, seed=5), run, client.hosts)
+            for _ in range(400):
+                taken.take(1)
+                mover.on_delivered()
         taken.check()
     rows = [*rows_of(cluster, records, "random", "relocated"), *rows_of(cluster, tmp_path, "random", "relocated")]
     moved = [row["detail"]["protocol"] for row in rows if row["detail"]["outcome"] == "moved"]
-    assert len(moved) == 40
-    assert set(moved) == {"barrier", "epoch"}
+    assert moved.count("barrier") >= 40
+    assert moved.count("epoch") > 0
 
 
 # --- stayed -------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from adversary import (
     another_tree,
     right,
 )
+from playbook import HandOver
 
 from thalweg.middleware.core.relocation.handover import COMING, LEAVING, ArrivalState, DepartureState
 from thalweg.middleware.core.relocation.proposal import MEMBER, PROPOSAL, MemberState, ProposalState
@@ -380,7 +381,6 @@ def strangers(world: Scripted) -> None:
                     world.tell(host, sender, m.Commit(run, number, 3, (move,)))
                     world.tell(host, sender, m.Abort(run, number))
                 world.tell(host, sender, m.Propose(run, 0, (move,)))
-                world.tell(host, sender, m.Relocate(run, "o", 1, "h6"))
                 world.tell(host, sender, m.Lost(run, "h3", ()))
                 for version in (0, 1):
                     for kind in (m.Accept, m.Restored, m.Withdraw, m.Resumed):
@@ -390,11 +390,7 @@ def strangers(world: Scripted) -> None:
 
 def another_hand_over(world: Scripted) -> None:
     """The same operator is to go to h6, while it is on its way."""
-    client = world.run_at(CLIENT)
-    assert client is not None
-    here = client.directory.locations.get("o")
-    version = 1 if here is None else here.version  # gone with another shape
-    world.tell("h3", CLIENT, m.Relocate("r", "o", version, "h6", "meanwhile"))
+    world.ahead("h3", HandOver("o", "h6", "meanwhile"))
 
 
 def more_proposals(world: Scripted) -> None:
@@ -487,8 +483,7 @@ def begin(world: Scripted, protocol: str, target: str) -> Scripted:
     """Have ``o`` handed over to ``target``, by the protocol named; ``aborted`` is ``barrier`` as well."""
     world.target = target
     if protocol == "epoch":
-        order = e.MessageReceived(CLIENT, m.Relocate("r", "o", 1, target, "a test"))
-        return world.at(BEGINS_S, "h3", order)
+        return world.at(BEGINS_S, "h3", HandOver("o", target))
     return world.at(BEGINS_S, CLIENT, e.PlacementProposed("r", {"o": target}, "a test"))
 
 

@@ -39,7 +39,8 @@ from thalweg.middleware.planning import (
     plan_probing,
     plan_with_probes,
 )
-from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalCost, LocalMoves, RandomMoves
+from thalweg.middleware.planning.registry import RandomMoves, RandomReshapes
+from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalCost, LocalMoves
 
 MODELS: list[CostModel] = [
     CriticalPath(),
@@ -381,7 +382,7 @@ def test_a_strategy_is_where_a_run_begins_and_how_it_goes_on() -> None:
     assert get_strategy("exhaustive", limit=9) == Strategy(Exhaustive(9), None)
     assert get_strategy("global", period_s=60.0) == Strategy(OneShot(), GlobalMoves(period_s=60.0))
     assert get_strategy("local", k=2, gate=False) == Strategy(OneShot(), LocalMoves(k=2, gate=False))
-    assert get_strategy("random-moves", moves=7, seed=1) == Strategy(DownloadAll(), RandomMoves(7, 1))
+    assert get_strategy("random-moves", moves=7, seed=1) == Strategy(DownloadAll(), driver=RandomMoves(7, 1))
 
 
 @pytest.mark.parametrize(
@@ -393,6 +394,8 @@ def test_a_strategy_is_where_a_run_begins_and_how_it_goes_on() -> None:
         (lambda: Local(k=-1), "k is -1"),
         (lambda: get_strategy("globl"), "unknown strategy 'globl'; did you mean 'global'?"),
         (lambda: get_strategy("random-move"), "did you mean 'random-moves'?"),
+        (lambda: RandomMoves(-1), "moves is -1"),
+        (lambda: RandomReshapes(-1), "reshapes is -1"),
         (
             lambda: get_strategy("local", peroid_s=3),
             "strategy 'local' has no option 'peroid_s'; did you mean 'period_s'?",

@@ -15,7 +15,6 @@ from thalweg.middleware.protocol.adaptation import (
     Adaptation,
     GlobalMoves,
     LocalMoves,
-    RandomMoves,
     migration_s,
     worth_moving,
 )
@@ -30,7 +29,6 @@ seconds = st.floats(0, 1e6)
         GlobalMoves(0.001),
         LocalMoves(k=3, gate=False, seed=7),
         LocalMoves(0.001, cost="serialised-critical-path", startup_s=0.05),
-        RandomMoves(5, 2),
     ],
 )
 def test_options_go_through_a_file(options: Adaptation) -> None:
@@ -60,7 +58,6 @@ def test_the_defaults_are_the_papers() -> None:
         (LocalMoves, {"startup_s": math.inf}, "startup_s is inf"),
         (LocalMoves, {"startup_s": math.nan}, "startup_s is nan"),
         (LocalMoves, {"cost": "perod"}, "known are critical-path, serialised-critical-path, period, expected-period"),
-        (RandomMoves, {"moves": -1}, "moves is -1"),
     ],
 )
 def test_options_out_of_range_are_refused(kind: Any, wrong: dict[str, Any], says: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from adversary import BEGINS_S, CLIENT, Scripted, content, missed, reshaped, traced
-from playbook import ANY, Playbook, got
+from playbook import ANY, HandOver, Playbook, got
 
 from thalweg.middleware.core.flow.epochs import EpochBook
 from thalweg.middleware.core.flow.flow import LET_GO
@@ -53,7 +53,7 @@ def at_stage(stage: ArrivalState, then: Callable[[Scripted], None] | None = None
 
 
 def _order(world: Scripted) -> Scripted:
-    return world.at(BEGINS_S, "h3", e.MessageReceived(CLIENT, m.Relocate("r", "o", 1, "h4", "a test")))
+    return world.at(BEGINS_S, "h3", HandOver("o", "h4"))
 
 
 def refused(world: Scripted) -> None:
@@ -87,7 +87,7 @@ def over_before(answered: bool) -> Scene:
     """The stream has twelve partitions; the operator is to leave when only one of its own is still to go."""
 
     def order(world: Scripted) -> None:
-        world.tell("h3", CLIENT, m.Relocate("r", "o", 1, "h4", "too late"))
+        world.ahead("h3", HandOver("o", "h4", "too late"))
 
     def scene() -> Scripted:
         world = Scripted(lambda world: len(world.delivered) == 10, order, partitions=12)
@@ -235,8 +235,7 @@ def old(make_book: Book, install: m.Install) -> Playbook:
     book << got(CLIENT, demand("o", "t", 0, 1)) >> ANY
     book << got("h1", m.Partition("r", "s", "o", 0), b"s0", 2) >> [e.RunOperator("r", "o", 0, (b"s0",))]
     offer = e.Send("r", "h3", m.Offer("r", "o", 1))
-    order = m.Relocate("r", "o", 1, "h3", "a test")
-    book.at(1.0) << got(CLIENT, order) >> [offer, e.SetTimer("move r", 1.5)]
+    book.at(1.0) << HandOver("o", "h3") >> [offer, e.SetTimer("move r", 1.5)]
     return book
 
 
@@ -332,8 +331,6 @@ def test_late_words_are_answered_with_the_newer_location(sent: Playbook, new: Pl
     sent << got("h3", m.Accept("r", "o", 1)) >> [e.Send("r", "h3", m.Withdraw("r", "o", 1))]
     sent << got("h3", m.Refuse("r", "o", 1, "late")) >> []
     sent << e.StateTaken("r", "o", 1, b"one", "sha") >> []
-    answer = e.Send("r", CLIENT, m.Relocated("r", "o", False, location("h3", 2), "'o' is not on host 'h2'"))
-    sent << got(CLIENT, m.Relocate("r", "o", 1, "h3")) >> [answer]
 
     new << got("h2", STATE) >> [e.Send("r", "h2", m.Restored("r", "o", 1))]
     new << got("h2", m.Offer("r", "o", 1)) >> [e.Send("r", "h2", m.Restored("r", "o", 1))]
@@ -411,8 +408,8 @@ def test_a_guest_that_nobody_calls_off_frees_its_room_when_the_way_is_there_agai
     world = _order(Scripted(prepared, last_s=25.0))
     world.loses = lambda host, send: (host, send.to) == ("h3", "h4") and prepared(world) and world.now < 6.0
     world.limit("h4", max_operators=1)
-    world.at(5.0, "h5", e.MessageReceived(CLIENT, m.Relocate("r", "r", 1, "h4", "too early")))
-    world.at(20.0, "h5", e.MessageReceived(CLIENT, m.Relocate("r", "r", 2, "h4", "a test")))
+    world.at(5.0, "h5", HandOver("r", "h4", "too early"))
+    world.at(20.0, "h5", HandOver("r", "h4"))
     world.run()
     assert world.failed is None
     assert [(each["node"], each["detail"]["outcome"], each["detail"]["why"]) for each in world.settled] == [
@@ -431,7 +428,7 @@ def test_a_demand_that_is_passed_on_at_the_commit_says_what_its_consumer_said(
     book << got(CLIENT, msgspec.structs.replace(install, moves=LocalMoves())) >> ANY
     book << got(CLIENT, m.Demand("r", "o", "t", 0, 0, 1, False, True)) >> ANY
     book << got("h1", m.Partition("r", "s", "o", 0), b"s0", 2) >> ANY
-    book << got(CLIENT, m.Relocate("r", "o", 1, "h3", "a test")) >> ANY
+    book << HandOver("o", "h3") >> ANY
     book << got("h3", m.Accept("r", "o", 1)) >> ANY
     book << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
     assert book.only(e.TakeState) == [e.TakeState("r", "o", 1)]
@@ -459,7 +456,7 @@ def test_no_mark_is_made_up_while_operators_move() -> None:
         world.pace_s = 0.001
         world.adaptation = LocalMoves(period_s=1e6)
         for i, (host, target) in enumerate((("h3", "h4"), ("h4", "h6"), ("h6", "h4")), 1):
-            world.at(0.5 + i * 0.5, host, e.MessageReceived(CLIENT, m.Relocate("r", "o", i, target, "a test")))
+            world.at(0.5 + i * 0.5, host, HandOver("o", target))
         world.run()
     assert [each["detail"]["outcome"] for each in world.settled] == ["moved"] * 3
     assert len(marks) > 600
@@ -503,37 +500,25 @@ def test_every_hand_over_leaves_one_row_whenever_its_run_ends(step: DepartureSta
     assert settled["detail"]["why"] == ("" if moved else "the run ended before")
 
 
-def test_only_the_client_orders_a_hand_over(make_book: Book, install: m.Install) -> None:
-    book = make_book("h2")
-    book << got(CLIENT, install) >> ANY
-    book << got("h3", m.Relocate("r", "o", 1, "h3")) >> []
-    assert book.core.runs["r"].departures.leaving == {}
-
-
 @pytest.mark.parametrize(
-    ("node", "version", "target", "why"),
+    ("host", "node", "target", "why"),
     [
-        ("o", 2, "h3", "'o' has moved since"),
-        ("o", 1, "h2", "'o' is on host 'h2' already"),
-        ("o", 1, "h9", "host 'h9' has no part in the run"),
-        ("s", 1, "h3", "'s' is not on host 'h2'"),
+        ("h2", "o", "h2", "'o' is on host 'h2' already"),
+        ("h2", "o", "h9", "host 'h9' has no part in the run"),
+        ("h2", "s", "h3", "'s' is not on host 'h2'"),
+        ("h1", "s", "h3", "source 's' is pinned to 'h1'"),
     ],
 )
-def test_an_order_that_cannot_be_is_answered_with_the_reason(
-    make_book: Book, install: m.Install, node: str, version: int, target: str, why: str
+def test_what_cannot_be_handed_over_has_its_reason(
+    make_book: Book, install: m.Install, host: str, node: str, target: str, why: str
 ) -> None:
-    book = make_book("h2")
+    book = make_book(host)
     book << got(CLIENT, install) >> ANY
-    book << got(CLIENT, m.Relocate("r", node, version, target)) >> ANY
-    (answer,) = book.sent(CLIENT)
-    assert (answer.moved, answer.why) == (False, why)
+    assert book.core.runs["r"].departures.obstacle(node, target) == why
+    book << HandOver(node, target) >> []
 
 
-def test_a_source_is_pinned(make_book: Book, install: m.Install) -> None:
-    book = make_book("h1")
-    book << got(CLIENT, install) >> ANY
-    book << got(CLIENT, m.Relocate("r", "s", 1, "h3")) >> ANY
-    assert [answer.why for answer in book.sent(CLIENT)] == ["source 's' is pinned to 'h1'"]
+def test_no_source_is_taken_over(make_book: Book, install: m.Install) -> None:
     other = make_book("h3")
     other << got(CLIENT, install) >> ANY
     other << got("h1", m.Offer("r", "s", 1)) >> [e.Send("r", "h1", m.Refuse("r", "s", 1, "'s' is no operator"))]

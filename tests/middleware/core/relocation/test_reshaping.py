@@ -11,18 +11,20 @@ from typing import Any
 import msgspec
 import pytest
 from adversary import BEGINS_S, CLIENT, FREE, FREE_DATAFLOW, MERGING, Scripted, another_tree, content
-from playbook import ANY, Playbook, got
+from playbook import ANY, HandOver, Playbook, got
 from runtime_codes import ALLOW
 
+from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.core.relocation.proposal import MemberState
 from thalweg.middleware.dataflow import Code, Dataflow, Node, star_tree
 from thalweg.middleware.errors import DataflowError, PlacementError
 from thalweg.middleware.planning import PlanResult, Task
+from thalweg.middleware.planning.registry import RandomReshapes
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.adaptation import GlobalMoves, RandomReshapes
+from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.operators.reference import digest, reference_run
 
 Book = Callable[..., Playbook]
@@ -168,7 +170,7 @@ def test_a_demand_of_the_new_tree_does_not_acknowledge_what_an_operator_left_beh
     book = host("h2")
     book << got(CLIENT, demand("o", "t", 0)) >> ANY
     book << got("h1", m.Partition("r", "s", "o", 0), b"s0", 2) >> ANY
-    book << got(CLIENT, m.Relocate("r", "o", 1, "h3")) >> ANY
+    book << HandOver("o", "h3") >> ANY
     book << got("h3", m.Accept("r", "o", 1)) >> []
     book << e.OperatorFinished("r", "o", 0, b"o0", 2) >> ANY
     book << e.StateTaken("r", "o", 1, b"", "digest") >> ANY
@@ -232,9 +234,8 @@ def test_nothing_is_handed_over_while_there_are_two_trees(host: Callable[[str], 
     book = host("h2")
     book << got(CLIENT, PROPOSE) >> ANY
     book << got(CLIENT, commit(3)) >> ANY
-    book << got(CLIENT, m.Relocate("r", "o", 1, "h3")) >> ANY
-    (answer,) = book.sent(CLIENT)
-    assert (answer.moved, answer.why) == (False, "a proposal is under way")
+    assert book.core.runs["r"].member.busy
+    book << HandOver("o", "h3") >> []
     book << got("h3", m.Offer("r", "n~1", 1)) >> []  # it asks again
 
 
@@ -441,9 +442,11 @@ def test_random_shapes_on_sockets_lose_and_double_nothing(
     shapes = {flow.operators}
     with (
         Client(cluster, allow=ALLOW, records=path) as client,
-        client.run(flow, placement, adaptation=RandomReshapes(count, moves, seed=3)) as run,
+        client.run(flow, placement) as run,
     ):
+        mover = RandomMover(RandomReshapes(count, moves, seed=3), run, client.hosts, [code])
         for delivered in run:
+            mover.on_delivered()
             assert delivered.index == len(values)
             values.append(delivered.value)
             shapes.add(run.dataflow.operators)

@@ -11,8 +11,8 @@ from adversary import CLIENT, FREE, MERGING, content, mixed_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
+from thalweg.experiments.drivers.random_moves import shuffled
 from thalweg.middleware.core.relocation.shape import is_free, regrow, reshape
-from thalweg.middleware.core.steering.shuffling import shuffled
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Reorderable
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol.messages import Graft

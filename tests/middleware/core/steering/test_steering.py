@@ -1,4 +1,4 @@
-"""What decides on moves at the client: planning beside the flow, and the random mover."""
+"""What decides on moves at the client: planning beside the flow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from playbook import ANY, Playbook, got, measured
 from thalweg.middleware.network.view import LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, RandomMoves
+from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 
 Book = Callable[..., Playbook]
@@ -269,41 +269,6 @@ def test_a_run_that_is_over_plans_no_more(client: Callable[[Adaptation], Playboo
     book << e.RunAbandoned("r") >> ANY
     book << e.Planned("r", {**NOW, "o": "h3"}) >> []
     book << e.TimerFired("plan r") >> []
-
-
-# --- at random --------------------------------------------------------------------------------------
-
-
-def test_the_random_mover_takes_both_protocols_in_turn(client: Callable[[Adaptation], Playbook]) -> None:
-    book = client(RandomMoves(moves=2, seed=4))  # whose first target is h1
-    delivered(book, 0)
-    (propose, *_) = {message for message in book.sent() if isinstance(message, m.Propose)}
-    (move,) = propose.moves
-    assert (move.node, move.source) == ("o", "h2")
-    assert move.target == "h1"
-    delivered(book, 1)
-    assert book.sent() == []  # there is only one operator, and it is on its way
-    moved = m.Location("o", move.target, 2)
-    book << got("h2", m.Relocated("r", "o", True, moved)) >> [e.Placed("r", "o", move.target)]
-    book << e.NextRequested("r") >> ANY
-    book << got(move.target, m.Partition("r", "o", "t", 2), b"x", 1) >> ANY
-    orders = [each for each in book.only(e.Send) if isinstance(each.message, m.Relocate)]
-    assert [(each.to, each.message.version) for each in orders] == [("h1", 2)]
-    again = m.Location("o", "h2", 3)
-    book << got(move.target, m.Relocated("r", "o", True, again)) >> ANY
-    delivered(book, 3)
-    assert book.sent() == []  # two moves were asked for
-
-
-def test_the_same_seed_moves_the_same(client: Callable[[Adaptation], Playbook]) -> None:
-    targets = []
-    for seed in (1, 1, 2, 3, 4, 5):
-        book = client(RandomMoves(seed=seed))
-        delivered(book, 0)
-        (propose, *_) = {message for message in book.sent() if isinstance(message, m.Propose)}
-        targets.append(propose.moves[0].target)
-    assert targets[0] == targets[1]
-    assert len(set(targets)) > 1
 
 
 # --- links that begin anew --------------------------------------------------------------------------
