@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
 Tell = Callable[[str, int, int], None]  # (what is going on, done, of how many; 0 of 0: unknown)
-Progress = Callable[[], AbstractContextManager[Tell]]
-
-
-@contextmanager
-def unseen() -> Iterator[Tell]:
-    """Progress that nobody watches."""
-    yield lambda what, done, total: None
 
 
 def counted(number: int, what: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import typer
 
-from thalweg.experiments.cli.console import JsonOption, end, new_table, output, print_json, progress
+from thalweg.experiments.cli.console import JsonOption, end, new_table, output, print_json, progress, say
 from thalweg.experiments.cli.options import Given, make, takes
 from thalweg.experiments.cli.stopping import Stopped
 from thalweg.experiments.command import Option, counted, flag
@@ -241,23 +241,26 @@ def _pool(name: str, traces: str | None) -> str:
 
 
 def _fault_plans(options: SweepOptions, *, as_json: bool) -> None:
-    """Fault plans are a matter of their own: they print what came out and return the exit status."""
-    from thalweg.experiments.faults.sweep import replay, run_faults
+    """What becomes of fault plans; exit status 1 when one failed."""
+    from thalweg.experiments.faults.sweep import FOLDER, replay, sweep_faults, told
 
     if options.replay_faults is not None:
-        status = replay(options.replay_faults, as_json=as_json)
-    else:
-        assert options.faults is not None
-        status = run_faults(
+        result, text = replay(options.replay_faults)
+        say(as_json, result, text)
+        if result.outcome == "failed":
+            raise typer.Exit(1)
+        return
+    assert options.faults is not None
+    with progress() as tell:
+        summary = sweep_faults(
             options.faults,
             first_seed=options.first_seed,
-            out=options.out,
+            out=options.out or FOLDER,
             master=options.master,
-            as_json=as_json,
-            progress=progress,
+            tell=tell,
         )
-    if status:
-        raise typer.Exit(status)
+    say(as_json, summary, told(summary))
+    end(f"seed {one.seed} {one.what}; {one.command}" for one in summary.failures)
 
 
 def _run(asked: Sweep, folder: Path, master: str) -> SweepOutcome:

@@ -1,14 +1,13 @@
 """Very many fault plans, here or on Spark; those that fail are made minimal and printed as commands.
 
-``run_faults`` is ``thalweg sweep --faults``, ``replay`` is ``thalweg sweep --replay-faults``. What a trial is, and what
-may become of it, is in ``trials``.
+``sweep_faults`` is for ``thalweg sweep --faults``, ``replay`` for ``thalweg sweep --replay-faults``. What a trial is,
+and what may become of it, is in ``trials``.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from typing import ClassVar, TypeVar
 import msgspec
 
 from thalweg.emulation.virtual.faults import Fault, FaultPlan, OfMessage, Storm
-from thalweg.experiments.command import Progress, Tell, unseen
+from thalweg.experiments.command import Tell
 from thalweg.experiments.faults.trials import TrialResult, drawn_plan, run_trial
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import RunError, UsageError
@@ -75,33 +74,6 @@ class FaultsSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # --- many plans ---------------------------------------------------------------------------------------
-
-
-def run_faults(
-    count: int,
-    *,
-    first_seed: int = 1,
-    out: Path | None = None,
-    master: str = "local[*]",
-    as_json: bool = False,
-    progress: Progress = unseen,
-) -> int:
-    """Run the plans of ``count`` seeds from ``first_seed`` on, print what became of them, and return the exit status.
-
-    Raises UsageError for a count below 1, RunError when Spark ends.
-    """
-    if count < 1 or first_seed < 0:
-        raise UsageError(f"{count} plans from seed {first_seed}; give at least 1, and a seed of at least 0")
-    with progress() as tell:
-        summary = sweep_faults(count, first_seed=first_seed, out=out or FOLDER, master=master, tell=tell)
-    if as_json:
-        print(msgspec.json.encode(summary).decode())
-    else:
-        _print(summary)
-    sys.stdout.flush()
-    for failure in summary.failures:
-        print(f"thalweg: seed {failure.seed} {failure.what}; {failure.command}", file=sys.stderr)
-    return 1 if summary.failed else 0
 
 
 def sweep_faults(
@@ -209,24 +181,21 @@ def _keep(result: TrialResult, plan: FaultPlan, folder: Path) -> Failure:
     return Failure(result.seed, f"{result.kind}: {result.what}", str(path), len(plan.faults), command)
 
 
-def _print(summary: FaultsSummary) -> None:
+def told(summary: FaultsSummary) -> str:
+    """The same in a few lines for people."""
     moved = {kind: count for kind, count in summary.moves.items() if kind.startswith("moved")}
-    print(
+    stayed = {kind: count for kind, count in summary.moves.items() if kind not in moved}
+    return (
         f"{summary.faults} fault plans from seed {summary.first_seed} in {summary.wall_s:.1f} s:"
         f" {summary.delivered} delivered all, {summary.ended} ended naming a host that had gone"
         f" ({summary.unheard} of them unheard),"
-        f" {summary.abandoned} lost their client, {summary.failed} failed"
-    )
-    print(
+        f" {summary.abandoned} lost their client, {summary.failed} failed\n"
         f"{summary.partitions} partitions delivered: {summary.lost} lost, {summary.duplicate} duplicate,"
-        f" {summary.out_of_order} out of order"
+        f" {summary.out_of_order} out of order\n"
+        f"{summary.relocations} relocations: {_listed(moved)}, {_listed(stayed)}\n"
+        f"other trees: {_listed(summary.shapes)}\n"
+        f"what went wrong: {_listed(summary.done)}"
     )
-    print(
-        f"{summary.relocations} relocations: {_listed(moved)},"
-        f" {_listed({kind: count for kind, count in summary.moves.items() if kind not in moved})}"
-    )
-    print(f"other trees: {_listed(summary.shapes)}")
-    print(f"what went wrong: {_listed(summary.done)}")
 
 
 def _listed(counts: dict[str, int]) -> str:
@@ -236,23 +205,19 @@ def _listed(counts: dict[str, int]) -> str:
 # --- one plan -----------------------------------------------------------------------------------------
 
 
-def replay(what: str, *, as_json: bool = False) -> int:
-    """Run one plan again, a seed's or that of a file, print what became of it, and return the exit status.
+def replay(what: str) -> tuple[TrialResult, str]:
+    """Run one plan again, a seed's or that of a file; what became of it, and the same for people.
 
     Raises UsageError for a file that is no plan.
     """
     plan = drawn_plan(int(what)) if what.isdecimal() else load_plan(Path(what))
     result, _ = run_trial(plan, digest=True)
-    if as_json:
-        print(msgspec.json.encode(result).decode())
-    else:
-        why = f"; {result.kind}: {result.what}" if result.kind else f"; {result.what}" if result.what else ""
-        print(
-            f"seed {plan.seed}, {len(plan.faults)} faults: {result.outcome},"
-            f" {result.delivered} of {result.expected} partitions{why}"
-        )
-        print(f"{_listed(result.moves)}; {result.events} events, {result.digest}")
-    return 1 if result.outcome == "failed" else 0
+    why = f"; {result.kind}: {result.what}" if result.kind else f"; {result.what}" if result.what else ""
+    return result, (
+        f"seed {plan.seed}, {len(plan.faults)} faults: {result.outcome},"
+        f" {result.delivered} of {result.expected} partitions{why}\n"
+        f"{_listed(result.moves)}; {result.events} events, {result.digest}"
+    )
 
 
 def load_plan(path: Path) -> FaultPlan:

@@ -27,7 +27,7 @@ from thalweg.emulation.virtual.faults import (
 from thalweg.experiments.cli import main as cli
 from thalweg.experiments.faults import sweep as faults
 from thalweg.experiments.faults import trials as fault_trials
-from thalweg.experiments.faults.sweep import load_plan, minimize, run_faults, shrink, sweep_faults
+from thalweg.experiments.faults.sweep import load_plan, minimize, shrink, sweep_faults
 from thalweg.experiments.faults.trials import (
     LIMITS,
     TrialResult,
@@ -338,6 +338,11 @@ def test_a_replay_that_fails_has_status_1(monkeypatch: pytest.MonkeyPatch) -> No
     assert "failed, 9 of 10 partitions; stalled: no end" in done.stdout
 
 
+@pytest.mark.parametrize("options", [["--faults", "0"], ["--faults", "1", "--first-seed", "-1"]])
+def test_no_plans_and_seeds_below_0_are_refused(options: list[str]) -> None:
+    assert CliRunner().invoke(cli.app, ["sweep", *options]).exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -360,8 +365,3 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_plan_of_another_trial_is_refused() -> None:
     with pytest.raises(UsageError, match="the plan names host 'h9'"):
         run_trial(FaultPlan(1, (Crash("h9", 1.0),)))
-
-
-def test_no_plans_are_refused() -> None:
-    with pytest.raises(UsageError, match="give at least 1"):
-        run_faults(0)
