@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import zmq
 
+from thalweg.experiments.bench.options import LinkOptions
 from thalweg.experiments.bench.processes import Pythons
 from thalweg.experiments.bench.rounds import Plan, Progress, Side, alternate, median_per_s, median_ratio, silent
 from thalweg.experiments.bench.tree import ALLOW, ANSWER_S, ThalwegTree, bench_dataflow, check_digests
@@ -15,7 +16,6 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.errors import RunError, UsageError
 
-SIZES_BYTES = (128 * 1024, 512 * 1024, 1024 * 1024, 4 * 1024 * 1024)
 CREDITS = 2  # the next partition is under way while one is taken
 ZERO_COPY_BYTES = 1024 * 1024  # measured: below it a copy is cheaper than pyzmq's keeping track of a buffer
 
@@ -58,22 +58,13 @@ class RawLink:
         self._context.destroy(linger=0)
 
 
-def bench_link(
-    *,
-    sizes_bytes: Sequence[int] = SIZES_BYTES,
-    rounds: int = 5,
-    round_bytes: int = 48_000_000,
-    progress: Progress = silent,
-) -> dict[str, Any]:
+def bench_link(options: LinkOptions, progress: Progress = silent) -> dict[str, Any]:
     """Compare one hop for each partition size; the object that ``thalweg bench link --json`` prints.
 
-    Args:
-        sizes_bytes: of partitions.
-        rounds: of both sides in turn; rates are medians over them, ``ratio`` the median of each round's ratio.
-        round_bytes: about how much is moved in a round of a side.
-
-    Raises UsageError for numbers below 1, RunError when a side's digest is wrong.
+    Rates are medians over the rounds, ``ratio`` the median of each round's ratio. Raises UsageError for numbers below
+    1, RunError when a side's digest is wrong.
     """
+    rounds, sizes_bytes = options.rounds, [kib * 1024 for kib in options.sizes_kib]
     if rounds < 1 or not sizes_bytes or min(sizes_bytes) < 1:
         raise UsageError("bench link needs at least one round, and sizes of at least 1 byte")
     rows: list[dict[str, Any]] = []
@@ -82,7 +73,7 @@ def bench_link(
         cluster = stack.enter_context(LocalCluster(1, allow=ALLOW))
         client = stack.enter_context(Client(cluster, allow=ALLOW))
         for size_bytes in sizes_bytes:
-            plan = Plan(max(12, round_bytes // size_bytes), 4)
+            plan = Plan(max(12, options.round_bytes // size_bytes), 4)
             with contextlib.closing(RawLink(size_bytes)) as raw:
                 sides: dict[str, Side] = {"thalweg": ThalwegTree(client, bench_dataflow(1, size_bytes), {}), "raw": raw}
                 plans = dict.fromkeys(sides, plan)

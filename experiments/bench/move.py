@@ -34,8 +34,10 @@ import zmq
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.testbed import Testbed
+from thalweg.emulation.units import parse_rate
 from thalweg.experiments.bench.ballast import Ballast
 from thalweg.experiments.bench.link import RawLink
+from thalweg.experiments.bench.options import MoveOptions
 from thalweg.experiments.bench.rounds import Plan, Progress, play, silent
 from thalweg.experiments.bench.tree import ALLOW, ANSWER_S, WORKLOAD
 from thalweg.experiments.bench.workload import FixedSource
@@ -54,7 +56,6 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalMoves
 
 BOUND_SHARE, BOUND_TRIPS = 1.2, 4
-SIZES_BYTES = (0, 16 * 1024, 256 * 1024, 4 * 1024 * 1024)
 HOSTS = ("h1", "h2", "h3", "h4")
 HOME, *AWAY = HOSTS
 OPERATOR = "operator"
@@ -274,24 +275,13 @@ def _percentile(values: Sequence[float], share: float) -> float | None:
     return float(np.quantile(values, share, method="inverted_cdf")) if values else None
 
 
-def bench_move(
-    *,
-    sizes_bytes: Sequence[int] = SIZES_BYTES,
-    moves: int = 50,
-    rate_bps: float = 50e6,
-    progress: Progress = silent,
-) -> dict[str, Any]:
+def bench_move(options: MoveOptions, progress: Progress = silent) -> dict[str, Any]:
     """Time moves; the object that ``thalweg bench move --json`` prints.
-
-    Args:
-        sizes_bytes: of the moving operator's state.
-        moves: by each protocol, for every size and testbed. Before them the operator goes to every host once, which
-            opens the connections; these moves have the figures of their own whose protocol is ``first``.
-        rate_bps: of every link of the shaped network.
 
     Where the machine has no namespaces there are the figures of loopback only, and ``reason`` says why.
     Raises UsageError for figures out of their range, RunError when an operator does not move or its output is wrong.
     """
+    sizes_bytes, moves, rate_bps = [kib * 1024 for kib in options.sizes_kib], options.moves, parse_rate(options.rate)
     if moves < 1 or not sizes_bytes or min(sizes_bytes) < 0 or not 0 < rate_bps < math.inf:
         raise UsageError("bench move needs at least one move, sizes of at least 0 bytes, and a rate above 0")
     if len(set(sizes_bytes)) < len(sizes_bytes):

@@ -14,11 +14,13 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from thalweg.experiments.bench.options import PlanOptions
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Placement
 from thalweg.middleware.errors import UsageError
@@ -55,13 +57,12 @@ _CODE = Code("unused")  # the operators are only planned for, never run
 _LARGEST = Answers(max, lambda _: 0.9, reorderable=True)  # a result as large as the largest input
 
 
-def bench_plan(
-    *, servers: Sequence[int] = (4, 8, 16, 32), problems: int = 20, tree: str = "binary", progress: Progress = silent
-) -> dict[str, Any]:
-    """Median and 95th percentile of the seconds that plans of ``problems`` random networks take, one call each.
+def bench_plan(options: PlanOptions, progress: Progress = silent) -> dict[str, Any]:
+    """Median and 95th percentile of the seconds that plans of random networks take, one call each.
 
     Raises UsageError for fewer than one server or problem, or an unknown tree.
     """
+    servers, problems, tree = options.servers, options.problems, options.tree
     if not servers or min(servers) < 1 or problems < 1:
         raise UsageError(f"planning is timed for at least 1 server and 1 problem, not {list(servers)} and {problems}")
     if tree not in TREES:
@@ -69,45 +70,31 @@ def bench_plan(
     rows = []
     for count in dict.fromkeys(servers):
         given = [_Problem(seed, count, tree) for seed in range(problems)]
-        rows += [_ours(count, which, given, progress) for which in OURS]
+        for which in OURS:
+            progress(f"{count} servers, thalweg, {which}")
+            looks = (one.look_once if which == OURS[0] else one.look_again() for one in (given[0], *given))
+            row = {"servers": count, "model": "period", "planner": f"thalweg, {which}", **_timed(looks)}
+            rows.append(row | {"median_moves": None})
         for name, model in MODELS.items():
             for start, planner in STARTS.items():
                 progress(f"{count} servers, {name}, {start}")
-                took_s, moves = [], []
-                given[0].plan(planner, model)  # warms up what is made on first use
-                for problem in given:
-                    begun = time.perf_counter()
-                    moves.append(problem.plan(planner, model))
-                    took_s.append(time.perf_counter() - begun)
-                rows.append(
-                    {
-                        "servers": count,
-                        "model": name,
-                        "planner": start,
-                        "median_s": float(np.median(took_s)),
-                        "p95_s": float(np.percentile(took_s, 95)),
-                        "median_moves": float(np.median(moves)),
-                    }
-                )
+                plans = (partial(one.plan, planner, model) for one in (given[0], *given))
+                rows.append({"servers": count, "model": name, "planner": start, **_timed(plans)})
     return {"bench": "plan", "tree": tree, "problems": problems, "plans": rows}
 
 
-def _ours(servers: int, which: str, given: Sequence[_Problem], progress: Progress) -> dict[str, Any]:
-    """A row of how long ``thalweg`` takes."""
-    progress(f"{servers} servers, thalweg, {which}")
-    took_s = []
-    for problem in (given[0], *given):  # the first once more: it warms up what is made on first use
-        look = problem.look_once if which == OURS[0] else problem.look_again()
+def _timed(calls: Iterable[Callable[[], Plan | None]]) -> dict[str, float | None]:
+    """Figures of all calls but the first, which warms up what is made on first use."""
+    took_s, moves = [], []
+    for call in calls:
         begun = time.perf_counter()
-        look()
+        made = call()
         took_s.append(time.perf_counter() - begun)
+        moves.append(0 if made is None else len(made.steps))
     return {
-        "servers": servers,
-        "model": "period",
-        "planner": f"thalweg, {which}",
         "median_s": float(np.median(took_s[1:])),
         "p95_s": float(np.percentile(took_s[1:], 95)),
-        "median_moves": None,
+        "median_moves": float(np.median(moves[1:])),
     }
 
 
@@ -125,10 +112,9 @@ class _Problem:
         self.view = NetworkView({pair: LinkEstimate(rng.lognormvariate(12, 1.2)) for pair in pairs})
         self.current: Placement = {node.name: node.pinned or rng.choice(self.hosts) for node in self.dataflow.nodes}
 
-    def plan(self, planner: OneShot, model: CostModel) -> int:
-        """Make the plan; returns how many moves it took."""
-        task = Task((self.dataflow,), self.hosts, self.view, self.hints, current=self.current)
-        return len(planner.plan(task, model).steps)
+    def plan(self, planner: OneShot, model: CostModel) -> Plan:
+        """Make the plan, from where operators are."""
+        return planner.plan(Task((self.dataflow,), self.hosts, self.view, self.hints, current=self.current), model)
 
     def look_once(self) -> Plan:
         """What ``thalweg`` plans before a run."""

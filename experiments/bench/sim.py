@@ -29,6 +29,7 @@ import psutil
 
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.experiments.bench import peers_simpy
+from thalweg.experiments.bench.options import SimOptions
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.experiments.simulation.run import Work, plan_ahead, sized_code
 from thalweg.experiments.sweeps import simulation
@@ -38,7 +39,6 @@ from thalweg.middleware.client.cluster import host_environment
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.network.view import Link
 
-PLACEMENTS = ("download-all", "one-shot", "local", "global")
 STAYING = ("download-all", "one-shot")
 SIMPY_KEYS = ("simpy_s", "simpy_interarrival_s", "ratio", "interarrival_ratio")
 STATUS = Path("/proc/self/status")
@@ -63,34 +63,20 @@ class Timed(msgspec.Struct, frozen=True):
     peer: Peer | None
 
 
-def bench_sim(
-    *,
-    servers: Sequence[int] = (8, 32),
-    images: int = 180,
-    placements: Sequence[str] = PLACEMENTS,
-    rounds: int = 5,
-    memory: Sequence[int] = (180, 18_000),
-    others: bool = True,
-    progress: Progress = silent,
-) -> dict[str, Any]:
+def bench_sim(options: SimOptions, progress: Progress = silent) -> dict[str, Any]:
     """Time simulations of every placement; the object that ``thalweg bench sim --json`` prints.
 
-    Args:
-        servers: of the networks, each at least 1.
-        images: of every run, at least 2.
-        placements: a row for each of them and number of servers.
-        rounds: networks that are simulated; figures are medians over them, ``ratio`` the median of our time by SimPy's.
-        memory: numbers of images whose runs' memory is measured, with the first number of servers and one-shot.
-        others: also SimPy, where it is installed (null where not).
-        progress: is told each step.
-
-    Raises UsageError for numbers that make no run, RunError when a run fails.
+    There is a row for each placement and number of servers. Figures are medians over networks, ``ratio`` the median of
+    our time by SimPy's (null where it is not installed). Raises UsageError for numbers that make no run, RunError when
+    a run fails.
     """
+    servers, placements, images, rounds = options.servers, options.placements, options.images, options.rounds
+    memory = options.memory
     if not servers or not placements or min(servers) < 1 or images < 2 or rounds < 1 or (memory and min(memory) < 1):
         raise UsageError(
             "bench sim needs at least 1 server, 1 placement, 2 images, 1 round, and 1 image to measure memory with"
         )
-    beside = others and peers_simpy.installed()
+    beside = options.others and peers_simpy.installed()
     timed: dict[tuple[int, str], list[Timed]] = {}
     simulate(Simulation(servers=min(servers), images=2))  # makes what a process makes once
     for count in dict.fromkeys(servers):

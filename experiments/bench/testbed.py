@@ -18,6 +18,7 @@ from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.experiments.bench.options import TestbedOptions
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.errors import CapabilityError, UsageError
@@ -131,19 +132,13 @@ def _others(networks: Sequence[int], progress: Progress) -> Iterator[dict[str, A
             yield row
 
 
-def bench_testbed(
-    *, networks: Sequence[int] = (9, 33), hosts: int = 9, idle_s: float = 5.0, progress: Progress = silent
-) -> dict[str, Any]:
+def bench_testbed(options: TestbedOptions, progress: Progress = silent) -> dict[str, Any]:
     """Time networks and hosts; the object that ``thalweg bench testbed --json`` prints.
 
-    Args:
-        networks: numbers of hosts of the emulated networks.
-        hosts: number of host processes on loopback.
-        idle_s: how long they are watched doing nothing; memory is the median, the share of a core the mean.
-
-    Where the machine has no namespaces, ``networks`` is null and ``reason`` says why. ``others``: the same of
-    containers and of Mininet, where they are installed.
+    Of idle hosts memory is the median, the share of a core the mean. Where the machine has no namespaces, ``networks``
+    is null and ``reason`` says why. ``others``: the same of containers and of Mininet, where they are installed.
     """
+    networks, hosts, idle_s = options.networks, options.hosts, options.idle_s
     if hosts < 1 or idle_s <= 0 or any(count < 2 for count in networks):
         raise UsageError("bench testbed needs networks of at least 2 hosts, at least 1 host process, and idle time")
     answer: dict[str, Any] = {"bench": "testbed"}

@@ -9,6 +9,7 @@ from typing import Any
 import zmq
 
 from thalweg.experiments.bench import peers_dask, peers_ray
+from thalweg.experiments.bench.options import TreeOptions
 from thalweg.experiments.bench.processes import Pythons
 from thalweg.experiments.bench.rounds import (
     Plan,
@@ -112,42 +113,27 @@ def check_digests(
             raise RunError(f"the side {name!r} delivered other bytes than a single process computes")
 
 
-def bench_tree(
-    *,
-    sources: int = 8,
-    size_bytes: int = 128 * 1024,
-    rounds: int = 7,
-    partitions: int = 200,
-    warm_up: int = 40,
-    others: bool = True,
-    progress: Progress = silent,
-) -> dict[str, Any]:
+def bench_tree(options: TreeOptions, progress: Progress = silent) -> dict[str, Any]:
     """Compare the sides; the object that ``thalweg bench tree --json`` prints.
 
-    Args:
-        sources: leaves of the tree, at least 2. Thalweg's hosts carry several nodes: each operator is on the host of
-            its first input (``thalweg_per_s``); the others take one process a node, and so does Thalweg once more
-            (``thalweg_spread_per_s``).
-        size_bytes: of every partition.
-        rounds: of every side, in turn; rates are medians over them, ``ratio`` the median of each round's ratio.
-        partitions: timed in a round, after ``warm_up`` that are not (Ray a quarter of them, Dask an eighth).
-        others: also Ray and Dask, where they are installed (null where not), a few rounds each after the rest.
-        progress: is told each step.
-
-    Raises UsageError for numbers that make no tree, RunError when a side's digest is wrong.
+    Thalweg's hosts carry several nodes: each operator is on the host of its first input (``thalweg_per_s``). The others
+    take one process a node, and so does Thalweg once more (``thalweg_spread_per_s``). Rates are medians over the
+    rounds, ``ratio`` the median of each round's ratio. Ray and Dask have a few rounds after the rest, and null where
+    they are not installed. Raises UsageError for numbers that make no tree, RunError when a side's digest is wrong.
     """
-    if sources < 2 or size_bytes < 1 or rounds < 1 or partitions < 1 or warm_up < 1:
+    sources, rounds, warm_up, size_bytes = options.sources, options.rounds, options.warm_up, options.size_kib * 1024
+    if sources < 2 or min(size_bytes, rounds, options.partitions, warm_up) < 1:
         raise UsageError("bench tree needs at least 2 sources, and at least 1 byte, round, partition and warm-up")
     dataflow = bench_dataflow(sources, size_bytes)
     spread = {name: f"h{sources + 1 + i}" for i, name in enumerate(dataflow.operators)}
     placed = beside_first_input(dataflow)
-    plan = Plan(partitions, warm_up)
+    plan = Plan(options.partitions, warm_up)
     plans = {
         "thalweg": plan,
         "raw": plan,
         "thalweg_spread": plan,
-        "ray": Plan(max(8, partitions // 4), warm_up),
-        "dask": Plan(max(4, partitions // 8), max(4, warm_up // 4)),
+        "ray": Plan(max(8, options.partitions // 4), warm_up),
+        "dask": Plan(max(4, options.partitions // 8), max(4, warm_up // 4)),
     }
     with contextlib.ExitStack() as stack:
         progress("starting the processes")
@@ -160,7 +146,7 @@ def bench_tree(
             "thalweg_spread": ThalwegTree(client, dataflow, spread),
         }
         played = alternate(sides, plans, rounds, progress)
-    if others:  # afterwards and one by one: their background work would slow the others' rounds down
+    if options.others:  # afterwards and one by one: their background work would slow the others' rounds down
         for name, peers in OTHERS.items():
             if peers.installed():
                 progress(f"starting {name}")

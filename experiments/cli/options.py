@@ -83,8 +83,7 @@ def _parameter(name: str, kind: Any, option: Option, default: Any) -> inspect.Pa
     if get_origin(plain) is Literal:
         metavar, plain = f"[{'|'.join(get_args(plain))}]", str  # typer's own refusal would not be one line
     elif get_origin(plain) is tuple:
-        shown = shown or ", ".join(map(str, default)) or None
-        plain, optional, default = list[get_args(plain)[0]], True, None  # type: ignore[misc]
+        plain, optional, default = list[get_args(plain)[0]], True, list(default) or None  # type: ignore[misc]
     elif plain is bool and (optional or default):
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     if option.typed is not None:

@@ -10,6 +10,7 @@ import pytest
 from thalweg.experiments.bench.ballast import Ballast
 from thalweg.experiments.bench.link import bench_link
 from thalweg.experiments.bench.move import AWAY, bench_move, summary
+from thalweg.experiments.bench.options import LinkOptions, MoveOptions, PlanOptions, TestbedOptions, TreeOptions
 from thalweg.experiments.bench.plan import MODELS, OURS, STARTS, bench_plan
 from thalweg.experiments.bench.rounds import Plan, Round, alternate, median_ratio, play
 from thalweg.experiments.bench.testbed import bench_testbed
@@ -67,7 +68,7 @@ def test_the_expected_digest_is_that_of_the_maximum() -> None:
 
 
 def test_tree(capfd: pytest.CaptureFixture[str]) -> None:
-    answer = bench_tree(sources=2, size_bytes=4096, rounds=2, partitions=6, warm_up=2, others=False)
+    answer = bench_tree(TreeOptions(sources=2, size_kib=4, rounds=2, partitions=6, warm_up=2, others=False))
     assert answer["digest"] == expected_digest(2, 4096, 8)
     assert answer["operators"] == 1
     assert min(answer["thalweg_per_s"], answer["raw_per_s"], answer["thalweg_spread_per_s"], answer["ratio"]) > 0
@@ -76,8 +77,8 @@ def test_tree(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_link_delivers_partitions_of_one_and_of_many_chunks() -> None:
-    answer = bench_link(sizes_bytes=(1000, 600_000), rounds=1, round_bytes=1)
-    assert [row["size_bytes"] for row in answer["sizes"]] == [1000, 600_000]
+    answer = bench_link(LinkOptions(sizes_kib=(1, 600), rounds=1, round_bytes=1))
+    assert [row["size_bytes"] for row in answer["sizes"]] == [1024, 614_400]
     assert all(row["thalweg_mb_per_s"] > 0 and row["raw_mb_per_s"] > 0 for row in answer["sizes"])
 
 
@@ -115,19 +116,19 @@ def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(UsageError, match="2 sources"):
-        bench_tree(sources=1)
+        bench_tree(TreeOptions(sources=1))
     with pytest.raises(UsageError, match="sizes"):
-        bench_link(sizes_bytes=(0,))
+        bench_link(LinkOptions(sizes_kib=(0,)))
     with pytest.raises(UsageError, match="2 hosts"):
-        bench_testbed(networks=(1,))
+        bench_testbed(TestbedOptions(networks=(1,)))
     with pytest.raises(UsageError, match="1 problem"):
-        bench_plan(problems=0)
+        bench_plan(PlanOptions(problems=0))
     with pytest.raises(UsageError, match="unknown tree 'bnary'"):
-        bench_plan(tree="bnary")
+        bench_plan(PlanOptions(tree="bnary"))
     with pytest.raises(UsageError, match="one move"):
-        bench_move(moves=0)
+        bench_move(MoveOptions(moves=0))
     with pytest.raises(UsageError, match="every size once"):
-        bench_move(sizes_bytes=(0, 0))
+        bench_move(MoveOptions(sizes_kib=(0, 0)))
     assert invoke(["bench", "tree", "--sources", "1"]) == 2
     assert invoke(["bench", "move", "--rate", "fast"]) == 2
 

@@ -11,7 +11,8 @@ import pytest
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.links import BULK, CONTROL
 from thalweg.experiments.bench import peers_simpy
-from thalweg.experiments.bench.sim import PLACEMENTS, SIMPY_KEYS, STAYING, bench_sim, run_memory
+from thalweg.experiments.bench.options import SimOptions
+from thalweg.experiments.bench.sim import SIMPY_KEYS, STAYING, bench_sim, run_memory
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
 from thalweg.middleware.dataflow import Code, Node, complete_binary_tree
@@ -83,7 +84,7 @@ def test_interfaces_do_one_thing_at_a_time_control_first() -> None:
 
 @needs_simpy
 def test_both_models_come_to_the_same() -> None:
-    answer = bench_sim(servers=(8,), images=40, placements=STAYING, rounds=3, memory=())
+    answer = bench_sim(SimOptions(servers=(8,), images=40, placements=STAYING, rounds=3, memory=()))
     assert answer["simpy"] == peers_simpy.version()
     for row in answer["rows"]:
         assert row["interarrival_ratio"] == pytest.approx(1.0, abs=0.03)
@@ -98,7 +99,9 @@ def test_without_simpy_its_figures_are_missing(
     assert invoke([*options, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (answer["bench"], answer["simpy"], answer["images"], answer["rounds"]) == ("sim", None, 3, 1)
-    assert [(row["servers"], row["placement"]) for row in answer["rows"]] == [(2, name) for name in PLACEMENTS]
+    assert [(row["servers"], row["placement"]) for row in answer["rows"]] == [
+        (2, name) for name in SimOptions().placements
+    ]
     for row in answer["rows"]:
         assert all(row.pop(key) is None for key in SIMPY_KEYS)
         row.pop("placement")
@@ -122,7 +125,7 @@ def test_networks_are_the_same_for_all_placements_and_their_figures_medians(monk
 
     monkeypatch.setattr("thalweg.experiments.bench.sim.simulate", simulate)
     placements = ("one-shot", "local")
-    answer = bench_sim(servers=(2, 2), images=2, placements=placements, rounds=3, memory=(), others=False)
+    answer = bench_sim(SimOptions(servers=(2, 2), images=2, placements=placements, rounds=3, memory=(), others=False))
     assert [row["placement"] for row in answer["rows"]] == list(placements)
     assert {row["mean_interarrival_s"] for row in answer["rows"]} == {7.0}
     assert asked[1:] == [(number, name) for number in range(3) for name in placements for _ in range(2)]
@@ -130,16 +133,16 @@ def test_networks_are_the_same_for_all_placements_and_their_figures_medians(monk
 
 def test_what_cannot_be_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="2 images"):
-        bench_sim(images=1)
+        bench_sim(SimOptions(images=1))
     with pytest.raises(UsageError, match="1 server"):
-        bench_sim(servers=())
+        bench_sim(SimOptions(servers=()))
     with pytest.raises(UsageError, match="measure memory"):
-        bench_sim(memory=(0,))
+        bench_sim(SimOptions(memory=(0,)))
     with pytest.raises(RunError, match=r"memory is measured failed: .*nowhere"):
         run_memory(Simulation(servers=2, images=2, placement="nowhere"))
     monkeypatch.setattr("thalweg.experiments.bench.sim.simulate", lambda config: Simulated(failed="h1 is gone"))
     with pytest.raises(RunError, match="failed: h1 is gone"):
-        bench_sim(servers=(2,), images=2, rounds=1, memory=())
+        bench_sim(SimOptions(servers=(2,), images=2, rounds=1, memory=()))
 
 
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:

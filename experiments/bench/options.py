@@ -1,0 +1,81 @@
+"""What every benchmark can be asked for, and by default is; sizes of a list make a row each."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from thalweg.experiments.command import Option
+
+Sizes = tuple[int, ...]
+Rounds = Annotated[int, Option("Rounds of every side; figures are medians.", least=1)]
+Servers = Annotated[Sizes, Option("Servers of a network; repeat it for several.", metavar="N", least=1)]
+
+
+class TreeOptions(msgspec.Struct, frozen=True):
+    """Of ``bench tree``. ``partitions`` are timed after ``warm_up`` others (of Ray a quarter, of Dask an eighth)."""
+
+    sources: Annotated[int, Option("Leaves of the complete binary tree.", least=2)] = 8
+    size_kib: Annotated[int, Option("Partition size in KiB.", flag="--size", metavar="KIB", least=1)] = 128
+    partitions: Annotated[int, Option("Timed partitions of a round.", least=1)] = 200
+    rounds: Rounds = 7
+    others: Annotated[bool, Option("Also Ray and Dask, if the bench extra is installed.")] = True
+    warm_up: int = 40
+
+
+class LinkOptions(msgspec.Struct, frozen=True):
+    """Of ``bench link``. ``round_bytes``: about how much is moved in a round of a side."""
+
+    sizes_kib: Annotated[
+        Sizes, Option("Partition size in KiB; repeat it for several.", flag="--size", metavar="KIB", least=1)
+    ] = (128, 512, 1024, 4096)
+    rounds: Rounds = 5
+    round_bytes: int = 48_000_000
+
+
+class TestbedOptions(msgspec.Struct, frozen=True):
+    """Of ``bench testbed``."""
+
+    __test__ = False
+
+    networks: Annotated[
+        Sizes, Option("Hosts of a network; repeat it for several.", flag="--network", metavar="HOSTS", least=2)
+    ] = (9, 33)
+    hosts: Annotated[int, Option("Host processes on loopback.", least=1)] = 9
+    idle_s: Annotated[float, Option("How long they are watched idling.", flag="--idle", metavar="SECONDS")] = 5.0
+
+
+class PlanOptions(msgspec.Struct, frozen=True):
+    """Of ``bench plan``."""
+
+    servers: Servers = (4, 8, 16, 32)
+    problems: Annotated[int, Option("Random networks that are planned for.", least=1)] = 20
+    tree: Annotated[str, Option("Order of combination: binary, left-deep, star.")] = "binary"
+
+
+class MoveOptions(msgspec.Struct, frozen=True):
+    """Of ``bench move``. Before its moves the operator goes to every host once, which opens the connections; these
+    have figures of their own, whose protocol is ``first``.
+    """
+
+    sizes_kib: Annotated[
+        Sizes, Option("State in KiB; repeat it for several.", flag="--size", metavar="KIB", least=0)
+    ] = (0, 16, 256, 4096)
+    moves: Annotated[int, Option("Moves by each protocol, of each size.", least=1)] = 50
+    rate: Annotated[str, Option("Of the links that are shaped, as 50mbit.")] = "50mbit"
+
+
+class SimOptions(msgspec.Struct, frozen=True):
+    """Of ``bench sim``. Memory is that of runs with the first number of servers, under one-shot."""
+
+    servers: Servers = (8, 32)
+    images: Annotated[int, Option("Images of a run.", least=2)] = 180
+    placements: Annotated[
+        tuple[str, ...], Option("As those of a run; repeat it for several.", flag="--placement", metavar="NAME")
+    ] = ("download-all", "one-shot", "local", "global")
+    rounds: Annotated[int, Option("Networks; figures are medians over them.", least=1)] = 5
+    memory: Annotated[
+        Sizes, Option("Images of a run whose memory is measured; repeatable.", metavar="IMAGES", least=1)
+    ] = (180, 18_000)
+    others: Annotated[bool, Option("Also SimPy, if the bench extra is installed.")] = True
