@@ -35,12 +35,11 @@ from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.units import parse_rate
-from thalweg.experiments.bench.ballast import Ballast
 from thalweg.experiments.bench.link import RawLink
 from thalweg.experiments.bench.options import MoveOptions
 from thalweg.experiments.bench.rounds import Plan, Progress, play, silent
 from thalweg.experiments.bench.tree import ALLOW, ANSWER_S, WORKLOAD
-from thalweg.experiments.bench.workload import FixedSource
+from thalweg.experiments.bench.workload import Ballast, FixedSource
 from thalweg.experiments.records.log import Row, read_log
 from thalweg.experiments.records.moves import PROTOCOLS, move_figures
 from thalweg.experiments.records.records import write_events
@@ -130,7 +129,7 @@ def move_dataflow(state_bytes: int) -> Dataflow:
     """Two sources at home, and one operator with a state of that size."""
     codes = [Code(f"{WORKLOAD}:FixedSource", {"site": site, "size_bytes": PARTITION_BYTES}) for site in range(SITES)]
     sources = [Node(f"source{site}", "source", (), code, HOME) for site, code in enumerate(codes)]
-    ballast = Code(f"{Ballast.__module__}:Ballast", {"state_bytes": state_bytes})
+    ballast = Code(f"{WORKLOAD}:Ballast", {"state_bytes": state_bytes})
     operator = Node(OPERATOR, "operator", tuple(source.name for source in sources), ballast)
     return Dataflow((*sources, operator, Node("sink", "sink", (OPERATOR,), None, CLIENT)))
 

@@ -42,25 +42,7 @@ from thalweg.middleware.network.view import Link
 STAYING = ("download-all", "one-shot")
 SIMPY_KEYS = ("simpy_s", "simpy_interarrival_s", "ratio", "interarrival_ratio")
 STATUS = Path("/proc/self/status")
-
-
-class Peer(msgspec.Struct, frozen=True):
-    """What SimPy took for a round, and came to."""
-
-    run_s: float
-    mean_interarrival_s: float
-
-
-class Timed(msgspec.Struct, frozen=True):
-    """One round of a row; ``peer`` is None without SimPy. The mean inter-arrival and the elapsed time are virtual."""
-
-    plan_s: float
-    run_s: float
-    cpu_s: float
-    events: int
-    mean_interarrival_s: float
-    elapsed_s: float
-    peer: Peer | None
+Figures = dict[str, float | None]
 
 
 def bench_sim(options: SimOptions, progress: Progress = silent) -> dict[str, Any]:
@@ -77,7 +59,7 @@ def bench_sim(options: SimOptions, progress: Progress = silent) -> dict[str, Any
             "bench sim needs at least 1 server, 1 placement, 2 images, 1 round, and 1 image to measure memory with"
         )
     beside = options.others and peers_simpy.installed()
-    timed: dict[tuple[int, str], list[Timed]] = {}
+    timed: dict[tuple[int, str], list[Figures]] = {}
     simulate(Simulation(servers=min(servers), images=2))  # makes what a process makes once
     for count in dict.fromkeys(servers):
         for number in range(rounds):
@@ -91,7 +73,10 @@ def bench_sim(options: SimOptions, progress: Progress = silent) -> dict[str, Any
         used.append(run_memory(Simulation(servers=servers[0], images=images_of_run)))
     return {
         "bench": "sim",
-        "rows": [_row(count, placement, each) for (count, placement), each in timed.items()],
+        "rows": [
+            {"servers": count, "placement": placement, **_medians(rounds_of_row)}
+            for (count, placement), rounds_of_row in timed.items()
+        ],
         "memory": used,
         "images": images,
         "rounds": rounds,
@@ -99,8 +84,8 @@ def bench_sim(options: SimOptions, progress: Progress = silent) -> dict[str, Any
     }
 
 
-def _play(config: Simulation, *, beside: bool) -> Timed:
-    """One round: our plan, our run, and SimPy's of the same."""
+def _play(config: Simulation, *, beside: bool) -> Figures:
+    """The figures of one round: our plan, our run, and SimPy's of the same. Inter-arrivals are virtual."""
     setting = simulation.prepare(config)
     links = open_pool(config.pool, config.pool_seed).network(setting.work.hosts, config.configuration)
     initial = setting.strategies[config.placement].initial
@@ -109,11 +94,28 @@ def _play(config: Simulation, *, beside: bool) -> Timed:
     run_s, cpu_s, result = _time(lambda: simulate(config))
     assert result.mean_interarrival_s is not None  # there are two images, or it had failed
     assert result.elapsed_s is not None
-    peer = None
+    simpy = dict.fromkeys(SIMPY_KEYS)
     if beside:
         peer_s, _, arrivals = _time(lambda: _by_simpy(config, setting.work, plan.result.placement, links))
-        peer = Peer(peer_s, (arrivals[-1] - arrivals[0]) / (len(arrivals) - 1))
-    return Timed(plan_s, run_s, cpu_s, result.events, result.mean_interarrival_s, result.elapsed_s, peer)
+        mean_s = (arrivals[-1] - arrivals[0]) / (len(arrivals) - 1)
+        figures = peer_s, mean_s, run_s / peer_s, result.mean_interarrival_s / mean_s
+        simpy = dict(zip(SIMPY_KEYS, figures, strict=True))
+    return {
+        "plan_s": plan_s,
+        "run_s": run_s,
+        "run_cpu_s": cpu_s,
+        "events": result.events,
+        "events_per_s": result.events / run_s,
+        "virtual_s_per_s": result.elapsed_s / run_s,
+        "mean_interarrival_s": result.mean_interarrival_s,
+        **simpy,
+    }
+
+
+def _medians(rounds: Sequence[Figures]) -> Figures:
+    """Over rounds that all have a figure, or all have not."""
+    columns = {key: [known for one in rounds if (known := one[key]) is not None] for key in rounds[0]}
+    return {key: median(column) if column else None for key, column in columns.items()}
 
 
 def _by_simpy(
@@ -135,33 +137,6 @@ def _checked(result: Simulated) -> Simulated:
     if result.failed is not None:
         raise RunError(f"a simulation of the benchmark failed: {result.failed}")
     return result
-
-
-def _row(servers: int, placement: str, timed: Sequence[Timed]) -> dict[str, Any]:
-    beside = [(each, each.peer) for each in timed if each.peer is not None]
-    simpy = _simpy(beside) if beside else dict.fromkeys(SIMPY_KEYS)
-    return {
-        "servers": servers,
-        "placement": placement,
-        "plan_s": median(each.plan_s for each in timed),
-        "run_s": median(each.run_s for each in timed),
-        "run_cpu_s": median(each.cpu_s for each in timed),
-        "events": median(each.events for each in timed),
-        "events_per_s": median(each.events / each.run_s for each in timed),
-        "virtual_s_per_s": median(each.elapsed_s / each.run_s for each in timed),
-        "mean_interarrival_s": median(each.mean_interarrival_s for each in timed),
-        **simpy,
-    }
-
-
-def _simpy(timed: Sequence[tuple[Timed, Peer]]) -> dict[str, float | None]:
-    figures = (
-        median(peer.run_s for _, peer in timed),
-        median(peer.mean_interarrival_s for _, peer in timed),
-        median(ours.run_s / peer.run_s for ours, peer in timed),
-        median(ours.mean_interarrival_s / peer.mean_interarrival_s for ours, peer in timed),
-    )
-    return dict(zip(SIMPY_KEYS, figures, strict=True))
 
 
 # --- memory -------------------------------------------------------------------------------------------

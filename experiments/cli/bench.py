@@ -17,18 +17,17 @@ from thalweg.experiments.bench.options import (
     TreeOptions,
 )
 from thalweg.experiments.cli.console import JsonOption, new_table, output, print_json, spinner
-from thalweg.experiments.cli.options import Given, make, takes
+from thalweg.experiments.cli.options import takes
 
 app = typer.Typer(name="bench", no_args_is_help=True, help="The performance figures, side by side in one run.")
 
 
 @app.command("tree", epilog="Example: thalweg bench tree --rounds 9 --json")
 @takes(TreeOptions)
-def tree(given: Given, as_json: JsonOption = False) -> None:
+def tree(options: TreeOptions, as_json: JsonOption = False) -> None:
     """Partitions/s of a combining tree on loopback: Thalweg, hand-written pyzmq, Ray, Dask."""
     from thalweg.experiments.bench.tree import bench_tree
 
-    options = make(TreeOptions, given, "bench tree")
     answer = _measure(as_json, bench_tree, options)
     table = new_table(
         *("side", "partitions/s", "of raw"),
@@ -50,11 +49,10 @@ def tree(given: Given, as_json: JsonOption = False) -> None:
 
 @app.command("link", epilog="Example: thalweg bench link --size 128 --size 4096")
 @takes(LinkOptions)
-def link(given: Given, as_json: JsonOption = False) -> None:
+def link(options: LinkOptions, as_json: JsonOption = False) -> None:
     """MB/s of one hop on loopback: Thalweg, and a bare DEALER and ROUTER with credits."""
     from thalweg.experiments.bench.link import bench_link
 
-    options = make(LinkOptions, given, "bench link")
     answer = _measure(as_json, bench_link, options)
     table = new_table("partition", "Thalweg MB/s", "DEALER/ROUTER MB/s", "ratio", title="One hop")
     for row in answer["sizes"]:
@@ -65,14 +63,13 @@ def link(given: Given, as_json: JsonOption = False) -> None:
 
 @app.command("testbed", epilog="Example: thalweg bench testbed --json")
 @takes(TestbedOptions)
-def bench_of_testbed(given: Given, as_json: JsonOption = False) -> None:
+def bench_of_testbed(options: TestbedOptions, as_json: JsonOption = False) -> None:
     """Seconds to bring networks with every link shaped up and down, and hosts ready; what a host idles at.
 
     Namespaces, containers (with an engine and our image), and Mininet, which shapes one link a host.
     """
     from thalweg.experiments.bench.testbed import bench_testbed
 
-    options = make(TestbedOptions, given, "bench testbed")
     answer = _measure(as_json, bench_testbed, options)
     if answer["networks"] is None:
         output().print(f"no networks here: {answer['reason']}")
@@ -106,7 +103,7 @@ def bench_of_testbed(given: Given, as_json: JsonOption = False) -> None:
 
 @app.command("plan", epilog="Example: thalweg bench plan --servers 8 --servers 32 --json")
 @takes(PlanOptions)
-def plan(given: Given, as_json: JsonOption = False) -> None:
+def plan(options: PlanOptions, as_json: JsonOption = False) -> None:
     """Milliseconds that a plan takes with all links known, by cost model.
 
     Rows "one-shot" start with every operator at the client, rows "global" with operators on random hosts. Rows
@@ -114,7 +111,6 @@ def plan(given: Given, as_json: JsonOption = False) -> None:
     """
     from thalweg.experiments.bench.plan import bench_plan
 
-    options = make(PlanOptions, given, "bench plan")
     answer = _measure(as_json, bench_plan, options)
     title = f"{options.tree} tree, {options.problems} networks: median / 95th percentile in ms"
     table = new_table(
@@ -131,7 +127,7 @@ def plan(given: Given, as_json: JsonOption = False) -> None:
 
 @app.command("move", epilog="Example: thalweg bench move --size 0 --size 256 --moves 20 --json")
 @takes(MoveOptions)
-def move(given: Given, as_json: JsonOption = False) -> None:
+def move(options: MoveOptions, as_json: JsonOption = False) -> None:
     """For how long an operator pauses when it moves, on loopback and on shaped links, and the bound on it.
 
     Bound: 1.2 × state ÷ rate of the link + 4 round trips. Rows "first" are moves to hosts it has not been on before,
@@ -139,7 +135,6 @@ def move(given: Given, as_json: JsonOption = False) -> None:
     """
     from thalweg.experiments.bench.move import bench_move
 
-    options = make(MoveOptions, given, "bench move")
     answer = _measure(as_json, bench_move, options)
     title = f"{answer['cpus']} cores, load {answer['load']:.1f} before"
     columns = ("moves", "p50 ms", "p99 ms", "max ms", "bound ms", "within", "round trip ms")
@@ -157,7 +152,7 @@ def move(given: Given, as_json: JsonOption = False) -> None:
 
 @app.command("sim", epilog="Example: thalweg bench sim --servers 8 --rounds 3 --json")
 @takes(SimOptions)
-def sim(given: Given, as_json: JsonOption = False) -> None:
+def sim(options: SimOptions, as_json: JsonOption = False) -> None:
     """Milliseconds that simulating a run takes: the virtual shell, and the same model written with SimPy.
 
     A run has its plan: "plan" is what that took before, by probes. "Time ratio": our time by SimPy's; "agreement": our
@@ -165,7 +160,6 @@ def sim(given: Given, as_json: JsonOption = False) -> None:
     """
     from thalweg.experiments.bench.sim import bench_sim
 
-    options = make(SimOptions, given, "bench sim")
     answer = _measure(as_json, bench_sim, options)
     columns = ("servers", "plan ms", "run ms", "CPU ms", "events/s", "virtual s/s", "inter-arrival s")
     title = f"{options.images} images, median of {options.rounds} networks"

@@ -29,7 +29,8 @@ class Given(dict[str, Any]):
 def takes(
     struct: type[msgspec.Struct], fields: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The decorator of a verb whose first parameter is what is ``Given`` of ``struct``; the others stay typer's own.
+    """The decorator of a verb whose first parameter is a ``struct``, or what is ``Given`` of it; the others stay
+    typer's own.
 
     ``fields``: the ones that the verb takes, and what of their options is said in another way; by default all.
     """
@@ -42,7 +43,7 @@ def takes(
     defaults = {field.name: field.default for field in msgspec.structs.fields(struct)}
 
     def expand(verb: Callable[..., None]) -> Callable[..., None]:
-        _, *own = inspect.signature(verb, eval_str=True).parameters.values()
+        first, *own = inspect.signature(verb, eval_str=True).parameters.values()
 
         @functools.wraps(verb)
         def command(context: typer.Context, **words: Any) -> None:
@@ -52,7 +53,7 @@ def takes(
                 if source is not None and source.name != "DEFAULT":
                     given[name] = _value(word, kind, option, option.named(name))
                     given.said += (name,) * (source.name == "COMMANDLINE")
-            verb(given, **words)
+            verb(given if first.annotation is Given else make(struct, given, context.command_path), **words)
 
         by_name = inspect.Parameter.KEYWORD_ONLY
         parameters = [
@@ -67,12 +68,12 @@ def takes(
     return expand
 
 
-def make(struct: type[_Struct], given: Mapping[str, Any], verb: str) -> _Struct:
+def make(struct: type[_Struct], given: Mapping[str, Any], command: str) -> _Struct:
     """The struct of what was given, and defaults else; UsageError names what does not fit."""
     try:
         return msgspec.convert(given, struct)
     except msgspec.ValidationError as error:
-        raise UsageError(f"an option does not fit: {error}; see thalweg {verb} --help") from None
+        raise UsageError(f"an option does not fit: {error}; see {command} --help") from None
 
 
 def _parameter(name: str, kind: Any, option: Option, default: Any) -> inspect.Parameter:

@@ -12,11 +12,10 @@ import msgspec
 import typer
 
 from thalweg.experiments.cli.console import JsonOption, end, progress
-from thalweg.experiments.cli.kernel import runs_elsewhere
 from thalweg.experiments.cli.options import Given, make, takes
 from thalweg.experiments.command import counted
 from thalweg.experiments.networks.described import adopt_file
-from thalweg.experiments.runs.config import RunConfig, is_scenario_file
+from thalweg.experiments.runs.config import RunConfig, is_scenario_file, runs_elsewhere
 
 if TYPE_CHECKING:
     from thalweg.experiments.records.analysis import RunSummary
@@ -66,7 +65,7 @@ def make_config(given: Mapping[str, Any], verb: str) -> RunConfig:
     """The options as a checked configuration; UsageError names the one that does not fit."""
     from thalweg.experiments.runs.own_code import find_own_code
 
-    config = make(RunConfig, given, verb).check()
+    config = make(RunConfig, given, f"thalweg {verb}").check()
     find_own_code((*config.placements, config.cost, config.operator, config.rule))
     return config
 

@@ -136,7 +136,7 @@ def sweep(given: Given, as_json: JsonOption = False) -> None:
     What goes wrong in networks, over both ways of moving: thalweg sweep --faults 1000
     """
     _check_together(given)
-    options = make(SweepOptions, given, "sweep")
+    options = make(SweepOptions, given, "thalweg sweep")
     if ":" in (options.figure or ""):
         for name in given.said:
             if name not in TAKEN_OF_PAPER:
@@ -181,7 +181,7 @@ def _of_paper(options: SweepOptions, pools: int) -> Sweep:
         "configurations": options.configurations,
         "versions": versions(),
     }
-    return make(study.sweep, asked, "sweep")
+    return make(study.sweep, asked, "thalweg sweep")
 
 
 def _sweep(options: SweepOptions) -> Sweep:
@@ -227,7 +227,7 @@ def _sweep(options: SweepOptions) -> Sweep:
         },
         **{name: tuple(dict.fromkeys(getattr(options, name) or values)) for name, values in of_grid.items()},
     }
-    return make(Simulations, asked, "sweep")
+    return make(Simulations, asked, "thalweg sweep")
 
 
 def _pool(name: str, traces: str | None) -> str:

@@ -30,7 +30,7 @@ from thalweg.emulation.traces.generator import DEFAULT_S, LinkClass, TraceModel,
 from thalweg.emulation.traces.trace import BandwidthTrace, TraceSummary
 from thalweg.emulation.units import format_rate, format_time, parse_rate
 from thalweg.experiments.cli.console import JsonOption, followed, new_table, output, print_json
-from thalweg.experiments.cli.options import Given, make, takes
+from thalweg.experiments.cli.options import takes
 from thalweg.experiments.command import Option
 from thalweg.middleware.errors import UsageError
 
@@ -208,12 +208,11 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @app.command()
 @takes(GenerateOptions)
-def generate(given: Given, out: OutOption, force: ForceOption = False, as_json: JsonOption = False) -> None:
+def generate(options: GenerateOptions, out: OutOption, force: ForceOption = False, as_json: JsonOption = False) -> None:
     """Generate traces with the statistics of the wide-area network of 1998, or of any other by parameters.
 
     Example: thalweg traces generate --count 72 --duration 21600 --seed 1 --out traces/generated
     """
-    options = make(GenerateOptions, given, "traces generate")
     model = options.model()
     pool = generate_pool(model, options.count, options.seed, options.duration_s)
     _write_pool(pool, out, force=force, as_json=as_json, more={"seed": options.seed, "model": model})

@@ -1,22 +1,16 @@
-"""What a testbed is made with and told of a network over time; and the networks that ``testbed up`` has options for."""
+"""What a testbed is made with and told of a network over time."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from thalweg.emulation.containers.limits import CPUS, MEMORY_BYTES
-from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.scenarios.file import HostSpec
 from thalweg.emulation.scenarios.timeline import Timeline, apply
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.testbed import Testbed
-from thalweg.emulation.traces.pool import assign_traces, read_pool
-from thalweg.emulation.units import parse_rate
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import links_between
 
 DETACHABLE = ("netns", "docker")
 
@@ -30,38 +24,11 @@ class ContainerLimits(msgspec.Struct, frozen=True):
     idle: bool = False
 
 
-def constant(names: list[str], rate: str, shape: LinkShape, layer: int) -> Timeline:
-    """One rate on every link; ``shape`` says the rest."""
-    links = dict.fromkeys(links_between(names), shape._replace(rate_bps=parse_rate(rate)))
-    return Timeline(hosts=hosts(names), links=links, traces={}, layer=layer)
-
-
-def traced(
-    names: list[str], folder: Path, shape: LinkShape, layer: int, *, time_scale: float, link_mean: str | None, seed: int
-) -> Timeline:
-    """A trace of ``folder`` on every link, replayed ``time_scale`` times as fast; ``shape`` says the rest (wall)."""
-    pool = read_pool(folder, seed, None if link_mean is None else parse_rate(link_mean))
-    traces = assign_traces(pool, names, seed)
-    emulated = shape.dilated(1 / time_scale)
-    links = {link: emulated._replace(rate_bps=trace.rate_at(0.0)) for link, trace in traces.items()}
-    return Timeline(hosts=hosts(names), links=links, traces=traces, time_scale=time_scale, layer=layer)
-
-
-def unshaped(names: list[str], layer: int) -> Timeline:
-    """Hosts alone."""
-    return Timeline(hosts=hosts(names), links={}, traces={}, layer=layer)
-
-
 def host_names(count: int) -> list[str]:
     """``client``, then ``h1``, ``h2``, …"""
     if count < 1:
         raise UsageError(f"--hosts is {count}; a testbed needs at least one host")
     return ["client", *(f"h{i}" for i in range(1, count))]
-
-
-def hosts(names: list[str]) -> dict[str, HostSpec]:
-    """Hosts of which nothing but the name is said."""
-    return dict(zip(names, map(HostSpec, names), strict=True))
 
 
 def testbed_options(timeline: Timeline, backend: str, limits: ContainerLimits | None = None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeGuard
 
 import msgspec
 
+from thalweg.emulation.uml.files import inside_uml
 from thalweg.emulation.units import parse_rate
 from thalweg.experiments.command import Option
 from thalweg.middleware.errors import UsageError
@@ -63,6 +64,16 @@ Kernel = Annotated[
 ]
 NoDelay = Annotated[bool, Option("Leave out delays, jitter, loss and the like: rates only.")]
 Allow = Annotated[tuple[str, ...], Option("Package of your own whose code may be named.")]
+
+
+def runs_elsewhere(kernel: str, testbed: str) -> bool:
+    """Whether this command line is to be run again, inside a User-Mode Linux kernel (``uml.run_thalweg_inside``).
+
+    Raises UsageError for a kernel that does not go with ``testbed``.
+    """
+    if kernel == "uml" and testbed != "netns":
+        raise UsageError(f"--kernel uml goes with netns, and this testbed is {testbed}; leave one of them out")
+    return kernel == "uml" and not inside_uml()
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

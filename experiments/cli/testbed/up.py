@@ -11,25 +11,21 @@ import msgspec
 import typer
 
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.scenarios.file import HostSpec
 from thalweg.emulation.scenarios.timeline import Timeline, compile_timeline
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.netns import SUBNET
+from thalweg.emulation.traces.pool import assign_traces, read_pool
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.units import parse_rate
 from thalweg.experiments.cli.console import JsonOption, say
-from thalweg.experiments.cli.kernel import runs_elsewhere
-from thalweg.experiments.cli.options import Given, make, takes
+from thalweg.experiments.cli.options import takes
 from thalweg.experiments.command import Option, flag
 from thalweg.experiments.networks.described import read
-from thalweg.experiments.networks.setup import (
-    ContainerLimits,
-    constant,
-    host_names,
-    make_testbed,
-    prepare,
-    traced,
-    unshaped,
-)
-from thalweg.experiments.runs.config import Image, Kernel, NoDelay
+from thalweg.experiments.networks.setup import ContainerLimits, host_names, make_testbed, prepare
+from thalweg.experiments.runs.config import Image, Kernel, NoDelay, runs_elsewhere
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import Link, links_between
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +67,7 @@ IN_THE_FILE = ("hosts", "rate", "traces", "link_mean", "layer", "delay_s", "jitt
 
 @takes(UpOptions)
 def up(
-    given: Given,
+    options: UpOptions,
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="A scenario file: hosts, links and events.")
     ] = None,
@@ -83,7 +79,6 @@ def up(
 
     Example: thalweg testbed up --hosts 9 --rate 10mbit
     """
-    options = make(UpOptions, given, "testbed up")
     if runs_elsewhere(options.kernel, options.backend):
         raise typer.Exit(_up_in_uml())
     started = time.monotonic()
@@ -110,21 +105,27 @@ def _of_file(file: Path, options: UpOptions) -> Timeline:
 
 
 def _of_options(options: UpOptions) -> Timeline:
+    """Hosts alone, the same rate on every link, or a trace on every link; the shape says the rest, as on the wall."""
     names = host_names(9 if options.hosts is None else options.hosts)
-    layer = 3 if options.layer is None else options.layer
+    links: dict[Link, LinkShape] = {}
+    traces: dict[Link, BandwidthTrace] = {}
+    scale = 1.0
     if options.rate is not None and options.traces is not None:
         raise UsageError("--rate and --traces exclude each other; give one of them")
     if options.rate is not None:
-        return constant(names, options.rate, options.shape, layer)
-    if options.traces is not None:
-        time_scale = 1.0 if options.time_scale is None else options.time_scale
+        links = dict.fromkeys(links_between(names), options.shape._replace(rate_bps=parse_rate(options.rate)))
+    elif options.traces is not None:
+        scale = 1.0 if options.time_scale is None else options.time_scale
         seed = 1 if options.seed is None else options.seed
-        return traced(
-            names, options.traces, options.shape, layer, time_scale=time_scale, link_mean=options.link_mean, seed=seed
-        )
-    if options.delay_s or options.jitter_s or options.loss:
+        mean_bps = None if options.link_mean is None else parse_rate(options.link_mean)
+        traces = assign_traces(read_pool(options.traces, seed, mean_bps), names, seed)
+        emulated = options.shape.dilated(1 / scale)
+        links = {link: emulated._replace(rate_bps=trace.rate_at(0.0)) for link, trace in traces.items()}
+    elif options.delay_s or options.jitter_s or options.loss:
         raise UsageError("--delay, --jitter and --loss go with --rate or --traces; without them links are unshaped")
-    return unshaped(names, layer)
+    hosts = {name: HostSpec(name) for name in names}
+    layer = 3 if options.layer is None else options.layer
+    return Timeline(hosts=hosts, links=links, traces=traces, time_scale=scale, layer=layer)
 
 
 def _up_in_uml() -> int:

@@ -18,14 +18,13 @@ from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.uml import kernel as uml
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.cli.console import JsonOption, end, output, print_json
-from thalweg.experiments.cli.kernel import runs_elsewhere
-from thalweg.experiments.cli.options import Given, make, takes
+from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed.exec import IdOption
 from thalweg.experiments.cli.testbed.status import lateness
 from thalweg.experiments.command import Option
 from thalweg.experiments.networks.described import read
 from thalweg.experiments.networks.setup import ContainerLimits, make_testbed, prepare
-from thalweg.experiments.runs.config import Image, Kernel, NoDelay
+from thalweg.experiments.runs.config import Image, Kernel, NoDelay, runs_elsewhere
 from thalweg.middleware.errors import TestbedError, UsageError
 
 
@@ -40,7 +39,7 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @takes(VerifyOptions)
 def verify(
-    given: Given,
+    options: VerifyOptions,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -57,7 +56,6 @@ def verify(
 
     Example: thalweg testbed verify
     """
-    options = make(VerifyOptions, given, "testbed verify")
     if runs_elsewhere(options.kernel, options.backend):
         if file is None:
             raise UsageError("--kernel uml goes with a scenario file; a testbed that is up has its kernel already")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from thalweg.experiments.bench.ballast import Ballast
 from thalweg.experiments.bench.link import bench_link
 from thalweg.experiments.bench.move import AWAY, bench_move, summary
 from thalweg.experiments.bench.options import LinkOptions, MoveOptions, PlanOptions, TestbedOptions, TreeOptions
@@ -15,7 +14,7 @@ from thalweg.experiments.bench.plan import MODELS, OURS, STARTS, bench_plan
 from thalweg.experiments.bench.rounds import Plan, Round, alternate, median_ratio, play
 from thalweg.experiments.bench.testbed import bench_testbed
 from thalweg.experiments.bench.tree import bench_tree, check_digests
-from thalweg.experiments.bench.workload import VARIANTS, FixedSource, digest_of, expected_digest, maximum
+from thalweg.experiments.bench.workload import VARIANTS, Ballast, FixedSource, digest_of, expected_digest, maximum
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.records.log import Detail, Row
 from thalweg.experiments.records.moves import PROTOCOLS

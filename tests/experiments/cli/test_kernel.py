@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from thalweg.experiments.cli import kernel
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.networks import traced as network
+from thalweg.experiments.runs import config as options
 from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.workload import build_dataflow
 from thalweg.middleware.errors import UsageError
@@ -27,15 +27,15 @@ def test_it_goes_with_netns_and_runs_elsewhere_once(
     assert invoke(["testbed", "up", "--kernel", "uhl"]) == 2
     assert capsys.readouterr().err == "thalweg: --kernel is 'uhl'; did you mean 'uml'?\n"
     with pytest.raises(UsageError, match="--kernel uml goes with netns, and this testbed is docker"):
-        kernel.runs_elsewhere("uml", "docker")
+        options.runs_elsewhere("uml", "docker")
     for testbed in ("docker", "loopback", "sim"):
         with pytest.raises(UsageError, match=f"--kernel uml goes with --testbed netns, and this run is on {testbed}"):
             RunConfig(testbed=testbed, kernel="uml").check()
-    monkeypatch.setattr(kernel, "inside_uml", lambda: False)
-    assert not kernel.runs_elsewhere("host", "netns")
-    assert kernel.runs_elsewhere("uml", "netns")
-    monkeypatch.setattr(kernel, "inside_uml", lambda: True)
-    assert not kernel.runs_elsewhere("uml", "netns")
+    monkeypatch.setattr(options, "inside_uml", lambda: False)
+    assert not options.runs_elsewhere("host", "netns")
+    assert options.runs_elsewhere("uml", "netns")
+    monkeypatch.setattr(options, "inside_uml", lambda: True)
+    assert not options.runs_elsewhere("uml", "netns")
 
 
 def test_its_one_processor_is_reckoned_with(monkeypatch: pytest.MonkeyPatch) -> None:
