@@ -212,7 +212,7 @@ class Composite(Operator):
 
     def _selector(self, rule: str | Rule) -> Rule | np.ufunc:
         if not isinstance(rule, str):
-            return _UserRule(self.rule, rule)
+            return _checked(self.rule, rule)
         if rule == "latest":
             return _latest
         if rule in ("max", "min"):
@@ -223,7 +223,7 @@ class Composite(Operator):
             raise OperatorError(
                 f"composite: unknown rule {rule!r}; use max, min, latest or an import path package.module:function"
             )
-        return _UserRule(rule, load_rule(rule))
+        return _checked(rule, load_rule(rule))
 
     def _by_key(self, a: Image, b: Image) -> Image:
         key_a, key_b = (a, b) if a.ndim == 2 else (a[..., self.key_band], b[..., self.key_band])
@@ -239,22 +239,22 @@ def _latest(a: Image, b: Image) -> Image:
     return _choose(mask, b, a)
 
 
-class _UserRule:
-    def __init__(self, name: str, function: Rule) -> None:
-        self.name = name
-        self.function = function
+def _checked(name: str, function: Rule) -> Rule:
+    """A user's rule, whose results are looked at."""
 
-    def __call__(self, a: Image, b: Image) -> Image:
-        result = self.function(_read_only(a), _read_only(b))
+    def select(a: Image, b: Image) -> Image:
+        result = function(_read_only(a), _read_only(b))
         if isinstance(result, np.ndarray):
             if result.dtype == np.bool_ and result.shape in (a.shape, a.shape[:2]):
                 return _choose(np.ascontiguousarray(result), b, a)
             if result.dtype == a.dtype and result.shape == a.shape:
                 return result
         raise OperatorError(
-            f"composite: rule {self.name} returned {describe(result)} for images {describe(a)};"
+            f"composite: rule {name} returned {describe(result)} for images {describe(a)};"
             " return an image like them, or a boolean mask that chooses the second"
         )
+
+    return select
 
 
 def brightest(a: Image, b: Image) -> Image:

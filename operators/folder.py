@@ -7,7 +7,6 @@ import re
 import threading
 import warnings
 from pathlib import Path
-from types import ModuleType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -97,7 +96,7 @@ def read_image(path: Path) -> Image:
     """
     try:
         with path.open("rb") as file:
-            return _decode(_pillow(), file, path)
+            return _decode(file, path)
     except OperatorError:
         raise
     except (PermissionError, FileNotFoundError) as error:
@@ -112,15 +111,9 @@ def read_image(path: Path) -> Image:
         ) from None
 
 
-def _pillow() -> ModuleType:
-    try:
-        import PIL.Image
-    except ImportError:
-        raise OperatorError("reading image files needs Pillow; pip install pillow") from None
-    return PIL.Image
+def _open(file: BinaryIO, path: Path) -> Any:
+    from PIL import Image as pillow  # so that host processes without pictures do not carry it
 
-
-def _open(pillow: ModuleType, file: BinaryIO, path: Path) -> Any:
     try:
         with _opening, warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -133,8 +126,8 @@ def _open(pillow: ModuleType, file: BinaryIO, path: Path) -> Any:
         ) from None
 
 
-def _decode(pillow: ModuleType, file: BinaryIO, path: Path) -> Image:
-    image = _open(pillow, file, path)
+def _decode(file: BinaryIO, path: Path) -> Image:
+    image = _open(file, path)
     if _bits_lost(image):
         raise OperatorError(
             f"image {path} has several bands of 16 bits, which Pillow cannot read;"
@@ -164,7 +157,7 @@ def _header_bytes(path: Path) -> int:
     """Size of the decoded image in bytes by its header alone; 0 when that cannot be read."""
     try:
         with path.open("rb") as file:
-            image = _open(_pillow(), file, path)
+            image = _open(file, path)
             pixels = int(image.size[0] * image.size[1])
             mode = str(image.mode)
     except Exception:  # a hint: produce() will say what is wrong with the file

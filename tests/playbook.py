@@ -121,99 +121,74 @@ def _difference(wanted: list[Any], got: list[Any]) -> str:
 # --- a single node ----------------------------------------------------------------------------------
 
 
-class Demanded:
+Stimulus = Callable[[NodeCore], Any]  # -> the node's verdict and its actions
+
+
+def _told(_: object) -> Any:
+    """Of what a node only takes notice of."""
+    return "taken", []
+
+
+def Demanded(index: int, again: bool = False) -> Stimulus:
     """The consumer, or the application, demands partition ``index``; ``again``: as it was not answered in time."""
-
-    def __init__(self, index: int, again: bool = False) -> None:
-        self.apply: Callable[[NodeCore], Any] = lambda node: node.on_demand(index, again)
+    return lambda node: node.on_demand(index, again)
 
 
-class Arrived:
+def Arrived(producer: str, index: int, value: Any = None, *, end: bool = False) -> Stimulus:
     """``producer`` delivers partition ``index``, or with ``end`` the end of its stream."""
-
-    def __init__(self, producer: str, index: int, value: Any = None, *, end: bool = False) -> None:
-        self.apply: Callable[[NodeCore], Any] = lambda node: node.on_partition(producer, Output(index, value, 0, end))
+    return lambda node: node.on_partition(producer, Output(index, value, 0, end))
 
 
-class Finished:
+def Finished(index: int, value: Any = None, *, end: bool = False) -> Stimulus:
     """The node's code returned partition ``index``."""
-
-    def __init__(self, index: int, value: Any = None, *, end: bool = False) -> None:
-        self.apply: Callable[[NodeCore], Any] = lambda node: node.on_finished(Output(index, value, 0, end))
+    return lambda node: node.on_finished(Output(index, value, 0, end))
 
 
-class TransferOver:
+def TransferOver(index: int, *, arrived: bool = True) -> Stimulus:
     """The transfer of partition ``index`` is over: it has ``arrived``, or nobody knows."""
-
-    def __init__(self, index: int, *, arrived: bool = True) -> None:
-        self.apply: Callable[[NodeCore], Any] = lambda node: self._over(node, index, arrived)
-
-    @staticmethod
-    def _over(node: NodeCore, index: int, arrived: bool) -> Any:
-        node.on_transfer_over(index, arrived=arrived)
-        return "taken", []
+    return lambda node: _told(node.on_transfer_over(index, arrived=arrived))
 
 
 class ToLeave:
     """The node is to become light once partition ``after`` has been dispatched."""
 
     def __init__(self, after: int = -1, *, recall: bool = False) -> None:
-        self.apply: Callable[[NodeCore], Any] = lambda node: ("taken", node.leave(after, recall=recall))
+        self.after, self.recall = after, recall
+
+    def __call__(self, node: NodeCore) -> Any:
+        return "taken", node.leave(self.after, recall=self.recall)
 
 
-class Stayed:
+def Stayed() -> Stimulus:
     """It stays, or it has come: it goes on."""
-
-    def __init__(self) -> None:
-        self.apply: Callable[[NodeCore], Any] = lambda node: ("taken", node.stay())
+    return lambda node: ("taken", node.stay())
 
 
 class Suspended:
     """It is to dispatch nothing new."""
 
-    def __init__(self) -> None:
-        self.apply: Callable[[NodeCore], Any] = self._suspend
-
-    @staticmethod
-    def _suspend(node: NodeCore) -> Any:
-        node.suspend()
-        return "taken", []
+    def __call__(self, node: NodeCore) -> Any:
+        return _told(node.suspend())
 
 
-class Resumed:
+def Resumed() -> Stimulus:
     """It may dispatch again."""
-
-    def __init__(self) -> None:
-        self.apply: Callable[[NodeCore], Any] = lambda node: ("taken", node.resume())
+    return lambda node: ("taken", node.resume())
 
 
-class Replaced:
+def Replaced(after: int) -> Stimulus:
     """Other nodes make what comes after partition ``after``."""
-
-    def __init__(self, after: int) -> None:
-        self.apply: Callable[[NodeCore], Any] = lambda node: ("taken", node.replace(after))
+    return lambda node: ("taken", node.replace(after))
 
 
-class ToTurn:
+def ToTurn(after: int) -> Stimulus:
     """Another consumer takes what comes after partition ``after``."""
-
-    def __init__(self, after: int) -> None:
-        self.apply: Callable[[NodeCore], Any] = lambda node: ("taken", node.turn(after))
+    return lambda node: ("taken", node.turn(after))
 
 
-class Rewired:
+def Rewired(after: int, *inputs: str) -> Stimulus:
     """After partition ``after`` it takes these inputs."""
-
-    def __init__(self, after: int, *inputs: str) -> None:
-        self.apply: Callable[[NodeCore], Any] = lambda node: (
-            "taken",
-            node.rewire(after, structs.replace(node.node, inputs=inputs)),
-        )
-
-
-Stimulus = (
-    Demanded | Arrived | Finished | TransferOver | ToLeave | Stayed | Suspended | Resumed | Replaced | ToTurn | Rewired
-)
+    return lambda node: ("taken", node.rewire(after, structs.replace(node.node, inputs=inputs)))
 
 
 class NodePlaybook:
@@ -230,7 +205,7 @@ class NodePlaybook:
 
     def __lshift__(self, stimulus: Stimulus) -> NodePlaybook:
         self._before = state_of(self.node)
-        self.verdict, self.actions = stimulus.apply(self.node)
+        self.verdict, self.actions = stimulus(self.node)
         self.node.validate()
         return self
 

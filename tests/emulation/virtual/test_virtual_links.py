@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import combinations, permutations
 from typing import Any
 
@@ -72,16 +73,11 @@ class Network:
         return self.went
 
 
-def bulk(at_s: float, source: str, target: str, seconds: float) -> Sent:
-    return at_s, source, target, round(seconds * 1000), BULK
+def sent(rank: int, at_s: float, source: str, target: str, seconds: float) -> Sent:
+    return at_s, source, target, round(seconds * 1000), rank
 
 
-def probe(at_s: float, source: str, target: str, seconds: float) -> Sent:
-    return at_s, source, target, round(seconds * 1000), PROBE
-
-
-def control(at_s: float, source: str, target: str, seconds: float) -> Sent:
-    return at_s, source, target, round(seconds * 1000), CONTROL
+bulk, probe, control = (partial(sent, rank) for rank in (BULK, PROBE, CONTROL))
 
 
 # --- one at a time ------------------------------------------------------------------------------------
