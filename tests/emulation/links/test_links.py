@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from random import Random
 from statistics import fmean
@@ -17,7 +17,7 @@ import pytest
 
 from thalweg.emulation.links.shape import LinkShape, burst_bytes
 from thalweg.emulation.proofs.proof import LinkProof, failures
-from thalweg.emulation.proofs.windows import RateChange, worst_window
+from thalweg.emulation.proofs.windows import RateChange, Window, worst_window
 from thalweg.emulation.supervisor.client import TestbedProcess
 from thalweg.emulation.testbeds.netns import NetnsTestbed
 from thalweg.middleware.errors import CapabilityError, UsageError
@@ -118,29 +118,32 @@ def pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
-@pytest.mark.parametrize("protocol", ["udp", "tcp"])
-def test_no_window_is_above_what_was_asked_while_rates_jump(bed: NetnsTestbed, protocol: str) -> None:
-    random, link = Random(1), ("a", "b")
-    rates = [3e6, 50e6, 3e6, 20e6, 8e6, 50e6, 5e6]
+def worst_while_rates_jump(
+    bed: NetnsTestbed, protocol: str, rates: list[float], pauses_s: Iterable[float], delay_s: float = 0.0
+) -> tuple[Window, list[RateChange], list[tuple[int, float, float]]]:
+    """The worst window of a link that is never idle, the changes of its rate, with pauses between, and all packets."""
     before_s = time.time() - 1  # a window before the first packet
-    bed.shape({link: LinkShape(rates[0]), ("b", "a"): LinkShape(50e6)})
+    bed.shape({("a", "b"): LinkShape(rates[0], delay_s), ("b", "a"): LinkShape(50e6)})
     changes = [RateChange(before_s, before_s, rates[0])]
     capture = Capture(bed, "b", "a")
-    sender = saturate(bed, protocol, *link)
-    for rate_bps in rates[1:]:
-        pause(random.uniform(0.3, 0.5))
+    sender = saturate(bed, protocol, "a", "b")
+    for rate_bps, pause_s in zip(rates[1:], pauses_s, strict=False):
+        pause(pause_s)
         asked_s = time.time()
-        bed.shape({link: LinkShape(rate_bps)})
+        bed.shape({("a", "b"): LinkShape(rate_bps, delay_s)})
         changes.append(RateChange(asked_s, time.time(), rate_bps))
-    pause(0.4)
+    pause(0.5)
     sender.kill()
     packets = capture.packets()
-    worst = worst_window(
-        [at_s for _, at_s, _ in packets],
-        [size for _, _, size in packets],
-        changes,
-        granularity_bytes=1500 + burst_bytes(3e6),
-    )
+    times, sizes = [at_s for _, at_s, _ in packets], [size for _, _, size in packets]
+    return worst_window(times, sizes, changes, granularity_bytes=1500 + burst_bytes(min(rates))), changes, packets
+
+
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+def test_no_window_is_above_what_was_asked_while_rates_jump(bed: NetnsTestbed, protocol: str) -> None:
+    random = Random(1)
+    rates = [3e6, 50e6, 3e6, 20e6, 8e6, 50e6, 5e6]
+    worst, changes, packets = worst_while_rates_jump(bed, protocol, rates, (random.uniform(0.3, 0.5) for _ in rates))
     assert worst.ratio <= 1.1, worst
     assert worst.ratio > 0.9, worst  # else it was not the link that held the sender back
     fast = [size for _, at_s, size in packets if changes[1].done_s <= at_s < changes[2].asked_s]
@@ -388,25 +391,9 @@ def test_a_link_that_is_not_as_asked_is_found_out(bed: NetnsTestbed) -> None:
 
 @pytest.mark.netem
 def test_no_window_is_above_what_was_asked_with_a_delay_either(bed: NetnsTestbed) -> None:
-    link, delay_s = ("a", "b"), 0.03
-    rates = [2e6, 10e6, 4e6]
-    before_s = time.time() - 1
-    bed.shape({link: LinkShape(rates[0], delay_s)})
-    changes = [RateChange(before_s, before_s, rates[0])]
-    capture = Capture(bed, "b", "a")
-    sender = saturate(bed, "udp", *link)
-    for rate_bps in rates[1:]:
-        pause(0.5)
-        asked_s = time.time()
-        bed.shape({link: LinkShape(rate_bps, delay_s)})
-        changes.append(RateChange(asked_s, time.time(), rate_bps))
-    pause(0.5)
-    sender.kill()
-    packets = capture.packets()
-    sizes, times = [size for _, _, size in packets], [at_s for _, at_s, _ in packets]
-    worst = worst_window(times, sizes, changes, granularity_bytes=1500 + burst_bytes(2e6))
+    worst, _, packets = worst_while_rates_jump(bed, "udp", [2e6, 10e6, 4e6], (0.5, 0.5), delay_s=0.03)
     assert worst.ratio <= 1.1, worst
-    assert fmean(sizes) == 1428
+    assert fmean(size for _, _, size in packets) == 1428
 
 
 @pytest.mark.netem
