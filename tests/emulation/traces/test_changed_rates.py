@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from made_traces import traces
 
 from thalweg.emulation.links.effects import NEUTRAL, Effect
 from thalweg.emulation.traces.changed import ChangedRates, changed
@@ -42,15 +43,17 @@ def test_a_link_carries_the_sum_of_its_rates(
     assert float(until[1] - until[0]) == pytest.approx(carried, rel=1e-9, abs=1e-3)
 
 
-@given(TIMELINES, st.floats(0, 200), st.floats(1, 1e7))
-def test_a_transfer_takes_until_its_bits_have_passed(
-    timeline: list[tuple[float, Effect]], start_s: float, size_bytes: float
+@given(st.just(TRACE) | traces(10**6), TIMELINES, st.floats(0, 200), st.floats(1, 1e7))
+def test_a_transfer_takes_until_its_bits_have_passed_and_no_longer(
+    trace: BandwidthTrace, timeline: list[tuple[float, Effect]], start_s: float, size_bytes: float
 ) -> None:
-    rates = changed(TRACE, timeline)
+    rates = changed(trace, timeline)
     last = timeline[-1][1] if timeline else NEUTRAL
-    assume(not last.cut)
+    assume(not last.cut and trace.mean_bps > 0.0)
     took_s = rates.transfer_time_s(size_bytes, start_s)
     assert rates.bits_between(start_s, start_s + took_s) == pytest.approx(size_bytes * 8, rel=1e-6, abs=1e-2)
+    if took_s > 1e-3:
+        assert rates.bits_between(start_s, start_s + took_s - 1e-3) < size_bytes * 8 + 1e-3
 
 
 def test_what_is_not_changed_stays_the_trace_and_the_floor_spares_only_cuts() -> None:

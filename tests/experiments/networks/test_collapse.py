@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS
 from thalweg.emulation.scenarios.timeline import Timeline
@@ -52,16 +50,6 @@ def test_a_collapse_takes_all_links_of_its_host_both_ways_and_no_other() -> None
         assert [trace.rate_at(t_s) for t_s in during] == pytest.approx([low, low])
         assert [trace.rate_at(t_s) for t_s in outside] == pytest.approx([1e6, 1e6, 1e6])
     assert COLLAPSE_FACTOR == one.factor == 0.1
-
-
-@given(st.floats(0, 120), st.floats(0, 120), st.floats(0.01, 1.0))
-def test_a_collapsed_link_carries_the_sum_of_its_rates(start_s: float, length_s: float, factor: float) -> None:
-    one = under(Collapse("a", 1e5, at_s=33.0, until_s=71.0, factor=factor), {Link("a", "b"): TRACE})[Link("a", "b")]
-    stop_s = start_s + length_s
-    moments = np.linspace(start_s, stop_s, 4001)
-    middles = (moments[:-1] + moments[1:]) / 2
-    summed = sum(one.rate_at(t_s) for t_s in middles.tolist()) * length_s / 4000
-    assert one.bits_between(start_s, stop_s) == pytest.approx(summed, rel=1e-3, abs=1e-3 + 3e6 * length_s / 400)
 
 
 def test_no_link_collapses_below_the_floor_and_none_that_is_there_falls() -> None:

@@ -14,14 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.cli.main import invoke
-from thalweg.experiments.networks.collapse import Collapse
-from thalweg.experiments.networks.described import Network
 from thalweg.experiments.records.analysis import summarize_run
 from thalweg.experiments.records.moves import read_changes
 from thalweg.experiments.runs.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, RunConfig
@@ -30,7 +25,6 @@ from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BY
 from thalweg.experiments.simulation.recorded import execute_as_on_testbeds, execute_virtually
 from thalweg.middleware.dataflow import check_placement
 from thalweg.middleware.errors import PlacementError, RunError, UsageError
-from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import PlanResult, Task
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.operators import Operator
@@ -227,27 +221,6 @@ def test_a_run_that_is_over_before_the_collapse_says_so_and_one_without_a_host_t
     with pytest.raises(UsageError, match="no host to collapse"):
         execute(tmp_path / "alone", servers=1, scenario="collapse")
     assert not (tmp_path / "alone").exists()
-
-
-steps = st.lists(st.tuples(st.floats(1.0, 50.0), st.sampled_from([0.0, 1e4, 1e5, 1e6])), min_size=1, max_size=5)
-
-
-@given(steps, st.floats(0, 300), st.floats(0, 200), st.floats(1, 200), st.integers(0, 10**6))
-def test_a_collapsed_link_takes_as_long_as_it_needs_to_carry_the_bits(
-    held: list[tuple[float, float]], start_s: float, at_s: float, for_s: float, size_bytes: int
-) -> None:
-    times = np.cumsum([0.0, *(seconds for seconds, _ in held)])
-    trace = BandwidthTrace(
-        "t", times[:-1], np.array([max(rate, 1e3) if i == 0 else rate for i, (_, rate) in enumerate(held)]), times[-1]
-    )
-    links = {Link("a", "b"): trace}
-    network = Network(Timeline.of_traces(links)).befallen(Collapse("a", 500.0, at_s, at_s + for_s).changes(links))
-    link = network.timeline.rates(floor_bps=0.0)[Link("a", "b")]
-    took_s = link.transfer_time_s(size_bytes, start_s)
-    assert took_s >= 0.0
-    assert link.bits_between(start_s, start_s + took_s) == pytest.approx(8 * size_bytes, rel=1e-6, abs=1e-3)
-    if took_s > 1e-3:  # it was not through before
-        assert link.bits_between(start_s, start_s + took_s - 1e-3) < 8 * size_bytes + 1e-3
 
 
 def test_a_link_of_a_testbed_carries_headers_too() -> None:
