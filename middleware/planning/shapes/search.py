@@ -72,6 +72,7 @@ class Tree:
 
     def __init__(self, loads: Loads, parent: Sequence[int]) -> None:
         self.loads, self.parent = loads, list(parent)
+        self._together = loads.together
         count = loads.count
         self._children: list[list[int]] = [[] for _ in range(count)]
         for host in range(1, count):
@@ -109,46 +110,49 @@ class Tree:
         self.up: Floats = self.sends[np.arange(self.loads.count), to]
         self.up[0] = 0.0
         self.into: Floats = np.bincount(to[1:], self.up[1:], self.loads.count).astype(np.float64)
-        self.cost = self._norm()
+        # (hosts,) the transfers on every kind of interface, or on the link from each host to its parent
+        self._carried: list[tuple[Carrier, Floats]] = [
+            (each, self.up + self.into if each.sender and each.receiver else self.up if each.sender else self.into)
+            for each in CARRIERS[self.loads.interface]
+        ]
+        work = self._work(self.compute)
+        loads = [load + work if self._together else load for _, load in self._carried]
+        if not self._together:
+            loads.append(work)
+        self.cost = float(sum((load**self.loads.shape).sum() for load in loads))
 
     def _work(self, compute: Floats) -> Floats:
         return compute + self.loads.disk_s
 
-    def _carried(self) -> list[tuple[Carrier, Floats]]:
-        """(hosts,) the transfers on every kind of interface, or on the link from each host to its parent."""
-        return [
-            (each, self.up + self.into if each.sender and each.receiver else self.up if each.sender else self.into)
-            for each in CARRIERS[self.loads.interface]
-        ]
-
-    def _norm(self) -> float:
-        work, together = self._work(self.compute), self.loads.together
-        loads = [load + work if together else load for _, load in self._carried()]
-        if not together:
-            loads.append(work)
-        return float(sum((load**self.loads.shape).sum() for load in loads))
-
     def changes(self) -> Floats:
         """(hosts, hosts) what hanging host v below host p adds to the cost; inf where it cannot, or is there."""
-        a, count, together = self.loads.shape, self.loads.count, self.loads.together
+        a, count, together = self.loads.shape, self.loads.count, self._together
         parent = np.array(self.parent)
         parent[0] = 0
-        up, sends = self.up[:, None], self.sends
+        sends = self.sends
         work, more, fewer = self._work(self.compute), self._work(self.more), self._work(self.fewer)
-        change: Floats = np.zeros((1, 1))
-        for carrier, carried in self._carried():
+        change: Floats = np.zeros((count, count))
+        for carrier, carried in self._carried:
             load = carried + work if together else carried
             powers = load**a
             if carrier.receiver:  # the host that v leaves
                 left = carried[parent] - self.up + fewer[parent] if together else carried[parent] - self.up
-                change = change + (np.maximum(left, 0.0) ** a - powers[parent])[:, None]
+                change += (np.maximum(left, 0.0) ** a - powers[parent])[:, None]
             if carrier.sender:
-                change = change + (((load[:, None] - up) + sends) ** a - powers[:, None])
+                own = (load - self.up)[:, None] + sends
+                own **= a
+                own -= powers[:, None]
+                change += own
             if carrier.receiver:  # the host that takes it
-                taken = carried[None, :] + sends + more[None, :] if together else carried[None, :] + sends
-                change = change + (taken**a - powers[None, :])
+                taken = carried[None, :] + sends
+                if together:
+                    taken += more[None, :]
+                taken **= a
+                taken -= powers[None, :]
+                change += taken
         if not together:
-            change = change + (fewer[parent] ** a - work[parent] ** a)[:, None] + (more**a - work**a)[None, :]
+            change += (fewer[parent] ** a - work[parent] ** a)[:, None]
+            change += (more**a - work**a)[None, :]
         change[self.below] = np.inf
         change[np.arange(count), parent] = np.inf
         change[0] = np.inf
