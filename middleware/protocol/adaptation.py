@@ -80,15 +80,15 @@ class LocalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="l
 Adaptation = GlobalMoves | LocalMoves
 
 
-def migration_s(state_bytes: float, rate_bps: float, pause_s: float = 0.0) -> float:
-    """Seconds that a move costs: ``state_bytes`` over a link of ``rate_bps``, and what else the operator pauses.
+def migration_s(state_bytes: float, rate_bps: float) -> float:
+    """Seconds that a move costs: ``state_bytes`` over a link of ``rate_bps``.
 
     Infinite over an unusable link (a rate of 0) where there is state to carry; over one's own host (an infinite
     rate) state takes no time.
     """
     if state_bytes <= 0:
-        return pause_s
-    return pause_s + (state_bytes * 8 / rate_bps if rate_bps > 0 else math.inf)
+        return 0.0
+    return state_bytes * 8 / rate_bps if rate_bps > 0 else math.inf
 
 
 def worth_moving(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
+from dataclasses import InitVar, dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -90,6 +91,7 @@ def _dtype(text: str) -> np.dtype[Any]:
     return np.dtype(text)
 
 
+@dataclass(slots=True, eq=False)
 class Outgoing:
     """A transfer being sent.
 
@@ -98,44 +100,25 @@ class Outgoing:
     arrived. Both begin too early at most (by the way back of the credit, by an idle spell), so the shorter counts.
     """
 
-    __slots__ = (
-        "begun",
-        "body",
-        "busy_s",
-        "chunk_bytes",
-        "credit",
-        "dtype",
-        "message",
-        "number",
-        "pieces",
-        "progress_s",
-        "sent",
-        "shape",
-        "to",
-        "window_bytes",
-    )
+    number: int
+    to: Any
+    message: Partition | Probe | State
+    value: InitVar[Any]
+    progress_s: float  # when something was last heard of it
+    chunk_bytes: int = CHUNK_BYTES
+    begun: bool = False  # something was sent, perhaps of no bytes
+    sent: int = 0
+    credit: int = 0  # bytes known to have arrived
+    pieces: deque[tuple[int, float]] = field(default_factory=deque)  # chunks under way: where they end, when sent
+    busy_s: float = 0.0
+    dtype: str = field(init=False)
+    shape: tuple[int, ...] = field(init=False)
+    body: memoryview = field(init=False)
+    window_bytes: int = field(init=False)
 
-    def __init__(
-        self,
-        number: int,
-        to: Any,
-        message: Partition | Probe | State,
-        value: Any,
-        now: float,
-        chunk_bytes: int = CHUNK_BYTES,
-    ) -> None:
-        self.number = number
-        self.to = to
-        self.message = message
+    def __post_init__(self, value: Any) -> None:
         self.dtype, self.shape, self.body = frames_of(value)
-        self.chunk_bytes = chunk_bytes
-        self.window_bytes = max(WINDOW_CHUNKS * CHUNK_BYTES, LARGE_CHUNKS * chunk_bytes)
-        self.begun = False  # something was sent, perhaps of no bytes
-        self.sent = 0
-        self.credit = 0  # bytes known to have arrived
-        self.pieces: deque[tuple[int, float]] = deque()  # of chunks under way: where they end, when they were sent
-        self.busy_s = 0.0
-        self.progress_s = now
+        self.window_bytes = max(WINDOW_CHUNKS * CHUNK_BYTES, LARGE_CHUNKS * self.chunk_bytes)
 
     def next_chunk(self) -> tuple[Chunk, Any] | None:
         """The next chunk if the credit allows one now; to be followed by ``advance`` once it was taken."""

@@ -67,11 +67,10 @@ def test_options_out_of_range_are_refused(kind: Any, wrong: dict[str, Any], says
     assert "\n" not in str(error.value)
 
 
-def test_migration_takes_the_state_over_the_link_and_the_pause() -> None:
+def test_migration_takes_the_state_over_the_link() -> None:
     assert migration_s(1_000_000, 2e6) == 4.0
-    assert migration_s(1_000_000, 2e6, pause_s=0.5) == 4.5
     assert migration_s(1_000_000, math.inf) == 0.0
-    assert migration_s(0, 0.0, pause_s=0.5) == 0.5
+    assert migration_s(0, 0.0) == 0.0
     assert migration_s(1, 0.0) == math.inf
 
 
