@@ -170,10 +170,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     for index, value in kept:
         write_image(np.asarray(value), folder / f"{index:03}.png")
-    statistics = msgspec.structs.asdict(client.shell.statistics())
-    detail = {"statistics": statistics}
-    if strategy.moving is not None:
-        detail |= ended_as(result.dataflow, *run.tree)
+    detail = {} if strategy.moving is None else ended_as(result.dataflow, *run.tree)
     say(Said("done", label, detail=detail))
 
 

@@ -41,7 +41,6 @@ from thalweg.middleware.shell.transfers import (
     Incoming,
     Outgoing,
     ReturnWay,
-    Statistics,
     chunk_bytes_for,
     value_of,
 )
@@ -104,12 +103,11 @@ class Shell:
         self._arrived: dict[bytes, float] = {}  # by connection: when its last bulk message came
         self._next_transfer = 0
         self._credits_due_s = math.inf  # where credits wait
-        self._counts = dict.fromkeys(Statistics.__struct_fields__, 0)
+        self.frames_rejected = 0  # so far
         self._inbox: deque[e.Event] = deque()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._asleep = False
         self._stopping = False
-        self._error: BaseException | None = None
         self._workers = Workers(self.tell, config.allow)
         self._quick: deque[tuple[Slot, Task]] = deque()
         self._housekeeping_s = self._epoch + HOUSEKEEPING_S
@@ -123,18 +121,9 @@ class Shell:
         self._inbox.append(event)
         self._wake()
 
-    def statistics(self) -> Statistics:
-        return Statistics(**self._counts)
-
     @property
     def alive(self) -> bool:
         return not self._duty.over.is_set()
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for the I/O thread to end; raises what ended it, if something did."""
-        self._duty.wait(timeout)
-        if self._error is not None:
-            raise self._error
 
     def close(self) -> None:
         """Stop the I/O thread and free sockets and files; idempotent."""
@@ -157,7 +146,6 @@ class Shell:
             if not self._loop():
                 return False
         except BaseException as error:
-            self._error = error
             self._on_application(e.Fail("", f"the host {self.config.name!r} stopped: {type(error).__name__}: {error}"))
         self._workers.stop()
         self._recorder.close()
@@ -191,7 +179,7 @@ class Shell:
                     else:
                         self._take_bulk()
                 except ProtocolError as error:
-                    self._counts["frames_rejected"] += 1
+                    self.frames_rejected += 1
                     self._recorder.write_to_all("rejected", {"detail": {"reason": str(error)}})
             if self._quick and not self._make_quick_calls():
                 return False
@@ -250,7 +238,6 @@ class Shell:
         size, total, message = body.nbytes, chunk.total_bytes, chunk.message
         if total > self.config.max_partition_bytes:
             raise ProtocolError(f"a partition of {total} bytes is over this host's limit")
-        self._counts["bytes_received"] += size
         gap_s = min(m.MAX_GAP_S, now - self._arrived.get(identity, -math.inf))
         self._arrived[identity] = now
         if size != total or chunk.offset:
@@ -263,7 +250,7 @@ class Shell:
         if type(message) is m.Probe:
             self._answer_probe(sender, message, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now))
         elif line is None:
-            self._post(message.run, sender, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now))
+            self._sockets.post(message.run, sender, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now))
         else:  # R3
             if not self._sockets.holding:
                 self._credits_due_s = now + CREDIT_HOLD_S
@@ -278,7 +265,7 @@ class Shell:
         incoming = self._incoming.get(key)
         if incoming is None:
             if chunk.offset != 0 or not self.core.wants(chunk.message):  # R4
-                self._post(chunk.message.run, sender, m.Credit(chunk.transfer, 0, True, 0.0, gap_s, now))
+                self._sockets.post(chunk.message.run, sender, m.Credit(chunk.transfer, 0, True, 0.0, gap_s, now))
                 if chunk.offset == 0 and isinstance(chunk.message, m.State):  # whoever sent it is told why not
                     self._handle(e.MessageReceived(sender, chunk.message), now)
                 return None
@@ -292,13 +279,14 @@ class Shell:
         if complete:
             del self._incoming[key]
             return incoming.buffer.data
-        self._post(chunk.message.run, sender, m.Credit(chunk.transfer, incoming.received, False, 0.0, gap_s, now))
+        credit = m.Credit(chunk.transfer, incoming.received, False, 0.0, gap_s, now)
+        self._sockets.post(chunk.message.run, sender, credit)
         return None
 
     def _answer_probe(self, sender: str, probe: m.Probe, credit: m.Credit) -> None:
         run = probe.run
         self._sockets.meet(run, (probe.source,))
-        self._post(run, sender, credit)
+        self._sockets.post(run, sender, credit)
         if run != BEFORE_RUNS and run not in self.core.runs and run not in self.core.coordinator.led:
             self._sockets.forget(run)  # it is over here, or has not begun
 
@@ -310,7 +298,7 @@ class Shell:
                 if command.bulk:
                     self._send_bulk(command)
                 else:
-                    self._post(command.run, command.to, command.message)  # type: ignore[arg-type]
+                    self._sockets.post(command.run, command.to, command.message)  # type: ignore[arg-type]
             elif type(command) is e.RunOperator:
                 self._have_made(command)
             elif type(command) is e.Record:
@@ -363,17 +351,11 @@ class Shell:
             case _:
                 self._on_application(command)
 
-    def _post(self, run: str, to: str, message: m.Control) -> None:
-        """Send a control message, or count that it could not be sent (the core repeats what matters)."""
-        if not self._sockets.post(run, to, message):
-            self._counts["sends_refused"] += 1
-
     def _send_bulk(self, command: e.Send) -> None:
         message = command.message
         assert isinstance(message, (m.Partition, m.Probe, m.State))
         line = self._sockets.line(command.run, command.to)
         if line is None:
-            self._counts["sends_refused"] += 1
             self.tell(e.TransferFailed(command.to, message))
             return
         number = self._next_transfer = self._next_transfer + 1
@@ -390,10 +372,8 @@ class Shell:
             chunk, piece = following
             now = time.monotonic()  # before: what is sent may be on the line before this thread goes on
             if not self._sockets.send_chunk(out.to, chunk, piece):
-                self._counts["sends_refused"] += 1
                 return  # the credit of what is under way, or the stuck check, goes on from here
             out.advance(piece.nbytes, now)
-            self._counts["bytes_sent"] += piece.nbytes
 
     def _credited(self, sender: str, credit: m.Credit, now: float) -> None:
         out = self._outgoing.get(credit.transfer)
@@ -411,7 +391,6 @@ class Shell:
         if credit.received_bytes < total:
             self._handle(e.TransferFailed(sender, out.message), now)
             return
-        self._counts["transfers_sent"] += 1
         if total >= CHUNK_BYTES:
             out.to.chunk_bytes = chunk_bytes_for(total, out.busy_s)
         self._handle(e.TransferMeasured(sender, out.message, total, out.busy_s * self.config.time_scale), now)
@@ -443,14 +422,13 @@ class Shell:
         for line in list(sockets.holding):
             while line.credits and line.credits[0][-1] + CREDIT_HOLD_S <= now:  # R3
                 (credit,) = sockets.take_held(line, 1)
-                self._post(line.run, line.host, credit)  # with the others to the same host
+                self._sockets.post(line.run, line.host, credit)  # with the others to the same host
         self._credits_due_s = min((line.credits[0][-1] for line in sockets.holding), default=now) + CREDIT_HOLD_S
 
     def _keep_house(self, now: float) -> None:
         for number, out in list(self._outgoing.items()):
             if now - out.progress_s > STUCK_S:
                 del self._outgoing[number]
-                self._counts["transfers_failed"] += 1
                 out.to.chunk_bytes = CHUNK_BYTES
                 self._handle(e.TransferFailed(out.to.host, out.message), now)
         for key, incoming in list(self._incoming.items()):

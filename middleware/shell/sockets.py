@@ -129,11 +129,12 @@ class Sockets:
             self.holding.discard(line)
         return [m.Credit(transfer, size, True, now - at_s, gap_s, at_s) for transfer, size, gap_s, at_s in taken]
 
-    def post(self, run: str, host: str, message: m.Control) -> bool:
-        """Send a control message with the credits that wait for one; False when it cannot be sent."""
+    def post(self, run: str, host: str, message: m.Control) -> None:
+        """Send a control message with the credits that wait for one, if it can be sent: cores repeat what matters."""
         line = self.line(run, host)
         if line is None:
-            return self._post_back(host, frames.encode(message))
+            self._post_back(host, frames.encode(message))
+            return
         if line.control is None:
             self.approach(line)
         assert line.control is not None
@@ -144,19 +145,17 @@ class Sockets:
         try:
             _send(line.control, frame, NOBLOCK)
         except zmq.ZMQError as error:
-            return _was_refused(error)
-        return True
+            _pass_refusal(error)
 
-    def _post_back(self, host: str, frame: bytes) -> bool:
+    def _post_back(self, host: str, frame: bytes) -> None:
         identity = self._routes.get(host)
         if identity is None:
-            return False
+            return
         try:
             self.control.send(identity, NOBLOCK_MORE)
             self.control.send(frame, NOBLOCK)
         except zmq.ZMQError as error:
-            return _was_refused(error)
-        return True
+            _pass_refusal(error)
 
     def send_chunk(self, line: Line, chunk: m.Chunk, piece: memoryview) -> bool:
         """Send a piece of a transfer; False when there is no room for it now."""
@@ -226,11 +225,10 @@ class Sockets:
         return socket
 
 
-def _was_refused(error: zmq.ZMQError) -> bool:
-    """False for a full or unroutable line; anything else is a defect."""
+def _pass_refusal(error: zmq.ZMQError) -> None:
+    """A line may be full or unroutable; anything else is a defect."""
     if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
         raise error
-    return False
 
 
 def _heartbeat(socket: Socket) -> None:

@@ -13,7 +13,6 @@ from dataclasses import InitVar, dataclass, field
 from functools import lru_cache
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from thalweg.middleware.errors import OperatorError, ProtocolError
@@ -197,14 +196,3 @@ class Incoming:
         self.buffer[chunk.offset : end] = np.frombuffer(body, np.uint8)
         self.received = end
         return end == chunk.total_bytes
-
-
-class Statistics(msgspec.Struct, frozen=True):
-    """What a host's shell has counted since it started."""
-
-    frames_rejected: int
-    sends_refused: int
-    transfers_sent: int
-    bytes_sent: int
-    bytes_received: int
-    transfers_failed: int

@@ -36,7 +36,7 @@ def test_the_clusters_key_lets_a_run_pass_and_any_other_does_not(key_file: Path,
         with Client(addresses, keys=key_file) as client:
             flow = chain(Code("scenes", {"site": 0, "sites": 1, "seed": 1}))
             assert len(list(client.run(flow, {}, partitions=3))) == 3
-        assert host.statistics().frames_rejected == 0
+        assert host.frames_rejected == 0
     finally:
         host.close()
 
