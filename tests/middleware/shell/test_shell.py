@@ -1,4 +1,4 @@
-"""Real sockets on loopback: what a host's ports take, refuse and survive; host processes and their end."""
+"""Real sockets on loopback: what a host takes, refuses, hears and survives; host processes and their end."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from thalweg.middleware.client.cluster import LocalCluster, host_command
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.shell import Shell, ShellConfig
+from thalweg.middleware.shell.sockets import Sockets
 
 BLOCKS = chain(Code("runtime_codes:Blocks", {"site": 0, "sizes": [1000]}), Code("runtime_codes:Mix"))
 SCENES = Code("scenes", {"site": 0, "sites": 1, "seed": 1})
@@ -250,6 +252,55 @@ def test_a_host_hangs_up_on_clients_that_are_gone() -> None:
             say_hello({"a": host.me.control})  # what came before is done
             assert not ports & host._sockets.dealers.keys()
         assert host._sockets.lines == {}
+
+
+def test_a_transfer_to_a_host_that_listens_elsewhere_now_finds_no_closed_sockets() -> None:
+    def other_peer(instance: str, port: int) -> m.Peer:
+        return m.Peer("x", f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 1}", instance)
+
+    chunk = m.Chunk(1, 1, 0, PART)
+    sockets = Sockets("a", "tcp://127.0.0.1:*", None, None, insecure=False)
+    try:
+        sockets.meet("r", [other_peer("before", 1)])
+        line = sockets.line("r", "x")
+        assert line is not None
+        assert sockets.send_chunk(line, chunk, memoryview(b"1"))
+        sockets.meet("r", [other_peer("now", 3)])
+        sockets.meet("other", [other_peer("now", 3)])
+        sockets.forget("other")  # and with it every dealer that no line is for
+        assert "tcp://127.0.0.1:2" not in sockets.dealers
+        assert sockets.send_chunk(line, chunk, memoryview(b"1"))
+    finally:
+        sockets.destroy(0)
+
+
+def test_no_event_waits_for_the_next_timer() -> None:
+    """Several threads tell one event at a time; each must be heard long before housekeeping would find it."""
+    heard = {name: threading.Event() for name in ("a", "b", "c")}
+
+    def on_application(command: e.Command) -> None:
+        if isinstance(command, e.Report):
+            heard[command.source].set()
+
+    shell = Shell(ShellConfig("h1"), on_application)
+    late: list[str] = []
+
+    def tell(name: str) -> None:
+        message = m.ProbeResult("r", m.Estimate(name, "h1", 1, 0, 1, 0))
+        for _ in range(3000):
+            heard[name].clear()
+            shell.tell(e.MessageReceived("peer", message))
+            if not heard[name].wait(3):
+                late.append(name)
+                return
+
+    threads = [threading.Thread(target=tell, args=(name,)) for name in heard]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    shell.close()
+    assert late == []
 
 
 # --- host processes ---------------------------------------------------------------------------------
