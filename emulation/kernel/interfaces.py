@@ -63,6 +63,7 @@ def _of_kind(kind: str, *attributes: Any) -> Any:
     return "IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", kind), ("IFLA_INFO_DATA", {"attrs": [*attributes]})]}
 
 
+@cache
 def up(index: int) -> bytes:
     """Bring an interface up."""
     return _link(0, index, up=True)
