@@ -22,13 +22,8 @@ from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.connection import Connection
 from thalweg.emulation.supervisor.processes import wait_ended
 from thalweg.emulation.supervisor.requests import Request
-from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, UsageError
+from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
-ERRORS: dict[str, type[ThalwegError]] = {
-    "usage": UsageError,
-    "capability": CapabilityError,
-    "testbed": TestbedError,
-}
 START_S = 20.0
 CALL_S = 60.0
 END_S = 10.0
@@ -190,7 +185,7 @@ class SupervisorClient:
                 raise TestbedError(f"the testbed's supervisor {state} ({op}){': ' + why if why else ''}")
             answer, received = self._answers.pop(number)
         if "error" in answer:
-            raise ERRORS[answer["kind"]](answer["error"])
+            raise requests.ERRORS[answer["kind"]](answer["error"])
         result: dict[str, Any] = answer["result"]
         if received:
             result["descriptors"] = received

@@ -9,6 +9,7 @@ import msgspec
 
 from thalweg.emulation.links.effects import Effect
 from thalweg.emulation.links.shape import LinkShape
+from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, UsageError
 from thalweg.middleware.network.view import Pair
 
 
@@ -169,4 +170,6 @@ class Signal(Request):
     signal: int
 
 
+ERRORS: dict[str, type[ThalwegError]] = {"capability": CapabilityError, "usage": UsageError, "testbed": TestbedError}
+"""What a refusal is at the supervisor and again at the launcher, by its name on the way; the first that fits."""
 KINDS: dict[str, type[Request]] = {str(kind.__struct_config__.tag): kind for kind in Request.__subclasses__()}

@@ -41,20 +41,12 @@ from thalweg.emulation.supervisor.player import Player, Schedule, read_changes
 from thalweg.emulation.supervisor.processes import KEPT, drain, ended_children, signal_pipe
 from thalweg.emulation.supervisor.requests import Request
 from thalweg.emulation.supervisor.sampler import Sampler
-from thalweg.middleware.errors import ThalwegError, one_line
+from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, UsageError, one_line
 
 LONGEST_S = 3600.0  # of a wait: what select takes ends at 24 days
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 Answer = dict[str, Any]
 _HEAD = msgspec.json.Decoder(requests.Head)
-
-
-class Refused(Exception):
-    """A request that cannot be met; ``kind`` names the launcher's exception (usage, capability, testbed)."""
-
-    def __init__(self, text: str, kind: str = "testbed") -> None:
-        super().__init__(text)
-        self.kind = kind
 
 
 R = TypeVar("R", bound=Request)
@@ -169,13 +161,14 @@ class Supervisor:
                 connection.forget_descriptors()  # nobody knows which are whose
                 raise
             if op not in requests.KINDS:
-                raise Refused(f"the testbed's supervisor does not know {op!r}; it is of another version")
+                raise TestbedError(f"the testbed's supervisor does not know {op!r}; it is of another version")
             request = msgspec.json.decode(line, type=requests.KINDS[op])
             result = getattr(self, f"do_{op}")(Call(request, connection, given)) or {}
             send = result.pop("send_fds", ())
             self._tell(connection, {"id": number, "result": result, "fds": len(send)}, send)
-        except Refused as error:
-            self._tell(connection, {"id": number, "error": str(error), "kind": error.kind})
+        except ThalwegError as error:
+            kind = next(name for name, one in requests.ERRORS.items() if isinstance(error, one))
+            self._tell(connection, {"id": number, "error": str(error), "kind": kind})
         except OSError as error:
             self._tell(connection, {"id": number, "error": error.strerror or str(error), "kind": "testbed"})
         except Exception as error:  # a malformed request must not end the testbed
@@ -234,34 +227,32 @@ class Supervisor:
     def do_shape(self, call: Call[requests.ShapeLinks]) -> Answer:
         world, shapes = self._need_world(), call.request.links
         if any(shape.needs_netem for _, _, shape in shapes) and not world.netem_works():
-            raise Refused(
+            raise CapabilityError(
                 "this kernel has no netem, so links cannot have delay, jitter or loss: ask for rates only (--no-delay),"
-                " use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem (see thalweg doctor)",
-                "capability",
+                " use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem (see thalweg doctor)"
             )
         self._refuse_crowded(shapes)
         started = time.monotonic()
         try:
             changed = world.shape(shapes)
         except NetlinkError as error:
-            raise Refused(f"the kernel refused a link's shape: {error.strerror}", "testbed") from None
+            raise TestbedError(f"the kernel refused a link's shape: {error.strerror}") from None
         return {"changed": changed, "seconds": time.monotonic() - started}
 
     def _refuse_crowded(self, shapes: list[tuple[str, str, LinkShape]]) -> None:
         if crowded := self._need_world().crowded(shapes):
-            raise Refused(
+            raise CapabilityError(
                 f"link {' → '.join(crowded[0])}: this kernel duplicates packets only on a host's one link with netem;"
-                " leave out duplicate, or delay, jitter and loss on the host's other links",
-                "capability",
+                " leave out duplicate, or delay, jitter and loss on the host's other links"
             )
 
     def do_limit_interfaces(self, call: Call[requests.LimitInterfaces]) -> None:
         try:
             self._need_world().limit_interfaces(call.request.limits)
         except NetlinkError as error:
-            raise Refused(f"the kernel refused an interface's rate: {error.strerror}", "testbed") from None
+            raise TestbedError(f"the kernel refused an interface's rate: {error.strerror}") from None
         except ValueError as error:
-            raise Refused(f"{error}; leave out its interface's rate", "capability") from None
+            raise CapabilityError(f"{error}; leave out its interface's rate") from None
 
     def do_replay(self, call: Call[requests.Replay]) -> None:
         player = Player(self._need_world(), [Schedule(*steps) for steps in call.request.schedules])
@@ -272,16 +263,15 @@ class Supervisor:
     def do_replay_change(self, call: Call[requests.ReplayChange]) -> None:
         player, effects = self._need_player(), call.request.effects
         if any(effect.needs_netem for effect in effects) and not self._need_world().netem_works():
-            raise Refused(
+            raise CapabilityError(
                 "this kernel has no netem, so events cannot give links delay, jitter or loss: leave rates and outages"
-                " (--no-delay), use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem",
-                "capability",
+                " (--no-delay), use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem"
             )
         changes = read_changes(call.request.rows, effects)
         shapes = player.shapes(changes)
         for source, target, shape in shapes:
             if wrong := shape.objection():
-                raise Refused(f"link {source} → {target}, as an event changes it: {wrong}", "usage")
+                raise UsageError(f"link {source} → {target}, as an event changes it: {wrong}")
         self._refuse_crowded(shapes)
         player.change(changes)
 
@@ -294,13 +284,13 @@ class Supervisor:
 
     def do_replay_statistics(self, _: Call[requests.ReplayStatistics]) -> Answer:
         if self._refusal:
-            raise Refused(self._refusal)
+            raise TestbedError(self._refusal)
         return dict(self._need_player().statistics())
 
     def do_sample_start(self, call: Call[requests.SampleStart]) -> None:
         interval_s = call.request.interval_s
         if not interval_s > 0:
-            raise Refused(f"links cannot be sampled every {interval_s:g} s; it must be above 0", "usage")
+            raise UsageError(f"links cannot be sampled every {interval_s:g} s; it must be above 0")
         self._samplers[call.connection] = Sampler(self._need_world(), interval_s)
 
     def do_sample_stop(self, call: Call[requests.SampleStop]) -> None:
@@ -313,19 +303,19 @@ class Supervisor:
         sampler = self._samplers.get(call.connection)
         rows = sampler.take() if sampler is not None else b""
         if sampler is not None and sampler.refusal and not rows:
-            raise Refused(sampler.refusal)
+            raise TestbedError(sampler.refusal)
         return {"rows": b64encode(rows).decode()}
 
     def do_prove(self, call: Call[requests.Prove]) -> Answer:
         if self._player is not None and self._player.running:
-            raise Refused("links cannot be proven while a replay changes them; stop the replay first", "usage")
+            raise UsageError("links cannot be proven while a replay changes them; stop the replay first")
         asked, waited_for = call.request, call.connection
         try:
             found = measure(
                 self._need_world(), asked.links, asked.seconds, lambda: self._ending or waited_for.hung_up()
             )
         except Interrupted:
-            raise Refused("interrupted") from None
+            raise TestbedError("interrupted") from None
         return {"proofs": msgspec.to_builtins(found)}
 
     def do_spawn(self, call: Call[requests.Spawn]) -> Answer:
@@ -344,7 +334,7 @@ class Supervisor:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise Refused(f"cannot run {asked.argv[0]!r} on {asked.host!r}: {error.strerror}", "usage") from None
+            raise UsageError(f"cannot run {asked.argv[0]!r} on {asked.host!r}: {error.strerror}") from None
         self._children[child.pid] = (child, asked.host, call.connection)
         # the descriptor lets the launcher translate the number into its own process namespace
         handle = (os.pidfd_open(child.pid),) if sys.platform == "linux" and self._world is not None else ()
@@ -356,12 +346,12 @@ class Supervisor:
 
     def _need_world(self) -> World:
         if self._world is None:
-            raise Refused("this testbed has no links; use the netns testbed for shaping", "usage")
+            raise UsageError("this testbed has no links; use the netns testbed for shaping")
         return self._world
 
     def _need_player(self) -> Player:
         if self._player is None:
-            raise Refused("no replay is loaded; call replay() first", "usage")
+            raise UsageError("no replay is loaded; call replay() first")
         return self._player
 
     # --- processes ------------------------------------------------------------------------------------

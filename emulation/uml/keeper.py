@@ -2,7 +2,7 @@
 
 A keeper process holds the kernel, runs the same ``testbed up`` in it, and puts the testbed's state file and socket
 where ``detached`` looks for them. Behind the socket it speaks the protocol of ``supervisor`` by relaying it to
-the supervisor inside (see ``uml.relay``), so that ``status``, ``exec``, ``verify``, ``down`` and ``attach`` work as
+the supervisor inside (see ``uml.inside``), so that ``status``, ``exec``, ``verify``, ``down`` and ``attach`` work as
 they do on the machine's own kernel.
 
 States:   starting --launcher gone--> ended;   starting --launcher says stay--> staying
