@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -65,10 +64,11 @@ class ContainerProcess(TestbedProcess):
 
     def _receive(self) -> None:
         """What the process writes is ours; the end of the stream is its end, or its container's."""
+        from docker.utils.socket import frames_iter
+
         first = True
         with suppress(OSError):
-            while frame := self._frame():
-                which, piece = frame
+            for which, piece in frames_iter(self._socket, self._terminal):
                 if first and piece.startswith(REFUSED):
                     which, piece = 2 if not self._terminal else 1, self._refusal(piece)
                 first = False
@@ -94,23 +94,6 @@ class ContainerProcess(TestbedProcess):
         with suppress(BrokenPipeError):  # nobody reads any more: the process may go on
             while view:
                 view = view[os.write(descriptor, view) :]
-
-    def _frame(self) -> tuple[int, bytes] | None:
-        """The next piece of output and which stream it is of (Docker Engine API, "Stream format")."""
-        if self._terminal:
-            piece = self._socket.recv(CHUNK)
-            return (1, piece) if piece else None
-        header = self._exactly(8)
-        if len(header) < 8:
-            return None
-        which, size = struct.unpack(">BxxxI", header)
-        return which, self._exactly(size)
-
-    def _exactly(self, size: int) -> bytes:
-        found = b""
-        while len(found) < size and (piece := self._socket.recv(size - len(found))):
-            found += piece
-        return found
 
     def _inspected(self) -> Mapping[str, Any]:
         try:

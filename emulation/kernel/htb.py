@@ -35,7 +35,6 @@ from thalweg.emulation.kernel.netlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
     NLM_F_REPLACE,
-    RTM_DELQDISC,
     RTM_NEWQDISC,
     RTM_NEWTCLASS,
     RTM_NEWTFILTER,
@@ -182,8 +181,7 @@ def netem_alone(index: int) -> bytes:
 
 
 def two_netems(index: int) -> Iterator[bytes]:
-    """Two links below an interface that has only netem, one of which duplicates: to find out whether that may be."""
-    yield message(RTM_DELQDISC, 0, _tc(index, ROOT, TC_H_ROOT, 0))
+    """Two links below an interface that has nothing yet, one of which duplicates: to find out whether that may be."""
     yield root(index, 2)
     for minor, duplicate in ((1, 0.0), (2, 0.5)):
         yield htb_class(index, minor, 1e6, parent=ROOT)

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import cached_property
 from typing import NamedTuple
 
 from thalweg.emulation.kernel import htb, netlink
@@ -122,7 +123,6 @@ class World:
         self._rooted: set[str] = set()
         self._unsure: set[Pair] = set()  # the kernel refused something of their batch
         self._ported: set[str] = set()
-        self._netem: tuple[bool, bool] | None = None
         self._own_fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._own = netlink.NetlinkSocket()
 
@@ -135,26 +135,27 @@ class World:
         finally:
             enter(self._own_fd)
 
+    @cached_property
     def netem_works(self) -> bool:
-        """Whether the kernel has netem; tried once, in a namespace that nothing uses."""
-        return self._try_netem()[0]
+        """Whether the kernel has netem."""
+        return self._accepts([htb.netem_alone(1)])
 
+    @cached_property
     def duplicates_anywhere(self) -> bool:
         """Whether a link may duplicate whatever the host's other links have (see ``crowded``)."""
-        return self._try_netem()[1]
+        return self._accepts(htb.two_netems(1))
 
-    def _try_netem(self) -> tuple[bool, bool]:
-        """Whether the kernel has netem, and whether it may duplicate beside other netems of an interface."""
-        if self._netem is None:
-            unshare()
-            try:
-                with closing(netlink.NetlinkSocket()) as there:
-                    works = _accepted(there, [htb.netem_alone(1)])
-                    mixes = works and _accepted(there, htb.two_netems(1))
-            finally:
-                enter(self._own_fd)
-            self._netem = works, mixes
-        return self._netem
+    def _accepts(self, messages: Iterable[bytes]) -> bool:
+        """Whether the kernel does that, in a namespace that nothing uses."""
+        unshare()
+        try:
+            with closing(netlink.NetlinkSocket()) as there:
+                there.request(messages)
+        except netlink.NetlinkError:
+            return False
+        finally:
+            enter(self._own_fd)
+        return True
 
     def crowded(self, shapes: Iterable[tuple[str, str, LinkShape]]) -> list[Pair]:
         """Links that this kernel would not let duplicate with ``shapes`` set, because netem stands beside them.
@@ -165,7 +166,7 @@ class World:
         named = {(source, target) for source, target, _ in asked}
         doubling = {(source, target) for source, target, shape in asked if shape.duplicate}
         doubling |= {link for link, state in self.links.items() if state.shape.duplicate and link not in named}
-        if not doubling or self.duplicates_anywhere():
+        if not doubling or self.duplicates_anywhere:
             return []
         having = {link: None for link, state in self.links.items() if state.had_netem}
         having |= {(source, target): None for source, target, shape in asked if shape.needs_netem}
@@ -301,14 +302,6 @@ def _there_already() -> Iterator[None]:
     except netlink.NetlinkError as error:
         if error.errno != errno.EEXIST:
             raise
-
-
-def _accepted(control: netlink.NetlinkSocket, messages: Iterable[bytes]) -> bool:
-    try:
-        control.request(messages)
-    except netlink.NetlinkError:
-        return False
-    return True
 
 
 def offloads_off(interface: str) -> None:

@@ -332,12 +332,8 @@ def _attempt(
 ) -> tuple[StartedSupervisor | None, str]:
     ours, theirs = socket.socketpair()
     log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the supervisor)
-    argv = [*prefix, sys.executable, "-m", "thalweg.emulation.supervisor.server", f"--control={theirs.fileno()}"]
-    pass_fds = [theirs.fileno()]
-    if listener is not None:
-        argv.append(f"--listen={listener.fileno()}")
-        pass_fds.append(listener.fileno())
-    argv.append(f"--run={run_id}")
+    pass_fds = [one.fileno() for one in (theirs, listener) if one is not None]
+    argv = [*prefix, sys.executable, "-m", "thalweg.emulation.supervisor.server", run_id, *map(str, pass_fds)]
     # a session of its own: an interrupt from the terminal is for the launcher, which then ends us in order
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=pass_fds, start_new_session=True

@@ -13,7 +13,6 @@ A connection that closes takes the processes it spawned with it (SIGHUP). One th
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import math
@@ -226,7 +225,7 @@ class Supervisor:
 
     def do_shape(self, call: Call[requests.ShapeLinks]) -> Answer:
         world, shapes = self._need_world(), call.request.links
-        if any(shape.needs_netem for _, _, shape in shapes) and not world.netem_works():
+        if any(shape.needs_netem for _, _, shape in shapes) and not world.netem_works:
             raise CapabilityError(
                 "this kernel has no netem, so links cannot have delay, jitter or loss: ask for rates only (--no-delay),"
                 " use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem (see thalweg doctor)"
@@ -262,7 +261,7 @@ class Supervisor:
 
     def do_replay_change(self, call: Call[requests.ReplayChange]) -> None:
         player, effects = self._need_player(), call.request.effects
-        if any(effect.needs_netem for effect in effects) and not self._need_world().netem_works():
+        if any(effect.needs_netem for effect in effects) and not self._need_world().netem_works:
             raise CapabilityError(
                 "this kernel has no netem, so events cannot give links delay, jitter or loss: leave rates and outages"
                 " (--no-delay), use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem"
@@ -407,21 +406,18 @@ def _said(error: Exception) -> str:
     return one_line(text)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="thalweg-supervisor")
-    parser.add_argument("--control", type=int, required=True, help="descriptor of the launcher's connection")
-    parser.add_argument("--listen", type=int, help="descriptor of a listening socket")
-    parser.add_argument("--run", default="", help="label: the testbed's id")
-    options = parser.parse_args(arguments)
+def _inherited(descriptor: str) -> socket.socket:
+    found = socket.socket(fileno=int(descriptor))
+    found.set_inheritable(False)
+    return found
+
+
+def main(run_id: str, launcher: str, listener: str = "") -> None:
+    """Hold testbed ``run_id``; the rest are descriptors of the launcher's connection and of a listening socket."""
     if sys.platform == "linux":  # orphans come to us, so that we can end them
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    control = socket.socket(fileno=options.control)
-    control.set_inheritable(False)
-    listener = None
-    if options.listen is not None:
-        listener = socket.socket(fileno=options.listen)
-        listener.set_inheritable(False)
-    supervisor = Supervisor(control, listener, options.run)
+    control = _inherited(launcher)
+    supervisor = Supervisor(control, _inherited(listener) if listener else None, run_id)
     Connection(control).send(json.dumps({"hello": {"pid": os.getpid()}}).encode())
     try:
         supervisor.serve()
@@ -430,5 +426,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
     os._exit(0)  # tidying up what was imported would take longer than all the rest

@@ -11,7 +11,6 @@ States:   starting --launcher gone--> ended;   starting --launcher says stay--> 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -177,7 +176,7 @@ def launch(command: Sequence[str]) -> tuple[int, str]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         keeper = subprocess.Popen(
-            [sys.executable, "-m", "thalweg.emulation.uml.keeper", f"--control={theirs.fileno()}", "--", *command],
+            [sys.executable, "-m", "thalweg.emulation.uml.keeper", str(theirs.fileno()), *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
@@ -203,14 +202,10 @@ def launch(command: Sequence[str]) -> tuple[int, str]:
         return answer["status"], answer["said"]
 
 
-def main(argv: list[str]) -> int:
-    """The keeper process; its errors are one line, as the command's own."""
-    parser = argparse.ArgumentParser(prog="uml_keeper")
-    parser.add_argument("--control", type=int, required=True)
-    parser.add_argument("command", nargs="+")
-    given = parser.parse_args(argv)
+def main(control: str, *command: str) -> int:
+    """The keeper process; ``control`` is the launcher's descriptor. Its errors are one line, as the command's own."""
     try:
-        Keeper().keep(given.command, socket.socket(fileno=given.control))
+        Keeper().keep(command, socket.socket(fileno=int(control)))
     except ThalwegError as error:
         print(f"thalweg: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
@@ -218,4 +213,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

@@ -50,6 +50,7 @@ class FakeWorld:
             for one, other in (("a", "b"), ("b", "a"), ("a", "c"))
         }
         self.limits: dict[str, float] = {}
+        self.netem_works = True
         self.broken: Exception | None = None
         self.read = 0
 
@@ -65,9 +66,6 @@ class FakeWorld:
             raise self.broken
         self.read += 1
         return {"b": ClassCounters(2, 1000 * self.read, 0), "x": ClassCounters(9, 1, 0)} if source == "a" else {}
-
-    def netem_works(self) -> bool:
-        return True
 
     def crowded(self, shapes: list[tuple[str, str, LinkShape]]) -> list[tuple[str, str]]:
         return [(source, target) for source, target, shape in shapes if shape.duplicate]
