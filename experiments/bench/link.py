@@ -3,59 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
-import zmq
-
 from thalweg.experiments.bench.options import LinkOptions
-from thalweg.experiments.bench.processes import Pythons
+from thalweg.experiments.bench.raw import raw_link
 from thalweg.experiments.bench.rounds import Plan, Progress, Side, alternate, median_per_s, median_ratio, silent
-from thalweg.experiments.bench.tree import ALLOW, ANSWER_S, ThalwegTree, bench_dataflow, check_digests
+from thalweg.experiments.bench.tree import ALLOW, ThalwegTree, bench_dataflow, check_digests
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.errors import RunError, UsageError
-
-CREDITS = 2  # the next partition is under way while one is taken
-ZERO_COPY_BYTES = 1024 * 1024  # measured: below it a copy is cheaper than pyzmq's keeping track of a buffer
-
-
-class RawLink:
-    """A DEALER in another process that sends a partition for every credit, and a ROUTER here that gives them."""
-
-    def __init__(self, size_bytes: int) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._pythons = Pythons()
-        try:
-            self._router = self._context.socket(zmq.ROUTER)
-            self._router.setsockopt(zmq.RCVTIMEO, int(ANSWER_S * 1000))
-            self._router.bind("tcp://127.0.0.1:*")
-            spec = {"size_bytes": size_bytes, "zero_copy": size_bytes >= ZERO_COPY_BYTES}
-            self._pythons.start("hop", "thalweg.experiments.bench.peers_raw", "hop", spec)
-            self._pythons.ready()
-            self._pythons.tell("hop", [self._router.getsockopt_string(zmq.LAST_ENDPOINT)])
-            self._hop = self._receive()[0].bytes
-        except BaseException:
-            self.close()
-            raise
-
-    def _receive(self) -> list[zmq.Frame]:
-        try:
-            return self._router.recv_multipart(copy=False)
-        except zmq.Again:
-            raise RunError(f"the bare link was silent for {ANSWER_S:g} s; run the benchmark again") from None
-
-    def stream(self, partitions: int) -> Iterator[Any]:
-        asked = 0
-        for index in range(partitions):
-            while asked < min(partitions, index + CREDITS):
-                self._router.send_multipart([self._hop, b""])
-                asked += 1
-            yield self._receive()[1].buffer
-
-    def close(self) -> None:
-        self._pythons.close()
-        self._context.destroy(linger=0)
+from thalweg.middleware.errors import UsageError
 
 
 def bench_link(options: LinkOptions, progress: Progress = silent) -> dict[str, Any]:
@@ -74,7 +30,7 @@ def bench_link(options: LinkOptions, progress: Progress = silent) -> dict[str, A
         client = stack.enter_context(Client(cluster, allow=ALLOW))
         for size_bytes in sizes_bytes:
             plan = Plan(max(12, options.round_bytes // size_bytes), 4)
-            with contextlib.closing(RawLink(size_bytes)) as raw:
+            with raw_link(size_bytes) as raw:
                 sides: dict[str, Side] = {"thalweg": ThalwegTree(client, bench_dataflow(1, size_bytes), {}), "raw": raw}
                 plans = dict.fromkeys(sides, plan)
                 played = alternate(sides, plans, rounds, lambda step, n=size_bytes: progress(f"{n} bytes, {step}"))  # type: ignore[misc]

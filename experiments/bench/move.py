@@ -35,10 +35,10 @@ from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.units import parse_rate
-from thalweg.experiments.bench.link import RawLink
 from thalweg.experiments.bench.options import MoveOptions
+from thalweg.experiments.bench.raw import ANSWER_S, raw_link
 from thalweg.experiments.bench.rounds import Plan, Progress, play, silent
-from thalweg.experiments.bench.tree import ALLOW, ANSWER_S, WORKLOAD
+from thalweg.experiments.bench.tree import ALLOW, WORKLOAD
 from thalweg.experiments.bench.workload import Ballast, FixedSource
 from thalweg.experiments.records.log import Row, read_log
 from thalweg.experiments.records.moves import PROTOCOLS, move_figures
@@ -223,7 +223,7 @@ def raw_rate_bps(progress: Progress) -> float:
     """What a bare DEALER and ROUTER carry on loopback, bit/s."""
     progress("loopback: the bare link")
     plan = Plan(200, 20)
-    with contextlib.closing(RawLink(RAW_BYTES)) as raw:
+    with raw_link(RAW_BYTES) as raw:
         rounds = [play(raw, plan.total - plan.warm_up, plan.warm_up) for _ in range(3)]
     return statistics.median(each.per_s for each in rounds) * RAW_BYTES * 8
 

@@ -6,11 +6,9 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import zmq
-
 from thalweg.experiments.bench import peers_dask, peers_ray
 from thalweg.experiments.bench.options import TreeOptions
-from thalweg.experiments.bench.processes import Pythons
+from thalweg.experiments.bench.raw import raw_tree
 from thalweg.experiments.bench.rounds import (
     Plan,
     Progress,
@@ -31,7 +29,6 @@ ALLOW = ("thalweg.experiments",)
 WORKLOAD = "thalweg.experiments.bench.workload"
 OTHERS: dict[str, Any] = {"ray": peers_ray, "dask": peers_dask}
 OTHERS_ROUNDS = 3
-ANSWER_S = 30.0  # a raw tree that is silent for so long is broken
 
 
 def bench_dataflow(sources: int, size_bytes: int) -> Dataflow:
@@ -61,46 +58,6 @@ class ThalwegTree:
         with self._client.run(self._dataflow, self._placement, partitions=partitions) as run:
             for delivered in run:
                 yield delivered.value
-
-
-class RawTree:
-    """The same tree by hand: REQ and REP sockets, a process a node.
-
-    ``zero_copy``: how replies are sent. At 128 KB copying is the faster way, as a hand-written tree would find out.
-    """
-
-    def __init__(self, dataflow: Dataflow, size_bytes: int, *, zero_copy: bool = False) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._pythons = Pythons()
-        try:
-            nodes = [name for name in dataflow.upward if name != dataflow.sink]
-            for name in nodes:
-                site = dataflow.sources.index(name) if name in dataflow.sources else None
-                spec = {"site": site, "size_bytes": size_bytes, "zero_copy": zero_copy}
-                self._pythons.start(name, "thalweg.experiments.bench.peers_raw", "node", spec)
-            endpoints = self._pythons.ready()
-            for name in nodes:
-                self._pythons.tell(name, [endpoints[child]["endpoint"] for child in dataflow.by_name[name].inputs])
-            self._sink = self._context.socket(zmq.REQ)
-            self._sink.setsockopt(zmq.RCVTIMEO, int(ANSWER_S * 1000))
-            self._sink.connect(endpoints[dataflow.by_name[dataflow.sink].inputs[0]]["endpoint"])
-        except BaseException:
-            self.close()
-            raise
-
-    def stream(self, partitions: int) -> Iterator[Any]:
-        for _ in range(partitions):
-            self._sink.send(b"")
-            try:
-                yield self._sink.recv(copy=False).buffer
-            except zmq.Again:
-                raise RunError(
-                    f"the hand-written tree was silent for {ANSWER_S:g} s; run the benchmark again"
-                ) from None
-
-    def close(self) -> None:
-        self._pythons.close()
-        self._context.destroy(linger=0)
 
 
 def check_digests(
@@ -139,7 +96,7 @@ def bench_tree(options: TreeOptions, progress: Progress = silent) -> dict[str, A
         progress("starting the processes")
         cluster = stack.enter_context(LocalCluster(sources + len(dataflow.operators), allow=ALLOW))
         client = stack.enter_context(Client(cluster, allow=ALLOW))
-        raw = stack.enter_context(contextlib.closing(RawTree(dataflow, size_bytes)))
+        raw = stack.enter_context(raw_tree(dataflow, size_bytes))
         sides: dict[str, Side] = {
             "thalweg": ThalwegTree(client, dataflow, placed),
             "raw": raw,

@@ -1,4 +1,4 @@
-"""The processes of a run on its testbed: one on every server, and the client's worker."""
+"""The processes of a run on its testbed: one on every server, and the client's worker; those of a benchmark."""
 
 from __future__ import annotations
 
@@ -49,10 +49,7 @@ class Processes:
         time_scale: float = 1.0,
         forecaster: str | None = None,
     ) -> dict[str, str]:
-        """Start a host process on each, which keeps its ``records``; their control endpoints.
-
-        Raises HostAbsentError, with its last words, for one that does not come up.
-        """
+        """Start a host process on each, which keeps its ``records``; their control endpoints, when they are ready."""
         for name in names:
             command = host_command(
                 name,
@@ -65,20 +62,26 @@ class Processes:
             )
             if forecaster is not None:
                 command += ["--forecaster", forecaster]
-            self._spawn(name, name, command)
+            self.start(name, name, command)
+        return {name: line["control"] for name, line in self.ready().items()}
+
+    def ready(self) -> dict[str, dict[str, str]]:
+        """What each process that was started says first.
+
+        Raises HostAbsentError, with its last words, for one that does not come up.
+        """
         try:
-            ready = wait_ready_lines({name: stream.fileno() for name, stream in self._outputs.items()}, START_S)
+            return wait_ready_lines({name: stream.fileno() for name, stream in self._outputs.items()}, START_S)
         except HostAbsentError as error:
-            said = [line for name in names for line in self._last_line(name)]
+            said = [line for name in self._running for line in self._last_line(name)]
             raise HostAbsentError(f"{error}" + (f": {said[0]}" if said else "")) from None
-        return {name: line["control"] for name, line in ready.items()}
 
     def start_worker(self, module: str, job: msgspec.Struct) -> Iterator[Said]:
         """Start the client's worker, ``python -m module``; what it says from its ``ready`` on.
 
         HostLostError as soon as a host process or the worker has ended.
         """
-        self._job = self._spawn(CLIENT, WORKER, [self.bed.python, "-m", module])
+        self._job = self.start(CLIENT, WORKER, [self.bed.python, "-m", module])
         words = self._words()
         self.tell(job)
         first = next(words)
@@ -103,7 +106,7 @@ class Processes:
         for process in self._running.values():
             process.wait(END_S)
 
-    def _spawn(self, host: str, name: str, command: list[str]) -> IO[bytes]:
+    def start(self, host: str, name: str, command: list[str]) -> IO[bytes]:
         """Start ``command`` on ``host``; its standard input. Its errors go to a file of the run folder."""
         with (self.logs / f"{name}.err").open("wb") as errors:
             process = self.bed.run(

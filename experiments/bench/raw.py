@@ -1,0 +1,120 @@
+"""The hand-written sides of comparisons: processes of ``peers_raw`` on loopback, and a bare socket here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from thalweg.emulation.testbeds.open import open_testbed
+from thalweg.experiments.runs.processes import Processes
+from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.errors import RunError
+
+PEERS = "thalweg.experiments.bench.peers_raw"
+ANSWER_S = 30.0  # whoever is silent for so long is broken
+CREDITS = 2  # the next partition is under way while one is taken
+ZERO_COPY_BYTES = 1024 * 1024  # measured: below it a copy is cheaper than pyzmq's keeping track of a buffer
+
+
+class RawTree:
+    """A tree by hand: REQ and REP sockets, a process a node."""
+
+    def __init__(self, sink: zmq.Socket[bytes]) -> None:
+        self._sink = sink
+
+    def stream(self, partitions: int) -> Iterator[Any]:
+        for _ in range(partitions):
+            self._sink.send(b"")
+            try:
+                yield self._sink.recv(copy=False).buffer
+            except zmq.Again:
+                raise RunError(
+                    f"the hand-written tree was silent for {ANSWER_S:g} s; run the benchmark again"
+                ) from None
+
+
+@contextlib.contextmanager
+def raw_tree(dataflow: Dataflow, size_bytes: int, *, zero_copy: bool = False) -> Iterator[RawTree]:
+    """The tree of ``dataflow``, up and waiting.
+
+    ``zero_copy``: how replies are sent. At 128 KB copying is the faster way, as a hand-written tree would find out.
+    """
+    nodes = [name for name in dataflow.upward if name != dataflow.sink]
+    sites = {name: site for site, name in enumerate(dataflow.sources)}
+    specs = {name: {"site": sites.get(name), "size_bytes": size_bytes, "zero_copy": zero_copy} for name in nodes}
+    with _socket(zmq.REQ) as sink, _peers("node", specs) as (endpoints, tell):
+        for name in nodes:
+            tell(name, [endpoints[child] for child in dataflow.by_name[name].inputs])
+        sink.connect(endpoints[dataflow.by_name[dataflow.sink].inputs[0]])
+        yield RawTree(sink)
+
+
+class RawLink:
+    """A DEALER in another process that sends a partition for every credit, and a ROUTER here that gives them."""
+
+    def __init__(self, router: zmq.Socket[bytes]) -> None:
+        self._router = router
+        self._hop = self._receive()[0].bytes
+
+    def _receive(self) -> list[zmq.Frame]:
+        try:
+            return self._router.recv_multipart(copy=False)
+        except zmq.Again:
+            raise RunError(f"the bare link was silent for {ANSWER_S:g} s; run the benchmark again") from None
+
+    def stream(self, partitions: int) -> Iterator[Any]:
+        asked = 0
+        for index in range(partitions):
+            while asked < min(partitions, index + CREDITS):
+                self._router.send_multipart([self._hop, b""])
+                asked += 1
+            yield self._receive()[1].buffer
+
+
+@contextlib.contextmanager
+def raw_link(size_bytes: int) -> Iterator[RawLink]:
+    """A link for partitions of that size, up and waiting."""
+    spec = {"size_bytes": size_bytes, "zero_copy": size_bytes >= ZERO_COPY_BYTES}
+    with _socket(zmq.ROUTER) as router, _peers("hop", {"hop": spec}) as (_, tell):
+        router.bind("tcp://127.0.0.1:*")
+        tell("hop", [router.getsockopt_string(zmq.LAST_ENDPOINT)])
+        yield RawLink(router)
+
+
+@contextlib.contextmanager
+def _socket(kind: int) -> Iterator[zmq.Socket[bytes]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        socket = context.socket(kind)
+        socket.setsockopt(zmq.RCVTIMEO, int(ANSWER_S * 1000))
+        yield socket
+    finally:
+        context.destroy(linger=0)
+
+
+@contextlib.contextmanager
+def _peers(
+    role: str, specs: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[dict[str, str], Callable[[str, list[str]], None]]]:
+    """A process for every spec: their endpoints, and what tells one of them whom to connect to."""
+    with contextlib.ExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="thalweg-")))
+        processes = Processes(stack.enter_context(open_testbed("loopback", list(specs))), stack, logs)
+        inputs = {
+            name: processes.start(name, name, [sys.executable, "-m", PEERS, role, json.dumps(spec)])
+            for name, spec in specs.items()
+        }
+        endpoints = {name: said["endpoint"] for name, said in processes.ready().items()}
+
+        def tell(name: str, children: list[str]) -> None:
+            inputs[name].write(json.dumps(children).encode() + b"\n")
+            inputs[name].flush()
+
+        yield endpoints, tell
