@@ -10,12 +10,10 @@ from statistics import median
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.cli import main as cli
 from thalweg.experiments.records.comparisons import beyond, load_comparison
 from thalweg.experiments.records.records import RunInfo
@@ -25,7 +23,7 @@ from thalweg.experiments.runs.config import RunConfig
 from thalweg.experiments.runs.launcher import execute
 from thalweg.experiments.runs.session import Found, Outcome
 from thalweg.experiments.runs.strategies import make_strategies
-from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BYTES, TAKE_UP_S, Framed
+from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BYTES, TAKE_UP_S
 from thalweg.experiments.simulation.recorded import execute_as_on_testbeds, execute_virtually
 from thalweg.middleware.errors import RunError, UsageError
 
@@ -208,13 +206,6 @@ def test_a_real_pair_of_runs_is_alike(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 # --- what a testbed costs, in virtual time --------------------------------------------------------------
-
-
-def test_a_message_takes_its_headers_too() -> None:
-    link = Framed(BandwidthTrace("x", np.zeros(1), np.full(1, 8000.0)))  # 1000 bytes/s
-    assert link.transfer_time_s(PACKET_PAYLOAD_BYTES, 0.0) == pytest.approx(1.5)
-    assert link.transfer_time_s(PACKET_PAYLOAD_BYTES + 1, 0.0) == pytest.approx(1.501 + HEADER_BYTES / 1000)
-    assert link.rate_at(0.0) == 8000.0
 
 
 @pytest.mark.parametrize("interface", ["independent", "single"])

@@ -57,15 +57,11 @@ def test_what_is_not_given_has_the_default_of_the_adaptation_and_stands_in_the_r
 @pytest.mark.parametrize(
     ("placement", "option", "says"),
     [
-        ("one-shot", {"period_s": 60.0}, "--period goes with --placement global or --placement local"),
-        ("global", {"k": 2}, "--k goes with --placement local"),
         ("global", {"gate": True}, "--gate goes with --placement local"),
         ("random-moves", {"hysteresis": 0.1}, "--hysteresis goes with"),
         ("local", {"moves": 3}, "--moves goes with --placement random-moves"),
         ("thalweg", {"reshapes": 3}, "--reshapes goes with --placement random-reshapes"),
-        ("global", {"period_s": 0.0}, "period_s is 0.0"),
         ("local", {"k": -1}, "k is -1"),
-        ("globl", {}, "did you mean 'global'"),
     ],
 )
 def test_what_does_not_fit_is_refused(placement: str, option: dict[str, Any], says: str) -> None:
@@ -73,13 +69,7 @@ def test_what_does_not_fit_is_refused(placement: str, option: dict[str, Any], sa
         make_strategies(config(placement, **option))
 
 
-def test_a_bad_forecaster_operator_or_scenario_is_refused() -> None:
-    with pytest.raises(UsageError, match="medan"):
-        config("global", forecaster="medan")
-    with pytest.raises(UsageError, match="loopback has none"):
-        config("global", scenario="collapse", testbed="loopback")
-    with pytest.raises(UsageError, match="did you mean 'running'"):
-        build_dataflow(config("one-shot", operator="runing"))
+def test_a_source_and_an_unknown_rule_are_no_operator() -> None:
     with pytest.raises(UsageError, match="scenes"):
         build_dataflow(config("one-shot", operator="scenes"))
     with pytest.raises(UsageError, match="unknown rule 'mx'"):

@@ -76,13 +76,8 @@ def test_a_run_prints_one_object_and_leaves_a_run_folder_like_any_other(thalweg:
     result = json.loads(out.splitlines()[-1])
     assert (result["testbed"], result["seed"], result["reference_digest"]) == ("sim", 3, None)
     for one in result["placements"].values():
-        assert (one["images"], one["delivered"], one["lost"], one["duplicate"], one["out_of_order"]) == (
-            10,
-            10,
-            0,
-            0,
-            0,
-        )
+        assert one["images"] == one["delivered"] == 10
+        assert one["lost"] == one["duplicate"] == one["out_of_order"] == 0
         assert one["mean_interarrival_s"] > 0
         assert one["log_digest"].startswith("sha256:")
         assert one["digest"] is None  # nothing was composed
@@ -200,10 +195,8 @@ def test_a_collapse_befalls_every_placement_at_the_same_time(tmp_path: Path) -> 
     outcome = execute(tmp_path / "hit", **options, scenario="collapse")
     calm, hit = summarize_run(tmp_path / "calm"), summarize_run(tmp_path / "hit")
     struck = rows(tmp_path / "hit", "scenario")
-    assert [(row["placement"], row["t_s"]) for row in struck] == [
-        ("one-shot", COLLAPSE_AT_S),
-        ("global", COLLAPSE_AT_S),
-    ]
+    assert {row["placement"]: row["t_s"] for row in struck} == dict.fromkeys(("one-shot", "global"), COLLAPSE_AT_S)
+    assert len(struck) == 2
     assert struck[0]["value"] == COLLAPSE_FACTOR
     assert struck[0]["host"] in outcome.found.placed["one-shot"].values()
     assert any("collapse" in note for note in outcome.info.notes)
@@ -246,6 +239,24 @@ def test_a_link_of_a_testbed_carries_headers_too() -> None:
         ),
         (("--testbed", "sim", "--placement", "globl"), "did you mean 'global'"),
         (("--testbed", "sim", "--forecaster", "medan"), "median"),
+        (("--placement", "one-shoot"), "did you mean 'one-shot'"),
+        (("--servers", "0"), "--servers is 0"),
+        (("--servers", "1000"), "addresses"),
+        (("--images", "0"), "--images is 0"),
+        (("--tree", "bushy"), "unknown tree 'bushy'"),
+        (("--testbed", "moon"), "moon"),
+        (("--traces", "missing"), "missing"),
+        (("--link-mean", "fast"), "'fast' is not a rate"),
+        (("--link-mean", "900mbit", "--time-scale", "100"), "lower --link-mean, or --time-scale to at most"),
+        (("--cost", "beauty"), "beauty"),
+        (("--dtype", "float"), "dtype"),
+        (("--placement", "one-shot", "--period", "60"), "--period goes with --placement global or --placement local"),
+        (("--placement", "global", "--k", "2"), "--k goes with --placement local"),
+        (("--placement", "global", "--period", "0"), "period_s is 0.0"),
+        (("--operator", "runing"), "did you mean 'running'"),
+        (("--scenario", "flood"), "flood"),
+        (("--scenario", "collapse", "--testbed", "loopback"), "loopback has none"),
+        (("--scenario", "collapse", "--link-mean", "0.2mbit"), "raise --time-scale or --link-mean"),
     ],
 )
 def test_what_does_not_go_is_refused_in_one_line_before_anything_is_made(
