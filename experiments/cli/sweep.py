@@ -165,36 +165,30 @@ def _check_together(given: Given) -> None:
         raise UsageError("--first-seed goes with --faults; the seed of the first pool is --first-pool")
 
 
-def _of_paper(options: SweepOptions, pools: int) -> Sweep:
-    """The sweep of another paper's figure, PAPER:NUMBER, whose trials are its own."""
-    from thalweg.experiments.papers.study import find_figure
-    from thalweg.experiments.runs.folder import versions
-
-    study, figure = find_figure(str(options.figure))
-    asked = {
-        "study": study.name,
-        "figure": figure.number,
-        "listed": [msgspec.structs.asdict(arm) for arm in figure.sweep.arms()],
-        "pool": options.pool,
-        "pools": pools,
-        "first_pool": options.first_pool,
-        "configurations": options.configurations,
-        "versions": versions(),
-    }
-    return make(study.sweep, asked, "thalweg sweep")
-
-
 def _sweep(options: SweepOptions) -> Sweep:
-    """The sweep that was asked for. What is given of the grid replaces that of the figure, but placements are added."""
+    """The sweep that was asked for. What is given of the grid replaces that of the figure, but placements are added.
+
+    The trials of another paper's figure, PAPER:NUMBER, are its own.
+    """
     from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS
+    from thalweg.experiments.papers.study import find_figure
     from thalweg.experiments.runs.folder import versions
     from thalweg.experiments.runs.own_code import find_own_code
     from thalweg.experiments.sweeps.simulations import GENERATED, Grid, Simulations
 
     figure, placements = options.figure, options.placements
     pools = min(POOLS, max(options.configurations, 1)) if options.pools is None else options.pools
+    drawn = {
+        "pools": pools,
+        "first_pool": options.first_pool,
+        "configurations": options.configurations,
+        "versions": versions(),
+    }
     if figure is not None and ":" in figure:
-        return _of_paper(options, pools)
+        study, found = find_figure(figure)
+        listed = [msgspec.structs.asdict(arm) for arm in found.sweep.arms()]
+        asked = {"study": study.name, "figure": found.number, "listed": listed, "pool": options.pool, **drawn}
+        return make(study.sweep, asked, "thalweg sweep")
     if figure is not None and figure not in FIGURES:
         raise UsageError(f"--figure is {figure}; there are {', '.join(FIGURES)}")
     own = Grid(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
@@ -212,11 +206,7 @@ def _sweep(options: SweepOptions) -> Sweep:
         "placements": grid.placements,
         "images": options.images,
         "pool": _pool(options.pool, folder),
-        "pools": pools,
-        "first_pool": options.first_pool,
-        "configurations": options.configurations,
         "traces": folder,
-        "versions": versions(),
         "own_periods_s": () if options.periods_s else grid.own_periods_s,
         "variants": grid.variants,
         "parameters": {
@@ -225,6 +215,7 @@ def _sweep(options: SweepOptions) -> Sweep:
             "view": options.view,
             "allow": list(options.allow),
         },
+        **drawn,
         **{name: tuple(dict.fromkeys(getattr(options, name) or values)) for name, values in of_grid.items()},
     }
     return make(Simulations, asked, "thalweg sweep")

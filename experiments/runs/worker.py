@@ -38,6 +38,8 @@ from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.operators import Value, digest, write_image
 
+ONE_SHOT = "one-shot"  # stands for all placements that begin with it
+
 
 def main() -> int:
     """Do the job that standard input describes."""
@@ -80,41 +82,30 @@ class Plans:
         self.model = cost_model(job.config.cost, "independent")
         self.costs = cost_parameters(job.config)
         self._options = strategy_options(job.config)
-        self._made: dict[str, ProbedPlan] = {}  # by placement; the shared one by that for which it was made
-        self._one_shot: str | None = None
+        self._made: dict[str, tuple[ProbedPlan, str]] = {}  # by placement or ONE_SHOT; for which it was made
 
     def strategy(self, label: str) -> Strategy:
         """The strategy of a placement of the run, or of one-shot, which a collapse asks for."""
         return make_strategy(label, self._options.get(label, {}))
 
-    def make(self, go: Go) -> ProbedPlan:
-        """Plan, if no plan can be shared."""
+    def plan(self, go: Go) -> tuple[ProbedPlan, bool]:
+        """The plan of a placement, made when it is first asked for, and whether that was for another placement."""
         strategy = self.strategy(go.placement)
-        shareable = begins_with_one_shot(strategy)
-        if shareable and self._one_shot is not None:
-            return self._made[self._one_shot]
-        view = None
-        if go.truth is not None:
-            view = NetworkView({Link(a, b): LinkEstimate(rate_bps) for a, b, rate_bps in go.truth})
-        dataflow = self.job.dataflow
-        plan = self.client.plan(dataflow, strategy.initial, model=self.model, costs=self.costs, view=view)
-        self._made[go.placement] = plan
-        if shareable:
-            self._one_shot = go.placement
-        return plan
-
-    def made(self, label: str) -> tuple[ProbedPlan, bool]:
-        """The plan of a placement that was planned ahead, and whether it was made for another one."""
-        own = self._made.get(label)
-        if own is not None:
-            return own, False
-        assert self._one_shot is not None
-        return self._made[self._one_shot], True
+        kind = ONE_SHOT if begins_with_one_shot(strategy) else go.placement
+        if kind not in self._made:
+            view = None
+            if go.truth is not None:
+                view = NetworkView({Link(a, b): LinkEstimate(rate_bps) for a, b, rate_bps in go.truth})
+            dataflow = self.job.dataflow
+            plan = self.client.plan(dataflow, strategy.initial, model=self.model, costs=self.costs, view=view)
+            self._made[kind] = plan, go.placement
+        plan, maker = self._made[kind]
+        return plan, maker != go.placement
 
 
 def _plan_ahead(plans: Plans, go: Go) -> None:
     """Plan a placement, and let one partition pass, so that no placement pays for what hosts do for the first time."""
-    result = plans.make(go).result
+    result = plans.plan(go)[0].result
     with plans.client.run(result.dataflow, result.placement, partitions=1) as first:
         for _ in first:
             pass
@@ -128,7 +119,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
     label = go.placement
     recorder.open_run(label, label, begun)
     strategy = plans.strategy(label)
-    plan, shared = plans.made(label)
+    plan, shared = plans.plan(go)
     detail = placed_detail(label, plan, shared=shared, truth=go.truth is not None)
     recorder.write(label, "placed", {"detail": detail})
     result = plan.result
