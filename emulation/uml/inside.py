@@ -254,9 +254,10 @@ def main() -> None:
     """Set the system up, and serve."""
     os.umask(0o022)
     system.mount_all(PRIVATE)
+    power = system.Power()
     line = os.open(LINE, os.O_RDWR | os.O_NOCTTY)
     tty.setraw(line)
     try:
         Agent(line).serve()
     finally:
-        system.power_off()
+        power.off()

@@ -131,6 +131,8 @@ class Kernel:
             )
         self._reader = threading.Thread(target=self._read, name="uml", daemon=True)
         self._reader.start()
+        self._waiter = threading.Thread(target=self._await_end, name="uml", daemon=True)
+        self._waiter.start()
         try:
             if not self._ready.wait(BOOT_S):
                 raise TestbedError(
@@ -254,18 +256,29 @@ class Kernel:
         """Power it off, with all files written back, and wait until it is gone. Idempotent."""
         with suppress(OSError):
             self._to.shutdown(socket.SHUT_RDWR)
+        self._waiter.join(POWER_OFF_S)
         if self._process.returncode is None:
-            handle = os.pidfd_open(self._process.pid)
-            select.select([handle], [], [], POWER_OFF_S)
-            os.close(handle)
-            with suppress(ProcessLookupError, PermissionError):  # also the helpers that a crashed kernel leaves behind
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._kill()
+            self._waiter.join()
             self._process.wait()
         self._reader.join()
         self._to.close()
         self._from.close()
         self.last_words()
         self._log.close()
+
+    def _await_end(self) -> None:
+        """When the kernel has ended, end what is left of one that crashed: that holds the line open."""
+        handle = os.pidfd_open(self._process.pid)
+        end = select.poll()
+        end.register(handle, select.POLLIN)
+        end.poll()
+        os.close(handle)
+        self._kill()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def _contained() -> tuple[str, ...]:
@@ -279,7 +292,7 @@ def _contained() -> tuple[str, ...]:
         tried = subprocess.run([*words, "true"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if tried.returncode == 0:
             return words
-    return ("sh", "-c", 'ulimit -c 0; "$@"; kill -KILL 0', "sh")  # with what a kernel that crashed leaves in its group
+    return ("sh", "-c", 'ulimit -c 0; exec "$@"', "sh")
 
 
 def run_inside(argv: Sequence[str], *, stdin: int | None = None) -> int:

@@ -10,7 +10,6 @@ import fcntl
 import gzip
 import lzma
 import os
-import signal
 import socket
 import struct
 import threading
@@ -74,22 +73,34 @@ def loopback_up() -> None:
         fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh", b"lo", flags | _IFF_UP).ljust(40, b"\0"))
 
 
-def power_off() -> None:
-    """End everything, with all files written back to the host. Does not return.
+class Power:
+    """The switch of the kernel's power, taken while the kernel runs.
 
-    The kernel's end kills the host's processes behind its own but for those that are just ending, which would go on as
-    programs of the host: all are waited for.
+    Should the kernel crash, the host lets its processes go, and they run on as programs of the host, where neither
+    "kill all" nor "power off" may be said. Only within the kernel the first process has number 1; and what is said
+    to all goes into a file of the kernel's, so that it reaches no further.
     """
-    with suppress(ProcessLookupError):
-        os.kill(-1, signal.SIGKILL)
-    burial = threading.Thread(target=_bury_all, daemon=True)
-    burial.start()
-    burial.join(END_S)
-    os.sync()
-    with open("/proc/sysrq-trigger", "w") as trigger:
-        trigger.write("o")
-    while True:
-        time.sleep(1)  # the kernel is going; its first process must not go before it
+
+    def __init__(self) -> None:
+        self._trigger = os.open("/proc/sysrq-trigger", os.O_WRONLY)
+
+    def off(self) -> None:
+        """End everything, with all files written back to the host. Does not return.
+
+        The kernel's end kills the host's processes behind its own but for those that are just ending, which would go
+        on as programs of the host: all are waited for.
+        """
+        if os.getpid() != 1:
+            os._exit(1)
+        os.write(self._trigger, b"i")  # SIGKILL to all but the first process
+        burial = threading.Thread(target=_bury_all, daemon=True)
+        burial.start()
+        burial.join(END_S)
+        os.sync()
+        os.write(self._trigger, b"o")
+        while os.getpid() == 1:
+            time.sleep(1)  # the kernel is going; its first process must not go before it
+        os._exit(1)
 
 
 def _bury_all() -> None:

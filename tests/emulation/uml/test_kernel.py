@@ -124,8 +124,17 @@ def test_whatever_is_killed_nothing_stays(victim: str) -> None:
     assert not psutil.wait_procs(family, 10)[1]
 
 
+def test_who_is_not_the_first_process_of_a_kernel_powers_nothing_off() -> None:
+    code = (
+        "from thalweg.emulation.uml.system import Power; power = Power.__new__(Power); power._trigger = 1; power.off()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
 @needs_uml
-def test_without_a_namespace_of_its_own_it_powers_off(tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", ["launcher", "kernel"])
+def test_without_a_namespace_of_its_own_nothing_stays_either(victim: str, tmp_path: Path) -> None:
     go, said = tmp_path / "go", tmp_path / "said"
     code = (
         "from thalweg.emulation.uml import kernel as uml; which = uml.shutil.which;"
@@ -136,14 +145,16 @@ def test_without_a_namespace_of_its_own_it_powers_off(tmp_path: Path) -> None:
         assert launcher.stdout is not None
         assert launcher.stdout.read(3) == b"up\n"
         family = psutil.Process(launcher.pid).children(recursive=True)
-        assert [one.name() for one in family[:2]] == ["sh", "linux.uml"]
+        assert family[0].name() == "linux.uml"
         launcher.send_signal(signal.SIGSTOP)  # what the kernel says from now on stays unread
         go.touch()
         stop = time.monotonic() + 20
         while not said.exists() and time.monotonic() < stop:
             time.sleep(0.02)
         assert said.exists()
-        launcher.kill()
+        os.kill(launcher.pid if victim == "launcher" else family[0].pid, signal.SIGKILL)
+        launcher.send_signal(signal.SIGCONT)
+        launcher.wait(20)
     assert not psutil.wait_procs(family, 20)[1]
 
 
