@@ -56,15 +56,12 @@ class LocalCluster:
                     env=host_environment(),
                     start_new_session=True,
                 )
-            self._wait_ready()
+            streams = {name: p.stdout.fileno() for name, p in self._processes.items() if p.stdout is not None}
+            lines = wait_ready_lines(streams, START_S)
         except BaseException:
             self.close()
             raise
-
-    def _wait_ready(self) -> None:
-        streams = {name: process.stdout for name, process in self._processes.items() if process.stdout is not None}
-        lines = wait_ready_lines({name: stream.fileno() for name, stream in streams.items()}, START_S)
-        for name in self._processes:  # in the order of the names, not of their coming up
+        for name in names:  # in their order, not in that of their coming up
             self.addresses[name] = lines[name]["control"]
             self.pids[name] = int(lines[name]["pid"])
 

@@ -1,4 +1,4 @@
-"""The event log of one process: JSON Lines, flushed once in a while and when the process ends; and its load."""
+"""The event log of one process: JSON Lines, flushed once in a while and when the process ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 
 from thalweg.middleware.errors import UsageError
 
@@ -71,14 +70,3 @@ class Recorder:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-class HostLoad:
-    """CPU share since the last sample (1.0 is one core) and resident memory in bytes."""
-
-    def __init__(self) -> None:
-        self._process = psutil.Process()
-        self._process.cpu_percent()
-
-    def sample(self) -> tuple[float, int]:
-        return self._process.cpu_percent() / 100.0, self._process.memory_info().rss

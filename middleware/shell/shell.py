@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import zmq
 from zmq.backend import zmq_poll  # what a Poller calls
 
@@ -33,7 +34,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.duty import Duty
-from thalweg.middleware.shell.recorder import HostLoad, Recorder
+from thalweg.middleware.shell.recorder import Recorder
 from thalweg.middleware.shell.security import Keys
 from thalweg.middleware.shell.sockets import Sockets, name_of
 from thalweg.middleware.shell.transfers import (
@@ -93,7 +94,8 @@ class Shell:
         self.core = HostCore(self.me, config.core.dilated(config.time_scale), tuple(sorted(registered())))
         self.core.recording = self._recorder.active
         self._on_application = on_application or (lambda command: None)
-        self._load = HostLoad()
+        self._process = psutil.Process()
+        self._process.cpu_percent()  # from now on
         self._epoch = time.monotonic()
         self._timers: list[tuple[float, str]] = []
         self._timer_at: dict[str, float] = {}
@@ -444,5 +446,6 @@ class Shell:
 
     def _record_load(self) -> None:
         if self._recorder.active:
-            cpu_share, memory_bytes = self._load.sample()
-            self._recorder.write_to_all("host_load", {"value": cpu_share, "size_bytes": memory_bytes})
+            share = self._process.cpu_percent() / 100.0  # of one core, since the last time
+            memory_bytes = self._process.memory_info().rss
+            self._recorder.write_to_all("host_load", {"value": share, "size_bytes": memory_bytes})
