@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from thalweg.experiments.records import records, spark
-from thalweg.middleware.errors import CapabilityError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,18 +28,7 @@ TREE = {  # one-shot: where the transfers of one image go
 
 
 @pytest.fixture(scope="session")
-def java() -> None:
-    """Skips the test where there is no Java that Spark could use."""
-    try:
-        spark.find_java()
-    except CapabilityError as error:
-        if "spark" in os.environ.get("THALWEG_REQUIRE", "").split(","):
-            raise
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="session")
-def spark_session(java: None) -> Iterator[SparkSession]:
+def spark_session() -> Iterator[SparkSession]:
     """The one Spark session of the test run; the tests that use it are marked ``spark``."""
     with spark.session("local[2]") as session:
         yield session

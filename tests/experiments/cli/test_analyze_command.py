@@ -80,7 +80,6 @@ def test_moves_are_listed_when_asked_for(new_run: Any) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("java")
 def test_alone_it_prints_json_last_says_what_is_wrong_and_leaves_nothing(new_run: Any, tmp_path: Path) -> None:
     good, bad = filled(new_run("good")), filled(new_run("bad", seed=2))
     bad.lines["client"] = [line for line in bad.lines["client"] if '"index": 7,' not in line]

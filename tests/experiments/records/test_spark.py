@@ -39,7 +39,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("java")
 def test_a_killed_process_takes_its_jvm_along_and_the_next_session_removes_its_folders(temporary: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

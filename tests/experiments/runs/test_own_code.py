@@ -48,7 +48,6 @@ def test_a_run_finds_a_planner_in_the_working_directory(folder: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("java")
 def test_a_sweep_and_its_executors_find_a_planner_in_the_working_directory(folder: Path) -> None:
     grid = ("--configurations", "1", "--pools", "1", "--master", "local[1]", "--out", "s")
     done = thalweg(folder, "sweep", "--placement", "planners_of_mine:Mine", *grid)

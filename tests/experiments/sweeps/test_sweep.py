@@ -361,7 +361,7 @@ def test_what_executors_cannot_import_is_told_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_a_cluster_is_sent_the_package_and_the_planner(java: None, tmp_path: Path) -> None:
+def test_a_cluster_is_sent_the_package_and_the_planner(tmp_path: Path) -> None:
     try:
         spark.check_master(CLUSTER)
     except UsageError:
