@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.middleware.errors import OperatorError
-from thalweg.operators.composition import SECONDS_PER_PIXEL, Rule, describe, expand, is_image
+from thalweg.operators.composition import SECONDS_PER_PIXEL, Composite, Rule, describe, expand, is_image
 from thalweg.operators.interface import Value
 from thalweg.operators.remembering import Remembering, form
 from thalweg.operators.states import is_numeric
@@ -75,7 +75,7 @@ class Join(Remembering):
         seconds_per_pixel: float = SECONDS_PER_PIXEL,
         bytes_per_pixel: int = 1,
     ) -> None:
-        super().__init__(rule, key_band, seconds_per_pixel, bytes_per_pixel)
+        super().__init__(Composite(rule, key_band, seconds_per_pixel, bytes_per_pixel))
         if on not in get_args(On) or how not in get_args(How):
             raise OperatorError(f"join: on={on!r} and how={how!r}; use tiles or rows, and left or inner")
         self.window = self._window(window)

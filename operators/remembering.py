@@ -41,23 +41,15 @@ MAX_WINDOW = 1024  # partitions remembered; more is a slip of the keyboard, and 
 class Remembering(Operator):
     """What the operators of this package that remember composites or images share: composition, states and hints.
 
-    ``rule``, ``key_band``, ``seconds_per_pixel``, ``bytes_per_pixel``: as of ``Composite``. ``counts``: what a state
-    counts.
+    ``counts``: what a state counts.
     """
 
     name: ClassVar[str]
     counts: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(
-        self,
-        rule: str | Rule = "max",
-        key_band: int | None = None,
-        seconds_per_pixel: float = SECONDS_PER_PIXEL,
-        bytes_per_pixel: int = 1,
-        fit: Fit = "nearest",
-    ) -> None:
-        self.composite = Composite(rule, key_band, seconds_per_pixel, bytes_per_pixel, fit)
-        self.params: dict[str, Param] = {"rule": self.composite.rule, "key_band": key_band}
+    def __init__(self, composite: Composite) -> None:
+        self.composite = composite
+        self.params: dict[str, Param] = {"rule": composite.rule, "key_band": composite.key_band}
 
     def compute_s(self, input_sizes: Sequence[float]) -> float:
         """``seconds_per_pixel`` for every pixel of each pairwise composition, remembered images included."""
@@ -162,7 +154,7 @@ class Running(Remembering):
         bytes_per_pixel: int = 1,
         fit: Fit = "nearest",
     ) -> None:
-        super().__init__(rule, key_band, seconds_per_pixel, bytes_per_pixel, fit)
+        super().__init__(Composite(rule, key_band, seconds_per_pixel, bytes_per_pixel, fit))
         if aggregate not in get_args(Aggregate):
             raise OperatorError(f"running: aggregate {aggregate!r}; use {', '.join(get_args(Aggregate))}")
         self.nested = fit == "nested"
@@ -301,7 +293,7 @@ class BestOfLast(Remembering):
         seconds_per_pixel: float = SECONDS_PER_PIXEL,
         bytes_per_pixel: int = 1,
     ) -> None:
-        super().__init__(rule, key_band, seconds_per_pixel, bytes_per_pixel)
+        super().__init__(Composite(rule, key_band, seconds_per_pixel, bytes_per_pixel))
         self.window = self._window(window)
         self.params["window"] = window
         self._past: deque[Array] = deque(maxlen=window - 1)
