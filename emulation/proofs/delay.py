@@ -47,10 +47,6 @@ CONFIDENCE = 0.99
 _DATAGRAM = struct.Struct("=IIq")  # which train, which datagram, when in nanoseconds
 
 
-class Interrupted(Exception):
-    """Nobody waits for the measurement any more."""
-
-
 def binomial_interval(
     trials: int, low: float, high: float | None = None, confidence: float = CONFIDENCE
 ) -> tuple[int, int]:
@@ -182,17 +178,17 @@ class _Train:
 
 
 def measure(
-    world: World, proofs: Mapping[Pair, LinkProof], interrupted: Callable[[], bool], *, slow: bool = False
+    world: World, proofs: Mapping[Pair, LinkProof], go_on: Callable[[], None], *, slow: bool = False
 ) -> dict[Pair, LinkProof]:
     """Send trains over the links of these proofs; those that do not hold get another, denser one, which counts.
 
     The proofs with what was found. ``slow``: on a kernel that loses packets of its own when there are many at once.
     """
     together_per_s = SLOW_PER_S if slow else TOGETHER_PER_S
-    found = _trains(world, proofs, LINK_PER_S, together_per_s, interrupted)
+    found = _trains(world, proofs, LINK_PER_S, together_per_s, go_on)
     wrong = {link: one for link, one in found.items() if not (one.delay_ok and one.loss_ok)}
     if wrong:
-        found |= _trains(world, wrong, 2 * LINK_PER_S, together_per_s, interrupted)
+        found |= _trains(world, wrong, 2 * LINK_PER_S, together_per_s, go_on)
     return found
 
 
@@ -201,7 +197,7 @@ def _trains(
     proofs: Mapping[Pair, LinkProof],
     link_per_s: float,
     together_per_s: float,
-    interrupted: Callable[[], bool],
+    go_on: Callable[[], None],
 ) -> dict[Pair, LinkProof]:
     shapes = {link: world.links[link].shape for link in proofs}
     leaving, coming = Counter(source for source, _ in proofs), Counter(target for _, target in proofs)
@@ -217,14 +213,14 @@ def _trains(
             count = max(LEAST_DATAGRAMS, int(PASSAGE_S / interval_s))
             to = (world.hosts[target].ip, TRAIN_PORT)
             trains.append(_Train(shapes[source, target], to, senders[source], interval_s, count))
-        _run(trains, receivers, interrupted)
+        _run(trains, receivers, go_on)
     return {
         link: with_passage(proof, train.shape, train.sent, train.delays_s, train.arrived)
         for (link, proof), train in zip(proofs.items(), trains, strict=True)
     }
 
 
-def _run(trains: list[_Train], receivers: list[socket.socket], interrupted: Callable[[], bool]) -> None:
+def _run(trains: list[_Train], receivers: list[socket.socket], go_on: Callable[[], None]) -> None:
     buffer = bytearray(_DATAGRAM.size)
     start_s = time.monotonic()
     due = [(start_s + train.interval_s * i / len(trains), i) for i, train in enumerate(trains)]
@@ -232,8 +228,7 @@ def _run(trains: list[_Train], receivers: list[socket.socket], interrupted: Call
     settle_s = max(latest_s(train.shape) for train in trains) + SETTLE_S
     stop_s = math.inf
     while (now_s := time.monotonic()) < stop_s:
-        if interrupted():
-            raise Interrupted
+        go_on()
         while due and due[0][0] <= now_s:
             at_s, i = due[0]
             train = trains[i]

@@ -26,7 +26,7 @@ from thalweg.emulation.kernel import netem
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import LinkShape, burst_bytes
 from thalweg.emulation.proofs import delay
-from thalweg.emulation.proofs.delay import HEADERS_BYTES, Interrupted
+from thalweg.emulation.proofs.delay import HEADERS_BYTES
 from thalweg.emulation.proofs.proof import LinkProof
 from thalweg.emulation.proofs.stalls import Pace, steady
 from thalweg.middleware.network.view import Pair
@@ -224,30 +224,26 @@ class _Stream:
         return Pace(packet_ns, bucket_ns, bursts * self.shape.burst // size + 1, slack_ns)
 
 
-def measure(
-    world: World, links: Iterable[Pair], seconds: float | None = None, interrupted: Callable[[], bool] = lambda: False
-) -> list[LinkProof]:
+def measure(world: World, links: Iterable[Pair], seconds: float | None, go_on: Callable[[], None]) -> list[LinkProof]:
     """Fill the links in rounds of ``seconds`` each and say what they delivered, in no particular order.
 
     ``seconds``: None for as many as make ``PROOF_S`` of all rounds. Links found wrong are measured again, longer and
     with fewer at once, in the end each on its own, and stalled ones twice; the last measurement counts. Links with
-    delay, loss and the like are measured for those after that. Raises Interrupted once ``interrupted`` says so.
+    delay, loss and the like are measured for those after that. ``go_on`` is called all the time, and raises what is to
+    end the measurement.
     """
-    rates = {link: _expected_bps(world, link) for link in links}
-    shapes = {link: world.links[link].shape for link in rates}
-    delayed = [link for link, shape in shapes.items() if shape.needs_netem and not shape.cut]
+    found: dict[Pair, LinkProof] = {}
     with ExitStack() as stack:
-        hosts = dict.fromkeys(target for _, target in rates)
-        receivers = {host: delay.open_receiver(world, host, FILL_PORT, stack) for host in hosts}
-        found: dict[Pair, LinkProof] = {}
-        carried_bps = {link: shape.rate_bps for link, shape in shapes.items()}
+        filler = _Filler(world, links, go_on, stack)
+        delayed = [link for link, shape in filler.shapes.items() if shape.needs_netem and not shape.cut]
+        carried_bps = {link: shape.rate_bps for link, shape in filler.shapes.items()}
         together_bps = _together_bps()
         groups = link_rounds(carried_bps, together_bps)
         if seconds is None:
             seconds = min(max(PROOF_S / len(groups), PROOF_ROUND_S[0]), PROOF_ROUND_S[1])
         more = iter(AGAIN)
         for tries in itertools.count():
-            for one in _fill(world, rates, groups, receivers, seconds, interrupted):
+            for one in filler.fill(groups, seconds):
                 found[one.src, one.dst] = one
             stalled = TRUST_STALLED if tries < STALLED_TRIES else math.inf
             wrong = {link: carried_bps[link] for link, one in found.items() if _wrong(one) or one.stalled > stalled}
@@ -257,11 +253,11 @@ def measure(
             share, again_s = again
             groups, seconds = link_rounds(wrong, share * together_bps), max(seconds, again_s)
         if delayed:
-            latest_s = max(delay.latest_s(shapes[link]) for link in delayed)
-            _drain({}, receivers, time.monotonic() + latest_s + delay.SETTLE_S, interrupted)
+            latest_s = max(delay.latest_s(filler.shapes[link]) for link in delayed)
+            filler.drain(time.monotonic() + latest_s + delay.SETTLE_S)
     if delayed:
         slow = together_bps < TOGETHER_BPS
-        found |= delay.measure(world, {link: found[link] for link in delayed}, interrupted, slow=slow)
+        found |= delay.measure(world, {link: found[link] for link in delayed}, go_on, slow=slow)
     return list(found.values())
 
 
@@ -283,77 +279,69 @@ def _together_bps() -> float:
     return TOGETHER_BPS if cost_s < SLOW_DATAGRAM_S else SLOW_TOGETHER_BPS
 
 
-def _expected_bps(world: World, link: Pair) -> float:
-    shape = world.links[link].shape
-    limits = (world.limits[host] for host in link if host in world.limits)
-    return 0.0 if shape.cut else min(shape.rate_bps, *limits, math.inf)
-
-
 def _wrong(one: LinkProof) -> bool:
     return abs(one.delivered_bps - one.asked_bps) > TRUST * one.asked_bps
 
 
-def _fill(
-    world: World,
-    rates: Mapping[Pair, float],
-    groups: Iterable[Iterable[Pair]],
-    receivers: Mapping[str, socket.socket],
-    seconds: float,
-    interrupted: Callable[[], bool],
-) -> list[LinkProof]:
-    """Fill one group after another; what is still under way when a group's time is over arrives during the next.
+class _Filler:
+    """Fills links, and hears what arrives at their ends."""
 
-    At the end the queues are empty, as far as links are what they are asked to be.
-    """
-    streams: dict[int, _Stream] = {}
-    until_s = 0.0
-    for group in groups:
-        with ExitStack() as stack:
-            filled: dict[int, _Stream] = {}
-            poller = select.poll()
-            for link in group:
-                source, target = link
-                sender = delay.open_sender(world, source, stack)
-                sender.connect((world.hosts[target].ip, FILL_PORT))
-                number, shape = next(_numbers), world.links[link].shape
-                stream = _Stream(number, link, shape, rates[link], seconds, world.layer, sender)
-                filled[sender.fileno()] = streams[number] = stream
-                if not stream.by_clock:
-                    poller.register(sender, select.POLLOUT)
-            by_clock = [stream for stream in filled.values() if stream.by_clock]
-            stop_s = time.monotonic() + max(stream.seconds for stream in filled.values())
-            while time.monotonic() < stop_s:
-                for descriptor, _ in poller.poll(CLOCK_MS if by_clock else WAIT_MS):
-                    filled[descriptor].fill()
-                for stream in by_clock:
-                    stream.fill()
-                _receive(streams, receivers)
-                if interrupted():
-                    raise Interrupted
-            until_s = max(until_s, stop_s + max(stream.tail_s for stream in filled.values()))
-        if world.limits:  # else queues of other links are no matter
-            _drain(streams, receivers, until_s, interrupted)
-    _drain(streams, receivers, until_s, interrupted)
-    return [stream.result() for stream in streams.values()]
+    def __init__(self, world: World, links: Iterable[Pair], go_on: Callable[[], None], stack: ExitStack) -> None:
+        self._world, self._go_on = world, go_on
+        self.shapes = {link: world.links[link].shape for link in links}
+        hosts = dict.fromkeys(target for _, target in self.shapes)
+        self._receivers = [delay.open_receiver(world, host, FILL_PORT, stack) for host in hosts]
+        self._streams: dict[int, _Stream] = {}
 
+    def fill(self, groups: Iterable[Iterable[Pair]], seconds: float) -> list[LinkProof]:
+        """Fill one group after another; what is still under way when a group's time is over arrives during the next.
 
-def _receive(streams: Mapping[int, _Stream], receivers: Mapping[str, socket.socket]) -> None:
-    buffer = bytearray(_HEAD.size)
-    for receiver in receivers.values():
-        while (stamp_ns := delay.receive(receiver, buffer)) is not None:
-            stream, number = _HEAD.unpack(buffer)
-            if stream in streams:  # an earlier one's last datagrams may come, and corrupted ones say anything
-                streams[stream].arrivals.append((number, stamp_ns))
+        At the end the queues are empty, as far as links are what they are asked to be.
+        """
+        self._streams = {}
+        until_s = 0.0
+        for group in groups:
+            with ExitStack() as stack:
+                filled: dict[int, _Stream] = {}
+                poller = select.poll()
+                for link in group:
+                    stream = self._stream(link, seconds, stack)
+                    filled[stream.sender.fileno()] = self._streams[stream.number] = stream
+                    if not stream.by_clock:
+                        poller.register(stream.sender, select.POLLOUT)
+                by_clock = [stream for stream in filled.values() if stream.by_clock]
+                stop_s = time.monotonic() + max(stream.seconds for stream in filled.values())
+                while time.monotonic() < stop_s:
+                    for descriptor, _ in poller.poll(CLOCK_MS if by_clock else WAIT_MS):
+                        filled[descriptor].fill()
+                    for stream in by_clock:
+                        stream.fill()
+                    self._receive()
+                until_s = max(until_s, stop_s + max(stream.tail_s for stream in filled.values()))
+            if self._world.limits:  # else queues of other links are no matter
+                self.drain(until_s)
+        self.drain(until_s)
+        return [stream.result() for stream in self._streams.values()]
 
+    def _stream(self, link: Pair, seconds: float, stack: ExitStack) -> _Stream:
+        source, target = link
+        sender = delay.open_sender(self._world, source, stack)
+        sender.connect((self._world.hosts[target].ip, FILL_PORT))
+        shape, limits = self.shapes[link], (self._world.limits[host] for host in link if host in self._world.limits)
+        expected_bps = 0.0 if shape.cut else min(shape.rate_bps, *limits, math.inf)
+        return _Stream(next(_numbers), link, shape, expected_bps, seconds, self._world.layer, sender)
 
-def _drain(
-    streams: Mapping[int, _Stream],
-    receivers: Mapping[str, socket.socket],
-    until_s: float,
-    interrupted: Callable[[], bool],
-) -> None:
-    while (left_s := until_s - time.monotonic()) > 0:
-        select.select(receivers.values(), [], [], min(left_s, 0.05))
-        _receive(streams, receivers)
-        if interrupted():
-            raise Interrupted
+    def drain(self, until_s: float) -> None:
+        """Hear what comes until then."""
+        while (left_s := until_s - time.monotonic()) > 0:
+            select.select(self._receivers, [], [], min(left_s, 0.05))
+            self._receive()
+
+    def _receive(self) -> None:
+        self._go_on()
+        buffer = bytearray(_HEAD.size)
+        for receiver in self._receivers:
+            while (stamp_ns := delay.receive(receiver, buffer)) is not None:
+                stream, number = _HEAD.unpack(buffer)
+                if stream in self._streams:  # an earlier one's last may come, and corrupted ones say anything
+                    self._streams[stream].arrivals.append((number, stamp_ns))

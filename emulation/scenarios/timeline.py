@@ -183,7 +183,7 @@ def combined(effects: Iterable[Effect]) -> Effect:
     return total
 
 
-def apply(timeline: Timeline, testbed: Testbed, *, sample_interval_s: float | None = 1.0) -> ReplayHandle | None:
+def apply(timeline: Timeline, testbed: Testbed) -> ReplayHandle | None:
     """Shape a testbed's links and interfaces as they are at the start, and load what is to come.
 
     The testbed must be up, with the timeline's hosts. ``start()`` of what is returned begins the traces and changes;
@@ -198,7 +198,7 @@ def apply(timeline: Timeline, testbed: Testbed, *, sample_interval_s: float | No
     followed = {link: timeline.trace(link) for link in (*timeline.traces, *timeline.by_link)}
     if not followed:
         return None
-    handle = testbed.replay(followed, timeline.time_scale, sample_interval_s=sample_interval_s)
+    handle = testbed.replay(followed, timeline.time_scale)
     if changes:
         handle.change(changes)
     return handle

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -218,31 +218,26 @@ class SupervisorClient:
 @contextmanager
 def lent_streams(command: Command) -> Iterator[tuple[list[int], dict[int, int]]]:
     """What a child gets for streams, inside, and our ends of pipes by position, which are closed if it fails."""
-    theirs, ours, to_close = list[int](), dict[int, int](), list[int]()
-    try:
+    theirs, ours = list[int](), dict[int, int]()
+    with ExitStack() as lent, ExitStack() as kept:
         for which, wanted in enumerate((command.stdin, command.stdout, command.stderr)):
             if wanted is None:
                 theirs.append(which)
             elif wanted == subprocess.DEVNULL:
                 theirs.append(os.open(os.devnull, os.O_RDWR))
-                to_close.append(theirs[-1])
+                lent.callback(os.close, theirs[-1])
             elif wanted == subprocess.PIPE:
                 read, write = os.pipe()
                 theirs.append(write if which else read)
                 ours[which] = read if which else write
-                to_close.append(theirs[-1])
+                lent.callback(os.close, theirs[-1])
+                kept.callback(os.close, ours[which])
             elif wanted == subprocess.STDOUT:
                 theirs.append(theirs[1])
             else:
                 theirs.append(wanted if isinstance(wanted, int) else wanted.fileno())
         yield theirs, ours
-    except BaseException:
-        for descriptor in ours.values():
-            os.close(descriptor)
-        raise
-    finally:
-        for descriptor in to_close:
-            os.close(descriptor)
+        kept.pop_all()
 
 
 def _translated(handle: int) -> int | None:

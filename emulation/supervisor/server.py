@@ -32,7 +32,6 @@ import msgspec
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.proofs.delay import Interrupted
 from thalweg.emulation.proofs.rate import measure
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.connection import Connection
@@ -309,13 +308,12 @@ class Supervisor:
         if self._player is not None and self._player.running:
             raise UsageError("links cannot be proven while a replay changes them; stop the replay first")
         asked, waited_for = call.request, call.connection
-        try:
-            found = measure(
-                self._need_world(), asked.links, asked.seconds, lambda: self._ending or waited_for.hung_up()
-            )
-        except Interrupted:
-            raise TestbedError("interrupted") from None
-        return {"proofs": msgspec.to_builtins(found)}
+
+        def go_on() -> None:
+            if self._ending or waited_for.hung_up():
+                raise TestbedError("interrupted")
+
+        return {"proofs": msgspec.to_builtins(measure(self._need_world(), asked.links, asked.seconds, go_on))}
 
     def do_spawn(self, call: Call[requests.Spawn]) -> Answer:
         asked = call.request

@@ -32,10 +32,5 @@ class LoopbackTestbed(Testbed):
     def limit_interfaces(self, limits_bps: Mapping[str, float | None]) -> None:
         raise UsageError("the loopback testbed cannot limit interfaces; leave out interface_rate")
 
-    def replay(
-        self, traces: Mapping[Link, Replayable], time_scale: float = 1.0, *, sample_interval_s: float | None = 1.0
-    ) -> ReplayHandle:
+    def replay(self, traces: Mapping[Link, Replayable], time_scale: float = 1.0) -> ReplayHandle:
         raise UsageError("the loopback testbed cannot replay traces; use --testbed netns for shaped links")
-
-    def start_sampling(self, interval_s: float = 1.0) -> None:
-        """There is nothing to sample."""

@@ -110,9 +110,8 @@ class ReplayHandle:
         client: SupervisorClient,
         schedules: Mapping[Link, LinkSchedule],
         time_scale: float,
-        sample_interval_s: float | None,
     ) -> None:
-        self._client, self._time_scale, self._sample_interval_s = client, time_scale, sample_interval_s
+        self._client, self._time_scale = client, time_scale
         self._schedules = dict(schedules)
         self.delays = False
         """Whether a change gives a link a delay."""
@@ -161,17 +160,12 @@ class ReplayHandle:
 
     def start(self) -> float:
         """Begin now; returns the start as ``time.monotonic()``, which all processes of this machine share."""
-        t0_s = float(self._client.call(requests.ReplayStart())["t0_s"])
-        if self._sample_interval_s is not None:
-            self._client.call(requests.SampleStart(self._sample_interval_s))
-        return t0_s
+        return float(self._client.call(requests.ReplayStart())["t0_s"])
 
     def stop(self) -> None:
-        """Leave every link at the rate it has; ends the sampling that ``start`` began. Idempotent."""
+        """Leave every link at the rate it has. Idempotent."""
         with suppress(TestbedError):  # a testbed that is gone replays nothing
             self._client.call(requests.ReplayStop())
-            if self._sample_interval_s is not None:
-                self._client.call(requests.SampleStop())
 
     def statistics(self) -> ReplayStatistics:
         return msgspec.convert(self._client.call(requests.ReplayStatistics()), ReplayStatistics)

@@ -16,6 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -213,13 +214,10 @@ class Testbed(ABC):
         if wrong := shape.objection():
             raise UsageError(f"{where}: {wrong}")
 
-    def replay(
-        self, traces: Mapping[Link, Replayable], time_scale: float = 1.0, *, sample_interval_s: float | None = 1.0
-    ) -> ReplayHandle:
+    def replay(self, traces: Mapping[Link, Replayable], time_scale: float = 1.0) -> ReplayHandle:
         """Load traces to be replayed; nothing changes before ``start()`` of what is returned.
 
         Links not shaped yet are. ``time_scale`` divides the traces' times and multiplies their rates.
-        ``sample_interval_s`` (wall): also sample the links while it runs.
         """
         known: dict[int, LinkSchedule] = {}  # links may share a trace
         schedules: dict[Link, LinkSchedule] = {}
@@ -231,7 +229,7 @@ class Testbed(ABC):
         missing = traces.keys() - self._shapes.keys()
         if missing:
             self.shape({link: LinkShape(float(schedules[link].rates_bps[0])) for link in traces if link in missing})
-        self._replay = ReplayHandle(self._client, schedules, time_scale, sample_interval_s)
+        self._replay = ReplayHandle(self._client, schedules, time_scale)
         self._replay_delays = False
         return self._replay
 
@@ -255,13 +253,14 @@ class Testbed(ABC):
         answer = self._client.call(requests.Prove([*chosen], seconds), timeout_s=PROVE_S)
         return msgspec.convert(answer["proofs"], list[LinkProof])
 
-    def start_sampling(self, interval_s: float = 1.0) -> None:
-        """Sample the links' counters periodically, replay or not."""
+    def start_sampling(self, interval_s: float) -> None:
+        """Sample the links' counters periodically (wall seconds), replay or not."""
         self._client.call(requests.SampleStart(interval_s))
 
     def stop_sampling(self) -> None:
-        """Take a last sample, and no more."""
-        self._client.call(requests.SampleStop())
+        """Take a last sample, and no more. Idempotent."""
+        with suppress(TestbedError):  # a testbed that is gone samples nothing
+            self._client.call(requests.SampleStop())
 
     def samples(self) -> list[LinkSample]:
         """The samples since the last call; intervals in which a link was idle are left out."""

@@ -75,7 +75,7 @@ def _replay_share(testbed: Testbed, seconds: float) -> float:
         times_s = [0.0, *(i + number / len(links) for i in range(1, int(seconds) + 2))]
         rates_bps = [RATE_BPS * (1 + i % 2) for i in range(len(times_s))]
         traces[link] = BandwidthTrace(" → ".join(link), np.array(times_s), np.array(rates_bps))
-    replay = testbed.replay(traces, sample_interval_s=None)
+    replay = testbed.replay(traces)
     before = testbed.status()["cpu_s"]
     began = replay.start()
     time.sleep(seconds)  # what is measured is what happens in so long

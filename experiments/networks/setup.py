@@ -56,6 +56,6 @@ def prepare(timeline: Timeline, testbed: Testbed, *, begin: bool = True) -> None
     """Tell a testbed that is up what its links are. Traces and events begin, unless it is wanted as it is at first."""
     if not timeline.links:
         return
-    replay = apply(timeline, testbed, sample_interval_s=None)
+    replay = apply(timeline, testbed)
     if replay is not None and begin:
         replay.start()

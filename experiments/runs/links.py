@@ -86,7 +86,7 @@ class Emulated(Unshaped):
 
     def load(self, stack: ExitStack) -> None:
         timeline = self.network.timeline
-        self.replay = self.bed.replay(self.network.traces, timeline.time_scale, sample_interval_s=SAMPLE_S)
+        self.replay = self.bed.replay(self.network.traces, timeline.time_scale)
         stack.callback(self.replay.stop)
         if timeline.changes:
             self.replay.change(timeline.changes)
@@ -105,10 +105,12 @@ class Emulated(Unshaped):
     @contextmanager
     def replaying(self) -> Iterator[float]:
         began_s = self.replay.start() + time.time() - time.monotonic()
+        self.bed.start_sampling(SAMPLE_S)
         try:
             yield began_s
         finally:
             self.replay.stop()
+            self.bed.stop_sampling()
             self.truth.add(Replayed(began_s, time.time(), self._rates))
 
     def record(self, label: str, began_s: float) -> list[str]:

@@ -131,18 +131,20 @@ def test_processes_see_their_own_numbers_and_we_see_ours(bed: NetnsTestbed) -> N
 @pytest.mark.timed
 def test_traces_are_replayed_on_time_and_again(bed: NetnsTestbed) -> None:
     trace = BandwidthTrace("t", np.array([0.0, 20.0, 40.0]), np.array([2e5, 0.0, 3e5]), 60.0)
-    replay = bed.replay(dict.fromkeys([("h1", "h2"), ("h2", "h3")], trace), time_scale=100, sample_interval_s=0.05)
+    replay = bed.replay(dict.fromkeys([("h1", "h2"), ("h2", "h3")], trace), time_scale=100)
     with pytest.raises(UsageError, match="time scale"):
         bed.replay({("h1", "h2"): trace}, time_scale=0)
     for _ in range(2):
         bed.samples()
         start_s = replay.start()
+        bed.start_sampling(0.05)
         assert 0 <= time.monotonic() - start_s < 1
         with pytest.raises(UsageError, match="stop the replay"):
             bed.prove()
         transfer(bed, "h1", "h2", 600_000)  # 0.2 s at 20 Mbit/s, the outage, then 30 Mbit/s
         assert time.monotonic() - start_s > 0.4
         replay.stop()
+        bed.stop_sampling()
         rows = [one for one in bed.samples() if (one.src, one.dst) == ("h1", "h2")]
         assert all(one.asked_bps == pytest.approx(20e6) for one in rows if one.at_s < start_s + 0.15)
         assert any(one.asked_bps == pytest.approx(64_000) for one in rows)
@@ -153,14 +155,8 @@ def test_traces_are_replayed_on_time_and_again(bed: NetnsTestbed) -> None:
 
 
 def test_ways_to_ask_for_too_much(bed: NetnsTestbed) -> None:
-    for shape, says in [
-        (LinkShape(1e12), "outside what can be emulated"),
-        (LinkShape(float("nan")), "outside what can be emulated"),
-        (LinkShape(1e6, delay_s=-1), "delay_s"),
-        (LinkShape(1e6, loss=1.0), "loss"),
-    ]:
-        with pytest.raises(UsageError, match=says):
-            bed.shape({("h1", "h2"): shape})
+    with pytest.raises(UsageError, match=r"link h1 → h2: .* outside what can be emulated"):
+        bed.shape({("h1", "h2"): LinkShape(1e12)})
     with pytest.raises(UsageError, match="unknown host 'x'"):
         bed.shape({("h1", "x"): LinkShape(1e6)})
     with pytest.raises(UsageError, match="no link to itself"):
@@ -261,20 +257,6 @@ def test_an_interrupt_in_the_middle_of_a_proof_ends_it() -> None:
         signal.signal(signal.SIGALRM, previous)
 
 
-def test_down_leaves_no_process() -> None:
-    bed = NetnsTestbed(NAMES)
-    bed.up()
-    process = bed.run("h1", ["sleep", "1000"])
-    assert process.pid is not None
-    family = psutil.Process().children(recursive=True)
-    assert process.pid in {one.pid for one in family}
-    bed.down()
-    bed.down()
-    assert not psutil.wait_procs([one for one in family if one.pid == process.pid or "supervisor" in str(one)], 5)[1]
-    assert not psutil.pid_exists(process.pid)
-    assert process.returncode == -signal.SIGKILL
-
-
 @pytest.mark.timed
 def test_a_host_that_lost_its_interface_leaves_the_others_their_links() -> None:
     with NetnsTestbed(NAMES) as bed:
@@ -282,14 +264,16 @@ def test_a_host_that_lost_its_interface_leaves_the_others_their_links() -> None:
         output(bed, "h1", "ip", "link", "delete", "eth0")
         bed.shape(dict.fromkeys(pairs(NAMES), LinkShape(8e6)))
         trace = BandwidthTrace("up and down", np.array([0.0, 0.1]), np.array([8e6, 6e6]), 0.2)
-        replay = bed.replay(dict.fromkeys(pairs(NAMES), trace), sample_interval_s=0.05)
+        replay = bed.replay(dict.fromkeys(pairs(NAMES), trace))
         replay.start()
+        bed.start_sampling(0.05)
         stop = time.monotonic() + 10
         while bed.status()["replay"]["steps"] < 60 and time.monotonic() < stop:
             continue
         assert bed.status()["replaying"]
         assert replay.statistics().steps >= 60
         replay.stop()
+        bed.stop_sampling()
         (proof,) = bed.prove([("client", "h3")])
         assert abs(proof.error) < 0.05
 

@@ -269,11 +269,13 @@ def test_a_burst_passes_at_once_after_idling(bed: NetnsTestbed) -> None:
         (LinkShape(1e6, duplicate=float("nan")), "duplicate is nan"),
         (LinkShape(1e6, reorder=0.1), "give it a delay_s"),
         (LinkShape(1e6, burst_bytes=100), "burst_bytes is 100"),
+        (LinkShape(float("nan")), "outside what can be emulated"),
+        (LinkShape(1e6, delay_s=-1), "delay_s is -1"),
+        (LinkShape(1e6, loss=1.0), "loss is 1; it is a share"),
     ],
 )
 def test_ways_to_ask_for_the_impossible(shape: LinkShape, says: str) -> None:
-    with NetnsTestbed(["a", "b"]) as bed, pytest.raises(UsageError, match=f"link a → b: .*{says}"):
-        bed.shape({("a", "b"): shape})
+    assert says in shape.objection()
 
 
 # --- with netem ------------------------------------------------------------------------------------------

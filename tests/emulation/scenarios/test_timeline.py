@@ -190,8 +190,8 @@ class Recorder:
     def shape(self, links: dict[Any, LinkShape]) -> None:
         self.shaped |= links
 
-    def replay(self, traces: dict[Any, Any], time_scale: float, *, sample_interval_s: float | None) -> Any:
-        self.replayed = [traces, time_scale, sample_interval_s]
+    def replay(self, traces: dict[Any, Any], time_scale: float) -> Any:
+        self.replayed = [traces, time_scale]
         return SimpleNamespace(change=self._change)
 
     def _change(self, changes: Iterable[LinkChange]) -> None:
@@ -208,12 +208,12 @@ def test_a_testbed_gets_shapes_limits_traces_and_changes(tmp_path: Path) -> None
     head = 'time_scale = 2\ninterface_rate = "3mbit"\n' + HEAD
     found = scenario(tmp_path, event("outage", 3, from_="h1", to="h2"), head)
     moving = Recorder()
-    assert apply(compile_timeline(found), moving, sample_interval_s=None) is not None  # type: ignore[arg-type]
+    assert apply(compile_timeline(found), moving) is not None  # type: ignore[arg-type]
     assert moving.limits == dict.fromkeys(("client", "h1", "h2"), 6e6)
     assert moving.shaped["h1", "h2"] == LinkShape(2e6, 0.01)
     traces, *more = moving.replayed
     assert {link: trace.mean_bps for link, trace in traces.items()} == {("h1", "h2"): 1e6}
-    assert more == [2.0, None]
+    assert more == [2.0]
     assert moving.changed == [LinkChange(3.0, ("h1", "h2"), CUT)]
     with pytest.raises(UsageError, match="cannot limit interfaces; leave out interface_rate"):
         apply(compile_timeline(found), open_testbed("loopback", list(found.hosts)))
@@ -226,7 +226,7 @@ def test_events_come_to_pass_on_namespaces_and_are_undone_by_the_next_start(tmp_
     found = scenario(tmp_path, text, "time_scale = 10\n" + HEAD.replace('delay = "20ms"\n', ""))
     seen: dict[float, tuple[bool, float]] = {}
     with open_testbed("netns", list(found.hosts)) as bed:
-        handle = apply(compile_timeline(found), bed, sample_interval_s=None)
+        handle = apply(compile_timeline(found), bed)
         assert handle is not None
         t0_s = handle.start()
         while (at_s := time.monotonic() - t0_s) < 0.75:

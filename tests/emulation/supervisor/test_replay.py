@@ -277,7 +277,7 @@ class Calls:
 def test_changes_are_told_in_wall_time_and_checked() -> None:
     calls = Calls()
     known = {("a", "b"): schedule(BandwidthTrace("c", np.array([0.0]), np.array([5e6])))}
-    handle = ReplayHandle(calls, known, 120.0, None)  # type: ignore[arg-type]
+    handle = ReplayHandle(calls, known, 120.0)  # type: ignore[arg-type]
     handle.change([LinkChange(300.0, ("a", "b"), Effect(factor=0.1, floor_bps=1e4))])
     late = Effect(rate_bps=1e5, delay_s=0.6, jitter_s=0.06, loss=0.01, distribution="normal")
     handle.change([LinkChange(600.0, ("a", "b"), late), LinkChange(720.0, ("a", "b"), Effect(cut=True))])
@@ -323,7 +323,7 @@ def test_changes_that_no_link_can_take_name_it_and_half_a_million_are_checked() 
 @given(traces(), st.sampled_from([1.0, 7.0, 120.0]))
 def test_what_is_emulated_is_told_in_emulated_time(trace: BandwidthTrace, time_scale: float) -> None:
     found = schedule(trace, time_scale)
-    handle = ReplayHandle(Calls(), {("a", "b"): found}, time_scale, None)  # type: ignore[arg-type]
+    handle = ReplayHandle(Calls(), {("a", "b"): found}, time_scale)  # type: ignore[arg-type]
     told = handle.emulated()["a", "b"]
     for at_s, rate_bps in zip(found.times_s.tolist(), found.rates_bps.tolist(), strict=True):
         assert told.rate_at((at_s + 1e-6) * time_scale) * time_scale == pytest.approx(rate_bps)

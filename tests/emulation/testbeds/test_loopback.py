@@ -1,4 +1,4 @@
-"""The testbed interface on the loopback backend: processes, their ends, and what is refused."""
+"""The testbed interface, mostly on the loopback backend: processes, their ends, and what is refused."""
 
 from __future__ import annotations
 
@@ -54,18 +54,21 @@ def test_signals_end_a_process_and_its_end_is_told() -> None:
     assert process.returncode == -signal.SIGTERM
 
 
-def test_down_ends_processes_that_hid_in_a_session_of_their_own() -> None:
+@pytest.mark.parametrize("backend", ["loopback", pytest.param("netns", marks=pytest.mark.netns)])
+def test_down_ends_processes_that_hid_in_a_session_of_their_own(backend: str) -> None:
     hide = (
         f"import os, sys; os.fork() or (os.setsid(), os.execv({PYTHON!r}, [{PYTHON!r}, '-c', sys.argv[1]])); os.wait()"
     )
-    bed = open_testbed("loopback", ["h1"])
+    bed = open_testbed(backend, ["h1"])
     bed.up()
     bed.up()
     process = bed.run("h1", [PYTHON, "-c", hide, FOREVER], stdout=subprocess.PIPE)
     assert process.stdout
     assert process.stdout.readline() == b"up\n"
-    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
-    assert len(family) == 2
+    assert bed.supervisor is not None
+    family = psutil.Process(bed.supervisor.process.pid).children(recursive=True)
+    assert {process.pid, *(one.pid for one in psutil.Process(process.pid).children())} <= {one.pid for one in family}
+    assert len(family) >= 2
     bed.down()
     bed.down()
     assert not psutil.wait_procs(family, timeout=5)[1]
