@@ -173,43 +173,39 @@ class World:
         by_source = Counter(source for source, _ in having)
         return [link for link in having if link in doubling and by_source[link[0]] > 1]
 
-    def shape(self, shapes: Iterable[tuple[str, str, LinkShape]], *, replayed: bool = False) -> int:
-        """Set up the links not yet shaped, change the others in place; the number of those changed or set up.
+    def shape(self, shapes: Iterable[tuple[str, str, LinkShape]], *, replayed: bool = False) -> None:
+        """Set up the links not yet shaped, change the others in place.
 
         One batch a host. The rates are floored (``RATE_FLOOR_BPS``). ``replayed``: by a replay, so that the
         links' own shapes stay what they were. Where the kernel refuses something, the other hosts' links are set all
         the same, the first refusal is raised then, and that host's links are stated whole when they are next shaped.
         """
-        by_source: dict[str, list[bytes]] = {}
-        asked: dict[str, list[tuple[Pair, LinkShape]]] = {}
+        by_source: dict[str, dict[Pair, LinkShape]] = {}
         for source, target, given in shapes:
             shape = given._replace(rate_bps=floored(given.rate_bps))
-            by_source.setdefault(source, []).extend(self._messages(source, target, shape))
-            asked.setdefault(source, []).append(((source, target), shape))
+            by_source.setdefault(source, {})[source, target] = shape
         refusal: OSError | None = None
-        done = 0
-        for source, batch in by_source.items():
+        for source, asked in by_source.items():
+            batch = [message for link, shape in asked.items() for message in self._messages(*link, shape)]
             began_s = time.monotonic()
             try:
                 self._root(source)
                 self._request(source, batch)
             except OSError as error:
                 refusal = refusal or error
-                self._unsure.update(link for link, _ in asked[source])
+                self._unsure |= asked.keys()
                 continue
             now_s = time.monotonic()
-            self._unsure.difference_update(link for link, _ in asked[source])
-            for link, shape in asked[source]:
+            self._unsure -= asked.keys()
+            for link, shape in asked.items():
                 if link in self.links:
                     self.links[link].set(shape, began_s, now_s)
                 else:
                     self.links[link] = LinkState(self.hosts[link[0]], self.hosts[link[1]], shape, now_s)
                 if not replayed:
                     self.links[link].base = shape
-            done += len(asked[source])
         if refusal is not None:
             raise refusal
-        return done
 
     def _request(self, source: str, batch: list[bytes]) -> None:
         """Have a host's kernel side do it. A host without its interface has ended: it is asked nothing any more."""

@@ -222,7 +222,7 @@ class Supervisor:
     def do_down(self, _: Call[requests.Down]) -> None:
         self._ending = True
 
-    def do_shape(self, call: Call[requests.ShapeLinks]) -> Answer:
+    def do_shape(self, call: Call[requests.ShapeLinks]) -> None:
         world, shapes = self._need_world(), call.request.links
         if any(shape.needs_netem for _, _, shape in shapes) and not world.netem_works:
             raise CapabilityError(
@@ -230,12 +230,10 @@ class Supervisor:
                 " use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem (see thalweg doctor)"
             )
         self._refuse_crowded(shapes)
-        started = time.monotonic()
         try:
-            changed = world.shape(shapes)
+            world.shape(shapes)
         except NetlinkError as error:
             raise TestbedError(f"the kernel refused a link's shape: {error.strerror}") from None
-        return {"changed": changed, "seconds": time.monotonic() - started}
 
     def _refuse_crowded(self, shapes: list[tuple[str, str, LinkShape]]) -> None:
         if crowded := self._need_world().crowded(shapes):

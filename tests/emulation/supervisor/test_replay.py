@@ -78,36 +78,30 @@ def test_a_schedule_starts_over_after_its_period() -> None:
 def test_a_player_catches_up_in_one_batch_and_counts_its_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(players.time, "monotonic", lambda: clock[0])
-    batches: list[list[tuple[str, str, float]]] = []
-
-    def shape(shapes, *, replayed: bool) -> int:  # type: ignore[no-untyped-def]
-        batches.append([(source, target, one.rate_bps) for source, target, one in shapes])
-        return len(batches[-1])
-
-    world = SimpleNamespace(
-        links=dict.fromkeys([("a", "b"), ("b", "a")], SimpleNamespace(base=LinkShape(1.0))), shape=shape
-    )
+    world = World(("a", "b"), ("b", "a"))
     plans = [
         Schedule(("a", "b"), floats(0, 1, 2), floats(10, 11, 12), 4.0),
         Schedule(("b", "a"), floats(0, 1), floats(20, 21), 3.0),
     ]
     player = players.Player(world, plans)  # type: ignore[arg-type]
     assert player.start() == 100.0
-    assert batches == [[("a", "b", 10), ("b", "a", 20)]]
+    assert world.batches == [LINKS[:2]]
+    assert world.rates == [10, 20]
     assert player.next_due_s() == 101.0
     clock[0] = 101.0
     player.advance()
-    assert sorted(batches[-1]) == [("a", "b", 11), ("b", "a", 21)]
+    assert sorted(world.batches[-1]) == LINKS[:2]
+    assert world.rates == [11, 21]
     clock[0] = 104.5  # a→b was due at 102 and, in the next lap, 104; b→a at 103 and 104
     player.advance()
-    assert sorted(batches[-1]) == [("a", "b", 10), ("b", "a", 21)]
+    assert (len(world.batches), world.rates) == (3, [10, 21])
     found = {"t0_s": 100.0, "steps": 4, "lag_p50_s": 0.5, "lag_p99_s": 0.5, "lag_max_s": 0.5}
     assert player.statistics() == pytest.approx(found, rel=0.03)
     player.stop()
     assert player.next_due_s() is None
     clock[0] = 200.0
     assert player.start() == 200.0
-    assert batches[-1] == [("a", "b", 10), ("b", "a", 20)]
+    assert world.rates == [10, 20]
 
 
 class World:
@@ -117,14 +111,13 @@ class World:
         self.links = {link: SimpleNamespace(shape=LinkShape(1.0, 0.02), base=LinkShape(1.0, 0.02)) for link in links}
         self.batches: list[list[tuple[str, str]]] = []
 
-    def shape(self, shapes: Iterable[tuple[str, str, LinkShape]], *, replayed: bool = False) -> int:
+    def shape(self, shapes: Iterable[tuple[str, str, LinkShape]], *, replayed: bool = False) -> None:
         found = list(shapes)
         for source, target, shape in found:
             self.links[source, target].shape = shape
             if not replayed:
                 self.links[source, target].base = shape
         self.batches.append([(source, target) for source, target, _ in found])
-        return len(found)
 
     @property
     def rates(self) -> list[float]:

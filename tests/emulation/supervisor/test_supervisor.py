@@ -54,12 +54,11 @@ class FakeWorld:
         self.broken: Exception | None = None
         self.read = 0
 
-    def shape(self, shapes: list[tuple[str, str, LinkShape]], *, replayed: bool = False) -> int:
+    def shape(self, shapes: list[tuple[str, str, LinkShape]], *, replayed: bool = False) -> None:
         if self.broken is not None:
             raise self.broken
         for source, target, shape in shapes:
             self.links[source, target].shape = shape
-        return len(shapes)
 
     def counters(self, source: str) -> dict[str, ClassCounters]:
         if self.broken is not None:
