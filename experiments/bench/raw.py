@@ -41,14 +41,11 @@ class RawTree:
 
 
 @contextlib.contextmanager
-def raw_tree(dataflow: Dataflow, size_bytes: int, *, zero_copy: bool = False) -> Iterator[RawTree]:
-    """The tree of ``dataflow``, up and waiting.
-
-    ``zero_copy``: how replies are sent. At 128 KB copying is the faster way, as a hand-written tree would find out.
-    """
+def raw_tree(dataflow: Dataflow, size_bytes: int) -> Iterator[RawTree]:
+    """The tree of ``dataflow``, up and waiting."""
     nodes = [name for name in dataflow.upward if name != dataflow.sink]
     sites = {name: site for site, name in enumerate(dataflow.sources)}
-    specs = {name: {"site": sites.get(name), "size_bytes": size_bytes, "zero_copy": zero_copy} for name in nodes}
+    specs = {name: {"site": sites.get(name), "size_bytes": size_bytes} for name in nodes}
     with _socket(zmq.REQ) as sink, _peers("node", specs) as (endpoints, tell):
         for name in nodes:
             tell(name, [endpoints[child] for child in dataflow.by_name[name].inputs])

@@ -24,13 +24,6 @@ class ContainerLimits(msgspec.Struct, frozen=True):
     idle: bool = False
 
 
-def host_names(count: int) -> list[str]:
-    """``client``, then ``h1``, ``h2``, …"""
-    if count < 1:
-        raise UsageError(f"--hosts is {count}; a testbed needs at least one host")
-    return ["client", *(f"h{i}" for i in range(1, count))]
-
-
 def testbed_options(timeline: Timeline, backend: str, limits: ContainerLimits | None = None) -> dict[str, Any]:
     """What a testbed is to be made with: what rates count, and what containers may use, a file's where it says it."""
     options: dict[str, Any] = {"layer": timeline.layer}

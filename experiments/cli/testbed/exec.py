@@ -23,8 +23,7 @@ def execute(
     Example: thalweg testbed exec h1 -- ip address
     """
     words = command[1:] if command[0] == "--" else command
-    testbed = detached.attach(detached.choose(identity))
-    try:
+    with detached.attach(detached.choose(identity)) as testbed:
         if testbed.backend == "docker" and os.isatty(0) and os.isatty(1):
             from thalweg.experiments.cli.testbed.terminal import run_on_terminal
 
@@ -38,8 +37,6 @@ def execute(
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-    finally:
-        testbed.down()
     raise typer.Exit(_status(code))
 
 

@@ -10,7 +10,6 @@ import msgspec
 import typer
 from rich.table import Table
 
-from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.proofs.proof import LinkSample
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.testbed import Testbed
@@ -67,7 +66,7 @@ def _row(state: detached.TestbedState, *, links: bool) -> dict[str, Any]:
         testbed = detached.attach(state)
     except ThalwegError as error:  # such as an engine that does not answer
         return row | {"alive": True, "links": 0, "replaying": False, "refusal": str(error), "processes": []}
-    try:
+    with testbed:
         answer = testbed.status()
         shapes = testbed.shapes
         row |= {
@@ -83,16 +82,9 @@ def _row(state: detached.TestbedState, *, links: bool) -> dict[str, Any]:
         if links:
             watched = _watch(testbed)
             row["shapes"] = [
-                {
-                    "src": a,
-                    "dst": b,
-                    **shape._asdict(),
-                    **msgspec.to_builtins(watched.get(Link(a, b), Carried())),
-                }
+                {"src": a, "dst": b, **shape._asdict(), **msgspec.to_builtins(watched.get(Link(a, b), Carried()))}
                 for (a, b), shape in shapes.items()
             ]
-    finally:
-        testbed.down()
     return row
 
 
@@ -137,14 +129,13 @@ def lateness(late: Mapping[str, Any]) -> str:
 def _shapes_table(shapes: Iterable[Mapping[str, Any]]) -> None:
     table = Table("from", "to", "asked", "delay", "loss", "carries", "delivers when full", box=None, pad_edge=False)
     for one in shapes:
-        shape = LinkShape(one["rate_bps"], one["delay_s"], one["jitter_s"], one["loss"], cut=one["cut"])
         full = one["delivered_bps"]
         table.add_row(
             one["src"],
             one["dst"],
-            "cut" if shape.cut else format_rate(shape.rate_bps),
-            delay_text(shape.delay_s, shape.jitter_s),
-            f"{shape.loss:.2%}" if shape.loss else "",
+            "cut" if one["cut"] else format_rate(one["rate_bps"]),
+            delay_text(one["delay_s"], one["jitter_s"]),
+            f"{one['loss']:.2%}" if one["loss"] else "",
             format_rate(one["carried_bps"]) if one["carried_bps"] else "",
             "" if full is None else format_rate(full),
         )

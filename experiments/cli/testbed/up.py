@@ -22,8 +22,8 @@ from thalweg.experiments.cli.console import JsonOption, say
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.command import Option, flag
 from thalweg.experiments.networks.described import read
-from thalweg.experiments.networks.setup import ContainerLimits, host_names, make_testbed, prepare
-from thalweg.experiments.runs.config import Image, Kernel, NoDelay, runs_elsewhere
+from thalweg.experiments.networks.setup import ContainerLimits, make_testbed, prepare
+from thalweg.experiments.runs.config import CLIENT, Image, Kernel, NoDelay, host_names, runs_elsewhere
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link, links_between
 
@@ -106,7 +106,10 @@ def _of_file(file: Path, options: UpOptions) -> Timeline:
 
 def _of_options(options: UpOptions) -> Timeline:
     """Hosts alone, the same rate on every link, or a trace on every link; the shape says the rest, as on the wall."""
-    names = host_names(9 if options.hosts is None else options.hosts)
+    count = 9 if options.hosts is None else options.hosts
+    if count < 1:
+        raise UsageError(f"--hosts is {count}; a testbed needs at least one host")
+    names = [CLIENT, *host_names(count - 1)]
     links: dict[Link, LinkShape] = {}
     traces: dict[Link, BandwidthTrace] = {}
     scale = 1.0

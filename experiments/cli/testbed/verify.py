@@ -72,12 +72,9 @@ def verify(
     else:
         state = detached.choose(identity)
         name = state.id
-        testbed = detached.attach(state)
-        try:
+        with detached.attach(state) as testbed:
             late = testbed.status().get("replay")
             proofs = _prove_what_is_up(testbed, list(state.hosts))
-        finally:
-            testbed.down()
     if not proofs:
         raise UsageError(f"testbed {name} has no shaped links; bring it up with --rate, --traces or a scenario file")
     _report(name, proofs, late, as_json=as_json, delay_emulated=testbed.delay_emulated)

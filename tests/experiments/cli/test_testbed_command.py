@@ -22,7 +22,6 @@ from thalweg.emulation.testbeds import detached
 from thalweg.experiments.cli.doctor import doctor
 from thalweg.experiments.cli.testbed import verify
 from thalweg.experiments.cli.testbed.app import app
-from thalweg.experiments.networks.setup import host_names
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
 
@@ -164,10 +163,9 @@ def test_a_run_folder_of_somebody_else_is_refused(folder: Path) -> None:
     folder.chmod(0o700)
 
 
-def test_hosts_are_numbered_after_the_client() -> None:
-    assert host_names(3) == ["client", "h1", "h2"]
+def test_a_testbed_without_hosts_is_refused() -> None:
     with pytest.raises(UsageError, match="at least one"):
-        host_names(0)
+        call("up", "--hosts", "0")
 
 
 def test_the_doctor_lists_everything(monkeypatch: pytest.MonkeyPatch) -> None:
