@@ -36,24 +36,6 @@ def version() -> str:
     return importlib.metadata.version("simpy")
 
 
-def arrivals(
-    dataflow: Dataflow,
-    placement: Mapping[str, str],
-    partitions: int,
-    links: Mapping[Link, LinkRate],
-    code: CodeBook,
-    startup_s: float,
-) -> list[float]:
-    """The virtual seconds at which the sink gets each partition.
-
-    ``placement``: of every node, the pinned ones too. ``code``: sizes and seconds of what nodes make, as in the virtual
-    shell.
-    """
-    world = _World(dataflow, placement, partitions, links, code, startup_s)
-    world.env.run()
-    return world.arrived
-
-
 class _Interfaces:
     """The hosts' interfaces: a host sends or receives one message at a time."""
 
@@ -91,73 +73,73 @@ class _Interfaces:
                 position += 1
 
 
-class _World:
-    def __init__(
-        self,
-        dataflow: Dataflow,
-        placement: Mapping[str, str],
-        partitions: int,
-        links: Mapping[Link, LinkRate],
-        code: CodeBook,
-        startup_s: float,
-    ) -> None:
-        simpy: Any = importlib.import_module("simpy")
-        self.env = simpy.Environment()
-        self.placement, self.partitions, self.links, self.startup_s = placement, partitions, links, startup_s
-        self.interfaces = _Interfaces(self.env)
-        self.arrived: list[float] = []
-        hosts = set(placement.values())
-        self.disks = {host: simpy.Resource(self.env) for host in hosts}
-        self.processors = {host: simpy.Resource(self.env) for host in hosts}
-        self.demands = {node.name: simpy.Store(self.env) for node in dataflow.nodes}
-        self.outputs = {node.name: simpy.Store(self.env) for node in dataflow.nodes}
-        for node in dataflow.nodes:
-            if node.kind == "sink":
-                self.env.process(self.sink(node.name, node.inputs[0]))
-            else:
-                (consumer,) = dataflow.consumers[node.name]
-                self.env.process(self.node(node.name, node.inputs, consumer, code(node)))
+def arrivals(
+    dataflow: Dataflow,
+    placement: Mapping[str, str],
+    partitions: int,
+    links: Mapping[Link, LinkRate],
+    code: CodeBook,
+    startup_s: float,
+) -> list[float]:
+    """The virtual seconds at which the sink gets each partition.
 
-    def node(self, name: str, inputs: tuple[str, ...], consumer: str, code: Any) -> Process:
+    ``placement``: of every node, the pinned ones too. ``code``: sizes and seconds of what nodes make, as in the virtual
+    shell.
+    """
+    simpy: Any = importlib.import_module("simpy")
+    env = simpy.Environment()
+    interfaces = _Interfaces(env)
+    arrived: list[float] = []
+    disks, processors = ({host: simpy.Resource(env) for host in set(placement.values())} for _ in range(2))
+    demands, outputs = ({node.name: simpy.Store(env) for node in dataflow.nodes} for _ in range(2))
+
+    def make(name: str, inputs: tuple[str, ...], consumer: str, code: Any) -> Process:
         """A source or an operator: gather, make, hold until demanded, dispatch."""
-        env, demands = self.env, self.demands[name]
-        host = self.placement[name]
-        device = (self.processors if inputs else self.disks)[host]
-        yield demands.get()
-        for index in range(self.partitions):
+        host = placement[name]
+        device = (processors if inputs else disks)[host]
+        yield demands[name].get()
+        for index in range(partitions):
             for producer in inputs:
-                self.demand(name, producer)
+                demand(name, producer)
             values = []
             for producer in inputs:
-                values.append((yield self.outputs[producer].get()))
+                values.append((yield outputs[producer].get()))
             made = code.make(index, tuple(values))
             with device.request() as turn:
                 yield turn
                 yield env.timeout(made.seconds)
             if index:
-                yield demands.get()
-            self.send(host, self.placement[consumer], made.size_bytes, BULK, self.outputs[name], made.value)
+                yield demands[name].get()
+            send(host, placement[consumer], made.size_bytes, BULK, outputs[name], made.value)
 
-    def sink(self, name: str, producer: str) -> Process:
-        for _ in range(self.partitions):
-            self.demand(name, producer)
-            yield self.outputs[producer].get()
-            self.arrived.append(self.env.now)
+    def take(name: str, producer: str) -> Process:
+        """The sink."""
+        for _ in range(partitions):
+            demand(name, producer)
+            yield outputs[producer].get()
+            arrived.append(env.now)
 
-    def demand(self, name: str, producer: str) -> None:
-        self.send(self.placement[name], self.placement[producer], DEMAND_BYTES, CONTROL, self.demands[producer], name)
+    def demand(name: str, producer: str) -> None:
+        send(placement[name], placement[producer], DEMAND_BYTES, CONTROL, demands[producer], name)
 
-    def send(self, source: str, target: str, size_bytes: int, rank: int, into: Any, item: Any) -> None:
+    def send(source: str, target: str, size_bytes: int, rank: int, into: Any, item: Any) -> None:
         if source == target:
             into.put(item)
         else:
-            self.env.process(self.transfer(source, target, size_bytes, rank, into, item))
+            env.process(transfer(Link(source, target), size_bytes, rank, into, item))
 
-    def transfer(self, source: str, target: str, size_bytes: int, rank: int, into: Any, item: Any) -> Process:
-        env, startup_s = self.env, self.startup_s
-        yield self.interfaces.take(source, target, rank)
-        link = self.links[Link(source, target)]
-        yield env.timeout(startup_s + link.transfer_time_s(size_bytes, env.now + startup_s))
+    def transfer(link: Link, size_bytes: int, rank: int, into: Any, item: Any) -> Process:
+        yield interfaces.take(*link, rank)
+        yield env.timeout(startup_s + links[link].transfer_time_s(size_bytes, env.now + startup_s))
         into.put(item)
         yield env.timeout(0)  # what the arrival gives rise to waits with the rest
-        self.interfaces.give_back(source, target)
+        interfaces.give_back(*link)
+
+    for node in dataflow.nodes:
+        if node.kind == "sink":
+            env.process(take(node.name, node.inputs[0]))
+        else:
+            (consumer,) = dataflow.consumers[node.name]
+            env.process(make(node.name, node.inputs, consumer, code(node)))
+    env.run()
+    return arrived

@@ -19,7 +19,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,17 +28,15 @@ from typing import Any
 import msgspec
 import psutil
 
-from thalweg.emulation.virtual.links import LinkRate
 from thalweg.experiments.bench import peers_simpy
 from thalweg.experiments.bench.options import SimOptions
 from thalweg.experiments.bench.rounds import Progress, silent
-from thalweg.experiments.simulation.run import Work, plan_ahead, sized_code
+from thalweg.experiments.simulation.run import plan_ahead, sized_code
 from thalweg.experiments.sweeps import simulation
 from thalweg.experiments.sweeps.pools import open_pool
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation, simulate
 from thalweg.middleware.client.cluster import host_environment
 from thalweg.middleware.errors import RunError, UsageError
-from thalweg.middleware.network.view import Link
 
 STAYING = ("download-all", "one-shot")
 SIMPY_KEYS = ("simpy_s", "simpy_interarrival_s", "ratio", "interarrival_ratio")
@@ -96,7 +95,9 @@ def _play(config: Simulation, *, beside: bool) -> Figures:
     assert result.elapsed_s is not None
     simpy = dict.fromkeys(SIMPY_KEYS)
     if beside:
-        peer_s, _, arrivals = _time(lambda: _by_simpy(config, setting.work, plan.result.placement, links))
+        code, placed = sized_code(setting.work.allow, config.disk_bytes_per_s), plan.result.placement
+        peer = partial(peers_simpy.arrivals, setting.work.dataflow, placed, config.images, links, code)
+        peer_s, _, arrivals = _time(partial(peer, config.startup_s))
         mean_s = (arrivals[-1] - arrivals[0]) / (len(arrivals) - 1)
         figures = peer_s, mean_s, run_s / peer_s, result.mean_interarrival_s / mean_s
         simpy = dict(zip(SIMPY_KEYS, figures, strict=True))
@@ -116,13 +117,6 @@ def _medians(rounds: Sequence[Figures]) -> Figures:
     """Over rounds that all have a figure, or all have not."""
     columns = {key: [known for one in rounds if (known := one[key]) is not None] for key in rounds[0]}
     return {key: median(column) if column else None for key, column in columns.items()}
-
-
-def _by_simpy(
-    config: Simulation, work: Work, placement: Mapping[str, str], links: Mapping[Link, LinkRate]
-) -> list[float]:
-    code = sized_code(work.allow, config.disk_bytes_per_s)
-    return peers_simpy.arrivals(work.dataflow, placement, config.images, links, code, config.startup_s)
 
 
 def _time(call: Callable[[], Any]) -> tuple[float, float, Any]:
