@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -47,6 +47,7 @@ Fit = Literal["nearest", "nested"]
 SECONDS_PER_PIXEL = 0.4e-9
 PAPER_SECONDS_PER_PIXEL = 7e-6  # Ranganathan et al., section 4
 
+SELECT: Mapping[str, np.ufunc] = {"max": np.maximum, "min": np.minimum}
 _nearest = lru_cache(maxsize=256)(nearest)  # a few KB each: some 1 MB at most
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, odd: its multiples modulo 2^64 are all different
 
@@ -215,10 +216,8 @@ class Composite(Operator):
             return _checked(self.rule, rule)
         if rule == "latest":
             return _latest
-        if rule in ("max", "min"):
-            if self.key_band is not None:
-                return self._by_key
-            return np.maximum if rule == "max" else np.minimum
+        if rule in SELECT:
+            return SELECT[rule] if self.key_band is None else self._by_key
         if ":" not in rule:
             raise OperatorError(
                 f"composite: unknown rule {rule!r}; use max, min, latest or an import path package.module:function"

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from thalweg.middleware.errors import OperatorError
 from thalweg.operators.composition import (
     SECONDS_PER_PIXEL,
+    SELECT,
     Composite,
     Fit,
     Rule,
@@ -105,14 +106,13 @@ class Remembering(Operator):
 
     def _fold(self, arrays: Sequence[Array]) -> Array:
         """The composite of plain arrays of one form, as a new array."""
-        if self.composite.rule not in ("max", "min") or self.composite.key_band is not None:
+        if self.composite.rule not in SELECT or self.composite.key_band is not None:
             raise OperatorError(
                 f"{self.name}: rule {self.composite.rule!r} and key_band are for images, not {describe(arrays[0])}"
             )
-        select = np.maximum if self.composite.rule == "max" else np.minimum
         result: Array = np.array(arrays[0], order="C")
         for array in arrays[1:]:
-            select(result, array, out=result)
+            SELECT[self.composite.rule](result, array, out=result)
         return result
 
     def _check_form(self, dtype: np.dtype[Any], past: Array, present: Array, index: int) -> None:
@@ -191,11 +191,7 @@ class Running(Remembering):
             fit = self.composite.fit
             size = common_size(past.shape, added.shape, fit)
             past, added = expand(past, size, fit), expand(added, size, fit)
-        folded: Array
-        if self.aggregate in ("max", "min"):
-            folded = (np.maximum if self.aggregate == "max" else np.minimum)(past, added)
-        else:
-            folded = np.add(past, added, dtype=kind)
+        folded: Array = SELECT.get(self.aggregate, np.add)(past, added, dtype=kind)
         return folded
 
     def merge(self, states: Sequence[bytes]) -> bytes:
