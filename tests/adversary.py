@@ -339,15 +339,6 @@ class Scripted(World):
 
     # --- for scripts ---------------------------------------------------------------------------------
 
-    @property
-    def dead(self) -> set[str]:
-        return self.down
-
-    @property
-    def placed(self) -> dict[str, str]:
-        """As the client says."""
-        return self.placement
-
     def run_at(self, host: str) -> RunCore | None:
         return self.cores[host].runs.get("r")
 

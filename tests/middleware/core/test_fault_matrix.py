@@ -495,7 +495,7 @@ def check(world: Scripted, expected: str) -> None:
     assert world.reached_s is not None, "the step was never reached"
     assert world.now < 60.0, f"it took {world.now} s"
     assert world.delivered == right(world.dataflow, len(world.delivered))
-    for name in set(world.names) - world.dead:
+    for name in set(world.names) - world.down:
         assert world.cores[name].runs == {}, f"{name} still has the run"
         assert world.cores[name].coordinator.led == {}
         assert not any(host == name for host, _ in world.combined), f"{name} still has code: {world.combined}"
@@ -517,8 +517,8 @@ def check(world: Scripted, expected: str) -> None:
         assert world.delivered_s[-1] >= world.reached_s + world.last_s - 0.5, "the flow stands still"
         assert len(world.delivered) > 20
         places = {"h3": "stayed", world.target: "moved"}
-        assert places.get(world.placed["o"], f"to {world.placed['o']}") == expected
-        assert world.on("o") == {world.placed["o"]}, "the client says otherwise"
+        assert places.get(world.placement["o"], f"to {world.placement['o']}") == expected
+        assert world.on("o") == {world.placement["o"]}, "the client says otherwise"
         settled = [each["detail"]["outcome"] for each in world.settled if each["node"] == "o"]
         assert not settled or settled[-1] == ("stayed" if expected == "stayed" else "moved")
 
@@ -654,13 +654,12 @@ def check_shape(world: Scripted, expected: str) -> None:
     if expected.startswith(("lost", "cut")) or expected == "dropped":
         check(world, expected)
         return
-    world.placed["o"] = ""
     world.run()
     assert world.reached_s is not None, "the step was never reached"
     assert world.failed is None
     assert world.delivered == right(world.dataflow, len(world.delivered))
     assert world.delivered_s[-1] >= world.reached_s + world.last_s - 0.5, "the flow stands still"
-    assert not any(host not in world.dead for host, _ in world.combined)
+    assert not any(host not in world.down for host, _ in world.combined)
     operators = {name: world.on(name) for name in ("o", "r", *(f"{n}~{i}" for n in "npq" for i in (1, 2)))}
     there = {name: hosts for name, hosts in operators.items() if hosts}
     outcomes = [each["outcome"] for each in world.reshaped]
