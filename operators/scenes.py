@@ -96,11 +96,9 @@ class SceneSource(Source):
         return truth
 
     def partition_bytes(self, index: int) -> int | None:
-        """Bytes of image ``index``, without making it."""
         return math.prod(self.shape(index)) * np.dtype(self.dtype).itemsize if index < self.length else None
 
     def size_bytes(self) -> float:
-        """The mean size in bytes."""
         return float(self.mean_bytes)
 
     def shape(self, index: int) -> tuple[int, ...]:

@@ -30,11 +30,9 @@ class ChangedRates:
         return max(0, bisect_right(self.starts_s, t_s) - 1)
 
     def rate_at(self, t_s: float) -> float:
-        """Rate in bit/s at ``t_s``."""
         return self.pieces[self._piece(t_s)].rate_at(t_s)
 
     def bits_between(self, start_s: float, stop_s: float) -> float:
-        """Bits the link can carry between two times, ``start_s <= stop_s``."""
         first, last = self._piece(start_s), self._piece(stop_s)
         if first == last:
             return self.pieces[first].bits_between(start_s, stop_s)

@@ -22,7 +22,7 @@ MAX_STEPS, PRECISION = 30, 0.001  # of looking for a pool's constant
 
 
 class Window(msgspec.Struct, frozen=True):
-    """A trace read from ``start_s`` on, in wrap-around: what ``trace.offset(start_s)`` is, without a copy.
+    """A trace read from ``start_s`` on, in wrap-around: what ``trace.offset(start_s)`` is, without a copy; ``Rates``.
 
     All windows of a trace share its sums, so that simulating many networks of a pool costs neither time nor memory.
     """
@@ -31,15 +31,12 @@ class Window(msgspec.Struct, frozen=True):
     start_s: float
 
     def rate_at(self, t_s: float) -> float:
-        """Rate in bits per second ``t_s`` after the window's start."""
         return self.trace.rate_at(self.start_s + t_s)
 
     def bits_between(self, start_s: float, stop_s: float) -> float:
-        """Bits the link can carry between two times, ``start_s <= stop_s``."""
         return self.trace.bits_between(self.start_s + start_s, self.start_s + stop_s)
 
     def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
-        """Seconds that ``size_bytes`` take when they have the link to themselves from ``start_s`` on."""
         return self.trace.transfer_time_s(size_bytes, self.start_s + start_s)
 
     def cut(self) -> BandwidthTrace:

@@ -29,7 +29,7 @@ MAX_WINDOWS = 10_000_000  # three years of 10-s windows: longer is a mistaken un
 
 
 class Rates(Protocol):
-    """A link's rate over time; seconds and bit/s."""
+    """A link's rate over time: at a moment, the bits that it can carry between two, and how long bytes take alone."""
 
     def rate_at(self, t_s: float, /) -> float: ...
 

@@ -81,7 +81,6 @@ class ShapedLink:
         self._last_s = [0.0, 0.0]  # when the last message of each connection arrives
 
     def rate_at(self, t_s: float) -> float:
-        """Rate in bit/s at ``t_s``."""
         return self.rates.rate_at(t_s)
 
     def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
