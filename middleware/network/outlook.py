@@ -22,8 +22,10 @@ what was only luck in a measurement, which a hysteresis would otherwise have to 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +63,7 @@ class Outlook(NetworkView):
         rounds: int = 0,
     ) -> None:
         super().__init__(estimates)
-        self.doubt = dict(doubt)
+        self.doubt: dict[Any, float] = dict(doubt)  # asked for by pairs, which are made faster
         self.asked = asked
         self.rounds = rounds
 
@@ -73,17 +75,15 @@ class _Table:
     """Samples of some links as arrays (links, samples), those that are not there masked."""
 
     def __init__(self, samples: Sequence[Sequence[Sample]]) -> None:
-        size = len(samples), max(len(of_link) for of_link in samples)
-        self.at_s, self.log_rate = np.zeros(size), np.zeros(size)
-        self.number = np.ones(size)
-        self.there: Bools = np.zeros(size, bool)
-        for i, of_link in enumerate(samples):
-            for j, sample in enumerate(of_link):
-                self.at_s[i, j], self.log_rate[i, j], self.number[i, j] = sample
-                self.there[i, j] = True
+        lengths = np.array([len(of_link) for of_link in samples])
+        self.there: Bools = np.arange(lengths.max()) < lengths[:, None]
+        figures = np.fromiter(itertools.chain.from_iterable(itertools.chain.from_iterable(samples)), np.float64)
+        self.at_s, self.log_rate = np.zeros(self.there.shape), np.zeros(self.there.shape)
+        self.number = np.ones(self.there.shape)
+        self.at_s[self.there], self.log_rate[self.there], self.number[self.there] = figures.reshape(-1, 3).T
         self._apart_s = np.abs(self.at_s[:, :, None] - self.at_s[:, None, :])
         self._both = self.there[:, :, None] & self.there[:, None, :]
-        self._diagonal = np.arange(size[1])
+        self._diagonal = np.arange(lengths.max())
 
     def covariance(self, permanent: float, wandering: float, passing: float, correlation_s: float) -> Floats:
         """(links, samples, samples)."""

@@ -25,7 +25,7 @@ import numpy as np
 
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.outlook import Outlook
-from thalweg.middleware.network.view import Link, LinksNeeded, NetworkView
+from thalweg.middleware.network.view import LinksNeeded, NetworkView
 from thalweg.middleware.planning.costs.critical_path import CriticalPath
 from thalweg.middleware.planning.costs.expected_period import LARGEST_PLAIN_SHAPE, ExpectedPeriod
 from thalweg.middleware.planning.costs.model import CostModel
@@ -141,7 +141,7 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         names = frame.names
         rates = np.array(view.rates_bps(names))
-        doubt = np.array([[view.doubt[Link(a, b)] if a != b else 0.0 for b in names] for a in names])
+        doubt = np.array([[view.doubt[a, b] if a != b else 0.0 for b in names] for a in names])
         per_byte = np.divide(8.0, rates, out=np.full(rates.shape, math.inf), where=rates > 0)
         loads = frame.loads(transfers(per_byte, frame.costs))
         starts = [] if here is None else [here]
