@@ -21,7 +21,7 @@ RUNS = {
     "--placement random-moves --moves 20 --seed 4": "3219db9f00ea9dbcf970456c87681aad1496eab028b5f67f1edeb22e21f76ded",
     "--placement one-shot --bytes --seed 1": "5f9423a50e2846e2a8aacd930e0be627a456450fd9cd507842edaa0fb4d4069c",
 }
-FAULTS = {22: "fec1390d6b81293eaab54e2899032e6a784ada997c83d96c39ffaef8bdb4f18a"}
+FAULTS = {22: "be7a8ee496e9cfda160694c2191f354fe75e4b295a66f5228a7926aa0d1ee2e2"}
 
 
 @pytest.mark.parametrize("options", RUNS)

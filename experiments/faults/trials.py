@@ -60,7 +60,7 @@ RESHAPED = (2, 3)  # of every six seeds: in their trials most operators are free
 MERGED = (3, 8)  # of every twelve, among these: the free operators have state
 STATES = (1, 1, 18_000, 300_000)  # bytes: inline; bulk in one piece; bulk in several, let in only where it is wanted
 ABOUT_S = 25.0  # of most runs; with faults they take longer
-RESTLESS_S = 2.0  # between two decisions of an operator that moves for moving's sake
+RESTLESS_S = 3.0  # between two decisions of an operator that moves for moving's sake
 LIMITS = CoreConfig(
     retry_max_s=2.0,
     ping_s=1.0,
@@ -138,10 +138,11 @@ def draw_trial(seed: int) -> Trial:
     placement[dataflow.sink] = CLIENT
     partitions = dice.randint(15, 45)
     ends = dice.random() < 0.2
+    links = {link: _draw_link(dice, " ".join(link)) for link in links_between(hosts)}
     adaptation, driver = _draw_reshapes(trees, seed) if reshaped else _draw_moves(dice, seed)
     return Trial(
         hosts=hosts,
-        links={link: _draw_link(dice, " ".join(link)) for link in links_between(hosts)},
+        links=links,
         dataflow=dataflow,
         placement=placement,
         adaptation=adaptation,
