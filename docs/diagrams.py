@@ -40,7 +40,7 @@ def interplay(hears: Mapping[type[Any], tuple[Callable[..., Any], ...]]) -> str:
     """Which part tells which by which note, as a Mermaid flowchart; a part tells what its source yields."""
     hearers = {each.__qualname__.split(".")[0]: each.__globals__ for heard in hears.values() for each in heard}
     parts = [found[name] for name, found in hearers.items()] + [Coordinator, Prober, RunCore]
-    sources = {part.__name__: inspect.getsource(part) for part in parts}
+    sources = {part.__name__: "".join(map(inspect.getsource, part.__mro__[:-1])) for part in parts}
     lines = ["flowchart LR"]
     for note, heard in hears.items():
         said = re.compile(rf"(yield |\bnotes\.|\bn\.){note.__name__}\(")

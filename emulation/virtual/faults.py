@@ -429,7 +429,7 @@ class FaultyWorld(World):
         old.gone_s = self.now
         started = str(int(old.core.me.instance) + 1)
         core = HostCore(msgspec.structs.replace(old.core.me, instance=started), self.config.core)
-        core.recording = old.core.recording
+        core.desk.recording = old.core.desk.recording
         self.hosts[name] = VirtualHost(name, core, self.config.compute_factor.get(name, 1.0))
         self.crashed_s.setdefault(name, self.now)
         self.back_s.pop(name, None)

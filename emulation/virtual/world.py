@@ -110,7 +110,7 @@ class World:
             for peer in self.peers
         }
         for host in self.hosts.values():
-            host.core.recording = on_record is not None
+            host.core.desk.recording = on_record is not None
         arrived = self._lies if self.config.take_up_s else self._arrived
         self.links = MODELS[self.config.interface](
             links, self.config.startup_s, self._schedule, arrived, self.config.interfaces_bps

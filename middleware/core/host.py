@@ -39,8 +39,8 @@ class HostCore:
         self.config = config or CoreConfig()
         self.codes = codes
         self.runs: dict[str, RunCore] = {}
-        self._desk = Desk(me.name)
-        self.out = out = Outbox(self._desk)
+        self.desk = Desk(me.name)
+        self.out = out = Outbox(self.desk)
         self.monitor = Monitor(me.name, self.config.monitor)
         self.prober = Prober(out, me, self.monitor)
         self.silence = Suspicions(out, self.config)
@@ -50,23 +50,9 @@ class HostCore:
         self._shared = Shared(self.monitor, self.prober, self.silence, self._retries, self._occupied)
         self._spent: dict[str, tuple[int, int, int]] = {}  # run -> what had been spent when it began
 
-    @property
-    def recording(self) -> bool:
-        """Whether records are made; a shell that keeps none turns them off."""
-        return self._desk.recording
-
-    @recording.setter
-    def recording(self, recording: bool) -> None:
-        self._desk.recording = recording
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes sent as bulk."""
-        return self._desk.sent_bytes
-
     def handle(self, event: e.Event, now: float) -> list[e.Command]:
         """What to do about ``event``, which happened at ``now`` (seconds, never decreasing)."""
-        desk = self._desk
+        desk = self.desk
         desk.now = now
         self._HANDLERS[type(event)](self, event)
         while desk.local:  # R3
@@ -112,7 +98,7 @@ class HostCore:
     def _costs(self) -> tuple[int, int, int]:
         """Bytes of news, of probes, and of all that was sent, since the host began."""
         news = self.monitor.news_bytes
-        return news, self.prober.sent_bytes, self.sent_bytes + news
+        return news, self.prober.sent_bytes, self.desk.sent_bytes + news
 
     def _open(self, install: m.Install, event: e.RunRequested | None = None) -> RunCore:
         """R1: begin to take part in a run."""
@@ -179,7 +165,7 @@ class HostCore:
         """An event of one run."""
         run = self.runs.get(event.run)
         if run is not None:
-            self._OF_RUN[type(event)](run, event)
+            run.hear((event,))
 
     def _on_finished(self, event: e.OperatorFinished) -> None:
         run = self.runs.get(event.run)
@@ -238,8 +224,8 @@ class HostCore:
         """A partition's transfer also measured the link (passive monitoring)."""
         size, duration_s = event.size_bytes, event.duration_s
         busy_s = self.prober.busy_s(event.peer, duration_s)
-        estimate = self.monitor.measured(self.host, event.peer, size, busy_s, self._desk.now, "passive")
-        if not self._desk.recording:
+        estimate = self.monitor.measured(self.host, event.peer, size, busy_s, self.desk.now, "passive")
+        if not self.desk.recording:
             return
         if estimate is not None:
             out.record("estimate", **estimate_fields((self.host, event.peer), estimate, size, busy_s, "passive"))
@@ -295,7 +281,7 @@ class HostCore:
     def _on_ping(self, sender: str, message: m.Ping) -> None:
         run = self.runs.get(message.run)
         if run is not None:
-            run.heard_s = self._desk.now
+            run.heard_s = self.desk.now
             run.out.send(sender, m.Pong(message.run))
         else:
             self.out.of(message.run).send(sender, m.Pong(message.run, not message.run))
@@ -378,15 +364,6 @@ class HostCore:
         e.RunRequested: _on_run_requested,
         e.RunAbandoned: _on_abandoned,
         e.ProbesRequested: _on_probes_requested,
-    }
-    _OF_RUN: ClassVar[dict[type[Any], Callable[[RunCore, Any], None]]] = {
-        e.OperatorFailed: RunCore.failed,
-        e.NodeOpened: RunCore.opened,
-        e.StateTaken: RunCore.state_taken,
-        e.StateRestored: RunCore.state_restored,
-        e.PlacementProposed: RunCore.placement_proposed,
-        e.Planned: RunCore.plan,
-        e.NextRequested: RunCore.next,
     }
     _MESSAGES: ClassVar[dict[type[Any], Callable[[HostCore, str, Any], None]]] = {
         m.Hello: _on_hello,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -33,18 +34,16 @@ class Timer(StrEnum):
     DECIDE = "decide"
 
 
+@dataclass(slots=True)
 class Desk:
     """What the outboxes of one host share: the clock, and what lies there for the shell and for the host itself."""
 
-    __slots__ = ("commands", "host", "local", "now", "recording", "sent_bytes")
-
-    def __init__(self, host: str) -> None:
-        self.host = host
-        self.now = 0.0  # set by HostCore.handle alone
-        self.commands: list[e.Command] = []
-        self.local: deque[Local] = deque()
-        self.recording = True  # a shell that keeps no records spares the core their making
-        self.sent_bytes = 0  # as bulk
+    host: str
+    now: float = 0.0  # set by HostCore.handle alone
+    commands: list[e.Command] = field(default_factory=list)
+    local: deque[Local] = field(default_factory=deque)
+    recording: bool = True  # a shell that keeps no records spares the core their making
+    sent_bytes: int = 0  # as bulk
 
 
 class Outbox:

@@ -11,7 +11,8 @@ R4. Only the client's word counts where it has the last one; whoever passes it o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from thalweg.middleware.core import notes as n
@@ -49,6 +50,15 @@ HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
     n.Lost: (Flow.peer_gone, Departures.on_lost, Arrivals.on_lost, Proposer.on_lost, Planned.on_lost),
     n.Measured: (Planned.on_measured, Local.on_measured),
 }
+EVENTS: Mapping[type[e.Event], tuple[Callable[[Any, Any], Heard], ...]] = {
+    e.OperatorFailed: (Flow.failed,),
+    e.NodeOpened: (Arrivals.on_opened,),
+    e.StateTaken: (Inheritance.on_taken, Departures.on_taken),
+    e.StateRestored: (Inheritance.on_merged, Arrivals.on_state_restored),
+    e.PlacementProposed: (Proposer.on_placement_proposed,),
+    e.Planned: (Planned.on_planned,),
+    e.NextRequested: (Flow.next,),
+}
 MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Offer: Arrivals.on_offer,
     m.Accept: Departures.on_accept,
@@ -78,7 +88,7 @@ class RunCore:
         self.heard_s = out.now  # from the client
         self._host, self._monitor = out.host, shared.monitor
         self._alarm = Alarm(out, Timer.MOVE)
-        self.tree = tree = Tree(install.dataflow)
+        self.tree = tree = Tree(install.dataflow)  # R1: from here down each gets those that it may call
         self.directory = directory = Directory(setting)
         self.books = books = Books(setting)
         self.flow = flow = Flow(setting, shared, tree, directory, books)
@@ -91,14 +101,15 @@ class RunCore:
         self.member = Member(setting, directory, flow, ways, self.reshaping)
         self.planned = Planned(setting, shared, tree, directory, departures, self.proposer)
         self.local = Local(setting, shared, Stream(tree, directory, books, flow), departures, self.member)
-        parts = {type(part).__name__: part for part in vars(self).values()}
+        parts = {kind.__name__: part for part in vars(self).values() for kind in type(part).__mro__}
 
         def bound(heard: Callable[..., Heard]) -> Callable[..., Heard]:
             owner, name = heard.__qualname__.split(".")
             method: Callable[..., Heard] = getattr(parts[owner], name)
             return method
 
-        self._hears = {note: tuple([bound(each) for each in hearers]) for note, hearers in HEARS.items()}
+        tables = itertools.chain(HEARS.items(), EVENTS.items())
+        self._hears = {kind: tuple([bound(each) for each in hearers]) for kind, hearers in tables}
         self._messages = {kind: bound(each) for kind, each in MESSAGES.items()}
 
     def begin(self, event: e.RunRequested | None) -> None:
@@ -117,8 +128,8 @@ class RunCore:
         self.proposer.close()
         self.planned.close()
 
-    def hear(self, heard: Heard) -> None:
-        """R2: have all notes heard, and those that come of them."""
+    def hear(self, heard: Iterable[n.Note | e.Event] | None) -> None:
+        """R2: have all notes heard, or an event, and those that come of them."""
         if heard:
             for note in heard:
                 for hearer in self._hears[type(note)]:
@@ -195,31 +206,6 @@ class RunCore:
         return message.producer in node.asked and message.index == node.index
 
     # --- events ---------------------------------------------------------------------------------------
-
-    def failed(self, event: e.OperatorFailed) -> None:
-        self.out.send(self.install.client, m.Failed(self.id, event.node, event.reason[:4000]))
-
-    def opened(self, event: e.NodeOpened) -> None:
-        self.hear(self.arrivals.on_opened(event))
-
-    def state_taken(self, event: e.StateTaken) -> None:
-        if event.node in self.inheritance.legacies:
-            self.inheritance.on_taken(event)
-        else:
-            self.hear(self.departures.on_taken(event))
-
-    def state_restored(self, event: e.StateRestored) -> None:
-        part = self.inheritance if event.node in self.inheritance.heirs else self.arrivals
-        self.hear(part.on_merged(event) if isinstance(part, Inheritance) else part.on_state_restored(event))
-
-    def placement_proposed(self, event: e.PlacementProposed) -> None:
-        self.proposer.on_placement_proposed(event)
-
-    def next(self, event: e.NextRequested) -> None:
-        self.hear(self.flow.next())
-
-    def plan(self, event: e.Planned) -> None:
-        self.hear(self.planned.on_planned(event))
 
     def transfer_over(self, peer: str, message: m.Partition | m.State, *, arrived: bool) -> None:
         """All of a message has gone to ``peer``, or nobody knows what became of it."""

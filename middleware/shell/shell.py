@@ -92,7 +92,7 @@ class Shell:
             raise
         self.me = self._sockets.me
         self.core = HostCore(self.me, config.core.dilated(config.time_scale), tuple(sorted(registered())))
-        self.core.recording = self._recorder.active
+        self.core.desk.recording = self._recorder.active
         self._on_application = on_application or (lambda command: None)
         self._process = psutil.Process()
         self._process.cpu_percent()  # from now on

@@ -28,6 +28,7 @@ There are no states beyond the counts, and no messages of its own: all that is s
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import msgspec
 
@@ -61,37 +62,28 @@ class Verdict(msgspec.Struct, frozen=True):
     considered: bool
 
 
+@dataclass(slots=True)
 class EpochBook:
     """What one operator's host counts for it. Times are emulated seconds on the host's clock.
 
     ``wave`` and ``waves`` are those of :func:`waves_of`; ``origin_s`` is when the run started.
     """
 
-    __slots__ = (
-        "consumer_critical",
-        "last",
-        "later",
-        "mostly_later",
-        "node",
-        "options",
-        "origin_s",
-        "round",
-        "sends",
-        "unmarked",
-        "wave",
-        "waves",
-    )
+    options: LocalMoves
+    node: str
+    wave: int
+    waves: int
+    origin_s: float
+    round: int = 0  # the period whose decision comes next
+    sends: int = 0  # outputs of this epoch whose marks have come
+    later: int = 0  # of these, how many the consumer got last of its inputs
+    unmarked: bool = False  # the last output was sent and its mark has not come
+    last: int = -1  # index of the last output sent
+    mostly_later: bool = False
+    consumer_critical: bool = False
 
-    def __init__(self, options: LocalMoves, node: str, wave: int, waves: int, origin_s: float) -> None:
-        assert 0 <= wave < waves, f"operator {node!r} is of wave {wave} of {waves}"
-        self.options, self.node, self.wave, self.waves, self.origin_s = options, node, wave, waves, origin_s
-        self.round = 0  # the period whose decision comes next
-        self.sends = 0  # outputs of this epoch whose marks have come
-        self.later = 0  # of these, how many the consumer got last of its inputs
-        self.unmarked = False  # the last output was sent and its mark has not come
-        self.last = -1  # index of the last output sent
-        self.mostly_later = False
-        self.consumer_critical = False
+    def __post_init__(self) -> None:
+        assert 0 <= self.wave < self.waves, f"operator {self.node!r} is of wave {self.wave} of {self.waves}"
 
     def take(self, state: BookState) -> None:
         """Count on where the operator's last host left off."""

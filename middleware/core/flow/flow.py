@@ -1,14 +1,11 @@
-"""Demands and partitions between the nodes of all hosts, and what the nodes of one run here do about them.
+"""Nodes of a run that leave this host, come to it, appear and disappear; what they demand and send is in ``demands``.
 
 Rules:
 
-R1. A message for a node goes to the node's newest known location. A host that gets one for a node that is elsewhere
-    forwards it (``MAX_HOPS`` times at most) and tells the sender the newer location.
-R2. Every demand to another host is repeated, with back-off, until the partition has come.
-R3. What a host has to tell (newer locations, measured links) rides on its demands and partitions; a commit rides on
-    the first partition after its change-over, and on the first demand in another tree.
-R4. The last output of a node that has left, or has another consumer, is its *tail*: kept until a later one is demanded.
-R5. Between two nodes of one host nothing is lost, so nothing is repeated.
+R1. A node that has left leaves its tail here, and what was demanded of it is demanded where it went.
+R2. One that comes demands its next inputs. What came for it ahead of it is given to it then.
+R3. When it has made the last partition of the old tree, a node ends, turns to another consumer, or gathers from others,
+    whatever the new tree wants of it. Those that appear gather at once.
 """
 
 from __future__ import annotations
@@ -16,245 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from thalweg.middleware.core import notes
-from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.epochs import Books
-from thalweg.middleware.core.flow.node import (
-    ENDED,
-    GATHERING,
-    LIGHT,
-    Action,
-    Ask,
-    Dispatch,
-    Hand,
-    NodeCore,
-    Output,
-    RunCode,
-    Turned,
-)  # fmt: skip
-from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.flow.demands import NOTHING, Demands, Expected, Newcomer
+from thalweg.middleware.core.flow.node import GATHERING, Action, Ask, NodeCore
 from thalweg.middleware.core.notes import Note, Notes
-from thalweg.middleware.core.outbox import Setting
-from thalweg.middleware.core.shared import Shared
-from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
-MAX_HOPS = 8  # a chain of forwards longer than this means that locations run in a circle
-LET_GO = MAX_HOPS + 1  # marks a demand that only tells another host that the partitions before it have come
-NOTHING: tuple[Note, ...] = ()
 
-
-class Pending(msgspec.Struct):
-    """A demand sent to another host that has not been answered."""
-
-    index: int
-    due_s: float
-    interval_s: float
-    asked_s: float  # when it was demanded first
-
-
-class Tail(msgspec.Struct):
-    """The last output of a node for a consumer that it does not serve from here any more, until it is acknowledged."""
-
-    output: Output
-    sending: bool
-    landed: bool = False  # it has arrived, and was not asked for again since
-
-
-class Expected(msgspec.Struct):
-    """An operator that is to come here and begin with partition ``index``: its inputs for that which came before it."""
-
-    index: int
-    early: dict[str, Output] = {}
-
-
-class Newcomer(msgspec.Struct, frozen=True):
-    """An operator that has come from another host and not dispatched anything yet."""
-
-    source: str
-    version: int
-    size_bytes: int
-    came_s: float
-    resumed_s: float
-
-
-class Flow:
+class Flow(Demands):
     """The only writer of a run's nodes on this host, of their demands, and of tails."""
-
-    def __init__(self, setting: Setting, shared: Shared, tree: Tree, directory: Directory, books: Books) -> None:
-        self._out, self._limits, self._install = setting.out, setting.limits, setting.install
-        self._monitor, self._silence, self._retries = shared.monitor, shared.silence, shared.retries
-        self._tree, self._directory, self._books = tree, directory, books
-        self._host, self._desk = setting.out.host, setting.out.desk  # whose clock is read for every message
-        self._telling_up = setting.install.news and setting.install.moves is not None
-        self.opened_s = setting.out.now
-        self.nodes: dict[str, NodeCore] = {}
-        for node in tree.dataflow.nodes:
-            if directory.locations[node.name].host == self._host:
-                self.nodes[node.name] = NodeCore(node, setting.install.partitions)
-        self.pending: dict[tuple[str, str], Pending] = {}  # (consumer here, producer)
-        self._answer_s: dict[tuple[str, str], float] = {}  # how long the last answer to such a demand took
-        self.sizes: dict[tuple[str, str], int] = {}  # (consumer, producer) -> bytes of the last input
-        self.compute_s: dict[str, float] = {}  # how long a node's code took last
-        self.tails: dict[str, Tail] = {}
-        self.tail_hosts: dict[str, str] = {}  # of operators here: who keeps their last output
-        self.expected: dict[str, Expected] = {}
-        self._newcomers: dict[str, Newcomer] = {}
-        self._owed: dict[str, m.Demand] = {}  # demanded of an operator that is light: where it goes answers it
-        self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
-
-    # --- messages -------------------------------------------------------------------------------------
-
-    def demand(self, sender: str, demand: m.Demand) -> Iterable[Note]:
-        """``demand.consumer``, which is at ``sender``, wants a partition."""
-        name, consumer = demand.producer, demand.consumer
-        if not self._tree.takes(consumer, name, demand.index):
-            self._out.record("unexpected", peer=sender, node=name)
-            return NOTHING
-        if demand.version > self._directory.locations[consumer].version:
-            self._directory.merge((m.Location(consumer, sender, demand.version),))
-        if self.tails and self._tail(name, demand):
-            return NOTHING
-        if demand.hops == LET_GO:
-            return NOTHING
-        node = self.nodes.get(name)
-        if node is None:
-            self._forward(sender, name, demand, None, 0)
-            return NOTHING
-        if self.tail_hosts and name in self.tail_hosts and not self._before(node, demand):
-            return NOTHING
-        fresh = demand.index == node.index
-        verdict, actions = node.on_demand(demand.index, demand.again)
-        if verdict != "taken":
-            return NOTHING
-        if fresh and name in self._books.of:
-            self._books.of[name].on_mark(demand.later, demand.critical)
-        if node.state is LIGHT:
-            self._owed[name] = _passed_on(demand)
-        return self._perform(node, actions) if actions else NOTHING
-
-    def _tail(self, name: str, demand: m.Demand) -> bool:
-        """R4: whether the demand is answered by what an operator left behind here, or has let go of it."""
-        tail = self.tails.get(name)
-        if tail is None or demand.index < tail.output.index:
-            return False
-        if demand.index > tail.output.index:
-            if self._tree.former is None or demand.index <= self._tree.turn:  # else it is perhaps another consumer's
-                del self.tails[name]
-            return False
-        if demand.again and tail.landed:
-            tail.landed = False
-        elif not tail.sending:
-            tail.sending = self._send_output(name, demand.consumer, tail.output)
-            self._out.record("repeated", node=name, index=demand.index)
-        return True
-
-    def _before(self, node: NodeCore, demand: m.Demand) -> bool:
-        """A demand for an operator that has left its last output with another host; False when it went there."""
-        name, former, turn = node.node.name, self._tree.former, self._tree.turn
-        host = self.tail_hosts[name]
-        if former is not None and demand.index > turn:  # perhaps of another consumer
-            return True
-        if demand.index >= node.index:  # R4: which acknowledges it
-            del self.tail_hosts[name]
-            if host != self._host:
-                let_go = msgspec.structs.replace(demand, hops=LET_GO, version=0, news=None, commit=None)
-                self._out.send(host, let_go)
-            return True
-        last = former is not None and demand.index == turn  # all later ones are for others
-        if (demand.index < node.index - 1 and not last) or host == self._host:
-            return True
-        if host not in self._directory.hosts:
-            reason = f"its partition {demand.index} was on host {host!r}, which went away"
-            self._out.send(self._install.client, m.Failed(self._out.run, name, reason))
-        elif demand.hops < MAX_HOPS:
-            self._out.send(host, _passed_on(demand))
-            here = self.nodes.get(demand.consumer)
-            if here is not None and name in here.asked and (demand.consumer, name) not in self.pending:
-                self._await(demand.consumer, name, demand.index)
-        return False
-
-    def partition(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
-        """A partition for ``part.consumer`` has come from ``sender``."""
-        name, producer = part.consumer, part.producer
-        node = self.nodes.get(name)
-        output = Output(part.index, value, size_bytes, part.end)
-        if node is None:
-            expected = self.expected.get(name)
-            if expected is not None and expected.index == part.index and producer in self._tree.node_of(name).inputs:
-                expected.early[producer] = output
-            else:
-                self._forward(sender, name, part, value, size_bytes)
-            return NOTHING
-        verdict, actions = node.on_partition(producer, output)
-        if verdict != "taken":
-            self._out.record("duplicate", peer=sender, node=name, index=part.index)
-            return NOTHING
-        edge = name, producer
-        pending = self.pending.pop(edge, None)
-        if pending is not None:
-            self._answer_s[edge] = self._desk.now - pending.asked_s
-        if self._books.of:
-            self.sizes[edge] = size_bytes
-        return self._perform(node, actions) if actions else NOTHING
-
-    def _forward(self, sender: str, node: str, message: m.Demand | m.Partition, value: Any, size_bytes: int) -> None:
-        """R1: to where the node is, as far as this host knows."""
-        location = self._directory.locations.get(node)
-        if location is None or location.host == self._host or message.hops >= MAX_HOPS:
-            self._out.record("undeliverable", peer=sender, node=node, index=message.index)
-            return
-        if isinstance(message, m.Demand):
-            self._out.send(location.host, _passed_on(message))
-        else:
-            onward = msgspec.structs.replace(message, hops=message.hops + 1, news=None)
-            self._out.send(location.host, onward, value, size_bytes, bulk=not message.end)
-        self._out.record("forwarded", peer=location.host, node=node, index=message.index)
-        if sender != self._host:
-            self._out.send(sender, m.Located(self._out.run, (location,)))
-
-    # --- events ---------------------------------------------------------------------------------------
-
-    def next(self) -> Iterable[Note]:
-        """The application wants the next partition."""
-        sink = self.nodes.get(self._tree.dataflow.sink)
-        return NOTHING if sink is None else self._perform(sink, sink.on_demand(sink.index)[1])
-
-    def finished(self, event: e.OperatorFinished) -> Iterable[Note]:
-        """A node's code has made a partition."""
-        node = self.nodes.get(event.node)
-        if node is None:
-            return NOTHING
-        if self._books.of:
-            self.compute_s[event.node] = event.duration_s
-        verdict, actions = node.on_finished(Output(event.index, event.value, event.size_bytes, event.end))
-        if verdict != "taken":
-            return NOTHING
-        told = self._perform(node, actions)
-        return told if self._tree.former is None else (*told, notes.Made(event.node))
-
-    def transfer_over(self, message: m.Partition, *, arrived: bool) -> None:
-        """A partition's transfer is over; unless it has ``arrived``, nobody knows what became of it."""
-        node = self.nodes.get(message.producer)
-        if node is not None:
-            node.on_transfer_over(message.index, arrived=arrived)
-        tail = self.tails.get(message.producer)
-        if tail is not None and tail.output.index == message.index:
-            tail.sending, tail.landed = False, arrived
-
-    def retry(self) -> float | None:
-        """R2: repeat what is due; when the next is, None when nothing waits."""
-        now, earliest_s = self._out.now, None
-        for (consumer, producer), pending in self.pending.items():
-            if pending.due_s <= now:
-                self._send_demand(consumer, producer, pending.index, again=True)
-                pending.interval_s = min(2 * pending.interval_s, self._limits.retry_max_s)
-                pending.due_s = now + pending.interval_s
-            if earliest_s is None or pending.due_s < earliest_s:
-                earliest_s = pending.due_s
-        return earliest_s
 
     def peer_gone(self, lost: notes.Lost) -> Notes:
         """No transfer to that host is under way any more."""
@@ -264,151 +31,6 @@ class Flow:
                 if self._directory.locations[consumer].host == lost.host:
                     node.sending = False
         return NOTHING
-
-    def waits_for(self, host: str) -> tuple[str, str] | None:
-        """A node here that needs the way to ``host``, and what for."""
-        for (consumer, producer), pending in self.pending.items():
-            if self._directory.whereabouts(producer, pending.index) == host:
-                return consumer, f"which holds {producer!r}"
-        outputs = [(name, node.retained, node.landed) for name, node in self.nodes.items()]
-        outputs += [(name, tail.output, tail.output.index if tail.landed else -1) for name, tail in self.tails.items()]
-        for name, output, landed in outputs:
-            if output is None or landed == output.index:
-                continue
-            consumer = self._tree.consumer_of(name, output.index)
-            if consumer not in self.nodes and self._directory.whereabouts(consumer, output.index) == host:
-                return name, f"which holds {consumer!r}"
-        return None
-
-    # --- what nodes are to do -------------------------------------------------------------------------
-
-    def _perform(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:
-        name = node.node.name
-        told = NOTHING
-        for action in actions:
-            if type(action) is Ask:  # not match: a class pattern takes three times as long, and this is the hot path
-                for producer in node.node.inputs:
-                    self._ask(name, producer, action.index)
-            elif type(action) is RunCode:
-                if self._held and name in self._held:
-                    self._held[name] = action
-                    continue
-                self._out.emit(e.RunOperator(self._out.run, name, action.index, action.inputs))
-            elif type(action) is Dispatch:
-                self._dispatch(node, action.output)
-                if action.again:
-                    self._out.record("repeated", node=name, index=action.output.index)
-            elif type(action) is Hand:
-                output = action.output
-                self._out.emit(e.Deliver(self._out.run, output.index, output.value, output.size_bytes, output.end))
-                told = (notes.Delivered(),)
-            elif type(action) is Turned:
-                self._keep_tail(node)
-            else:
-                told = (notes.Light(name),)
-        if node.state is ENDED:
-            told = (*told, notes.Ended(name))
-        return told
-
-    def _ask(self, consumer: str, producer: str, index: int) -> None:
-        """Demand a partition, from another host until it comes."""
-        if self._send_demand(consumer, producer, index):
-            self._await(consumer, producer, index)
-
-    def _send_demand(self, consumer: str, producer: str, index: int, *, again: bool = False) -> bool:
-        """Whether the producer is on another host."""
-        tree, out, node = self._tree, self._out, self.nodes[consumer]
-        here = producer in self.nodes
-        host = self._host if here else self._directory.whereabouts(producer, index)
-        later = critical = False
-        if self._install.moves is not None:
-            book = self._books.of.get(consumer)
-            later = node.last == producer
-            critical = node.node.kind == "sink" if book is None else book.critical
-        news = commit = None
-        if here:
-            again = False  # R5
-        elif host != self._host:  # else by a wrong word of others, and this host knows its own news
-            news = self._news_for(host, upward=True)
-            if tree.former is not None and index == tree.turn + 1 and not again:  # R3
-                assert self._directory.switch is not None
-                commit = self._directory.switch.commit
-            if again:
-                self._wait_for(host, self.pending[consumer, producer].asked_s)
-        version = self._directory.locations[consumer].version
-        out.send(host, m.Demand(out.run, producer, consumer, index, 0, version, later, critical, news, again, commit))
-        return not here
-
-    def _await(self, consumer: str, producer: str, index: int) -> None:
-        """Repeat a demand until it is answered: not before twice the time that the last answer took."""
-        edge, limits, now = (consumer, producer), self._limits, self._desk.now
-        wait_s = max(limits.retry_s, min(2 * self._answer_s.get(edge, 0.0), limits.retry_max_s))
-        self.pending[edge] = Pending(index, now + wait_s, wait_s, now)
-        self._retries.by(now + wait_s)  # those that wait have backed off further
-
-    def _news_for(self, host: str, *, upward: bool) -> m.News | None:
-        """What ``host`` is to hear of with the next message, if there is anything.
-
-        ``upward``, away from the client, what links carry is told only where hosts decide for themselves.
-        """
-        telling = self._telling_up if upward else self._install.news
-        estimates = self._monitor.news_for(host, self._desk.now) if telling else ()
-        locations = self._directory.news_for(host) if self._directory.changes else None
-        return None if locations is None and not estimates else m.News(locations or (), estimates)
-
-    def _dispatch(self, node: NodeCore, output: Output) -> None:
-        name = node.node.name
-        node.sending = self._send_output(name, self._tree.consumer_of(name, output.index), output)
-        if self._newcomers and name in self._newcomers:
-            self._record_newcomer(name, output.index)
-        if name in self._books.of:
-            self._books.of[name].on_sent(output.index)
-
-    def _send_output(self, name: str, consumer: str, output: Output) -> bool:
-        """Send an output to where it is wanted; whether its transfer is under way now."""
-        out, directory, index = self._out, self._directory, output.index
-        here = consumer in self.nodes
-        to = self._host if here else directory.host_of(consumer, index)
-        if to == self._host and not here:  # the consumer is to come here, and has not yet
-            expected = self.expected.get(consumer)
-            here = expected is not None and expected.index == index
-            to = directory.locations[consumer].host
-        if here or to == self._host:  # the latter by a wrong word of others: nobody takes it here
-            out.hand_over(m.Partition(out.run, name, consumer, index, output.end), output.value, output.size_bytes)
-            return False
-        news, switch, commit = self._news_for(to, upward=False), directory.switch, None
-        if switch is not None and switch.iteration + 1 == index:  # R3
-            commit = switch.commit
-            if commit.shape is not None and not self._tree.keeps(name):
-                commit = None  # a consumer that this node has in the new tree only knows it, or it would not demand
-        part = m.Partition(out.run, name, consumer, index, output.end, 0, news, commit)
-        out.send(to, part, output.value, output.size_bytes, bulk=not output.end)
-        return not output.end
-
-    def _record_newcomer(self, name: str, index: int) -> None:
-        """An operator that came from another host has made its first output here."""
-        came, now = self._newcomers.pop(name), self._out.now
-        ago = {"state_in": now - came.came_s, "resumed": now - came.resumed_s}
-        self._out.record(
-            "arrived", node=name, peer=came.source, index=index, size_bytes=came.size_bytes,
-            duration_s=now - came.came_s, detail={"version": came.version, "ago": ago},
-        )  # fmt: skip
-
-    def _keep_tail(self, node: NodeCore) -> None:
-        """R4: its last output, for a consumer that may not have got it."""
-        output = node.retained
-        if output is not None:
-            self.tails[node.node.name] = Tail(output, node.sending, node.landed == output.index)
-            node.release()
-
-    def _wait_for(self, host: str, since_s: float) -> None:
-        """Something has been expected of ``host``, or been meant for it, since then."""
-        if host in self._directory.hosts:
-            self._silence.on_waiting(self._out.run, host, since_s)
-
-    def stuck(self, host: str, since_s: float | None = None) -> None:
-        """What was meant for ``host`` has not got there, perhaps since then."""
-        self._wait_for(host, self.opened_s if since_s is None else since_s)
 
     # --- hand-overs -----------------------------------------------------------------------------------
 
@@ -430,14 +52,13 @@ class Flow:
             for producer in node.node.inputs:
                 self.pending.pop((name, producer), None)
 
-    def release(self, name: str) -> NodeCore:
+    def release(self, name: str) -> None:
         """An operator has left, as ``Directory`` knows; its tail stays."""
         node = self.nodes.pop(name)
-        self._keep_tail(node)
+        self._keep_tail(node)  # R1
         self.tail_hosts.pop(name, None)
         self._newcomers.pop(name, None)
         self._books.forget(name)
-        return node
 
     def follow(self, name: str) -> None:
         """What is wanted of an operator that has left is wanted where it went."""
@@ -445,7 +66,7 @@ class Flow:
         consumer = self._tree.consumers[name][0]
         here = self.nodes.get(consumer)
         if here is not None:
-            if name in here.asked:  # R5: a demand between nodes of one host is not repeated; one to another host is
+            if name in here.asked:  # R1: one to another host is repeated
                 self._ask(consumer, name, here.index)
         elif owed is not None:
             self._out.send(self._directory.locations[name].host, owed)
@@ -479,7 +100,7 @@ class Flow:
             assert isinstance(action, Ask)
             for producer in node.node.inputs:
                 early = inputs.get(producer)
-                if early is not None and early.index == action.index:
+                if early is not None and early.index == action.index:  # R2
                     part = m.Partition(self._out.run, producer, name, early.index, early.end)
                     self._out.hand_over(part, early.value, early.size_bytes)
                 else:
@@ -527,7 +148,7 @@ class Flow:
             if rewired and node.state is GATHERING:  # it has perhaps asked the old tree for too much
                 self.call_back(name, turn)
             if kept is None:
-                todo.append((node, node.replace(turn)))
+                todo.append((node, node.replace(turn)))  # R3
                 continue
             if old.consumers[name] != new.consumers[name]:
                 todo.append((node, node.turn(turn)))
@@ -580,8 +201,3 @@ class Flow:
         if self._tree.former is not None:
             for name in self.nodes.keys() - self._tree.dataflow.by_name.keys():
                 assert self.nodes[name].limit == self._tree.turn + 1, self.nodes[name]
-
-
-def _passed_on(demand: m.Demand) -> m.Demand:
-    """A demand as another host sends it on: the consumer is not with the sender."""
-    return msgspec.structs.replace(demand, hops=demand.hops + 1, version=0, news=None, commit=None)

@@ -25,6 +25,7 @@ host core and raises. Late and repeated messages are no defects: they change not
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -126,66 +127,40 @@ Action = Ask | RunCode | Dispatch | Hand | Lighten | Turned
 Verdict = Literal["taken", "duplicate", "late", "ahead"]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class NodeCore(Machine):
     """The state of one node. Every method returns what is to be done, in order."""
 
-    __slots__ = (
-        "asked",
-        "demanded",
-        "early",
-        "index",
-        "inputs",
-        "landed",
-        "last",
-        "leaves_after",
-        "limit",
-        "node",
-        "output",
-        "retained",
-        "rewired",
-        "sending",
-        "size_bytes",
-        "suspended",
-        "turns_after",
-    )
-
     TABLE = TRANSITIONS
-    state: NodeState
 
-    def __init__(self, node: Node, limit: int | None = None) -> None:
-        self.node = node
-        self.limit = limit  # how many partitions the run has, None: until the sources end
-        self.state = IDLE
-        self.index = 0  # of the next output
-        self.demanded = -1  # highest index the consumer asked for
-        self.inputs: dict[str, Output] = {}
-        self.asked: set[str] = set()  # producers that owe partition ``index``
-        self.output: Output | None = None
-        self.retained: Output | None = None  # dispatched, not yet acknowledged
-        self.sending = False  # a transfer of ``retained`` is under way
-        self.landed = -1  # the last dispatched output, if it has arrived and was not asked for again since
-        self.last = ""  # the producer whose input came last
-        self.size_bytes: int | None = None  # of the last output
-        self.leaves_after: int | None = None  # it becomes light when it has dispatched this, or a later one
-        self.suspended = False
-        self.turns_after: int | None = None  # partition 'turns_after + 1' is for another consumer
-        self.early = False  # which has demanded it already
-        self.rewired: tuple[int, Node] | None = None  # after this partition the node is that one, with other inputs
+    node: Node
+    limit: int | None = None  # how many partitions the run has, None: until the sources end
+    state: NodeState = IDLE
+    index: int = 0  # of the next output
+    demanded: int = -1  # highest index the consumer asked for
+    inputs: dict[str, Output] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)  # producers that owe partition ``index``
+    output: Output | None = None
+    retained: Output | None = None  # dispatched, not yet acknowledged
+    sending: bool = False  # a transfer of ``retained`` is under way
+    landed: int = -1  # the last dispatched output, if it has arrived and was not asked for again since
+    last: str = ""  # the producer whose input came last
+    size_bytes: int | None = None  # of the last output
+    leaves_after: int | None = None  # it becomes light when it has dispatched this, or a later one
+    suspended: bool = False
+    turns_after: int | None = None  # partition 'turns_after + 1' is for another consumer
+    early: bool = False  # which has demanded it already
+    rewired: tuple[int, Node] | None = None  # after this partition the node is that one, with other inputs
 
     @classmethod
     def fresh(cls, node: Node, limit: int | None, index: int) -> NodeCore:
         """A node whose first partition is ``index``."""
-        core = cls(node, limit)
-        core.index, core.demanded = index, index - 1
-        return core
+        return cls(node, limit, index=index, demanded=index - 1)
 
     @classmethod
     def come(cls, node: Node, limit: int | None, index: int, demanded: int) -> NodeCore:
         """A node that has just come from another host, light."""
-        core = cls(node, limit)
-        core.state = LIGHT
-        core.index, core.demanded = index, demanded
-        return core
+        return cls(node, limit, LIGHT, index, demanded)
 
     def __repr__(self) -> str:
         return f"<node {self.node.name} {self.state} at {self.index}, demanded {self.demanded}>"
@@ -195,7 +170,7 @@ class NodeCore(Machine):
         if index > self.index:
             if self.turns_after is None or index != self.turns_after + 1:
                 return "ahead", []
-            verdict: Verdict = "duplicate" if self.early else "taken"
+            verdict: Verdict = "duplicate" if self.early else "taken"  # R7
             self.early = True
             return verdict, []
         if index < self.index:
@@ -266,14 +241,14 @@ class NodeCore(Machine):
     def replace(self, after: int) -> list[Action]:
         """Dispatch nothing after partition ``after``: other nodes do. Nobody can have sent inputs for more."""
         self.limit = after + 1
-        if self.index > after and self.state in (IDLE, GATHERING):
+        if self.index > after and self.state in (IDLE, GATHERING):  # R7
             self.asked, self.inputs = set(), {}
             self.to(REPLACED)
         return []
 
     def turn(self, after: int) -> list[Action]:
         """What comes after partition ``after`` is for another consumer, whose demands alone count for it."""
-        self.turns_after = after
+        self.turns_after = after  # R7
         return self._turn() if self.index > after else []
 
     def rewire(self, after: int, node: Node) -> list[Action]:
@@ -325,7 +300,7 @@ class NodeCore(Machine):
         return [Turned()]
 
     def _gather(self) -> list[Action]:
-        if self.rewired is not None and self.index > self.rewired[0]:
+        if self.rewired is not None and self.index > self.rewired[0]:  # R7
             self.node, self.rewired = self.rewired[1], None
         self.asked = set(self.node.inputs)
         return [Ask(self.index)] if self.asked else self._gathered()
@@ -339,16 +314,16 @@ class NodeCore(Machine):
             self.index += 1
             if over:
                 self.to(EXHAUSTED)
-            return [Hand(inputs[0])]
+            return [Hand(inputs[0])]  # R4
         if over:
             return self._hold(Output(self.index, end=True))
-        self.to(GATHERED)
+        self.to(GATHERED)  # R1
         return [RunCode(self.index, tuple([output.value for output in inputs]))]
 
     def _hold(self, output: Output) -> list[Action]:
         self.to(FINISHED)
         self.output = output
-        return self._dispatch() if self.demanded == self.index and not self.suspended else []
+        return self._dispatch() if self.demanded == self.index and not self.suspended else []  # R3
 
     def _dispatch(self) -> list[Action]:
         output = self.output

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -46,15 +47,13 @@ class _Series:
         self.count = 0
 
 
+@dataclass(slots=True)
 class _Listener:
     """A peer that gets news: what it was told and when, and up to which change of the cache."""
 
-    __slots__ = ("changes", "seen_s", "told")
-
-    def __init__(self) -> None:
-        self.told: dict[Pair, tuple[float, float]] = {}  # (rate, when)
-        self.changes = 0
-        self.seen_s = 0.0
+    told: dict[Pair, tuple[float, float]] = field(default_factory=dict)  # (rate, when)
+    changes: int = 0
+    seen_s: float = 0.0
 
 
 class Monitor:
@@ -95,7 +94,7 @@ class Monitor:
         rate_bps = size_bytes * 8 / duration_s
         series.recent.append((rate_bps, now))
         fastest_bps = max(rate for rate, at_s in series.recent if now - at_s <= self.config.max_age_s)
-        series.forecaster.add(fastest_bps, now)
+        series.forecaster.add(fastest_bps, now)  # R2
         series.window.add(rate_bps, now)
         series.count += 1
         estimate = LinkEstimate(series.forecaster.forecast(), series.count, series.window.spread(), now)
@@ -155,7 +154,7 @@ class Monitor:
     def estimate(self, source: str, target: str, now: float) -> LinkEstimate | None:
         """What is known of a link; None when nothing is, or not since T_THRES."""
         found = self._cache.get((source, target))
-        return found if found is not None and now - found.measured_at_s <= self.config.max_age_s else None
+        return found if found is not None and now - found.measured_at_s <= self.config.max_age_s else None  # R2
 
     def latest(self, source: str, target: str) -> LinkEstimate | None:
         """What was last known of a link, though it may be older than T_THRES (not than ``KEPT`` times that)."""

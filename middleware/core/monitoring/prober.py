@@ -180,12 +180,12 @@ class Prober:
         if probe.stage > 0:
             self.empty_s[peer] = min(self.empty_s.get(peer, math.inf), duration_s)
         following = probe.stage + 1
-        for stage in (following,) if following < LEAD else range(LEAD, LAST + 1):
+        for stage in (following,) if following < LEAD else range(LEAD, LAST + 1):  # R1
             self._send(probe.run, peer, probe.number, stage, echo=probe.echo)
 
     def _train_over(self, peer: str, probe: m.Probe, size_bytes: int, took_s: list[float]) -> Notes:
         lead_s, *pieces_s = took_s
-        busy_s = statistics.median(pieces_s or took_s)
+        busy_s = statistics.median(pieces_s or took_s)  # R1
         # A receiver that saw the lead and all the rest at once makes them seem quick; together they were not.
         share = size_bytes / (LEAD_BYTES + PIECES * size_bytes)
         mean_s = share * (self.busy_s(peer, lead_s) + sum(pieces_s))

@@ -7,12 +7,14 @@ appears takes over of others is in ``inheritance``.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from thalweg.middleware.core.flow.demands import Newcomer
 from thalweg.middleware.core.flow.directory import Directory
-from thalweg.middleware.core.flow.flow import Flow, Newcomer
+from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.core.notes import Located, Lost, Notes, Prepared, Unprepared
@@ -24,17 +26,19 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 
+@dataclass(eq=False, repr=False)
 class Arrival(Machine):
     """An operator that may come, as the host sees it that it would come to; without a ``source`` it would appear."""
 
     TABLE = COMING
-    state: ArrivalState
 
-    def __init__(self, node: Node, source: str, version: int, number: int) -> None:
-        self.node, self.source, self.version, self.number = node, source, version, number
-        self.state = ArrivalState.PREPARING
-        self.came: m.State | None = None
-        self.came_s = 0.0
+    node: Node
+    source: str
+    version: int
+    number: int  # of the proposal by which it may, 0 for none
+    state: ArrivalState = ArrivalState.PREPARING
+    came: m.State | None = None
+    came_s: float = 0.0
 
     def __repr__(self) -> str:
         return f"{self.node.name} from {self.source or 'nowhere'}, {self.state}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass, field
 from typing import Any
 
 from thalweg.middleware.core.flow.directory import Directory
@@ -20,23 +21,25 @@ from thalweg.middleware.protocol import messages as m
 WAITING = (DepartureState.OFFERED, DepartureState.SENT, DepartureState.COMMITTED)  # for the other host
 
 
+@dataclass(eq=False, repr=False)
 class Departure(Machine):
     """A hand-over as the host sees it that the operator leaves."""
 
     TABLE = LEAVING
-    state: DepartureState
 
-    def __init__(self, node: str, target: str, version: int, protocol: str, reason: str, number: int) -> None:
-        self.node, self.target, self.version = node, target, version
-        self.protocol, self.reason = protocol, reason
-        self.number = number  # of the barrier's proposal, 0 for none
-        self.state = DepartureState.OFFERED
-        self.begun_s: dict[str, float] = {}  # phase -> when it began
-        self.expires_s = 0.0
-        self.sending = False  # a bulk transfer of the state is under way
-        self.taken: e.StateTaken | None = None
-        self.size_bytes = 0  # of the state
-        self.index = 0  # of the operator's next partition, once it is light
+    node: str
+    target: str
+    version: int
+    protocol: str
+    reason: str
+    number: int  # of the barrier's proposal, 0 for none
+    state: DepartureState = DepartureState.OFFERED
+    begun_s: dict[str, float] = field(default_factory=dict)  # phase -> when it began
+    expires_s: float = 0.0
+    sending: bool = False  # a bulk transfer of the state is under way
+    taken: e.StateTaken | None = None
+    size_bytes: int = 0  # of the state
+    index: int = 0  # of the operator's next partition, once it is light
 
     def __repr__(self) -> str:
         return f"{self.node} on its way to {self.target}, {self.state}"
@@ -217,7 +220,7 @@ class Departures:
         name = departure.node
         departure.to(DepartureEvent.RESTORED)
         departure.taken = None
-        self._flow.release(name)
+        self._flow.release(name)  # R4
         location = m.Location(name, departure.target, departure.version + 1)
         self._directory.merge((location,))
         self._out.emit(e.CloseNode(self._out.run, name))

@@ -16,6 +16,7 @@ R4. The operators that made the states are gone, so what cannot be taken, sent, 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from thalweg.middleware.core.flow.directory import Directory
@@ -29,30 +30,33 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 
+@dataclass
 class Legacy:
     """The state of operator ``node`` here, which ``heir`` on ``host`` takes over."""
 
-    def __init__(self, node: str, heir: str, host: str) -> None:
-        self.node, self.heir, self.host = node, heir, host
-        self.asked = False  # the code, for the state
-        self.taken: e.StateTaken | None = None
-        self.error = ""
-        self.sending = False  # a bulk transfer of it is under way
-        self.failed_s: float | None = None  # since when such transfers have failed
-        self.landed = False  # the last one has arrived, and it was not claimed since
+    node: str
+    heir: str
+    host: str
+    asked: bool = False  # the code, for the state
+    taken: e.StateTaken | None = None
+    error: str = ""
+    sending: bool = False  # a bulk transfer of it is under way
+    failed_s: float | None = None  # since when such transfers have failed
+    landed: bool = False  # the last one has arrived, and it was not claimed since
 
 
+@dataclass
 class Heir:
     """An operator that appears, or is to, and the operators, with their hosts, whose states it takes over."""
 
-    def __init__(self, node: str, takes: dict[str, str]) -> None:
-        self.node, self.takes = node, takes
-        self.appeared = False
-        self.states: dict[str, e.Inherited] = {}
-        self.error = ""
-        self.since_s = 0.0
-        self.interval_s = 0.0
-        self.due_s = 0.0
+    node: str
+    takes: dict[str, str]
+    appeared: bool = False
+    states: dict[str, e.Inherited] = field(default_factory=dict)
+    error: str = ""
+    since_s: float = 0.0
+    interval_s: float = 0.0
+    due_s: float = 0.0
 
     @property
     def missing(self) -> list[str]:
@@ -116,7 +120,9 @@ class Inheritance:
             self._out.emit(e.TakeState(self._out.run, note.node, version))
 
     def on_taken(self, event: e.StateTaken) -> None:
-        legacy = self.legacies[event.node]
+        legacy = self.legacies.get(event.node)
+        if legacy is None:
+            return
         legacy.error = event.error or too_large(len(event.state), self._limits.max_state_bytes)
         if not legacy.error:
             legacy.taken = event
@@ -198,7 +204,9 @@ class Inheritance:
             self._out.emit(e.MergeStates(self._out.run, heir.node, version, states))
 
     def on_merged(self, event: e.StateRestored) -> Notes:
-        heir, out = self.heirs[event.node], self._out
+        heir, out = self.heirs.get(event.node), self._out
+        if heir is None:
+            return
         if event.error:
             heir.error = f"the states of {', '.join(heir.takes)} cannot be merged: {event.error}"
             self._say(heir.node, heir.error)

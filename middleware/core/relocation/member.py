@@ -19,7 +19,7 @@ class Member(Membership):
         super().__init__()
         self._out, self._install = setting.out, setting.install
         self._directory, self._flow, self._reshaping = directory, flow, reshaping
-        self._departures, self._arrivals = ways.departures, ways.arrivals
+        self._departures, self._arrivals, self._inheritance = ways.departures, ways.arrivals, ways.inheritance
 
     @property
     def busy(self) -> bool:
@@ -123,7 +123,7 @@ class Member(Membership):
         for move in message.moves:
             self._arrivals.expect(move.node, message.number, message.iteration + 1)
         for move in message.moves:
-            if move.source == host and not departures.obstacle(move.node, move.target):
+            if move.source == host and not departures.obstacle(move.node, move.target):  # R5
                 yield from departures.begin(
                     move.node, move.target, protocol="barrier", reason=message.reason,
                     after=message.iteration, number=message.number,
@@ -141,12 +141,12 @@ class Member(Membership):
         self.to(MemberEvent.RESHAPED)
         yield from self._reshaping.switch(message)
         yield from self._flow.resume()
-        self._reshaping.inherit(message)
+        self._inheritance.begin(message)
         self.on_merged(Merged())
 
     def on_merged(self, _: Merged) -> None:
         """This host has both trees; it says so when nothing in the new one waits for a state of the old."""
-        if self._reshaping.complete:
+        if not self._inheritance.heirs:
             self._done(self.number)
 
     def on_retire(self, _: str, message: m.Retire) -> None:

@@ -25,6 +25,7 @@ R6. Instead of moves a proposal may be another shape (``reshaping``). All hosts 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -97,31 +98,28 @@ MEMBER: dict[tuple[MemberState, MemberEvent], MemberState] = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class Proposal(Machine):
     """A proposal as the client sees it."""
 
     TABLE = PROPOSAL
-    state: ProposalState
 
-    def __init__(
-        self,
-        number: int,
-        moves: tuple[m.Move, ...],
-        voters: set[str],
-        reason: str,
-        now: float,
-        shape: m.Shape | None = None,
-    ) -> None:
-        self.number, self.moves, self.reason, self.shape = number, moves, reason, shape
-        self.state = ProposalState.PROPOSED
-        self.waiting = voters  # for their votes, then for all hosts to be done
-        self.iteration = -1
-        self.begun_s = now
-        self.why = ""
-        self.phases_s: dict[str, float] = {"proposed": now}
-        self.drained_s: float | None = None  # when the sink had got the change-over iteration
-        self.trees: dict[str, Any] = {}  # of another shape, for the records
-        self.then: dict[str, str] = {}  # where operators that stay in another shape are to go when it is there
+    number: int
+    moves: tuple[m.Move, ...]
+    waiting: set[str]  # for their votes, then for all hosts to be done
+    reason: str
+    begun_s: float
+    shape: m.Shape | None = None
+    state: ProposalState = ProposalState.PROPOSED
+    iteration: int = -1
+    why: str = ""
+    phases_s: dict[str, float] = field(default_factory=dict)
+    drained_s: float | None = None  # when the sink had got the change-over iteration
+    trees: dict[str, Any] = field(default_factory=dict)  # of another shape, for the records
+    then: dict[str, str] = field(default_factory=dict)  # where operators of another shape are to go when it is there
+
+    def __post_init__(self) -> None:
+        self.phases_s["proposed"] = self.begun_s
 
     @property
     def outcome(self) -> str:

@@ -71,7 +71,7 @@ class Reshaping:
         why = self._arrivals.invite_new([flow.by_name[graft.node] for graft in mine], message.number, near, merging)
         for graft in mine if not why else ():
             if graft.states:
-                self._inheritance.expect(graft.node, {name: known[name] for name in graft.states})
+                self._inheritance.expect(graft.node, {name: known[name] for name in graft.states})  # R3
         return why
 
     def _obstacle(self, shape: m.Shape) -> str:
@@ -121,17 +121,7 @@ class Reshaping:
         self._arrivals.keep_only(new.by_name)
         if self._leads:
             self._out.emit(e.TreeChanged(self._out.run, new, self._directory.where(new.by_name)))
-        yield from self._flow.regrow(self._arrivals.appear(), self._inheritance.heirs)
-
-    def inherit(self, commit: m.Commit) -> bool:
-        """R3: see to the states that are passed on; whether nothing here waits for any."""
-        self._inheritance.begin(commit)
-        return self.complete
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing in the new tree waits for a state of the old."""
-        return not self._inheritance.heirs
+        yield from self._flow.regrow(self._arrivals.appear(), self._inheritance.heirs)  # R4, R5
 
     def give_up(self, number: int) -> None:
         """Proposal ``number`` is off: nothing comes, or appears."""

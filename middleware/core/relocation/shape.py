@@ -121,7 +121,7 @@ def reshape(
             raise DataflowError(f"operator {name!r} is not the same in both trees; only reorderable ones may change")
         if [before[each] for each in was.inputs] != [after[each] for each in node.inputs]:
             raise DataflowError(f"operator {name!r} keeps its inputs {list(was.inputs)}: it is not reorderable")
-    if before[old.by_name[old.sink].inputs[0]] != after[new.by_name[new.sink].inputs[0]]:
+    if before[old.by_name[old.sink].inputs[0]] != after[new.by_name[new.sink].inputs[0]]:  # R2
         raise DataflowError("the other tree would not combine the same in the same way, so its bytes would differ")
     heirs = _heirs(old, new, before, after, free, merging)  # R3
     return _graft(old, new, placement, hosts, free, number, {*used, *old.by_name}, heirs)
@@ -253,7 +253,7 @@ def _graft(
         if not is_free(node, free):
             names[name] = name
             assert was is not None
-            if was.inputs != inputs:
+            if was.inputs != inputs:  # R5
                 grafts.append(Graft(name, inputs, hosts[name], ""))
             if node.kind == "operator" and host != hosts[name]:
                 moves[name] = host

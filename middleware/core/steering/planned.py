@@ -29,7 +29,7 @@ from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.network.history import History, Past, Variability
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves
+from thalweg.middleware.protocol.adaptation import GlobalMoves
 
 PATIENT = 2.0  # times what passes between two partitions: links are waited for so long, without news of any
 LATELY = 8  # partitions
@@ -72,7 +72,7 @@ class Planned:
         self._monitor, self._prober = shared.monitor, shared.prober
         self._tree, self._directory = tree, directory
         self._departures, self._proposer = departures, proposer
-        self._adaptation: Adaptation | None = None
+        self._plans, self._options = False, GlobalMoves()
         self._search: _Search | None = None
         self._overdue = False  # a period was over while a proposal was under way
         self._variability: Variability | None = None  # as the planner last read it
@@ -81,13 +81,14 @@ class Planned:
 
     def begin(self, event: e.RunRequested) -> None:
         """This host's application leads the run."""
-        adaptation, now = event.adaptation, self._out.now
+        now = self._out.now
         known, since_s = dict(event.known), -math.inf  # what was measured before that says nothing
         if event.install.afresh:
             since_s = now
             known = {link: msgspec.structs.replace(each, measured_at_s=now) for link, each in known.items()}
-        self._adaptation = adaptation
-        if isinstance(adaptation, GlobalMoves) and adaptation.horizon_s is not None:
+        if isinstance(event.adaptation, GlobalMoves):
+            self._plans, self._options = True, event.adaptation
+        if self._options.horizon_s is not None:
             known |= self._monitor.view(now)
             history = History(known, most=self._monitor.config.max_links, since_s=since_s)
             self._monitor.histories[self._out.run] = history
@@ -98,9 +99,9 @@ class Planned:
 
     def on_started(self, _: Started) -> None:
         """Every host that is needed has installed the run: the first period begins."""
-        if isinstance(self._adaptation, GlobalMoves):
+        if self._plans:
             self._delivered_s.append(self._out.now)
-            self._out.wake(Timer.PLAN, self._out.now + self._adaptation.period_s)
+            self._out.wake(Timer.PLAN, self._out.now + self._options.period_s)
 
     # --- global ---------------------------------------------------------------------------------------
 
@@ -111,7 +112,7 @@ class Planned:
 
     def on_timer(self) -> Notes:
         """A period is over, or the links asked for have been waited for long enough."""
-        if not isinstance(self._adaptation, GlobalMoves):
+        if not self._plans:
             return
         if self._search is not None:
             yield from self._give_up_waiting(self._search)
@@ -124,20 +125,18 @@ class Planned:
 
     def _wait(self) -> None:
         """R3: how long links are waited for at a time."""
-        adaptation, times_s, now = self._adaptation, self._delivered_s, self._out.now
-        assert isinstance(adaptation, GlobalMoves)
+        options, times_s, now = self._options, self._delivered_s, self._out.now
         apart_s = (now - times_s[0]) / max(1, len(times_s) - 1)
-        most_s = (adaptation.horizon_s or adaptation.period_s) / TRIES
-        least_s = min(self._limits.probe_s, SHARE_WAITING * adaptation.period_s)
+        most_s = (options.horizon_s or options.period_s) / TRIES
+        least_s = min(self._limits.probe_s, SHARE_WAITING * options.period_s)
         self._out.wake(Timer.PLAN, now + max(least_s, min(most_s, PATIENT * apart_s)))
 
     def _slow(self, history: History) -> dict[Link, LinkEstimate]:
         """What links count as that were asked for in vain within the horizon, and not measured since they were."""
-        adaptation = self._adaptation
-        assert isinstance(adaptation, GlobalMoves)
-        assert adaptation.horizon_s is not None
+        horizon_s = self._options.horizon_s
+        assert horizon_s is not None
         for link, vain in list(self._in_vain.items()):
-            over = vain.given_up_s + adaptation.horizon_s <= self._out.now
+            over = vain.given_up_s + horizon_s <= self._out.now
             if over or history.latest_s(link) > vain.asked_s:
                 del self._in_vain[link]
         return {link: LinkEstimate(vain.rate_bps, count=0) for link, vain in self._in_vain.items()}
@@ -152,7 +151,7 @@ class Planned:
             lost = directory.peers.keys() - directory.hosts
             ends = [Link(a, b) for a in sorted(directory.peers) for b in sorted(lost) if a != b]
             view |= dict.fromkeys([*ends, *(Link(b, a) for a, b in ends)], LinkEstimate(0.0, count=0))
-        out.emit(
+        out.emit(  # R1
             e.Plan(
                 out.run,
                 directory.where(dataflow.by_name),
@@ -165,10 +164,9 @@ class Planned:
         )
 
     def on_planned(self, event: e.Planned) -> Notes:
-        search, hosts, adaptation = self._search, self._directory.hosts, self._adaptation
+        search, hosts = self._search, self._directory.hosts
         if search is None:
             return
-        assert isinstance(adaptation, GlobalMoves)
         if event.variability is not None:
             self._variability = event.variability
         unknown = event.needs - search.view.keys()
@@ -190,7 +188,7 @@ class Planned:
         self._search = None
         proposed = self._propose(event)
         self._record(search, event, proposed)
-        after = search.begun_s + adaptation.period_s
+        after = search.begun_s + self._options.period_s
         self._out.wake(Timer.PLAN, max(after, self._out.now))
 
     def _propose(self, event: e.Planned) -> bool:

@@ -9,8 +9,8 @@ import pytest
 from adversary import BEGINS_S, CLIENT, Scripted, content, missed, reshaped, traced
 from playbook import ANY, HandOver, Playbook, got
 
+from thalweg.middleware.core.flow.demands import LET_GO
 from thalweg.middleware.core.flow.epochs import EpochBook
-from thalweg.middleware.core.flow.flow import LET_GO
 from thalweg.middleware.core.machine import InvalidTransition
 from thalweg.middleware.core.relocation.arrivals import Arrival
 from thalweg.middleware.core.relocation.departures import Departure
