@@ -32,7 +32,7 @@ from thalweg.emulation.uml.wire import PRIVATE, PROCESS, Kind
 from thalweg.middleware.errors import TestbedError, ThalwegError, UsageError
 
 WATCH = 1  # the connection by which the keeper learns of the end of the supervisor inside
-STAY = b"stay\n"
+UP, STAY = b"u", b"s"
 
 
 class _Client:
@@ -58,38 +58,39 @@ class Keeper:
         self._number = WATCH
         self._kernel: Kernel
 
-    def keep(self, command: Sequence[str], control: socket.socket) -> None:
-        """Boot, run ``command`` (a ``testbed up``), report to the launcher, and serve until the end."""
+    def keep(self, command: Sequence[str], control: socket.socket) -> int:
+        """Boot, run ``command`` (a ``testbed up``), tell the launcher, and serve until the end; the exit status."""
         launcher = threading.Thread(target=self._follow_launcher, args=(control,), name="launcher", daemon=True)
         launcher.start()
         with Kernel(self._hear) as kernel:
             self._kernel = kernel
             status, said = self._output_of(command)
-            state = self._state() if status == 0 else None
-            if state is None:
-                self._tell(control, status=status, said=said)
-                return
             listener = socket.socket(socket.AF_UNIX)
-            socket_file = listen(listener, state.id)
-            publish(state)  # its launcher, or `down`, removes both files
-            self._tell(control, status=0, said=said)
+            if status == 0:
+                state = self._state()
+                socket_file = listen(listener, state.id)
+                publish(state)  # its launcher, or `down`, removes both files
+            with suppress(BrokenPipeError):  # nobody reads it
+                sys.stdout.buffer.write(said)
+                sys.stdout.flush()
+            if status != 0:
+                return status
+            control.sendall(UP)
             launcher.join()
             null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, 2)
+            for descriptor in (1, 2):
+                os.dup2(null, descriptor)
             signal.signal(signal.SIGTERM, lambda *_: self._over.set())
             kernel.send(Kind.CONNECT, WATCH, f"{PRIVATE}/thalweg/{socket_file.name}".encode())
             threading.Thread(target=self._accept, args=(listener, socket_file), name="accept", daemon=True).start()
             self._over.wait()
+        return 0
 
     @staticmethod
     def _follow_launcher(control: socket.socket) -> None:
         """Until the launcher has said that the testbed stays, its end is ours, and that ends the kernel."""
-        if control.recv(len(STAY), socket.MSG_WAITALL) != STAY:
+        if control.recv(1) != STAY:
             os._exit(1)
-
-    @staticmethod
-    def _tell(control: socket.socket, *, status: int, said: bytes) -> None:
-        control.sendall(json.dumps({"status": status, "said": said.decode(errors="replace")}).encode() + b"\n")
 
     def _output_of(self, command: Sequence[str]) -> tuple[int, bytes]:
         with open(os.memfd_create("output"), "w+b") as output:
@@ -168,48 +169,39 @@ class Keeper:
         client.processes.discard(process)
 
 
-def launch(command: Sequence[str]) -> tuple[int, str]:
-    """Run ``command``, a ``thalweg testbed up``, in a kernel that stays; its exit status and what it printed.
+def launch(command: Sequence[str]) -> int:
+    """Run ``command``, a ``thalweg testbed up``, in a kernel that stays; its exit status.
 
-    Its errors go to our standard error. Until it stays, whatever ends this process ends the kernel too.
+    Its output and errors are ours. Until it stays, whatever ends this process ends the kernel too.
     """
     ours, theirs = socket.socketpair()
     with ours, theirs:
         keeper = subprocess.Popen(
             [sys.executable, "-m", "thalweg.emulation.uml.keeper", str(theirs.fileno()), *command],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
         theirs.close()
-        heard = b""
         try:
-            while not heard.endswith(b"\n") and (piece := ours.recv(1 << 16)):
-                heard += piece
+            if ours.recv(1) != UP:
+                return keeper.wait() or 1  # it has said why
         except BaseException:  # interrupted
             ours.close()
             keeper.wait()
             raise
-        if not heard:
-            return keeper.wait() or 1, ""  # it has said why
-        answer = json.loads(heard)
-        if answer["status"] == 0:
-            ours.sendall(STAY)
-            threading.Thread(target=keeper.wait, name="detached", daemon=True).start()  # no zombie if we live longer
-        else:
-            keeper.wait()
-        return answer["status"], answer["said"]
+        ours.sendall(STAY)
+    threading.Thread(target=keeper.wait, name="detached", daemon=True).start()  # no zombie if we live longer
+    return 0
 
 
 def main(control: str, *command: str) -> int:
     """The keeper process; ``control`` is the launcher's descriptor. Its errors are one line, as the command's own."""
     try:
-        Keeper().keep(command, socket.socket(fileno=int(control)))
+        return Keeper().keep(command, socket.socket(fileno=int(control)))
     except ThalwegError as error:
         print(f"thalweg: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -136,6 +135,4 @@ def _up_in_uml() -> int:
     from thalweg.emulation.uml.keeper import launch
     from thalweg.emulation.uml.kernel import own_command_line
 
-    status, said = launch(own_command_line())
-    sys.stdout.write(said)
-    return status
+    return launch(own_command_line())

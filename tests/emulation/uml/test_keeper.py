@@ -29,17 +29,16 @@ def folder(runtime_folder: Path) -> Iterator[Path]:
 
 
 def up(*more: str) -> detached.TestbedState:
-    status, said = uml_keeper.launch([*THALWEG, "testbed", "up", "--hosts", "3", *more])
+    assert uml_keeper.launch([*THALWEG, "testbed", "up", "--hosts", "3", *more]) == 0
     (state,) = detached.known_testbeds()
-    assert status == 0
     assert state.alive
-    assert state.id in said
     return state
 
 
 @pytest.mark.timed
-def test_it_is_used_from_the_host_and_taken_down(folder: Path) -> None:
+def test_it_is_used_from_the_host_and_taken_down(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     state = up("--rate", "2mbit", "--delay", "0.02")
+    assert state.id in capfd.readouterr().out
     keeper = psutil.Process(state.pid)
     family = [keeper, *keeper.children(recursive=True)]
     testbed = detached.attach(state)
@@ -95,8 +94,10 @@ def test_a_killed_one_is_cleared_away(folder: Path, victim: str) -> None:
 
 
 def test_what_cannot_come_up_leaves_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert uml_keeper.launch([*THALWEG, "testbed", "up", "--hosts", "0"]) == (2, "")
-    assert "--hosts is 0" in capfd.readouterr().err
+    assert uml_keeper.launch([*THALWEG, "testbed", "up", "--hosts", "0"]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "--hosts is 0" in err
     assert not folder.exists() or list(folder.iterdir()) == []
 
 
