@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 import thalweg
-from thalweg.emulation.containers.engine import LABEL, explained, failures, sdk
+from thalweg.emulation.containers.engine import LABEL, failures, sdk, talking
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError, one_line
 
 DEFAULT_BASE = "python:3.11-slim-bookworm"
@@ -76,7 +76,7 @@ def build(
     """
     docker, client = sdk()
     name = image or default_image()
-    try:
+    with talking(f"building {name}"):
         if make_base:
             tell(f"making the base {base or OWN_BASE} with mmdebstrap")
             base = _make_base(client, base or OWN_BASE)
@@ -97,8 +97,6 @@ def build(
             _run_build(docker, client, context, name, base, digest)
         found = client.images.get(name)
         _forget_former(docker, client)
-    except failures() as error:
-        raise explained(error, f"building {name}") from None
     return Built(name, found.id, base, found.attrs["Size"])
 
 

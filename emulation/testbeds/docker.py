@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -87,25 +88,19 @@ class DockerTestbed(Testbed):
             check_code(client, self.image)
         started = start_plain(self.run_id, listener)
         try:
-            started.client.call(requests.OwnContainers())
-            self._marks = engine.labels(self.run_id, started.process.pid)
-            network = self._make_network(docker, client)
-            with ThreadPoolExecutor(TOGETHER) as pool:
-                makers = [pool.submit(self._make_container, client, network, name) for name in self._names]
-                try:
-                    self._containers = dict(zip(self._names, (maker.result() for maker in makers), strict=True))
-                except BaseException:
-                    pool.shutdown(cancel_futures=True)
-                    raise
-            started.client.call(requests.Attach(self._described(), self.layer), timeout_s=ATTACH_S)
-        except BaseException as error:
+            with engine.talking(f"making the containers of testbed {self.run_id}"):
+                started.client.call(requests.OwnContainers())
+                self._marks = engine.labels(self.run_id, started.process.pid)
+                make = partial(self._make_container, client, self._make_network(docker, client))
+                with ThreadPoolExecutor(TOGETHER) as pool:  # where one fails, those not begun are not made
+                    self._containers = dict(zip(self._names, pool.map(make, self._names), strict=True))
+                started.client.call(requests.Attach(self._described(), self.layer), timeout_s=ATTACH_S)
+        except BaseException:
             try:
                 with suppress(TestbedError):  # the supervisor tries too, and then `down`; the first error counts
                     engine.remove(self.run_id)
             finally:
                 started.close()
-            if isinstance(error, engine.failures()):
-                raise engine.explained(error, f"making the containers of testbed {self.run_id}") from None
             raise
         return started
 
