@@ -11,10 +11,9 @@ import msgspec
 from matplotlib.figure import Figure as Picture
 
 from thalweg.experiments.papers.claims import Over, faster_at_all, rises
-from thalweg.experiments.papers.plots import Palette, distribution, lines
-from thalweg.experiments.papers.study import Claim, Column, Figure, FigureResult, Pooled, Row, Study
+from thalweg.experiments.papers.plots import Along, Palette, distribution, lines
+from thalweg.experiments.papers.study import Claim, Column, Figure, Study
 from thalweg.experiments.papers.tables import text
-from thalweg.experiments.sweeps.grid import PaperSweep
 from thalweg.experiments.sweeps.trial import Arm, Outcome, Trial
 
 PRICES = {"random": 9.0, "greedy": 3.0, "subtree": 2.0}
@@ -52,29 +51,11 @@ class Grid(msgspec.Struct, frozen=True):
         return [Renter(name, operators) for operators in OPERATORS.values for name in PRICES]
 
 
-class ToyRow(Row[Renter], frozen=True, kw_only=True):
-    price: Pooled | None = None
-    machines: Pooled | None = None
-
-
-class ToyResult(FigureResult[Renter, ToyRow], frozen=True, kw_only=True):
-    operators: int
-
-
-class Rentings(PaperSweep, frozen=True, kw_only=True):
-    trial: ClassVar[type[Trial]] = Renting
-    arm: ClassVar[type[Arm]] = Renter
-    swept: ClassVar[tuple[str, ...]] = tuple(Renting.__struct_fields__)
-
-
 OPERATORS = Over("operators", (20, 40, 60), "operators")
 STUDY = Study(
     name="toy",
     trial=Renting,
-    sweep=Rentings,
     arm=Renter,
-    row=ToyRow,
-    result=ToyResult,
     figures={
         "2": Figure(
             number="2",
@@ -82,6 +63,7 @@ STUDY = Study(
             question="Which heuristic is cheap?",
             sweep=Grid(),
             varied=("operators",),
+            singles=True,
             claims=(
                 Claim("cheap", "subtree is cheaper", "at each size", faster_at_all("subtree", "greedy", OPERATORS), 1),
                 Claim("more", "and more so with size", "60 against 20", rises("subtree", "greedy", OPERATORS)),
@@ -106,8 +88,8 @@ STUDY = Study(
 def _two(result: Any, palette: Palette) -> Picture:
     picture = Picture()
     left, right = picture.subplots(1, 2)
-    lines(left, result, "price", lambda row: row.arm.operators, palette)
-    distribution(right, {name: [row.price.mean for row in result.of(name) if row.price] for name in PRICES}, palette)
+    lines(left, result, "price", Along("operators"), palette)
+    distribution(right, {name: result.singles[f"{name}, 20 operators"] for name in PRICES}, palette)
     return picture
 
 

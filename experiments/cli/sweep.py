@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
@@ -174,7 +173,7 @@ def _sweep(options: SweepOptions) -> Sweep:
     from thalweg.experiments.papers.study import find_figure
     from thalweg.experiments.runs.folder import versions
     from thalweg.experiments.runs.own_code import find_own_code
-    from thalweg.experiments.sweeps.simulations import GENERATED, Grid, Simulations
+    from thalweg.experiments.sweeps.simulations import GENERATED, Simulations
 
     figure, placements = options.figure, options.placements
     pools = min(POOLS, max(options.configurations, 1)) if options.pools is None else options.pools
@@ -191,15 +190,9 @@ def _sweep(options: SweepOptions) -> Sweep:
         return make(study.sweep, asked, "thalweg sweep")
     if figure is not None and figure not in FIGURES:
         raise UsageError(f"--figure is {figure}; there are {', '.join(FIGURES)}")
-    own = Grid(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
+    own = Simulations(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
     grid = own if figure is None else FIGURES[figure].sweep.with_more(*placements)  # type: ignore[attr-defined]
     find_own_code((*grid.placements, options.cost))
-    of_grid: Mapping[str, tuple[Any, ...]] = {
-        "servers": grid.servers,
-        "trees": grid.trees,
-        "periods_s": tuple(period for period in grid.periods_s if period is not None),
-        "ks": tuple(k for k in grid.ks if k is not None),
-    }
     folder = None if options.traces is None or options.pool in GENERATED else os.path.abspath(options.traces)
     asked = {
         "figure": figure,
@@ -216,7 +209,10 @@ def _sweep(options: SweepOptions) -> Sweep:
             "allow": list(options.allow),
         },
         **drawn,
-        **{name: tuple(dict.fromkeys(getattr(options, name) or values)) for name, values in of_grid.items()},
+        **{
+            name: tuple(dict.fromkeys(getattr(options, name) or getattr(grid, name)))
+            for name in ("servers", "trees", "periods_s", "ks")
+        },
     }
     return make(Simulations, asked, "thalweg sweep")
 

@@ -28,6 +28,7 @@ from thalweg.experiments.papers.study import (
     FigureResult,
     Pooled,
     Ratio,
+    Relative,
     Row,
     Setting,
     Study,
@@ -54,7 +55,7 @@ class _Queries:
     def __init__(self, study: Study, columns: Iterable[str]) -> None:
         fields, place = study.arm.__struct_fields__, ", ".join(PLACE)
         series, arm = fields[0], ", ".join(fields)
-        asked = " ".join([study.measure, *study.columns.values(), *study.resolved.values()])
+        asked = " ".join([study.measure, *study.measures.values(), *study.resolved.values()])
         self.needed = [*PLACE, "key", "failed", *fields]
         self.needed += [one for one in columns if one not in self.needed and re.search(rf"\b{one}\b", asked)]
         kept = ", ".join(name for name in self.needed if name not in study.resolved)
@@ -77,7 +78,7 @@ LEFT JOIN (SELECT {", ".join((*PLACE, *shared))}, level FROM copies WHERE copy =
 USING ({", ".join((*PLACE, *shared))})
 """
         averages = "".join(
-            f", avg({sql}) FILTER (WHERE level IS NOT NULL) AS {name}" for name, sql in study.columns.items()
+            f", avg({sql}) FILTER (WHERE level IS NOT NULL) AS {name}" for name, sql in study.measures.items()
         )
         self.by_arm = f"""
 SELECT pool, pool_seed, {arm}, count(*) AS runs, count_if(level IS NULL) AS failed, avg(level) AS {study.level},
@@ -252,42 +253,50 @@ class Runs:
         self.single: dict[Any, dict[Place, float | None]] = {}
         self.levels: dict[Any, dict[Place, float]] = {}  # of those that finished
         for row in single:
-            self.single.setdefault(arm(row), {})[row.pool_seed, row.configuration] = row.speedup
+            at = row.pool_seed, row.configuration
+            self.single.setdefault(arm(row), {})[at] = row.speedup if study.base else row.level
             if row.level is not None:
-                self.levels.setdefault(arm(row), {})[row.pool_seed, row.configuration] = row.level
+                self.levels.setdefault(arm(row), {})[at] = row.level
         self.configurations = sorted({place for values in self.single.values() for place in values})
         self.setting = Setting.of(list(self.by_arm), study.usual)
         self.shown: list[Any] = []  # the arms of the figure that is being made
 
-    def column(self, arm: Any, name: str) -> Pooled | None:
-        return pooled({seed: getattr(row, name) for seed, row in self.by_arm[arm].items()})
+    def column(self, figure: Figure, arm: Any, name: str) -> Pooled | None:
+        """A column of an arm's row in a figure."""
+        kind = self.study.columns.get(name, "")
+        if isinstance(kind, str):
+            return pooled({seed: getattr(row, name) for seed, row in self.by_arm[arm].items()})
+        if isinstance(kind, Relative):
+            return self._by_usual(arm, kind.series)
+        if not figure.shared or arm.series not in self.study.series:
+            return None
+        beside = [one for one in self.shown if one.series in self.study.series and _alike(one, arm, self.study.world)]
+        places = set.intersection(*(set(self.levels.get(one, {})) for one in beside))
+        return _mean_over(places, self.levels.get(arm, {}) if kind.value == "level" else self.single[arm])
 
-    def finished(self, arms: Iterable[Any]) -> set[Place]:
-        """The configurations that all of these arms finished."""
-        return set.intersection(*(set(self.levels.get(arm, {})) for arm in arms))
-
-    def mean_over(self, places: Iterable[Place], values: Mapping[Place, float | None]) -> Pooled | None:
-        """The mean over these configurations, pool by pool."""
-        by_pool: dict[int, list[float]] = {}
-        for place in sorted(places):
-            value = values.get(place)
-            if value is not None:
-                by_pool.setdefault(place[0], []).append(value)
-        return pooled({seed: fmean(known) for seed, known in by_pool.items()})
-
-    def level_of(self, arm: Any, series: str) -> Pooled | None:
+    def _by_usual(self, arm: Any, series: str) -> Pooled | None:
         """An arm's mean level by that of a series as it usually is, in the same world; on what both finished."""
         shared = (*self.study.world, *self.study.beside)
-        alike = (one for one in self.shown if one.series == series)
-        alike = (one for one in alike if all(getattr(one, name) == getattr(arm, name) for name in shared))
+        alike = [one for one in self.shown if one.series == series and _alike(one, arm, shared)]
         usual = next((one for one in alike if self.setting.keeps(one, shared)), None)
-        if usual is None:
-            return None
         if usual == arm:
-            level = self.column(arm, self.study.level)
+            level = pooled({seed: row[self.study.level] for seed, row in self.by_arm[arm].items()})
             return None if level is None else level.map(lambda _: 1.0)
-        pairs = self.pairs.get((arm, usual), {})
-        return pooled({seed: 1 / row.level for seed, row in pairs.items() if row.level})
+        return pooled({seed: 1 / row.level for seed, row in self.pairs.get((arm, usual), {}).items() if row.level})
+
+
+def _alike(one: Arm, other: Arm, factors: Iterable[str]) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in factors)
+
+
+def _mean_over(places: Iterable[Place], values: Mapping[Place, float | None]) -> Pooled | None:
+    """The mean over these configurations, pool by pool."""
+    by_pool: dict[int, list[float]] = {}
+    for seed, configuration in sorted(places):
+        value = values.get((seed, configuration))
+        if value is not None:
+            by_pool.setdefault(seed, []).append(value)
+    return pooled({seed: fmean(known) for seed, known in by_pool.items()})
 
 
 def _shown(study: Study, runs: Runs) -> list[str]:
@@ -331,7 +340,7 @@ def _result(
         comparable=not differences,
         rows=made,
         ratios=sorted(ratios, key=lambda one: _pair_order(study, one)),
-        speedups={
+        singles={
             row.label: [_rounded(runs.single[row.arm].get(place)) for place in runs.configurations]
             for row in made
             if figure.singles and row.arm.series != study.base
@@ -350,30 +359,23 @@ def _row(figure: Figure, arm: Arm, runs: Runs) -> Row[Any]:
     study, by_pool = runs.study, runs.by_arm[arm]
     count = sum(row.runs for row in by_pool.values())
     names = (study.level, "speedup", "median_speedup", "faster", *study.columns)
-    return study.row(
+    row: Row[Any] = study.row(
         label=study.label(figure, arm),
         arm=arm,
         runs=count,
         failed=sum(row.failed for row in by_pool.values()),
         missing=len(runs.configurations) - count,
-        **{name: runs.column(arm, name) for name in names},
-        **study.derive(figure, arm, runs),
+        **{name: runs.column(figure, arm, name) for name in names},
     )
+    return row
 
 
 def _ratio(own: Arm, other: Arm, pairs: Mapping[int, Any]) -> Ratio[Any] | None:
-    parts = {
-        field: pooled({seed: getattr(row, field) for seed, row in pairs.items()})
-        for field in ("median", "mean", "level", "faster", "slower")
-    }
-    median, level, faster, slower = (parts[name] for name in ("median", "level", "faster", "slower"))
-    if median is None or level is None or faster is None or slower is None:
+    names = ("median", "mean", "level", "faster", "slower")
+    found: dict[str, Any] = {name: pooled({seed: row[name] for seed, row in pairs.items()}) for name in names}
+    if any(value is None for name, value in found.items() if name != "mean"):
         return None
-    count = sum(row.configurations for row in pairs.values())
-    return Ratio(
-        own=own, other=other, configurations=count, median=median, mean=parts["mean"], level=level, faster=faster,
-        slower=slower,
-    )  # fmt: skip
+    return Ratio(own=own, other=other, configurations=sum(row.configurations for row in pairs.values()), **found)
 
 
 def _rounded(value: float | None) -> float | None:

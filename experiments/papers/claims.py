@@ -181,14 +181,18 @@ def in_all(parts: Iterable[Pooled], good: Callable[[float], bool]) -> list[bool]
     return [all(good(value.by_pool[seed]) for value in values) for seed in sorted(shared)]
 
 
-def missing(*names: str) -> Finding:
-    return Finding(None, f"not in the results: {', '.join(dict.fromkeys(names))}")  # R3
+class NotTested(Exception):
+    """What a claim needs is not in the results (R3)."""
 
 
-def lacking(result: Result, *names: str) -> Finding:
+def missing(*names: str) -> NotTested:
+    return NotTested(f"not in the results: {', '.join(dict.fromkeys(names))}")
+
+
+def lacking(result: Result, *names: str) -> NotTested:
     """Which of these series are not there, or that no configuration finished with all of them."""
     absent = [name for name in names if result.arm(name) is None]
-    return missing(*absent) if absent else Finding(None, f"no configuration finished with {' and '.join(names)}")
+    return missing(*absent) if absent else NotTested(f"no configuration finished with {' and '.join(names)}")
 
 
 def percent(change: Pooled) -> str:
@@ -203,10 +207,11 @@ def gain(ratio: Pooled) -> Pooled:
     return ratio.map(lambda one: one - 1)
 
 
-def _pair(result: Result, own: str, other: str) -> Ratio[Any] | Finding:
-    arms = result.arm(own), result.arm(other)
-    ratio = None if None in arms else result.ratio(*arms)
-    return lacking(result, own, other) if ratio is None else ratio
+def _pair(result: Result, own: str, other: str) -> Ratio[Any]:
+    ratio = result.ratio(result.arm(own), result.arm(other))
+    if ratio is None:
+        raise lacking(result, own, other)
+    return ratio
 
 
 # --- checks -----------------------------------------------------------------------------------------
@@ -214,21 +219,28 @@ def _pair(result: Result, own: str, other: str) -> Ratio[Any] | Finding:
 
 def check(decides: Callable[Concatenate[Result, P], Finding]) -> Callable[P, Check]:
     """What decides on a result and more makes, of what is more, a check."""
-    return lambda *given, **named: lambda result: decides(result, *given, **named)
+
+    def made(*given: P.args, **named: P.kwargs) -> Check:
+        def decide(result: Result) -> Finding:
+            try:
+                return decides(result, *given, **named)
+            except NotTested as why:  # R3
+                return Finding(None, str(why))
+
+        return decide
+
+    return made
 
 
 @check
 def all_faster(result: Result, *names: str) -> Finding:
     """Each of these is faster than the base, in the mean and on ``MOST`` of the configurations."""
-    speedups = {name: result.value(name, "speedup") for name in names}
-    shares = {name: result.value(name, "faster") for name in names}
-    if None in (*speedups.values(), *shares.values()):
-        return lacking(result, result.study.base, *names)
     numbers: dict[str, float] = {}
     holds, told, pools = [], [], []
-    for name, speedup in speedups.items():
-        share = shares[name]
-        assert speedup is not None and share is not None
+    for name in names:
+        speedup, share = result.value(name, "speedup"), result.value(name, "faster")
+        if speedup is None or share is None:
+            raise lacking(result, result.study.base, *names)
         holds.append(clearly(speedup) is True and share.mean >= MOST)
         good = {at: float(more(one) and share.by_pool[at] >= MOST) for at, one in speedup.by_pool.items()}
         pools.append(pooled(good))
@@ -242,7 +254,7 @@ def at_least(result: Result, name: str, column: str, bound: float, says: str) ->
     """A column of a series is at least so much."""
     value = result.value(name, column)
     if value is None:
-        return lacking(result, result.study.base, name)
+        raise lacking(result, result.study.base, name)
     numbers = {says.replace("-", ""): value.mean}
     return Finding(value.mean >= bound, f"{says} {spread(value)}", numbers, each(value, lambda one: one >= bound))
 
@@ -251,8 +263,6 @@ def at_least(result: Result, name: str, column: str, bound: float, says: str) ->
 def adds(result: Result, own: str, other: str, least: float) -> Finding:
     """The median configuration runs ``own`` faster than ``other`` in every pool, and by ``least`` in the mean."""
     ratio = _pair(result, own, other)
-    if isinstance(ratio, Finding):
-        return ratio
     holding = each(ratio.median, lambda one: one > 1)
     detail = (
         f"median ratio {spread(ratio.median)}, lowest pool {min(ratio.median.by_pool.values()):.2f};"
@@ -270,7 +280,7 @@ def falls(result: Result, column: str, *names: str) -> Finding:
     for earlier, later in itertools.pairwise(names):
         step = means[earlier].over(means[later]) if {earlier, later} <= means.keys() else None
         if step is None:
-            return lacking(result, *names)
+            raise lacking(result, *names)
         steps[f"{earlier} over {later}"] = step
     least = min(steps, key=lambda name: steps[name].mean)
     ranked = sorted(means, key=lambda name: -means[name].mean)
@@ -284,16 +294,10 @@ def falls(result: Result, column: str, *names: str) -> Finding:
 def mostly_faster(result: Result, own: str, other: str) -> Finding:
     """``own`` is faster than ``other`` on ``MOST`` of the configurations."""
     ratio = _pair(result, own, other)
-    if isinstance(ratio, Finding):
-        return ratio
-    share = ratio.faster
-    count = counted(ratio.configurations, "configuration")
-    return Finding(
-        share.mean >= MOST,
-        f"faster on {share.mean:.0%} of {count}, as fast on {ratio.tied:.0%}, slower on {ratio.slower.mean:.0%}",
-        {"faster": share.mean, "slower": ratio.slower.mean},
-        each(share, lambda one: one >= MOST),
-    )
+    share, count = ratio.faster, counted(ratio.configurations, "configuration")
+    detail = f"faster on {share.mean:.0%} of {count}, as fast on {ratio.tied:.0%}, slower on {ratio.slower.mean:.0%}"
+    numbers = {"faster": share.mean, "slower": ratio.slower.mean}
+    return Finding(share.mean >= MOST, detail, numbers, each(share, lambda one: one >= MOST))
 
 
 @check
@@ -302,7 +306,7 @@ def reproduced(result: Result, own: str, other: str | None = None) -> Finding:
     value = next(one for one in result.definition.published if (one.own, one.other) == (own, other))
     ours = _ours(result, value)
     if ours is None or value.accept is None:
-        return lacking(result, own, *([other] if other else []))
+        raise lacking(result, own, *([other] if other else []))
     low, high = value.accept
     digits, unit = (1, " s") if other is None else (2, "")
     detail = f"{spread(ours, digits, unit)}, the paper's {value.value:.{digits}f}{unit}"
@@ -318,13 +322,10 @@ def same(result: Result, name: str, over: Over, within: float) -> Finding:
     """A series' mean speed-up changes by less than ``within`` from the factor's first value to each of the others."""
     at_first, *others = over.values
     base, says = result.arm(name, **{over.factor: at_first}), result.study.says[over.factor]
-    changes: dict[Any, Pooled] = {}
-    for row in result.of(name):
-        mean, at = result.gain(result.ratio(row.arm, base)), getattr(row.arm, over.factor)
-        if at and at != at_first and mean is not None:
-            changes[at] = gain(mean)
+    ratios = result.over_factor(name, None, over.factor)
+    changes = {at: gain(ratio) for at, ratio in ratios.items() if at != at_first}
     if base is None or not changes:
-        return missing(says(at_first) if base is None else f"{over.factor} above {at_first}")
+        raise missing(says(at_first) if base is None else f"{over.factor} above {at_first}")
     largest = max(changes, key=lambda at: abs(changes[at].mean))
     detail = f"largest change {percent(changes[largest])} at {says(largest)}"
     numbers = {f"change {over.factor}={at}": one.mean for at, one in sorted(changes.items())}
@@ -347,11 +348,11 @@ def rises(result: Result, own: str, other: str, over: Over) -> Finding:
     """``own``'s mean speed-up over ``other``'s is larger at the factor's last value than at its first."""
     ratios = result.over_factor(own, other, over.factor)
     if len(ratios) < 2:
-        return Finding(None, f"{own} and {other} have not both run with two numbers of {over.noun}")
+        raise NotTested(f"{own} and {other} have not both run with two numbers of {over.noun}")
     few, many = min(ratios), max(ratios)
     growth = ratios[many].over(ratios[few])
     if growth is None:
-        return Finding(None, f"no pool ran with both {few} and {many} {over.noun}")
+        raise NotTested(f"no pool ran with both {few} and {many} {over.noun}")
     numbers = {f"ratio at {at}": value.mean for at, value in ratios.items()} | {"growth": growth.mean}
     detail = f"{own} over {other} {over.told(ratios)} {over.noun}; growth {spread(growth)}"
     holds = clearly(growth) is True
@@ -369,7 +370,7 @@ def faster_at_all(result: Result, own: str, other: str, over: Over) -> Finding:
     """``own``'s mean speed-up is above ``other``'s at every value of a factor."""
     ratios = result.over_factor(own, other, over.factor)
     if not ratios:
-        return Finding(None, f"{own} and {other} have not both run")
+        raise NotTested(f"{own} and {other} have not both run")
     detail = f"{over.told(ratios)} {over.noun}"
     numbers = {f"ratio at {at}": value.mean for at, value in ratios.items()}
     holds, holding = together(map(clearly, ratios.values())), in_all(ratios.values(), more)
@@ -387,13 +388,13 @@ def best_at_all(result: Result, own: str, names: Sequence[str], column: str, ove
     for at in over.values:
         arms = {name: result.arm(name, **{over.factor: at}) for name in names}
         if absent := [f"{name} with {at} {over.noun}" for name, arm in arms.items() if arm is None]:
-            return missing(*absent)
+            raise missing(*absent)
         known = {name: value for name in names if (value := result.value(name, column, **{over.factor: at}))}
         leading = known.pop(own, None)
         rival = max(known, key=lambda name: known[name].mean, default=None)
         lead = None if leading is None or rival is None else leading.over(known[rival])
         if leading is None or rival is None or lead is None:
-            return Finding(None, f"no configuration with {at} {over.noun} finished with {' and '.join(names)}")
+            raise NotTested(f"no configuration with {at} {over.noun} finished with {' and '.join(names)}")
         leads[at] = lead
         best[at] = own if leading.mean > known[rival].mean else rival
         ratios = {
@@ -409,12 +410,12 @@ def best_at_all(result: Result, own: str, names: Sequence[str], column: str, ove
 @check
 def best_between(result: Result, name: str, over: Over, low: float, high: float) -> Finding:
     """A series' mean speed-up is best at one of the factor's values between two."""
-    speedups = result.over_usual(name, over.factor)
+    speedups = result.over_factor(name, None, over.factor)
     says, usual = result.study.says[over.factor], result.usual(over.factor)
     if not speedups:
-        return lacking(result, result.study.base, name)
+        raise lacking(result, result.study.base, name)
     if len(speedups) < 2:
-        return Finding(None, f"{name} has not run with two {over.noun}")
+        raise NotTested(f"{name} has not run with two {over.noun}")
     best = max(speedups, key=lambda at: speedups[at].mean)
     told = ", ".join(f"{says(at)} {spread(value)}" for at, value in speedups.items() if at != usual)
     detail = f"best {says(best)}; mean speed-up over that with {says(usual)}: {told}"
@@ -448,7 +449,7 @@ def better_with(result: Result, name: str, over: Over) -> Finding:
     mean = result.gain(ratio)
     if ratio is None or mean is None:
         absent = [f"{name} with the {value} {over.noun}" for value, arm in arms.items() if arm is None]
-        return missing(*absent) if absent else lacking(result, base)
+        raise missing(*absent) if absent else lacking(result, base)
     detail = (
         f"mean speed-up ratio {spread(mean)}; without {base} (mean {result.study.quantity}, {other} over"
         f" {one}) {spread(ratio.level)}; faster on {ratio.faster.mean:.0%} of the configurations"

@@ -165,7 +165,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 def singles(axes: Axes, result: Result, lead: Curve, other: Curve) -> None:
     """Speed-ups of two arms, configurations in the order of the first one's."""
-    pairs = zip(result.speedups[lead.row.label], result.speedups[other.row.label], strict=True)
+    pairs = zip(result.singles[lead.row.label], result.singles[other.row.label], strict=True)
     known = np.array([pair for pair in pairs if None not in pair], float).reshape(-1, 2)
     known = known[np.argsort(known[:, 0], kind="stable")]
     at = np.arange(1, len(known) + 1)
@@ -200,7 +200,7 @@ def bars(axes: Axes, result: Result, column: str, palette: Palette) -> None:
         say(axes, spread(value, 1), (right, y), (9, 0), va="center")
         if series in paper:
             axes.plot(paper[series], y, **PAPER)
-    named_rows(axes, [short(row.arm.series) for row, _ in rows])
+    named_rows(axes, [short(row.label) for row, _ in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, largest * 1.25)  # room for the numbers
 
@@ -228,6 +228,29 @@ def ratio_dots(axes: Axes, result: Result, ratios: Sequence[Ratio[Any]], tints: 
     axes.set_xlim(min(0.95, left), right + 0.04 * (right - left))
 
 
+def series_of(result: Result, column: str) -> dict[str, list[Any]]:
+    """By series other than the base, the rows with a value of that column."""
+    found: dict[str, list[Any]] = {}
+    for row in result.rows:
+        if row.arm.series != result.study.base and row.value(column) is not None:
+            found.setdefault(row.arm.series, []).append(row)
+    return found
+
+
+class Along(msgspec.Struct, frozen=True):
+    """The axis that shows a factor, in a unit; ``apart``: how far, by their place, the points of several lines stand
+    beside each other, so that their bars do not meet."""
+
+    factor: str
+    unit: float = 1.0
+    apart: float = 0.0
+
+    def points(self, values: Mapping[Any, Pooled], number: int = 0, of: int = 1) -> dict[float, Pooled]:
+        """Where the values of the line of that number are."""
+        beside = 1 + self.apart * (number - (of - 1) / 2)
+        return {at / self.unit * beside: value for at, value in sorted(values.items())}
+
+
 def line(axes: Axes, points: Mapping[float, Pooled], tint: str, name: str, *, errors: bool = False) -> None:
     """Means with bars: deviations between pools, or ``errors``: twice the mean's standard error."""
     heights = [(ERRORS * (one.error or 0.0) if errors else one.deviation) or 0.0 for one in points.values()]
@@ -237,54 +260,35 @@ def line(axes: Axes, points: Mapping[float, Pooled], tint: str, name: str, *, er
     )  # fmt: skip
 
 
-Where = Callable[[Any], float | None]  # on the axis that shows a factor; None: the factor does not apply
-
-
-def series_of(result: Result, column: str) -> dict[str, list[Row[Any]]]:
-    """By series other than the base, the rows with a value of that column."""
-    found: dict[str, list[Row[Any]]] = {}
-    for row in result.rows:
-        if row.arm.series != result.study.base and row.value(column) is not None:
-            found.setdefault(row.arm.series, []).append(row)
-    return found
-
-
-def lines(axes: Axes, result: Result, column: str, where: Where, palette: Palette) -> None:
+def lines(axes: Axes, result: Result, column: str, along: Along, palette: Palette) -> None:
     """A column over a factor, one line a series; one that the factor does not apply to is a level all the way."""
-    for name, rows in series_of(result, column).items():
-        known = {at: value for row in rows if (at := where(row)) is not None and (value := row.value(column))}
+    series = series_of(result, column)
+    for i, (name, rows) in enumerate(series.items()):
+        tint, named = palette.tint(name), short(name)
+        known = {at: row.value(column) for row in rows if (at := getattr(row.arm, along.factor)) is not None}
         if known:
-            line(axes, dict(sorted(known.items())), palette.tint(name), short(name))
-        elif (level := rows[0].value(column)) is not None:
-            axes.axhline(
-                level.mean, color=palette.tint(name), linewidth=1.5, linestyle=(0, (5, 3)), label=short(name), zorder=1
-            )
+            line(axes, along.points(known, i, len(series)), tint, named)
+        else:
+            level = rows[0].value(column).mean
+            axes.axhline(level, color=tint, linewidth=1.5, linestyle=(0, (5, 3)), label=named, zorder=1)
 
 
-def speedups(axes: Axes, result: Result, where: Where, palette: Palette) -> None:
+def speedups(axes: Axes, result: Result, along: Along, palette: Palette) -> None:
     """Mean speed-up over a factor, and the base."""
-    lines(axes, result, "speedup", where, palette)
+    lines(axes, result, "speedup", along, palette)
     axes.axhline(1, **_ONE | {"linestyle": (0, (1, 2))}, label=result.study.base, zorder=1)
     axes.set_ylim(0, axes.get_ylim()[1] * 1.12)
     spreads = "\n(bars: standard deviation between pools)" if result.pools > 1 else ""
-    axes.set_title("Speed-up")
-    axes.set_ylabel(f"mean speed-up over {result.study.base}{spreads}")
+    axes.set(title="Speed-up", ylabel=f"mean speed-up over {result.study.base}{spreads}")
 
 
-def changes(axes: Axes, result: Result, where: Where, usual: str, palette: Palette) -> None:
+def changes(axes: Axes, result: Result, along: Along, usual: str, palette: Palette) -> None:
     """How mean speed-ups change against the usual value on the same configurations, pool by pool."""
-    none = Pooled(mean=0.0, deviation=None, by_pool={})
-    for name, rows in series_of(result, "speedup").items():
-        reference = result.arm(name)
-        points: dict[float, Pooled] = {}
-        for row in rows:
-            mean, at = result.gain(result.ratio(row.arm, reference)), where(row)
-            if at is not None and row.arm == reference:
-                points[at] = none
-            elif at is not None and mean is not None:
-                points[at] = mean.map(lambda value: 100 * (value - 1))
-        if len(points) > 1:
-            line(axes, dict(sorted(points.items())), palette.tint(name), short(name), errors=True)
+    for name in series_of(result, "speedup"):
+        ratios = result.over_factor(name, None, along.factor)
+        if len(ratios) > 1:
+            points = {at: ratio.map(lambda value: 100 * (value - 1)) for at, ratio in ratios.items()}
+            line(axes, along.points(points), palette.tint(name), short(name), errors=True)
     axes.axhline(0, zorder=1, **_ONE)
     spreads = "\n(bars: two standard errors)" if result.pools > 1 else ""
     axes.set(title=f"Change against {usual}", ylabel=f"change of the mean speed-up (%){spreads}")

@@ -4,7 +4,8 @@ A paper has a folder here. Its ``study.py`` fills in a :class:`Study`: the *tria
 the function that runs it), the *arms* in which every configuration is run, the *columns* of a figure's rows, and of
 every figure the grid, the published values and the claims (``claims`` has checks to put together). Its ``plots.py``
 draws them (``plots`` has the forms). Everything else is here: sweeps that are spread over Spark and resumed
-(``sweeps``), figures from their results (``aggregation``), verdicts (``claims``), text (``tables``), files.
+(``sweeps``), figures from their results (``aggregation``), verdicts (``claims``), text (``tables``), files. The structs
+of a study's rows, results and sweeps are made from its columns, factors and trial (``Study.row`` and so on).
 
 A *pool* is one draw of whatever trials are drawn from, a *configuration* one of a draw. Every number of a figure is a
 mean over the pools of what each says, with the standard deviation between them. The *level* of an arm is the mean of
@@ -15,7 +16,9 @@ from __future__ import annotations
 
 import math
 import statistics
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from importlib import import_module
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
@@ -23,7 +26,7 @@ import msgspec
 
 from thalweg import __version__
 from thalweg.experiments.records.analysis import natural
-from thalweg.experiments.sweeps.grid import Sweep
+from thalweg.experiments.sweeps.grid import PaperSweep, Sweep
 from thalweg.experiments.sweeps.trial import Arm, Trial
 from thalweg.middleware.errors import UsageError
 
@@ -84,7 +87,7 @@ def spread(value: Pooled, digits: int = 2, unit: str = "") -> str:
 
 
 class Row(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
-    """One arm of a figure. A study adds its columns, each a ``Pooled | None``.
+    """One arm of a figure; ``Study.row`` adds the study's columns, each a ``Pooled | None``.
 
     ``runs`` are all there are, ``failed`` those of them that say nothing, ``missing`` the configurations it has not
     been run on. Means are over the configurations of a pool, then over the pools. ``faster``: the share of
@@ -157,11 +160,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FigureResult(msgspec.Struct, Generic[A, R], frozen=True, kw_only=True):
-    """One figure on the pools of one name. A study adds a field for each factor: what holds where it is not varied.
+    """One figure on the pools of one name; ``Study.result`` adds a field for each factor: what holds where it is not
+    varied.
 
     ``comparable``: what the trials have besides is the paper's, so its values bind. ``expected``: how many
-    configurations the sweep has begun. ``speedups``: by label, one value a configuration in the same order for all
-    (None: failed or missing), for the figures that show single configurations.
+    configurations the sweep has begun. ``singles``: by label, the speed-up on every configuration, or without a base
+    the level, in the same order for all (None: failed or missing), for the figures that show single configurations.
     """
 
     study: ClassVar[Study]
@@ -175,7 +179,7 @@ class FigureResult(msgspec.Struct, Generic[A, R], frozen=True, kw_only=True):
     comparable: bool
     rows: list[R]
     ratios: list[Ratio[A]]
-    speedups: dict[str, list[float | None]] = {}
+    singles: dict[str, list[float | None]] = msgspec.field(name="speedups", default_factory=dict)
     comparisons: list[Comparison] = []
     verdicts: list[Verdict] = []
     notes: list[str] = []
@@ -225,27 +229,17 @@ class FigureResult(msgspec.Struct, Generic[A, R], frozen=True, kw_only=True):
         """How much faster one is in the mean: by speed-ups, or, without a base, by what is measured."""
         return None if ratio is None else ratio.mean if self.study.base else ratio.level
 
-    def over_factor(self, own: str, other: str, factor: str) -> dict[Any, Pooled]:
-        """By a factor's value, ``own``'s mean speed-up over ``other``'s on the same configurations."""
+    def over_factor(self, own: str, other: str | None, factor: str) -> dict[Any, Pooled]:
+        """By a factor's value, ``own``'s mean speed-up over ``other``'s with the same value, or, without one, over its
+        own with the usual value, on the same configurations."""
         found: dict[Any, Pooled] = {}
-        for row in self.of(own):
-            at = getattr(row.arm, factor)
-            mean = self.gain(self.ratio(self.arm(own, **{factor: at}), self.arm(other, **{factor: at})))
+        for at in {getattr(row.arm, factor) for row in self.of(own)} - {None}:
+            given = {factor: at}
+            arm, against = self.arm(own, **given), self.arm(own) if other is None else self.arm(other, **given)
+            mean = self.gain(self.ratio(arm, against))
+            if arm == against and (level := self.value(own, "speedup" if self.study.base else self.study.level)):
+                mean = level.map(lambda _: 1.0)
             if mean is not None:
-                found[at] = mean
-        return dict(sorted(found.items()))
-
-    def over_usual(self, series: str, factor: str) -> dict[Any, Pooled]:
-        """By a factor's value, a series' mean speed-up over that with the usual one, on the same configurations."""
-        base = self.arm(series)
-        column = "speedup" if self.study.base else self.study.level
-        of_base = None if base is None else self.row(base).value(column)
-        found: dict[Any, Pooled] = {}
-        for row in self.of(series):
-            mean = self.gain(self.ratio(row.arm, base))
-            if row.arm == base and of_base is not None:
-                mean = of_base.map(lambda _: 1.0)
-            if (at := getattr(row.arm, factor)) is not None and mean is not None:
                 found[at] = mean
         return dict(sorted(found.items()))
 
@@ -274,17 +268,16 @@ class FigureData(msgspec.Struct, Generic[F], frozen=True, kw_only=True):
 # --- what a paper fills in --------------------------------------------------------------------------
 
 
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """What a claim's check comes to, before it is put into words: None for ``holds`` means not tested.
 
     ``each``: the same of single pools.
     """
 
-    def __init__(
-        self, holds: bool | Literal["not shown"] | None, detail: str, numbers: Mapping[str, float] = {},
-        each: Sequence[bool] = (),
-    ) -> None:  # fmt: skip
-        self.holds, self.detail, self.numbers, self.each = holds, detail, dict(numbers), list(each)
+    holds: bool | Literal["not shown"] | None
+    detail: str
+    numbers: dict[str, float] = {}
+    each: Sequence[bool] = ()
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -329,13 +322,27 @@ class Column(msgspec.Struct, frozen=True):
     shown: Callable[[Any], bool] = lambda result: True
 
 
+class Relative(msgspec.Struct, frozen=True):
+    """A column: an arm's mean level by that of a series as it usually is, in the same world, on what both finished."""
+
+    series: str
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """A column: the mean of ``value`` over the configurations that all of the paper's series in the same world
+    finished; of the paper's series, in the figures that are ``shared``."""
+
+    value: Literal["level", "speedup"]
+
+
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """A figure of the paper: what is swept for it, and what the paper says about it.
 
     ``varied``: the factors that it varies. ``pairs``: which arms it compares, (own, other, whether other is as usual).
-    ``told``: which of these its table has. ``singles``: it shows single configurations. ``notes``: what its readers
-    must know. ``tables``: more of them, each a caption, and heads and rows of a result. ``head``: what it is
-    called, where not by its number; ``caption``, ``columns``, ``ordered``: of its first table.
+    ``told``: which of these its table has. ``shared``: its rows have columns ``Shared``. ``singles``: it shows single
+    configurations. ``notes``: what its readers must know. ``tables``: more of them, each a caption, and heads and rows
+    of a result. ``head``: what it is called, where not by its number; ``caption``, ``columns``, ``ordered``: of its
+    first table.
     """
 
     number: str
@@ -347,6 +354,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     varied: tuple[str, ...] = ()
     pairs: Callable[[Any, Any, bool], bool] = lambda own, other, usual: own.series != other.series
     told: Callable[[Any], bool] = lambda ratio: True
+    shared: bool = False
     singles: bool = False
     notes: tuple[str, ...] = ()
     tables: tuple[tuple[str, Callable[[Any], tuple[list[str], list[list[str]]]]], ...] = ()
@@ -377,19 +385,18 @@ class Setting(dict[str, Any]):
         return all(factor in varied or getattr(arm, factor) in (None, usual) for factor, usual in self.items())
 
 
-class Study(msgspec.Struct, frozen=True, kw_only=True):
+class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What a paper fills in, besides its figures' plots.
 
     - ``name``: its folder; ``figures``: by number; ``conclusions``: the paper's, by number
-    - ``trial``, ``arm``, ``row``, ``result``: the structs of its trials, arms, rows and figures
+    - ``trial``, ``arm``: the structs of its trials and arms
     - ``series``: the paper's own, in its order; ``ours``: those beside them; ``base``: of the paper's, what speed-ups
       are over
     - ``usual``: of every factor the paper's value; ``pool``: the name of the pools on which the paper's values bind
     - ``measure``: SQL over trial and outcome, above 0; less is better. ``level``: the column that has its mean,
       ``quantity`` what that is in words, ``nothing`` what is said of a trial without one
-    - ``columns``: of other columns, SQL that is averaged over the trials that did not fail; ``resolved``: of factors,
-      SQL for what a trial ran with that was given none
-    - ``derive``: columns that are not of one arm alone, by the arm and all ``aggregation.Runs``
+    - ``columns``: other columns, each SQL that is averaged over the trials that did not fail, or ``Relative``, or
+      ``Shared``; ``resolved``: of factors, SQL for what a trial ran with that was given none
     - ``world``: factors that make another network of a configuration: nothing is compared across them; ``beside``:
       those besides that the base shares
     - ``fixed``: fields of the trial with one value in all trials of a figure, ``options``: with one for each series;
@@ -397,15 +404,13 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     - ``says``: a factor's value in words; ``as_run``: an arm of a grid as the results have it, by what is usual and
       what the figure varies
     - ``notes``: what readers of any figure must know; ``marks``: what a mark at the end of a table's cell means
-    - ``sweep``: the struct of its sweeps; ``colours``: the series that have the palette's first ones, and ``tints``
-      those with a colour of their own
+    - ``sweeps``: the struct of its sweeps, where they are not simply of its figures' arms; ``colours``: the series
+      that have the palette's first ones, and ``tints`` those with a colour of their own
     """
 
     name: str
     trial: type[Trial]
     arm: type[Arm]
-    row: type[Row[Any]]
-    result: type[FigureResult[Any, Any]]
     figures: Mapping[str, Figure]
     series: tuple[str, ...]
     measure: str
@@ -416,9 +421,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     base: str = ""
     pool: str = "paper"
     usual: Mapping[str, Any] = {}
-    columns: Mapping[str, str] = {}
+    columns: Mapping[str, str | Relative | Shared] = {}
     resolved: Mapping[str, str] = {}
-    derive: Callable[[Figure, Any, Any], dict[str, Pooled | None]] = lambda figure, arm, runs: {}
     world: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
@@ -428,12 +432,33 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     notes: Callable[[Figure, Sequence[Any]], list[str]] = lambda figure, rows: []
     conclusions: Mapping[int, str] = {}
     marks: Mapping[str, str] = {}
-    sweep: type[Sweep] = Sweep
+    sweeps: type[Sweep] | None = None
     colours: tuple[str, ...] = ()
     tints: Mapping[str, str] = {}
 
-    def __post_init__(self) -> None:
-        self.result.study = self
+    @cached_property
+    def row(self) -> type[Any]:
+        """The struct of its figures' rows."""
+        columns = dict.fromkeys((self.level, *self.columns))
+        return _extended(Row[self.arm], dict.fromkeys(columns, Pooled | None), **columns)  # type: ignore[name-defined]
+
+    @cached_property
+    def result(self) -> type[Any]:
+        """The struct of its figures' results."""
+        fields = {factor: type(usual) for factor, usual in self.usual.items() if usual != ""}
+        return _extended(FigureResult[self.arm, self.row], fields, study=self)  # type: ignore[name-defined]
+
+    @cached_property
+    def sweep(self) -> type[Sweep]:
+        """The struct of its sweeps."""
+        swept = self.trial.__struct_fields__
+        own: type[Sweep] = _extended(PaperSweep, {}, trial=self.trial, arm=self.arm, swept=swept)
+        return self.sweeps or own
+
+    @property
+    def measures(self) -> dict[str, str]:
+        """The columns that are averages over trials."""
+        return {name: sql for name, sql in self.columns.items() if isinstance(sql, str)}
 
     @property
     def factors(self) -> tuple[str, ...]:
@@ -450,6 +475,12 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         known = names.index(arm.series) if arm.series in names else len(names)
         factors = ((value is not None, value) for value in (getattr(arm, factor) for factor in self.factors))
         return arm.rank, known, natural(arm.series), *factors
+
+
+def _extended(base: Any, fields: Mapping[str, Any], **values: Any) -> type[Any]:
+    """A struct with more fields; ``values``: their defaults, and what all of its kind have."""
+    body = {"__annotations__": dict(fields), **values}
+    return types.new_class(base.__name__, (base,), {"frozen": True, "kw_only": True}, lambda space: space.update(body))
 
 
 def find_study(name: str | None = None) -> Study:

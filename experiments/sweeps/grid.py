@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -57,17 +57,27 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         raise NotImplementedError
 
     def summarize(self, results: pa.Table) -> dict[str, PlacementResult]:
-        """What came of each arm, by its fields: how many trials there are, and failed."""
-        failed: dict[Arm, list[bool]] = {arm: [] for arm in self.arms()}
+        """What came of each arm, by its label: how many trials there are, how many failed, and what was measured."""
+        arms = self.arms()
+        found: dict[Arm, list[dict[str, Any]]] = {arm: [] for arm in arms}
         for one in results.to_pylist():
-            wanted = [arm for arm in failed if all(one[name] == getattr(arm, name) for name in arm.__struct_fields__)]
-            failed[wanted[0]].append(one["failed"] is not None)
+            arm = type(arms[0])(**{name: one[name] for name in arms[0].__struct_fields__})
+            found.setdefault(arm, []).append(one)
+        measured = self.measured(found)
         return {
-            ", ".join(str(value) for value in msgspec.structs.astuple(arm) if value not in (None, "")): PlacementResult(
-                runs=len(each), failed=sum(each)
+            self.label(arm, found): PlacementResult(
+                runs=len(each), failed=sum(one["failed"] is not None for one in each), **measured.get(arm, {})
             )
-            for arm, each in failed.items()
+            for arm, each in found.items()
         }
+
+    def measured(self, found: Mapping[Any, Sequence[Mapping[str, Any]]]) -> dict[Any, dict[str, float | None]]:
+        """What else is told of arms, by the fields of ``PlacementResult``, from the rows of each."""
+        return {}
+
+    def label(self, arm: Any, among: Iterable[Any]) -> str:
+        """An arm's name among others: its fields."""
+        return ", ".join(str(value) for value in msgspec.structs.astuple(arm) if value not in (None, ""))
 
     @property
     def name(self) -> str:

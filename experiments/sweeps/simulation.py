@@ -44,6 +44,10 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 
 PLANS_KEPT = 8
+SHARED = (  # fields of a simulation that a run's configuration has by the same names
+    "interface", "servers", "images", "tree", "cost", "period_s", "k", "gate", "hysteresis", "startup_s",
+    "disk_bytes_per_s", "pixel_s", "image_bytes", "image_deviation", "allow", "view", "forecaster",
+)  # fmt: skip
 
 
 class Simulation(Trial, frozen=True, kw_only=True):
@@ -217,25 +221,9 @@ def prepare(config: Simulation) -> Setting:
         config = msgspec.structs.replace(config, placement=variant.placement, **variant.fields)
     run = RunConfig(
         testbed="sim",
-        interface=config.interface,
-        servers=config.servers,
         placements=(config.placement,),
-        images=config.images,
-        tree=config.tree,
         seed=config.configuration,
-        cost=config.cost,
-        period_s=config.period_s,
-        k=config.k,
-        gate=config.gate,
-        hysteresis=config.hysteresis,
-        startup_s=config.startup_s,
-        disk_bytes_per_s=config.disk_bytes_per_s,
-        pixel_s=config.pixel_s,
-        image_bytes=config.image_bytes,
-        image_deviation=config.image_deviation,
-        allow=config.allow,
-        view=config.view,
-        forecaster=config.forecaster,
+        **{name: getattr(config, name) for name in SHARED},
     ).check()
     dataflow = build_dataflow(run)
     hosts = (*host_names(config.servers), CLIENT)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
-import pyarrow as pa
 
 from thalweg.experiments.records.analysis import BASELINE
 from thalweg.experiments.runs.strategies import MOVING
-from thalweg.experiments.sweeps.grid import PLACE, PlacementResult, Sweep
+from thalweg.experiments.sweeps.grid import PLACE, Sweep
 from thalweg.experiments.sweeps.pools import open_pool
 from thalweg.experiments.sweeps.simulation import Simulation, prepare
 from thalweg.experiments.sweeps.trial import Arm as AnyArm
@@ -50,44 +49,11 @@ class Arm(AnyArm, frozen=True, order=True):
         return list(VARIANTS).index(self.variant) if self.variant in VARIANTS else -1
 
 
-class Grid(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sweep runs on every configuration; None among periods or ks: the placement's own default.
-
-    ``own_periods_s``: of ``thalweg`` alone, besides the others. ``variants``: of placements, besides those.
-    """
-
-    placements: tuple[str, ...]
-    servers: tuple[int, ...] = (8,)
-    trees: tuple[str, ...] = ("binary",)
-    periods_s: tuple[float | None, ...] = (None,)
-    ks: tuple[int | None, ...] = (None,)
-    own_periods_s: tuple[float, ...] = ()
-    variants: tuple[str, ...] = ()
-
-    def with_more(self, *placements: str) -> Grid:
-        """The same with other placements beside these."""
-        return msgspec.structs.replace(self, placements=tuple(dict.fromkeys((*self.placements, *placements))))
-
-    def arms(self) -> list[Arm]:
-        """Each combination once; periods and ks only for placements that take them (others: their defaults)."""
-        found: dict[Arm, None] = {}
-        for servers, tree in itertools.product(self.servers, self.trees):
-            for placement in self.placements:
-                periods_s = self.periods_s if placement in WITH_PERIOD else (None,)
-                if placement == "thalweg":
-                    periods_s = (*self.own_periods_s, *periods_s)
-                for period_s, k in itertools.product(periods_s, self.ks if placement in WITH_K else (None,)):
-                    found[Arm(placement, servers, tree, period_s, k)] = None
-            for name in self.variants:
-                found[Arm(VARIANTS[name].placement, servers, tree, variant=name)] = None
-        return list(found)
-
-
 class Simulations(Sweep, frozen=True, kw_only=True):
     """Placements on many networks.
 
-    ``periods_s`` and ``ks`` go to the placements that take them; empty: each placement's own default;
-    ``own_periods_s`` go to ``thalweg`` besides, and ``variants`` are run as well.
+    ``periods_s`` and ``ks`` go to the placements that take them; empty: each placement's own default.
+    ``own_periods_s``: of ``thalweg`` alone, besides the others. ``variants``: of placements, besides those.
     """
 
     trial: ClassVar[type[Trial]] = Simulation
@@ -102,17 +68,24 @@ class Simulations(Sweep, frozen=True, kw_only=True):
     variants: tuple[str, ...] = ()
     images: int = 180
 
+    def with_more(self, *placements: str) -> Simulations:
+        """The same with other placements beside these."""
+        return msgspec.structs.replace(self, placements=tuple(dict.fromkeys((*self.placements, *placements))))
+
     def arms(self) -> list[Arm]:
-        """The ways in which every configuration is run."""
-        return Grid(
-            placements=self.placements,
-            servers=self.servers,
-            trees=self.trees,
-            periods_s=self.periods_s or (None,),
-            ks=self.ks or (None,),
-            own_periods_s=self.own_periods_s,
-            variants=self.variants,
-        ).arms()
+        """Each combination once; periods and ks only for placements that take them (others: their defaults)."""
+        found: dict[Arm, None] = {}
+        for servers, tree in itertools.product(self.servers, self.trees):
+            for placement in self.placements:
+                periods_s = (self.periods_s or (None,)) if placement in WITH_PERIOD else (None,)
+                if placement == "thalweg":
+                    periods_s = (*self.own_periods_s, *periods_s)
+                ks = (self.ks or (None,)) if placement in WITH_K else (None,)
+                for period_s, k in itertools.product(periods_s, ks):
+                    found[Arm(placement, servers, tree, period_s, k)] = None
+            for name in self.variants:
+                found[Arm(VARIANTS[name].placement, servers, tree, variant=name)] = None
+        return list(found)
 
     def given(self, arm: AnyArm) -> dict[str, Any]:
         """The fields of a simulation that are the same on all configurations."""
@@ -139,39 +112,33 @@ class Simulations(Sweep, frozen=True, kw_only=True):
             open_pool(self.pool, self.first_pool, self.traces)
         return self
 
-    def summarize(self, results: pa.Table) -> dict[str, PlacementResult]:
-        """By placement, and by what else the sweep varies: ``global, 16 servers``."""
-        return _summarize(self, results)
+    def measured(self, found: Mapping[Arm, Sequence[Mapping[str, Any]]]) -> dict[Arm, dict[str, float | None]]:
+        """Mean inter-arrival times, and speed-ups over download-all on the same network."""
+        times: dict[Arm, dict[tuple[Any, ...], float]] = {}
+        for arm, rows in found.items():
+            good = [one for one in rows if one["failed"] is None and one["mean_interarrival_s"]]
+            networks = ((one["pool_seed"], one["configuration"], arm.servers, arm.tree) for one in good)
+            times[arm] = dict(zip(networks, (one["mean_interarrival_s"] for one in good), strict=True))
+        base = {network: at_s for arm in times if arm.placement == BASELINE for network, at_s in times[arm].items()}
+        told: dict[Arm, dict[str, float | None]] = {}
+        for arm, own in times.items():
+            speedups = [base[network] / at_s for network, at_s in own.items() if network in base]
+            told[arm] = {
+                "mean_interarrival_s": statistics.fmean(own.values()) if own else None,
+                "median_speedup": statistics.median(speedups) if speedups else None,
+            }
+        return told
 
-
-# --- what came out ----------------------------------------------------------------------------------
-
-
-def _summarize(sweep: Simulations, results: pa.Table) -> dict[str, PlacementResult]:
-    columns = ("pool_seed", "configuration", "failed", "mean_interarrival_s", *Arm.__struct_fields__)
-    base_s: dict[tuple[Any, ...], float] = {}
-    by_arm: dict[Arm, list[dict[str, Any]]] = {arm: [] for arm in sweep.arms()}
-    for one in results.select(columns).to_pylist():
-        arm = Arm(**{name: one[name] for name in Arm.__struct_fields__})
-        by_arm.setdefault(arm, []).append(one)
-        if arm.placement == BASELINE and one["failed"] is None and one["mean_interarrival_s"]:
-            base_s[_network(one)] = one["mean_interarrival_s"]
-    return {_label(arm, by_arm): _result(rows, base_s) for arm, rows in by_arm.items()}
-
-
-def _network(one: Mapping[str, Any]) -> tuple[Any, ...]:
-    return one["pool_seed"], one["configuration"], one["servers"], one["tree"]
-
-
-def _result(rows: list[dict[str, Any]], base_s: Mapping[tuple[Any, ...], float]) -> PlacementResult:
-    good = [one for one in rows if one["failed"] is None and one["mean_interarrival_s"]]
-    speedups = [base_s[network] / one["mean_interarrival_s"] for one in good if (network := _network(one)) in base_s]
-    return PlacementResult(
-        runs=len(rows),
-        failed=sum(one["failed"] is not None for one in rows),
-        mean_interarrival_s=statistics.fmean(one["mean_interarrival_s"] for one in good) if good else None,
-        median_speedup=statistics.median(speedups) if speedups else None,
-    )
+    def label(self, arm: Arm, among: Iterable[Arm]) -> str:
+        """The placement, and what tells it from others of the same placement: ``global, 16 servers``."""
+        of_same = [other for other in among if (other.placement, other.variant) == (arm.placement, arm.variant)]
+        own = {"period_s": "its own period", "k": "its own k"}
+        varied = [
+            own[factor] if (at := getattr(arm, factor)) is None else says(at)
+            for factor, says in SAYS.items()
+            if len({getattr(other, factor) for other in of_same}) > 1
+        ]
+        return ", ".join([arm.name, *varied])
 
 
 def minutes(period_s: float) -> str:
@@ -185,16 +152,3 @@ SAYS: Mapping[str, Callable[[Any], str]] = {
     "period_s": minutes,
     "k": lambda at: f"k = {at}",
 }
-
-
-def _label(arm: Arm, among: Mapping[Arm, object]) -> str:
-    """The placement, and what tells it from others of the same placement."""
-    of_same = [other for other in among if (other.placement, other.variant) == (arm.placement, arm.variant)]
-    own = {"period_s": "its own period", "k": "its own k"}
-    values = {factor: getattr(arm, factor) for factor in SAYS}
-    varied = [
-        own[factor] if at is None else SAYS[factor](at)
-        for factor, at in values.items()
-        if len({getattr(other, factor) for other in of_same}) > 1
-    ]
-    return ", ".join([arm.name, *varied])

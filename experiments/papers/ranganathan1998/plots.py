@@ -12,8 +12,10 @@ from thalweg.experiments.papers.plots import (
     GREY,
     PALE,
     PAPER,
+    Along,
     Curve,
     Palette,
+    Result,
     bars,
     changes,
     empty,
@@ -32,15 +34,7 @@ from thalweg.experiments.papers.plots import (
     two_panels,
 )
 from thalweg.experiments.papers.ranganathan1998.ablation import grouped, says, steps
-from thalweg.experiments.papers.ranganathan1998.study import (
-    OURS,
-    PERIODS,
-    PLACEMENTS,
-    SAME,
-    TREES,
-    PaperResult,
-    PaperRow,
-)
+from thalweg.experiments.papers.ranganathan1998.study import OURS, PERIODS, PLACEMENTS, SAME, TREES
 from thalweg.experiments.records.analysis import BASELINE
 from thalweg.experiments.sweeps.simulations import minutes
 from thalweg.experiments.views.plots import COLOURS, INK, new_figure, shortened
@@ -51,6 +45,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BOUND: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (1, 1.5)), "zorder": 4}
+KS, SERVERS, PERIODS_MIN = Along("k"), Along("servers", apart=0.025), Along("period_s", unit=60.0)
 PANELS = 4  # single comparisons of Fig. 6 and 10 side by side; of more placements the first are shown
 LEFT_OUT = 2.6  # times the time of global: a longer bar is cut, and its number says how long it is
 
@@ -58,7 +53,7 @@ LEFT_OUT = 2.6  # times the time of global: a longer bar is cut, and its number 
 # --- Fig. 6 and 10: single configurations -----------------------------------------------------------
 
 
-def _six(result: PaperResult, palette: Palette) -> Figure:
+def _six(result: Result, palette: Palette) -> Figure:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -95,7 +90,7 @@ def _six(result: PaperResult, palette: Palette) -> Figure:
     return figure
 
 
-def _six_seen(result: PaperResult, lead: str | None) -> str:
+def _six_seen(result: Result, lead: str | None) -> str:
     told = [
         f"{ratio.median.mean:.2f} × {ratio.other.placement}"
         for ratio in result.ratios
@@ -108,7 +103,7 @@ def _six_seen(result: PaperResult, lead: str | None) -> str:
     return f"The median configuration runs {short(lead)} at {' and '.join(told)}{own}"
 
 
-def _means(axes: Axes, result: PaperResult, palette: Palette) -> None:
+def _means(axes: Axes, result: Result, palette: Palette) -> None:
     """Mean inter-arrival times beside the paper's, and the bound."""
     bars(axes, result, "interarrival_s", palette)
     bounds = [row.bound_s.mean for row in result.rows if row.interarrival_s is not None and row.bound_s is not None]
@@ -118,7 +113,7 @@ def _means(axes: Axes, result: PaperResult, palette: Palette) -> None:
     axes.set(title="Mean time between images", xlabel=f"seconds{spreads}")
 
 
-def _medians(axes: Axes, result: PaperResult, palette: Palette) -> None:
+def _medians(axes: Axes, result: Result, palette: Palette) -> None:
     """How much faster global is than the paper's others, and others than global."""
     ratios = [
         ratio
@@ -135,12 +130,12 @@ def _medians(axes: Axes, result: PaperResult, palette: Palette) -> None:
     axes.set(title="Median over configurations", xlabel=f"times as fast{pools}")
 
 
-def _ten(result: PaperResult, palette: Palette) -> Figure:
-    both: list[tuple[str, PaperRow, PaperRow]] = []
+def _ten(result: Result, palette: Palette) -> Figure:
+    both: list[tuple[str, Any, Any]] = []
     for name, found in series_of(result, "speedup").items():
         rows = {row.arm.tree: row for row in found}
         if set(TREES.values) <= rows.keys():
-            both.append((name, *(rows[tree] for tree in TREES.values)))  # type: ignore[arg-type]
+            both.append((name, *(rows[tree] for tree in TREES.values)))
     both = sorted(both, key=lambda one: one[0] != "global")[:PANELS]
     figure = new_figure(max(10.0, 4.6 * len(both)), 5.2)
     if not both:
@@ -170,11 +165,10 @@ def _ten(result: PaperResult, palette: Palette) -> Figure:
 # --- Fig. 7, 8 and 9: over a parameter --------------------------------------------------------------
 
 
-def _seven(result: PaperResult, palette: Palette) -> Figure:
-    def k(row: PaperRow) -> float | None:
-        return None if row.arm.k is None else float(row.arm.k)
-
-    found = {at: ratio.mean - 1 for at, ratio in result.over_usual("local", "k").items() if at != result.k}
+def _seven(result: Result, palette: Palette) -> Figure:
+    found = {
+        at: ratio.mean - 1 for at, ratio in result.over_factor("local", None, "k").items() if at != result.usual("k")
+    }
     seen = result.title
     if found:
         largest = max(found, key=lambda at: abs(found[at]))
@@ -182,10 +176,10 @@ def _seven(result: PaperResult, palette: Palette) -> Figure:
             f"More hosts to choose from change local's mean speed-up by {found[largest]:+.1%} at most (k = {largest})"
         )
     figure, left, right = two_panels(result, seen)
-    speedups(left, result, k, palette)
+    speedups(left, result, KS, palette)
     legend_below(figure, left)
     right.axhspan(-100 * SAME, 100 * SAME, color=PALE, zorder=0)
-    changes(right, result, k, f"k = {result.k}", palette)
+    changes(right, result, KS, f"k = {result.usual('k')}", palette)
     low, high = right.get_ylim()
     right.set_ylim(min(low, -120 * SAME), max(high, 150 * SAME))
     say(
@@ -198,30 +192,20 @@ def _seven(result: PaperResult, palette: Palette) -> Figure:
     return figure
 
 
-def _eight(result: PaperResult, palette: Palette) -> Figure:
+def _eight(result: Result, palette: Palette) -> Figure:
     figure, left, right = two_panels(result, _eight_seen(result))
-    series = series_of(result, "speedup")
     counts = sorted({row.arm.servers for row in result.rows})
-
-    def shift(i: int, of: int) -> float:
-        return 1 + 0.025 * (i - (of - 1) / 2)  # bars beside each other
-
-    for i, (name, rows) in enumerate(series.items()):
-        points = {row.arm.servers * shift(i, len(series)): row.speedup for row in rows if row.speedup}
-        line(left, points, palette.tint(name), short(name))
-    left.axhline(1, color="#999999", linewidth=1, linestyle=(0, (1, 2)), label=BASELINE, zorder=1)
-    spreads = "\n(bars: standard deviation between pools)" if result.pools > 1 else ""
-    left.set(title="Speed-up", ylabel=f"mean speed-up over {BASELINE}{spreads}", ylim=(0, None))
+    speedups(left, result, SERVERS, palette)
     legend_below(figure, left)
+    series = series_of(result, "speedup")
     lead = "global" if "global" in series else next(reversed(series), "global")
     shown = [name for name in series if name != lead]
     for i, other in enumerate(shown):
-        above = other in OURS and lead == "global"  # what it is beside is what is told of it
-        own, under = (other, lead) if above else (lead, other)
+        # what ours is beside is what is told of it
+        own, under = (other, lead) if other in OURS and lead == "global" else (lead, other)
         if ratios := result.over_factor(own, under, "servers"):
-            beside = {servers * shift(i, len(shown)): ratio for servers, ratio in ratios.items()}
-            told = f"{short(other)} over {lead}" if above else f"{short(lead)} over {short(other)}"
-            line(right, beside, palette.tint(other), told)
+            points = SERVERS.points(ratios, i, len(shown))
+            line(right, points, palette.tint(other), f"{short(own)} over {short(under)}")
     right.axhline(1, color="#999999", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     right.set(title="One over another", ylabel="ratio of mean speed-ups")
     if shown:
@@ -233,7 +217,7 @@ def _eight(result: PaperResult, palette: Palette) -> Figure:
     return figure
 
 
-def _eight_seen(result: PaperResult) -> str:
+def _eight_seen(result: Result) -> str:
     told = []
     for other in ("one-shot", "local"):
         ratios = result.over_factor("global", other, "servers")
@@ -243,12 +227,9 @@ def _eight_seen(result: PaperResult) -> str:
     return f"global over {'; over '.join(told)}" if told else result.title
 
 
-def _nine(result: PaperResult, palette: Palette) -> Figure:
-    def period_min(row: PaperRow) -> float | None:
-        return None if row.arm.period_s is None else row.arm.period_s / 60
-
+def _nine(result: Result, palette: Palette) -> Figure:
     def best(name: str) -> str | None:
-        known = result.over_usual(name, "period_s")
+        known = result.over_factor(name, None, "period_s")
         return minutes(max(known, key=lambda period_s: known[period_s].mean)) if len(known) > 1 else None
 
     seen = result.title
@@ -258,13 +239,12 @@ def _nine(result: PaperResult, palette: Palette) -> Figure:
     figure, left, right = two_panels(result, seen)
     for axes in (left, right):
         axes.axvspan(5, 10, color=PALE, zorder=0, label="the paper's best" if axes is left else None)
-    speedups(left, result, period_min, palette)
+    speedups(left, result, PERIODS_MIN, palette)
     legend_below(figure, left)
     usual = result.arm("global") or result.rows[0].arm
-    changes(right, result, period_min, result.study.label(result.definition, usual).removeprefix("global, "), palette)
-    ticks = sorted(
-        {period_s / 60 for period_s in PERIODS.values} | {p for row in result.rows if (p := period_min(row))}
-    )
+    told = result.study.label(result.definition, usual).removeprefix("global, ")
+    changes(right, result, PERIODS_MIN, told, palette)
+    ticks = sorted({at / 60 for at in {*PERIODS.values, *(row.arm.period_s for row in result.rows)} if at})
     for axes in (left, right):
         log_axis(axes, {tick: shortened(tick) for tick in ticks})
         axes.set_xlabel("relocation period (min, log scale)")
@@ -274,7 +254,7 @@ def _nine(result: PaperResult, palette: Palette) -> Figure:
 # --- the ablation -----------------------------------------------------------------------------------
 
 
-def _ablation(result: PaperResult, palette: Palette) -> Figure:
+def _ablation(result: Result, palette: Palette) -> Figure:
     ours = result.value("thalweg", "of_global")
     seen = result.title if ours is None else f"thalweg takes {ours.mean:.2f} of global's time between images"
     groups = {group for group, _ in grouped(result)}
@@ -286,7 +266,7 @@ def _ablation(result: PaperResult, palette: Palette) -> Figure:
     return figure
 
 
-def _variants(axes: Axes, result: PaperResult, palette: Palette) -> None:
+def _variants(axes: Axes, result: Result, palette: Palette) -> None:
     y, ticks, before = 0.0, [], None
     usual, mine = result.value("global", "interarrival_s"), result.value("thalweg", "interarrival_s")
     rows = [(group, row) for group, row in grouped(result) if row.interarrival_s is not None]
@@ -324,7 +304,7 @@ def _variants(axes: Axes, result: PaperResult, palette: Palette) -> None:
     axes.set_xlabel(f"seconds{spreads}")
 
 
-def _gap(axes: Axes, result: PaperResult) -> None:
+def _gap(axes: Axes, result: Result) -> None:
     found = steps(result)
     if not found:
         empty(axes, "nothing to tell the gap from")
@@ -349,7 +329,7 @@ def _rows(axes: Axes, ticks: list[tuple[float, str]]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-DRAWN: Mapping[str, Callable[[PaperResult, Palette], Figure]] = {
+DRAWN: Mapping[str, Callable[[Result, Palette], Figure]] = {
     "6": _six,
     "7": _seven,
     "8": _eight,

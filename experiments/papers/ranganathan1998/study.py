@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
-from thalweg.experiments.papers.aggregation import Runs
 from thalweg.experiments.papers.claims import (
     CLEARLY,
     NOT_SHOWN,
@@ -36,19 +36,18 @@ from thalweg.experiments.papers.study import (
     Claim,
     Column,
     Figure,
-    FigureResult,
-    Pooled,
     Published,
     Ratio,
-    Row,
+    Relative,
     Setting,
+    Shared,
     Study,
 )
 from thalweg.experiments.papers.tables import finished, mean, published, text
 from thalweg.experiments.records.analysis import BASELINE, natural
 from thalweg.experiments.runs import strategies
 from thalweg.experiments.sweeps.simulation import Simulation
-from thalweg.experiments.sweeps.simulations import SAYS, WITH_K, Arm, Grid, Simulations
+from thalweg.experiments.sweeps.simulations import SAYS, WITH_K, Arm, Simulations
 from thalweg.experiments.sweeps.variants import VARIANTS
 from thalweg.middleware.protocol.adaptation import PAPER_PERIOD_S
 
@@ -66,60 +65,6 @@ LARGE = 2.0  # "large gains"
 SUBSTANTIAL = 1.1  # the paper's local gains 12% on one-shot by the means and counts as substantial
 
 
-class PaperRow(Row[Arm], frozen=True, kw_only=True):
-    """One arm of a figure.
-
-    ``shared_s`` and ``shared_speedup``: ``interarrival_s`` and ``speedup`` over the configurations that all of the
-    paper's placements which ran with as many servers finished; only where placements are compared, and only of the
-    paper's. ``of_global``, ``of_thalweg``: its time between images by theirs with as many servers and the same tree, on
-    the configurations that both finished. ``bound_s``: what no mixture of trees beats on the links as they were while
-    it ran (``simulation.run.bound_s``); ``predicted_s``: what its first plan was to come to. ``plans``,
-    ``reshapings``, ``relocations`` and ``probe_bytes`` are of a run, ``planning_s`` of a plan.
-    """
-
-    interarrival_s: Pooled | None = None
-    relocations: Pooled | None = None
-    of_global: Pooled | None = None
-    of_thalweg: Pooled | None = None
-    bound_s: Pooled | None = None
-    predicted_s: Pooled | None = None
-    reshapings: Pooled | None = None
-    plans: Pooled | None = None
-    planning_s: Pooled | None = None
-    probe_bytes: Pooled | None = None
-    shared_s: Pooled | None = None
-    shared_speedup: Pooled | None = None
-
-
-class PaperResult(FigureResult[Arm, PaperRow], frozen=True, kw_only=True):
-    """One figure; these hold where it does not vary them."""
-
-    servers: int
-    tree: str
-    period_s: float
-    k: int
-
-
-# --- what is told of arms ---------------------------------------------------------------------------
-
-
-def _derive(figure: Figure, arm: Arm, runs: Runs) -> dict[str, Pooled | None]:
-    shared = _shared(arm, runs) if figure.number in ("6", "8") else set()
-    return {
-        "of_global": runs.level_of(arm, "global"),
-        "of_thalweg": runs.level_of(arm, "thalweg"),
-        "shared_s": runs.mean_over(shared, runs.levels.get(arm, {})),
-        "shared_speedup": runs.mean_over(shared, runs.single[arm]),
-    }
-
-
-def _shared(arm: Arm, runs: Runs) -> set[tuple[int, int]]:
-    """Configurations that every one of the paper's placements with as many servers finished; none of others."""
-    if arm.placement not in PLACEMENTS:
-        return set()
-    return runs.finished(one for one in runs.shown if one.placement in PLACEMENTS and one.servers == arm.servers)
-
-
 def _as_run(arm: Arm, usual: Setting, varied: Sequence[str]) -> Arm:
     """An arm of a figure's grid as the results have it: what the figure does not vary is as usual."""
     periodical = arm.placement in PERIODICAL and not arm.variant
@@ -131,7 +76,7 @@ def _as_run(arm: Arm, usual: Setting, varied: Sequence[str]) -> Arm:
     return Arm(arm.placement, **values | {"variant": arm.variant})
 
 
-def _bounds(figure: Figure, made: Sequence[PaperRow]) -> list[str]:
+def _bounds(figure: Figure, made: Sequence[Any]) -> list[str]:
     """What no mixture of trees beats, by the number of servers: the mean over the arms, which ran for longer or less
     long on the same links."""
     by_servers: dict[int, list[float]] = {}
@@ -145,7 +90,7 @@ def _bounds(figure: Figure, made: Sequence[PaperRow]) -> list[str]:
 # --- tables -----------------------------------------------------------------------------------------
 
 
-def _moves(row: PaperRow, result: PaperResult) -> str:
+def _moves(row: Any, result: Any) -> str:
     """How many operators moved in a run, or how often it took another tree."""
     if row.reshapings is not None and row.reshapings.mean > 0 and row.arm.placement not in PLACEMENTS:
         return f"{row.reshapings.mean:.1f}*"
@@ -202,11 +147,12 @@ _FIGURES = (
     Figure(
         number="6",
         told=_told,
+        shared=True,
         singles=True,
         columns=COLUMNS,
         title="Operator relocation on many network configurations",
         question="Does relocation help, is on-line relocation needed, and does global knowledge matter?",
-        sweep=Grid(placements=(*PLACEMENTS, *OURS)),
+        sweep=Simulations(placements=(*PLACEMENTS, *OURS)),
         published=(
             Published(own=BASELINE, value=101.2, accept=(101.2 * 0.85, 101.2 * 1.15)),
             Published(own="one-shot", value=24.6),
@@ -287,7 +233,7 @@ _FIGURES = (
         columns=COLUMNS,
         title="Local relocation with k more hosts to choose from",
         question="Does local relocation gain from random additional candidates?",
-        sweep=Grid(placements=(BASELINE, "local", "thalweg"), ks=KS.values),
+        sweep=Simulations(placements=(BASELINE, "local", "thalweg"), ks=KS.values),
         claims=(
             Claim(
                 "k-does-not-matter",
@@ -303,10 +249,11 @@ _FIGURES = (
         number="8",
         varied=("servers",),
         told=_told,
+        shared=True,
         columns=COLUMNS,
         title="From four to thirty-two servers",
         question="How do the results change with the number of data sources?",
-        sweep=Grid(placements=(*PLACEMENTS, "thalweg"), servers=SERVERS.values),
+        sweep=Simulations(placements=(*PLACEMENTS, "thalweg"), servers=SERVERS.values),
         claims=(
             Claim(
                 "scales-over-one-shot",
@@ -344,7 +291,9 @@ _FIGURES = (
         columns=COLUMNS,
         title="Global relocation every two minutes to every hour",
         question="How frequently should operators be relocated?",
-        sweep=Grid(placements=(BASELINE, "global", *OURS), periods_s=PERIODS.values, own_periods_s=SHORT_PERIODS_S),
+        sweep=Simulations(
+            placements=(BASELINE, "global", *OURS), periods_s=PERIODS.values, own_periods_s=SHORT_PERIODS_S
+        ),
         claims=(
             Claim(
                 "five-to-ten-minutes",
@@ -365,7 +314,7 @@ _FIGURES = (
         notes=(f"speed-ups are over {BASELINE} with the same tree",),
         title="A complete binary tree against a left-deep one",
         question="Are some orders of combination more amenable to adaptation than others?",
-        sweep=Grid(placements=(BASELINE, "local", "global", "thalweg"), trees=TREES.values),
+        sweep=Simulations(placements=(BASELINE, "local", "global", "thalweg"), trees=TREES.values),
         claims=(
             Claim("binary-global", f"{_BINARY} (global)", _TREE_HOW, better_with("global", TREES), 5),
             Claim("binary-local", f"{_BINARY} (local)", _TREE_HOW, better_with("local", TREES), 5),
@@ -383,7 +332,7 @@ _FIGURES = (
         tables=(("what the gap to the bound is made of", gap_cells),),
         title="What each part of thalweg brings",
         question="What do the shape, the cost, the period and knowing the links bring, and what is left to gain?",
-        sweep=Grid(placements=("global", *OURS), variants=tuple(VARIANTS)),
+        sweep=Simulations(placements=("global", *OURS), variants=tuple(VARIANTS)),
     ),
 )
 
@@ -402,10 +351,8 @@ FIGURES: Mapping[str, Figure] = {figure.number: figure for figure in _FIGURES}
 STUDY = Study(
     name="ranganathan1998",
     trial=Simulation,
-    sweep=Simulations,
+    sweeps=Simulations,
     arm=Arm,
-    row=PaperRow,
-    result=PaperResult,
     figures=FIGURES,
     series=PLACEMENTS,
     ours=OURS,
@@ -416,13 +363,17 @@ STUDY = Study(
     quantity="inter-arrival time",
     nothing="it delivered too little to tell a time between images",
     columns={
-        "relocations": "relocations",
+        "relocations": "relocations",  # of a run, as those below
+        "of_global": Relative("global"),
+        "of_thalweg": Relative("thalweg"),
+        "bound_s": "bound_period_s",  # what no mixture of trees beats on the links as they were while it ran
+        "predicted_s": "predicted_s",  # what its first plan was to come to
         "reshapings": "reshapings",
         "plans": "plans",
-        "planning_s": "planning_s / nullif(plans, 0)",
+        "planning_s": "planning_s / nullif(plans, 0)",  # of a plan
         "probe_bytes": "probe_bytes",
-        "bound_s": "bound_period_s",
-        "predicted_s": "predicted_s",
+        "shared_s": Shared("level"),
+        "shared_speedup": Shared("speedup"),
     },
     # of a run that was given none they are the defaults of its placement, if it is the paper's; of one that takes
     # none, or is a variant's, null
@@ -430,7 +381,6 @@ STUDY = Study(
         "period_s": _resolved("period_s", PERIODICAL, f"CAST({PAPER_PERIOD_S} AS double)"),
         "k": _resolved("k", WITH_K, "0"),
     },
-    derive=_derive,
     world=("servers",),
     beside=("tree",),
     fixed=("images", "interface", "startup_s", "disk_bytes_per_s", "pixel_s", "image_bytes", "image_deviation"),

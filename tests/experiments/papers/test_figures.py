@@ -20,12 +20,12 @@ from thalweg.experiments.papers.aggregation import aggregate, figure_data, load_
 from thalweg.experiments.papers.claims import changes_less, clearly
 from thalweg.experiments.papers.plots import plot_figures
 from thalweg.experiments.papers.ranganathan1998.ablation import SAYS, gap_cells
-from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS, SAME, STUDY, PaperResult
-from thalweg.experiments.papers.study import FigureData, Verdict, pooled
+from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS, SAME, STUDY
+from thalweg.experiments.papers.study import FigureData, FigureResult, Verdict, pooled
 from thalweg.experiments.papers.tables import cells, comparison_cells, lines, print_figures, ratio_cells
 from thalweg.experiments.sweeps.results import Results
 from thalweg.experiments.sweeps.simulation import Simulation
-from thalweg.experiments.sweeps.simulations import Arm, Grid, Simulations
+from thalweg.experiments.sweeps.simulations import Arm, Simulations
 from thalweg.experiments.sweeps.sweep import _save as save_sweep
 from thalweg.experiments.sweeps.variants import VARIANTS
 from thalweg.middleware.errors import RunError, UsageError
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 MINE = "lab.planners:Mine"
 
 
-def verdicts(result: PaperResult) -> dict[str, Verdict]:
+def verdicts(result: FigureResult) -> dict[str, Verdict]:
     return {verdict.claim: verdict for verdict in result.verdicts}
 
 
-def decided(result: PaperResult) -> dict[str, str]:
+def decided(result: FigureResult) -> dict[str, str]:
     return {verdict.claim: verdict.verdict for verdict in result.verdicts}
 
 
-def get(data: FigureData, number: str, pool: str = "paper") -> PaperResult:
+def get(data: FigureData, number: str, pool: str = "paper") -> FigureResult:
     result = data.figure(number, pool)
     assert result is not None
     return result
@@ -84,7 +84,7 @@ def test_more_placements_run_once_for_each_network_and_tree() -> None:
 
 
 def test_options_go_to_the_placements_that_take_them() -> None:
-    arms = Grid(placements=("one-shot", "local", "global"), periods_s=(60.0, 600.0), ks=(0, 2)).arms()
+    arms = Simulations(placements=("one-shot", "local", "global"), periods_s=(60.0, 600.0), ks=(0, 2)).arms()
     assert [(arm.placement, arm.period_s, arm.k) for arm in arms] == [
         ("one-shot", None, None), ("local", 60, 0), ("local", 60, 2), ("local", 600, 0), ("local", 600, 2),
         ("global", 60, None), ("global", 600, None),
@@ -175,8 +175,8 @@ def test_figures_are_means_over_pools_of_what_each_says(spark_session: SparkSess
     assert ratio.configurations == 8
     assert ratio.median.by_pool == pytest.approx({seed: np.median(some) for seed, some in both.items()})
     assert ratio.faster.by_pool == pytest.approx({seed: np.mean(np.array(some) > 1.01) for seed, some in both.items()})
-    assert result.speedups["global"].count(None) == 1
-    assert [len(values) for values in result.speedups.values()] == [10] * 5
+    assert result.singles["global"].count(None) == 1
+    assert [len(values) for values in result.singles.values()] == [10] * 5
     assert "unfinished: 1 of 60 runs is missing" in result.notes
     assert "1 run failed and is left out" in result.notes
     assert cells(result)[1][2][:2] == ["local", "9/10"]
@@ -267,7 +267,7 @@ def test_a_researchers_own_placement_is_beside_the_papers(six: FigureData) -> No
         *(f"thalweg over {name}" for name in (*paper, "thalweg-once")),
         *(f"{MINE} over {name}" for name in (*paper, *OURS)),
     ]  # fmt: skip
-    assert len(result.speedups[MINE]) == result.expected == 60
+    assert len(result.singles[MINE]) == result.expected == 60
 
 
 @pytest.mark.spark
@@ -433,7 +433,7 @@ def test_what_hardly_differs_is_a_tie_and_shows_nothing(spark_session: SparkSess
 def test_failed_runs_decide_nothing(spark_session: SparkSession) -> None:
     """On the configuration where they failed everything is far slower, or relocation gains far more."""
 
-    def failing(number: str, who: Callable[[dict[str, Any]], bool], slow: Callable[[str], bool]) -> PaperResult:
+    def failing(number: str, who: Callable[[dict[str, Any]], bool], slow: Callable[[str], bool]) -> FigureResult:
         made = scenarios(number, {"paper": gain}, configurations=4, noise=0.002)
         for row in (row for row in made if row["configuration"] == 0):
             row["mean_interarrival_s"] *= 100 if slow(row["placement"]) else 1

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.papers.aggregation import save_figures
-from thalweg.experiments.papers.ranganathan1998.study import PaperResult as FigureResult
-from thalweg.experiments.papers.ranganathan1998.study import PaperRow as Row
+from thalweg.experiments.papers.ranganathan1998.study import STUDY
 from thalweg.experiments.papers.study import FigureData, Verdict, pooled
 from thalweg.experiments.records import comparisons
 from thalweg.experiments.records.analysis import summarize_run
@@ -270,14 +269,16 @@ def test_pictures_that_do_not_fit_are_left_out(new_run: Any, tmp_path: Path, mon
 def some_figures() -> FigureData:
     arms = {"download-all": 100.0, "a<b": 20.0}
     rows = [
-        Row(label=name, arm=Arm(placement=name, servers=8, tree="binary"), runs=4, interarrival_s=pooled({1: at_s}))
+        STUDY.row(
+            label=name, arm=Arm(placement=name, servers=8, tree="binary"), runs=4, interarrival_s=pooled({1: at_s})
+        )
         for name, at_s in arms.items()
     ]
     verdict = Verdict(
         figure="6", pool="paper", claim="x", text="it <helps>", how="", verdict="does not hold", detail="1 < 2",
         pools_holding=0, pools=1,
     )  # fmt: skip
-    result = FigureResult(
+    result = STUDY.result(
         figure="6", pool="paper", title="Many", question="Does it help?", pools=1, expected=4, servers=8,
         tree="binary", period_s=600.0, k=0, comparable=True, rows=rows, ratios=[], verdicts=[verdict],
         notes=["one pool: no spread"],

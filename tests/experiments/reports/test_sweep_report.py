@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from thalweg.experiments.papers.aggregation import save_figures
-from thalweg.experiments.papers.ranganathan1998.study import PaperResult as FigureResult
+from thalweg.experiments.papers.ranganathan1998.study import STUDY
 from thalweg.experiments.papers.study import FORMAT, FigureData, Verdict
 from thalweg.experiments.records import spark
 from thalweg.experiments.reports import sweep as report_sweep
@@ -20,7 +20,7 @@ def some_figures() -> FigureData:
         figure="6", pool="paper", claim="x", text="it helps", how="by more than <1%>", verdict="not shown",
         detail="1 = 1",
     )  # fmt: skip
-    result = FigureResult(
+    result = STUDY.result(
         figure="6", pool="paper", title="Many", question="Does it help?", pools=1, expected=4, servers=8,
         tree="binary", period_s=600.0, k=0, comparable=True, rows=[], ratios=[], verdicts=[verdict],
     )  # fmt: skip
