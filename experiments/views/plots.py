@@ -1,9 +1,9 @@
 """Pictures of one run: when images arrived, how far apart, what the links carried, what the hosts spent, who
 moved where and when, and how good the bandwidth estimates were.
 
-A run's event log is read in batches, with series thinned to a few hundred points, so that memory does not grow
-with its length but by a few numbers for every delivery and move. Every placement has the same colour in all
-pictures of a run.
+A run's event log is read in batches, and series are drawn with a few hundred points, so that memory does not grow
+with its length but by a few numbers for every delivery, move, estimate and sample that is shown. Every placement has
+the same colour in all pictures of a run.
 """
 
 from __future__ import annotations
@@ -74,69 +74,42 @@ STYLE: dict[Any, Any] = {
 }
 
 
-class _Thinned:
-    """Means of a series over ``BUCKETS`` equal spans of 0 … ``end_s``."""
-
-    def __init__(self, end_s: float, columns: int) -> None:
-        self.end_s = max(end_s, 1e-9)
-        self.total = np.zeros((columns, BUCKETS))
-        self.count = np.zeros(BUCKETS)
-
-    def add(self, t_s: float, values: Sequence[float]) -> None:
-        bucket = min(BUCKETS - 1, max(0, int(t_s / self.end_s * BUCKETS)))
-        self.total[:, bucket] += values
-        self.count[bucket] += 1
-
-    def series(self) -> tuple[np.ndarray, np.ndarray]:
-        """Times of shape (n,) and means of shape (columns, n) of the spans that have values."""
-        known = self.count > 0
-        t_s = (np.arange(BUCKETS) + 0.5) * self.end_s / BUCKETS
-        return t_s[known], self.total[:, known] / self.count[known]
+Points = defaultdict[str, list[tuple[float, float]]]
 
 
-class _Load:
-    """A host's CPU share (sum, least, largest) and largest resident memory."""
-
-    def __init__(self) -> None:
-        self.count, self.total, self.least, self.largest, self.rss_bytes = 0, 0.0, float("inf"), 0.0, 0
-
-    def add(self, cpu: float, rss_bytes: int) -> None:
-        self.count += 1
-        self.total += cpu
-        self.least = min(self.least, cpu)
-        self.largest = max(self.largest, cpu)
-        self.rss_bytes = max(self.rss_bytes, rss_bytes)
+def thinned(samples: Sequence[Sequence[float]], end_s: float) -> tuple[np.ndarray, np.ndarray]:
+    """Times of shape (n,) and means of shape (columns, n) of a series over ``BUCKETS`` equal spans of 0 … ``end_s``,
+    those that have values; every sample begins with its time."""
+    t_s, *columns = np.array(samples, float).T
+    end_s = max(end_s, 1e-9)
+    bucket = np.clip(t_s / end_s * BUCKETS, 0, BUCKETS - 1).astype(int)
+    count = np.bincount(bucket, minlength=BUCKETS)
+    totals = np.array([np.bincount(bucket, column, BUCKETS) for column in columns])
+    known = count > 0
+    return ((np.arange(BUCKETS) + 0.5) * end_s / BUCKETS)[known], totals[:, known] / count[known]
 
 
-class _Sampled:
-    """At most ``POINTS`` of a stream of points, evenly spaced in its order."""
-
-    def __init__(self) -> None:
-        self.points: list[tuple[float, float]] = []
-        self.seen, self.stride = 0, 1
-
-    def add(self, point: tuple[float, float]) -> None:
-        if self.seen % self.stride == 0:
-            self.points.append(point)
-        self.seen += 1
-        if len(self.points) > POINTS:
-            del self.points[1::2]
-            self.stride *= 2
+def at_most(points: Sequence[tuple[float, float]], most: int = POINTS) -> Sequence[tuple[float, float]]:
+    """Not more of them than that, evenly spaced in their order: every second, fourth, eighth …"""
+    stride = 1
+    while len(points) > most * stride:
+        stride *= 2
+    return points[::stride]
 
 
 class RunSeries:
     """What the pictures show of a run, by placement: arrivals, the busiest links, the hosts' load, the moves.
 
     ``arrivals_s``: sorted emulated times of the deliveries. ``links``: for the at most ``LINKS`` links that
-    moved most bytes, asked and delivered bits per second. ``load``: CPU share and resident bytes by host.
+    moved most bytes, time, asked and delivered bits per second. ``load``: CPU shares and resident bytes by host.
     ``courses``: where operators were, of those placements that moved them or changed the tree, or were to; ``around``:
     deliveries around the moves. ``estimates``: (truth, estimate) in bit/s by how it was measured.
     """
 
     def __init__(self, folder: Path, info: RunInfo) -> None:
-        self.estimates: defaultdict[str, _Sampled] = defaultdict(_Sampled)
+        self.estimates = Points(list)
         for how, value, truth_bps in judged(read_log(folder, "estimate")):
-            self.estimates[how].add((truth_bps, value))
+            self.estimates[how].append((truth_bps, value))
         courses = read_courses(folder, info, transfers=False)
         self.courses = {name: course for name, course in courses.items() if course.moves or course.changes}
         self.end_s: defaultdict[str, float] = defaultdict(float)
@@ -149,13 +122,13 @@ class RunSeries:
             link = self.links[row.placement].get((row.host, row.peer)) if row.placement is not None else None
             if link is not None and row.value is not None:
                 asked_bps = np.nan if row.detail.asked_bps is None else row.detail.asked_bps
-                link.add(row.t_s, (asked_bps / info.time_scale, row.value / info.time_scale))
+                link.append((row.t_s, asked_bps / info.time_scale, row.value / info.time_scale))
         self.placements = [*(name for name in info.placements if name in self.end_s)]
         self.placements += sorted(self.end_s.keys() - set(self.placements))
 
     def _read_hosts(self, folder: Path, time_scale: float) -> None:
         """Arrivals, deliveries around moves, and the hosts' load."""
-        self.load: defaultdict[str, defaultdict[str, _Load]] = defaultdict(lambda: defaultdict(_Load))
+        self.load: defaultdict[str, Points] = defaultdict(lambda: Points(list))
         said: defaultdict[str, defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
         for row in read_log(folder, "delivered", "host_load", "relocated"):
             name = row.placement
@@ -165,24 +138,24 @@ class RunSeries:
             if row.kind != "host_load":
                 said[name][row.kind].append(row)
             elif row.value is not None:
-                self.load[name][row.host].add(row.value, row.size_bytes or 0)
+                self.load[name][row.host].append((row.value, row.size_bytes or 0))
         self.arrivals_s = {
             name: np.sort([row.t_s for row in own["delivered"]]) for name, own in said.items() if own["delivered"]
         }
         around = {name: moves_wall(own, time_scale) for name, own in said.items()}
         self.around: dict[str, AroundMoves] = {name: some for name, some in around.items() if some is not None}
 
-    def _busiest(self, folder: Path) -> defaultdict[str, dict[tuple[str, str | None], _Thinned]]:
+    def _busiest(self, folder: Path) -> defaultdict[str, dict[tuple[str, str | None], list[tuple[float, ...]]]]:
         """The links to be shown, by how much each moved (in no unit: equal intervals); and every placement's end."""
         carried: defaultdict[str, dict[tuple[str, str | None], float]] = defaultdict(dict)
         for (name, host, peer), some in sum_links(folder, "link", "value").items():
             carried[name][host, peer] = some.total
             self.end_s[name] = max(self.end_s[name], some.last_s)
-        found: defaultdict[str, dict[tuple[str, str | None], _Thinned]] = defaultdict(dict)
+        found: defaultdict[str, dict[tuple[str, str | None], list[tuple[float, ...]]]] = defaultdict(dict)
         for name, links in carried.items():
             most = sorted(links, key=lambda link: (-links[link], link))[:LINKS]
             used = [link for link in most if links[link] >= USED * links[most[0]] > 0]
-            found[name] = {link: _Thinned(self.end_s[name], 2) for link in used}
+            found[name] = {link: [] for link in used}
         return found
 
 
@@ -219,7 +192,7 @@ def _figures(series: RunSeries, info: RunInfo) -> Iterator[tuple[str, Figure]]:
     if any(len(times) > 1 for times in series.arrivals_s.values()):
         yield "interarrival", _interarrival(series)
     for name in series.placements:
-        if any(link.count.any() for link in series.links[name].values()):
+        if any(series.links[name].values()):
             yield f"links-{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}", _links(series, name)
     if any(series.load.values()):
         yield "hosts", _hosts(series)
@@ -290,14 +263,14 @@ def _interarrival(series: RunSeries) -> Figure:
 
 
 def _links(series: RunSeries, name: str) -> Figure:
-    links = {link: data for link, data in series.links[name].items() if data.count.any()}
+    links = {link: samples for link, samples in series.links[name].items() if samples}
     columns = 2 if len(links) > 1 else 1
     rows = -(-len(links) // columns)
     figure = new_figure(4.6 * columns + 0.4, 1.75 * rows + 1.1)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     top = 0.0
-    for axes, ((source, target), data) in zip(grid.flat, links.items(), strict=False):
-        t_s, values = data.series()
+    for axes, ((source, target), samples) in zip(grid.flat, links.items(), strict=False):
+        t_s, values = thinned(samples, series.end_s[name])
         start = max(0.0, t_s[0] - (np.median(np.diff(t_s)) if len(t_s) > 1 else t_s[0]))
         t_s = np.concatenate(([start], t_s))  # a sample stands for the interval that it ends
         asked, got = np.concatenate((values[:, :1], values), axis=1)
@@ -331,12 +304,11 @@ def _hosts(series: RunSeries) -> Figure:
         for y, host in enumerate(hosts):
             if host not in series.load[name]:
                 continue
-            load = series.load[name][host]
+            cpu, rss_bytes = np.array(series.load[name][host]).T
             label = name if y == min(hosts.index(h) for h in series.load[name]) else None
-            span = [load.least * 100, load.largest * 100]
-            left.plot(span, [y + offset] * 2, color=tint, alpha=0.4, linewidth=2.5)
-            left.plot(load.total / load.count * 100, y + offset, "o", color=tint, markersize=5.5, label=label)
-            right.plot(load.rss_bytes / 1e6, y + offset, "o", color=tint, markersize=5.5)
+            left.plot([cpu.min() * 100, cpu.max() * 100], [y + offset] * 2, color=tint, alpha=0.4, linewidth=2.5)
+            left.plot(cpu.mean() * 100, y + offset, "o", color=tint, markersize=5.5, label=label)
+            right.plot(rss_bytes.max() / 1e6, y + offset, "o", color=tint, markersize=5.5)
     left.set_yticks(range(len(hosts)), hosts)
     left.set_ylim(len(hosts) - 0.4, -0.6)
     left.set(title="CPU", xlabel="% of one core (dot: mean, bar: range)")
@@ -441,7 +413,7 @@ def _move_legend(courses: Sequence[Course], tints: Mapping[str, str]) -> list[Ar
 def _estimates(series: RunSeries) -> Figure:
     figure = new_figure(6.0, 5.8)
     axes = figure.add_subplot()
-    shown = {how: np.array(series.estimates[how].points) / 1e6 for how in HOW if how in series.estimates}
+    shown = {how: np.array(at_most(series.estimates[how])) / 1e6 for how in HOW if how in series.estimates}
     limits = np.array([min(points.min() for points in shown.values()), max(points.max() for points in shown.values())])
     limits = np.array([max(limits[0], limits[1] / 1e4) / 1.3, limits[1] * 1.3])
     axes.fill_between(limits, limits * 0.75, limits * 1.25, color="#eeeeee", linewidth=0, label="within 25%")
@@ -449,8 +421,8 @@ def _estimates(series: RunSeries) -> Figure:
     axes.plot(limits, limits, color=INK, linewidth=1)
     many = sum(map(len, shown.values())) > 400
     for tint, (how, points) in zip(COLOURS, shown.items(), strict=False):
-        sampled = series.estimates[how]
-        some = f"{sampled.seen}" if sampled.stride == 1 else f"{len(points)} of {sampled.seen}"
+        seen = len(series.estimates[how])
+        some = f"{seen}" if len(points) == seen else f"{len(points)} of {seen}"
         axes.plot(
             *points.T, ".", color=tint, markersize=3 if many else 6, alpha=0.35 if many else 0.6, markeredgewidth=0,
             label=f"{how} ({some})",

@@ -19,15 +19,12 @@ from thalweg.middleware.errors import RunError
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 1e9)), min_size=1, max_size=50))
 def test_thinning_keeps_the_mean_and_bounds_the_points(samples: list[tuple[float, float]]) -> None:
-    thinned = plots._Thinned(100.0, 1)
-    for t_s, value in samples:
-        thinned.add(t_s, (value,))
-    t_s, (means,) = thinned.series()
+    t_s, (means,) = plots.thinned(samples, 100.0)
     assert 1 <= len(t_s) == len(means) <= BUCKETS
     assert np.all(np.diff(t_s) > 0)
-    weights = thinned.count[thinned.count > 0]
+    weights, _ = np.histogram([at_s for at_s, _ in samples], BUCKETS, (0, 100))
     expected = np.mean([value for _, value in samples])
-    assert np.average(means, weights=weights) == pytest.approx(expected, rel=1e-9, abs=1e-6)
+    assert np.average(means, weights=weights[weights > 0]) == pytest.approx(expected, rel=1e-9, abs=1e-6)
 
 
 def test_series_of_a_run(new_run: Any) -> None:
@@ -46,12 +43,11 @@ def test_series_of_a_run(new_run: Any) -> None:
     series = RunSeries(folder, load_run(folder))
     assert series.arrivals_s["one-shot"].tolist() == [10.0, 20.0, 30.0]
     assert list(series.links["one-shot"]) == [(f"h{i}", "client") for i in range(11, 3, -1)]
-    t_s, (asked, got) = series.links["one-shot"][("h11", "client")].series()
+    t_s, (asked, got) = plots.thinned(series.links["one-shot"][("h11", "client")], 30.0)
     assert t_s == pytest.approx([10.0, 20.0], abs=30 / BUCKETS)
     assert asked.tolist() == [4e5, 4e5]
     assert got == pytest.approx([1.2e5, 1.2e5])
-    load = series.load["one-shot"]["h1"]
-    assert (load.count, load.total, load.least, load.largest, load.rss_bytes) == (2, 0.6, 0.1, 0.5, 9)
+    assert series.load["one-shot"]["h1"] == [(0.5, 7), (0.1, 9)]
 
 
 def test_pictures_of_a_run(new_run: Any) -> None:
@@ -117,13 +113,9 @@ def test_who_was_where(new_run: Any) -> None:
 
 @given(st.integers(0, 20_000))
 def test_sampling_bounds_the_points_and_keeps_their_spacing(points: int) -> None:
-    sampled = plots._Sampled()
-    for i in range(points):
-        sampled.add((float(i), 0.0))
-    kept = [i for i, _ in sampled.points]
-    assert len(kept) <= plots.POINTS
-    assert len(kept) >= min(points, plots.POINTS // 2)
-    assert kept == [float(i) for i in range(0, points, sampled.stride)]
+    kept = [i for i, _ in plots.at_most([(float(i), 0.0) for i in range(points)])]
+    assert min(points, plots.POINTS // 2) <= len(kept) <= plots.POINTS
+    assert kept == [float(i) for i in range(0, points, int(kept[1]) if len(kept) > 1 else 1)]
 
 
 def test_every_axis_has_its_unit(new_run: Any) -> None:
