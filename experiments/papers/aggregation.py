@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from thalweg import __version__
 from thalweg.experiments.papers.claims import compare, conclude, judge
@@ -204,13 +203,13 @@ def _check_one_value(study: Study, results: pa.Table, where: str) -> list[str]:
 
     Raises UsageError for a field with several values.
     """
-    series = study.arm.__struct_fields__[0]
-    groups = {None: results} | {
-        name: results.filter(pc.equal(results[series], name)) for name in pc.unique(results[series]).to_pylist()
-    }
-    for name, rows in groups.items():
-        for field in study.fixed if name is None else study.options:
-            values = pc.unique(rows[field]).to_pylist()
+    paper, series = study.trial(), study.arm.__struct_fields__[0]
+    unusual = []
+    for field in (*study.fixed, *study.options):
+        found: dict[str | None, set[Any]] = {}
+        for one in results.group_by([series, field]).aggregate([]).to_pylist():
+            found.setdefault(None if field in study.fixed else one[series], set()).add(one[field])
+        for name, values in found.items():
             if len(values) > 1:
                 of = "" if name is None else f" of {name}"
                 listed = ", ".join(map(str, sorted(values, key=str)[:4]))
@@ -218,18 +217,14 @@ def _check_one_value(study: Study, results: pa.Table, where: str) -> list[str]:
                     f"{where} varies {field}{of} ({listed}), which no figure does;"
                     f" sweep each value into a folder of its own"
                 )
-    paper = study.trial()
-    here = [name for name in study.series if name in groups and name != study.base]  # options do not matter to the base
-    unusual = []
-    for field in (*study.fixed, *study.options):
         usual = getattr(paper, field)
-        names = [None] if field in study.fixed else here
-        values = {name: groups[name][field][0].as_py() for name in names}
-        others = [name for name, value in values.items() if value != usual]
-        alike = len(others) == len(values) and len(set(values.values())) == 1
+        compared = (None, *(name for name in study.series if name != study.base))  # options do not matter to the base
+        told = {name: found[name].pop() for name in compared if name in found}
+        others = [name for name, value in told.items() if value != usual]
+        alike = len(others) == len(told) and len(set(told.values())) == 1
         for name in others[:1] if alike else others:
             whose = "" if alike else f" of {name}"
-            unusual.append(f"{field}{whose} {values[name]} instead of {'the default' if usual is None else usual}")
+            unusual.append(f"{field}{whose} {told[name]} instead of {'the default' if usual is None else usual}")
     return unusual
 
 

@@ -185,6 +185,18 @@ def singles(axes: Axes, result: Result, lead: Curve, other: Curve) -> None:
     axes.legend(loc="upper left", handlelength=1.4, reverse=True)
 
 
+def side_by_side(panels: Sequence[Axes], result: Result, pairs: Sequence[tuple[str, Curve, Curve]], what: str) -> None:
+    """Speed-ups of two arms in each panel, with a title, to one scale; panels that are left over are not seen."""
+    for axes, (titled, lead, other) in zip(panels, pairs, strict=False):
+        singles(axes, result, lead, other)
+        axes.set_title(titled)
+        axes.tick_params(labelleft=True)
+    for axes in panels[len(pairs) :]:
+        axes.set_visible(False)
+    panels[0].set_ylabel(what)
+    headroom(panels[0])
+
+
 def bars(axes: Axes, result: Result, column: str, palette: Palette) -> None:
     """A column of every arm with its spread between pools; a diamond where the paper has a value."""
     rows = [(row, value) for row in result.rows if (value := row.value(column)) is not None]

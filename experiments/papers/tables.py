@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from thalweg.experiments.command import counted
 from thalweg.experiments.papers.study import FigureData, FigureResult, Pooled, Ratio, Row, Verdict, spread
-from thalweg.experiments.views.tables import NONE
+from thalweg.experiments.views.tables import FIGURE, NONE, TEXT, framed
 
 Result = FigureResult[Any, Any]
 Cells = tuple[list[str], list[list[str]]]
@@ -142,11 +141,7 @@ def print_figures(data: FigureData[Any], console: Console | None = None) -> None
 
 
 def _rich(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    made = Table(title=Text(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    made.padding = (0, 1, 0, 0)
-    made.add_column(heads[0], overflow="fold")
-    for head in heads[1:]:
-        made.add_column(head, justify="right", no_wrap=True)
+    made = framed(title, {heads[0]: TEXT} | dict.fromkeys(heads[1:], FIGURE), padding=(0, 1, 0, 0))
     for row in rows:
         made.add_row(*map(Text, row))
     return made

@@ -127,7 +127,7 @@ def monitor_line(label: str, monitor: Monitoring) -> str:
 def moves_table(summary: RunSummary) -> Table:
     """One row a placement whose operators moved or might have: how many, pauses in emulated seconds, state."""
     figures = dict.fromkeys(("moved", "stayed", "pause p50 s", "p99 s", "max s", "state"), FIGURE)
-    table = _framed("moves", {"placement": TEXT, **figures})
+    table = framed("moves", {"placement": TEXT, **figures})
     for label, placement in summary.placements.items():
         if placement.relocations or placement.stayed:
             counts = (placement.relocations, placement.stayed)
@@ -139,7 +139,7 @@ def moves_table(summary: RunSummary) -> Table:
 def trees_table(summary: RunSummary) -> Table:
     """One row a placement whose tree changed or was to: how often, and pauses in emulated seconds."""
     figures = dict.fromkeys(("changed", "stayed", "pause p50 s", "max s"), FIGURE)
-    table = _framed("changes of the tree", {"placement": TEXT, **figures})
+    table = framed("changes of the tree", {"placement": TEXT, **figures})
     for label, placement in summary.placements.items():
         if placement.reshapes or placement.unshaped:
             counts = (placement.reshapes, placement.unshaped)
@@ -150,7 +150,7 @@ def trees_table(summary: RunSummary) -> Table:
 
 def changes_table(title: str, changes: Sequence[TreeChange]) -> Table:
     """When the tree changed, how long no image came, why, and what it was then; a change that was not, with its why."""
-    table = _framed(title, {"at s": FIGURE, "pause s": FIGURE, "tree": TEXT, "why": TEXT}, padding=(0, 1, 0, 0))
+    table = framed(title, {"at s": FIGURE, "pause s": FIGURE, "tree": TEXT, "why": TEXT}, padding=(0, 1, 0, 0))
     for change in changes:
         why = change.reason if change.changed else f"stayed: {change.why}"
         cells = (f"{change.at_s:.2f}", seconds(change.pause_s), rows_as_line(change.tree), why)
@@ -160,7 +160,7 @@ def changes_table(title: str, changes: Sequence[TreeChange]) -> Table:
 
 def handovers_table(title: str, moves: Sequence[Move]) -> Table:
     """Who moved where, when, at what cost and why; an operator that stayed with the reason for that, too."""
-    table = _framed(
+    table = framed(
         title,
         {
             "at s": FIGURE,
@@ -232,9 +232,7 @@ def _name(summary: RunSummary) -> str:
     return summary.out if name.startswith("..") else name
 
 
-def _framed(
-    title: str, columns: Mapping[str, Mapping[str, Any]], padding: tuple[int, int, int, int] = PADDING
-) -> Table:
+def framed(title: str, columns: Mapping[str, Mapping[str, Any]], padding: tuple[int, int, int, int] = PADDING) -> Table:
     table = Table(title=Text(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=padding)
     for name, form in columns.items():
         table.add_column(name, **form)
@@ -243,7 +241,7 @@ def _framed(
 
 def _table(title: str, last: str) -> Table:
     figures = dict.fromkeys(("mean s", "median s", "p95 s", "speed-up", "delivered"), FIGURE)
-    return _framed(title, {"placement": TEXT, **figures, last: WORD})
+    return framed(title, {"placement": TEXT, **figures, last: WORD})
 
 
 def _figures(row: PlacementSummary | PlacementAggregate) -> tuple[str, str, str, str]:

@@ -19,7 +19,6 @@ from thalweg.experiments.papers.plots import (
     bars,
     changes,
     empty,
-    headroom,
     legend_below,
     line,
     log_axis,
@@ -28,7 +27,7 @@ from thalweg.experiments.papers.plots import (
     say,
     series_of,
     short,
-    singles,
+    side_by_side,
     speedups,
     title,
     two_panels,
@@ -70,14 +69,8 @@ def _six(result: Result, palette: Palette) -> Figure:
     if others:
         assert lead is not None
         panels = parts[0].subplots(1, wide, sharey=True, squeeze=False)[0]
-        for axes in panels[len(others) :]:
-            axes.set_visible(False)
-        for axes, other in zip(panels, others, strict=False):
-            singles(axes, result, curves[lead], curves[other])
-            axes.set_title(f"{short(lead)} and {short(other)}")
-            axes.tick_params(labelleft=True)
-        panels[0].set_ylabel(f"speed-up over {BASELINE} (log scale)")
-        headroom(panels[0])
+        pairs = [(f"{short(lead)} and {short(other)}", curves[lead], curves[other]) for other in others]
+        side_by_side(panels, result, pairs, f"speed-up over {BASELINE} (log scale)")
     left, right = parts[-1].subplots(1, 2)
     _means(left, result, palette)
     _medians(right, result, palette)
@@ -131,33 +124,25 @@ def _medians(axes: Axes, result: Result, palette: Palette) -> None:
 
 
 def _ten(result: Result, palette: Palette) -> Figure:
-    both: list[tuple[str, Any, Any]] = []
-    for name, found in series_of(result, "speedup").items():
+    both: list[tuple[str, Curve, Curve]] = []
+    seen = []
+    for name, found in sorted(series_of(result, "speedup").items(), key=lambda one: one[0] != "global"):
         rows = {row.arm.tree: row for row in found}
-        if set(TREES.values) <= rows.keys():
-            both.append((name, *(rows[tree] for tree in TREES.values)))
-    both = sorted(both, key=lambda one: one[0] != "global")[:PANELS]
+        if set(TREES.values) <= rows.keys() and len(both) < PANELS:
+            binary, left_deep = (rows[tree] for tree in TREES.values)
+            curves = Curve(binary, "binary", palette.tint(name)), Curve(left_deep, "left-deep", GREY)
+            both.append((short(name), *curves))
     figure = new_figure(max(10.0, 4.6 * len(both)), 5.2)
     if not both:
         title(figure, result, result.title)
         empty(figure.add_subplot(), "no placement has finished with both trees", va="center")
         return figure
-    seen = []
-    axes: Axes | None = None
-    for i, (name, binary, left_deep) in enumerate(both):
-        axes = figure.add_subplot(1, len(both), i + 1, sharey=axes)
-        lead = Curve(binary, "binary", palette.tint(name))
-        singles(axes, result, lead, Curve(left_deep, "left-deep", GREY))
-        axes.set_title(short(name))
-        axes.tick_params(labelleft=True)
-        if i == 0:
-            axes.set_ylabel(f"speed-up over {BASELINE}\nwith the same tree (log scale)")
-        ratio = result.ratio(binary.arm, left_deep.arm)
-        told = name in (*PLACEMENTS[2:], "thalweg") or len(both) == 1
-        if ratio is not None and ratio.mean is not None and told:
-            seen.append(f"{ratio.mean.mean:.2f} × left-deep for {short(name)}")
-    assert axes is not None
-    headroom(axes)
+    panels = figure.subplots(1, len(both), sharey=True, squeeze=False)[0]
+    side_by_side(panels, result, both, f"speed-up over {BASELINE}\nwith the same tree (log scale)")
+    for name, binary, left_deep in both:
+        mean = result.gain(result.ratio(binary.row.arm, left_deep.row.arm))
+        if mean is not None and (binary.row.arm.series in (*PLACEMENTS[2:], "thalweg") or len(both) == 1):
+            seen.append(f"{mean.mean:.2f} × left-deep for {name}")
     title(figure, result, f"Mean speed-up of the binary tree: {', '.join(seen)}" if seen else result.title)
     return figure
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.papers.aggregation import save_figures
 from thalweg.experiments.papers.ranganathan1998.study import STUDY
-from thalweg.experiments.papers.study import FigureData, Verdict, pooled
-from thalweg.experiments.records import comparisons
+from thalweg.experiments.papers.study import FORMAT, FigureData, Verdict, pooled
+from thalweg.experiments.records import comparisons, spark
 from thalweg.experiments.records.analysis import summarize_run
 from thalweg.experiments.records.comparisons import COMPARISON, Comparison, Furthest
 from thalweg.experiments.records.moves import Move, TreeChange
@@ -274,16 +275,19 @@ def some_figures() -> FigureData:
         )
         for name, at_s in arms.items()
     ]
-    verdict = Verdict(
-        figure="6", pool="paper", claim="x", text="it <helps>", how="", verdict="does not hold", detail="1 < 2",
-        pools_holding=0, pools=1,
-    )  # fmt: skip
+    verdicts = [
+        Verdict(
+            figure="6", pool="paper", claim="x", text=text, how=how, verdict=decided, detail="1 < 2", pools_holding=0,
+            pools=1,
+        )
+        for text, how, decided in (("it <helps>", "", "does not hold"), ("it adds", "by more than <1%>", "not shown"))
+    ]  # fmt: skip
     result = STUDY.result(
         figure="6", pool="paper", title="Many", question="Does it help?", pools=1, expected=4, servers=8,
-        tree="binary", period_s=600.0, k=0, comparable=True, rows=rows, ratios=[], verdicts=[verdict],
+        tree="binary", period_s=600.0, k=0, comparable=True, rows=rows, ratios=[], verdicts=verdicts,
         notes=["one pool: no spread"],
     )  # fmt: skip
-    return FigureData(results=[result], runs=8, failed=1, failures={"ValueError: <bad>": 1})
+    return FigureData(results=[result], runs=8, failed=3, failures={"a: ValueError: <bad>": 1, "b: ValueError: bad": 2})
 
 
 def sweep(folder: Path) -> Path:
@@ -301,8 +305,12 @@ def test_a_sweep_has_its_figures_and_verdicts(tmp_path: Path, monkeypatch: pytes
     made = write_report([folder], tmp_path / "r.html")
     text, found = checked(tmp_path / "r.html")
     said = "".join(found.text)
-    for part in ("a<b", "it <helps>", "does not hold", "1 < 2", "0 of 1", "one pool: no spread", "ValueError: <bad>"):
+    for part in ("a<b", "it <helps>", "does not hold", "1 < 2", "0 of 1", "one pool: no spread"):
         assert part in said
+    assert "1 run failed: a: ValueError: <bad>" in said
+    assert "2 runs failed: b: ValueError: bad" in said
+    assert 'it adds<div class="soft">by more than &lt;1%&gt;</div>' in text
+    assert '<span class="soft">not shown</span>' in text
     assert text.count("data:image/png") == 1
     assert made.sweeps[0]["results"][0]["verdicts"][0]["verdict"] == "does not hold"
 
@@ -316,6 +324,24 @@ def test_figures_are_made_again_when_results_came_since(tmp_path: Path, monkeypa
     (folder / "figures.json").write_text('{"results": 3}')
     with pytest.raises(UsageError, match=r"figures\.json is damaged"):
         report_sweep.figures_of(folder)
+
+
+@pytest.mark.parametrize(
+    "there",
+    [b"", b"\xff\xfe", b'{"results": 3}', f'{{"format": {FORMAT}, "version": "0.0.0"}}'.encode(), b'{"format": 1}'],
+)
+def test_figures_json_is_only_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bytes) -> None:
+    """Damaged, or of another format or version, it is made again from the results."""
+    folder, made = sweep(tmp_path / "s"), some_figures()
+    monkeypatch.setattr(spark, "session", nullcontext)
+    monkeypatch.setattr(report_sweep, "aggregate", lambda spark, folder: made)
+    (folder / "results" / "part-00000.parquet").touch()
+    (folder / "figures.json").write_bytes(there)
+    assert report_sweep.figures_of(folder) is made
+    save_figures(folder, made)
+    found = report_sweep.figures_of(folder)
+    assert found == made
+    assert found is not made
 
 
 # --- bad input --------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from sweep_fakes import result
 from thalweg.experiments.records import spark
 from thalweg.experiments.sweeps import jobs as sweep_spark
 from thalweg.experiments.sweeps import results as sweep_results
-from thalweg.experiments.sweeps.batches import ATTEMPTS, Answer, run_all
+from thalweg.experiments.sweeps.jobs import ATTEMPTS, Answer, run_all
 from thalweg.experiments.sweeps.results import Results, row, schema
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
 from thalweg.experiments.sweeps.simulations import Simulations
