@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 import msgspec
 from matplotlib.figure import Figure as Picture
 
-from thalweg.experiments.papers.claims import Over, faster_at_all, rises
-from thalweg.experiments.papers.plots import Along, Palette, distribution, lines
-from thalweg.experiments.papers.study import Claim, Column, Figure, Study
-from thalweg.experiments.papers.tables import text
+from thalweg.experiments.papers.claims import faster_at_all, rises
+from thalweg.experiments.papers.plots import Palette, distribution, lines
+from thalweg.experiments.papers.study import Claim, Column, Figure, Over, Study
 from thalweg.experiments.sweeps.trial import Arm, Outcome, Trial
 
 PRICES = {"random": 9.0, "greedy": 3.0, "subtree": 2.0}
@@ -70,7 +69,7 @@ STUDY = Study(
             ),
             columns=(
                 Column("heuristic", lambda row, result: row.label),
-                Column("$", lambda row, result: text(row.price, 1)),
+                Column("$", "price"),
             ),
         ),
     },
@@ -88,7 +87,7 @@ STUDY = Study(
 def _two(result: Any, palette: Palette) -> Picture:
     picture = Picture()
     left, right = picture.subplots(1, 2)
-    lines(left, result, "price", Along("operators"), palette)
+    lines(left, result, "price", OPERATORS, palette)
     distribution(right, {name: result.singles[f"{name}, 20 operators"] for name in PRICES}, palette)
     return picture
 

@@ -13,8 +13,6 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Literal, ParamSpec
 
-import msgspec
-
 from thalweg.experiments.command import counted
 from thalweg.experiments.papers.study import (
     TIE,
@@ -23,6 +21,7 @@ from thalweg.experiments.papers.study import (
     Decision,
     FigureResult,
     Finding,
+    Over,
     Pooled,
     Published,
     Ratio,
@@ -41,20 +40,6 @@ Result = FigureResult[Any, Any]
 Check = Callable[[Result], Finding]
 P = ParamSpec("P")
 Shown = bool | Literal["not shown"]
-
-
-class Over(msgspec.Struct, frozen=True):
-    """A factor that a claim goes over: the values that the paper has, and what they are of (``servers``)."""
-
-    factor: str
-    values: tuple[Any, ...]
-    noun: str = ""
-
-    def told(self, found: Mapping[Any, Pooled]) -> str:
-        return ", ".join(f"{spread(value)} at {at}" for at, value in found.items())
-
-    def absent(self, found: Mapping[Any, Pooled]) -> list[Any]:
-        return [value for value in self.values if value not in found]
 
 
 # --- verdicts ---------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from thalweg.experiments.papers.claims import ERRORS
-from thalweg.experiments.papers.study import FigureData, FigureResult, Pooled, Ratio, Row, Study, spread
+from thalweg.experiments.papers.study import FigureData, FigureResult, Over, Pooled, Ratio, Row, Study, spread
 from thalweg.experiments.papers.tables import heading
 from thalweg.experiments.records.records import PLOTS
 from thalweg.experiments.views.plots import COLOURS, INK, STYLE, new_figure, one_two_five, shortened
@@ -249,20 +249,6 @@ def series_of(result: Result, column: str) -> dict[str, list[Any]]:
     return found
 
 
-class Along(msgspec.Struct, frozen=True):
-    """The axis that shows a factor, in a unit; ``apart``: how far, by their place, the points of several lines stand
-    beside each other, so that their bars do not meet."""
-
-    factor: str
-    unit: float = 1.0
-    apart: float = 0.0
-
-    def points(self, values: Mapping[Any, Pooled], number: int = 0, of: int = 1) -> dict[float, Pooled]:
-        """Where the values of the line of that number are."""
-        beside = 1 + self.apart * (number - (of - 1) / 2)
-        return {at / self.unit * beside: value for at, value in sorted(values.items())}
-
-
 def line(axes: Axes, points: Mapping[float, Pooled], tint: str, name: str, *, errors: bool = False) -> None:
     """Means with bars: deviations between pools, or ``errors``: twice the mean's standard error."""
     heights = [(ERRORS * (one.error or 0.0) if errors else one.deviation) or 0.0 for one in points.values()]
@@ -272,35 +258,35 @@ def line(axes: Axes, points: Mapping[float, Pooled], tint: str, name: str, *, er
     )  # fmt: skip
 
 
-def lines(axes: Axes, result: Result, column: str, along: Along, palette: Palette) -> None:
+def lines(axes: Axes, result: Result, column: str, over: Over, palette: Palette) -> None:
     """A column over a factor, one line a series; one that the factor does not apply to is a level all the way."""
     series = series_of(result, column)
     for i, (name, rows) in enumerate(series.items()):
         tint, named = palette.tint(name), short(name)
-        known = {at: row.value(column) for row in rows if (at := getattr(row.arm, along.factor)) is not None}
+        known = {at: row.value(column) for row in rows if (at := getattr(row.arm, over.factor)) is not None}
         if known:
-            line(axes, along.points(known, i, len(series)), tint, named)
+            line(axes, over.points(known, i, len(series)), tint, named)
         else:
             level = rows[0].value(column).mean
             axes.axhline(level, color=tint, linewidth=1.5, linestyle=(0, (5, 3)), label=named, zorder=1)
 
 
-def speedups(axes: Axes, result: Result, along: Along, palette: Palette) -> None:
+def speedups(axes: Axes, result: Result, over: Over, palette: Palette) -> None:
     """Mean speed-up over a factor, and the base."""
-    lines(axes, result, "speedup", along, palette)
+    lines(axes, result, "speedup", over, palette)
     axes.axhline(1, **_ONE | {"linestyle": (0, (1, 2))}, label=result.study.base, zorder=1)
     axes.set_ylim(0, axes.get_ylim()[1] * 1.12)
     spreads = "\n(bars: standard deviation between pools)" if result.pools > 1 else ""
     axes.set(title="Speed-up", ylabel=f"mean speed-up over {result.study.base}{spreads}")
 
 
-def changes(axes: Axes, result: Result, along: Along, usual: str, palette: Palette) -> None:
+def changes(axes: Axes, result: Result, over: Over, usual: str, palette: Palette) -> None:
     """How mean speed-ups change against the usual value on the same configurations, pool by pool."""
     for name in series_of(result, "speedup"):
-        ratios = result.over_factor(name, None, along.factor)
+        ratios = result.over_factor(name, None, over.factor)
         if len(ratios) > 1:
             points = {at: ratio.map(lambda value: 100 * (value - 1)) for at, ratio in ratios.items()}
-            line(axes, along.points(points), palette.tint(name), short(name), errors=True)
+            line(axes, over.points(points), palette.tint(name), short(name), errors=True)
     axes.axhline(0, zorder=1, **_ONE)
     spreads = "\n(bars: two standard errors)" if result.pools > 1 else ""
     axes.set(title=f"Change against {usual}", ylabel=f"change of the mean speed-up (%){spreads}")

@@ -83,6 +83,31 @@ def spread(value: Pooled, digits: int = 2, unit: str = "") -> str:
     return mean + unit if value.deviation is None else f"{mean} ± {value.deviation:.{digits}f}{unit}"
 
 
+class Over(msgspec.Struct, frozen=True):
+    """A factor that claims and pictures go over: the values that the paper has, and what they are of (``servers``).
+
+    In pictures values are in ``unit``, and the points of several lines stand beside each other, ``apart`` by so large
+    a share, so that their bars do not meet.
+    """
+
+    factor: str
+    values: tuple[Any, ...]
+    noun: str = ""
+    unit: float = 1.0
+    apart: float = 0.0
+
+    def told(self, found: Mapping[Any, Pooled]) -> str:
+        return ", ".join(f"{spread(value)} at {at}" for at, value in found.items())
+
+    def absent(self, found: Mapping[Any, Pooled]) -> list[Any]:
+        return [value for value in self.values if value not in found]
+
+    def points(self, found: Mapping[Any, Pooled], number: int = 0, of: int = 1) -> dict[float, Pooled]:
+        """Where in a picture the values of the line of that number are."""
+        beside = 1 + self.apart * (number - (of - 1) / 2)
+        return {at / self.unit * beside: value for at, value in sorted(found.items())}
+
+
 # --- a figure's results -----------------------------------------------------------------------------
 
 
@@ -315,10 +340,14 @@ class Arms(Protocol):
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column of a figure's table: its head, a row's cell, and of which results it is."""
+    """A column of a figure's table: its head, a row's cell, and of which results it is.
+
+    ``cell``: of a row and its result, or the name of a column, whose mean and spread it is with so many ``digits``.
+    """
 
     head: str
-    cell: Callable[[Any, Any], str]  # of a row and its result
+    cell: Callable[[Any, Any], str] | str
+    digits: int = 1
     shown: Callable[[Any], bool] = lambda result: True
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from thalweg.experiments.command import counted
-from thalweg.experiments.papers.study import FigureData, FigureResult, Pooled, Ratio, Row, Verdict, spread
+from thalweg.experiments.papers.study import Column, FigureData, FigureResult, Pooled, Ratio, Row, Verdict, spread
 from thalweg.experiments.views.tables import FIGURE, NONE, TEXT, framed
 
 Result = FigureResult[Any, Any]
@@ -41,8 +41,14 @@ def finished(row: Row[Any], result: Result) -> str:
 def cells(result: Result) -> Cells:
     """Heads and rows of a figure's table, as text."""
     columns = [column for column in result.definition.columns if column.shown(result)]
-    rows = [[column.cell(row, result) for column in columns] for row in result.definition.ordered(result)]
+    rows = [[_cell(column, row, result) for column in columns] for row in result.definition.ordered(result)]
     return [column.head for column in columns], rows
+
+
+def _cell(column: Column, row: Row[Any], result: Result) -> str:
+    if isinstance(column.cell, str):
+        return text(row.value(column.cell), column.digits)
+    return column.cell(row, result)
 
 
 def ratio_cells(result: Result) -> Cells:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from thalweg.experiments.papers.study import Column, FigureResult, Pooled, spread
-from thalweg.experiments.papers.tables import mean, text
+from thalweg.experiments.papers.tables import mean
 
 Result = FigureResult[Any, Any]
 GROUPS = {  # placements and variants, in the order in which they are read
@@ -51,7 +51,7 @@ def grouped_rows(result: Result) -> list[Any]:
 
 COLUMNS = (
     Column("variant", lambda row, result: says(row)),
-    Column("mean s", lambda row, result: text(row.interarrival_s, 1)),
+    Column("mean s", "interarrival_s"),
     Column("of global", lambda row, result: mean(row.of_global, 2)),
     Column("of thalweg", lambda row, result: mean(row.of_thalweg, 2)),
     Column("plans", lambda row, result: mean(row.plans, 1)),

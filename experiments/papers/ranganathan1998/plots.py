@@ -12,7 +12,6 @@ from thalweg.experiments.papers.plots import (
     GREY,
     PALE,
     PAPER,
-    Along,
     Curve,
     Palette,
     Result,
@@ -33,7 +32,7 @@ from thalweg.experiments.papers.plots import (
     two_panels,
 )
 from thalweg.experiments.papers.ranganathan1998.ablation import grouped, says, steps
-from thalweg.experiments.papers.ranganathan1998.study import OURS, PERIODS, PLACEMENTS, SAME, TREES
+from thalweg.experiments.papers.ranganathan1998.study import KS, OURS, PERIODS, PLACEMENTS, SAME, SERVERS, TREES
 from thalweg.experiments.records.analysis import BASELINE
 from thalweg.experiments.sweeps.simulations import minutes
 from thalweg.experiments.views.plots import COLOURS, INK, new_figure, shortened
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BOUND: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (1, 1.5)), "zorder": 4}
-KS, SERVERS, PERIODS_MIN = Along("k"), Along("servers", apart=0.025), Along("period_s", unit=60.0)
 PANELS = 4  # single comparisons of Fig. 6 and 10 side by side; of more placements the first are shown
 LEFT_OUT = 2.6  # times the time of global: a longer bar is cut, and its number says how long it is
 
@@ -224,11 +222,11 @@ def _nine(result: Result, palette: Palette) -> Figure:
     figure, left, right = two_panels(result, seen)
     for axes in (left, right):
         axes.axvspan(5, 10, color=PALE, zorder=0, label="the paper's best" if axes is left else None)
-    speedups(left, result, PERIODS_MIN, palette)
+    speedups(left, result, PERIODS, palette)
     legend_below(figure, left)
     usual = result.arm("global") or result.rows[0].arm
     told = result.study.label(result.definition, usual).removeprefix("global, ")
-    changes(right, result, PERIODS_MIN, told, palette)
+    changes(right, result, PERIODS, told, palette)
     ticks = sorted({at / 60 for at in {*PERIODS.values, *(row.arm.period_s for row in result.rows)} if at})
     for axes in (left, right):
         log_axis(axes, {tick: shortened(tick) for tick in ticks})

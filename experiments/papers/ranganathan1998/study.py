@@ -15,7 +15,6 @@ from typing import Any
 from thalweg.experiments.papers.claims import (
     CLEARLY,
     NOT_SHOWN,
-    Over,
     adds,
     all_faster,
     at_least,
@@ -36,6 +35,7 @@ from thalweg.experiments.papers.study import (
     Claim,
     Column,
     Figure,
+    Over,
     Published,
     Ratio,
     Relative,
@@ -55,9 +55,11 @@ PLACEMENTS = (BASELINE, "one-shot", "local", "global")  # in the order of the pa
 OURS = strategies.OURS  # beside them
 ABLATION = "ablation"  # what stands for a figure's number where variants of our own planner are compared
 PERIODICAL = ("local", "global")  # of the paper's
-PERIODS = Over("period_s", (120.0, 300.0, 600.0, 1800.0, 3600.0), "periods")  # "between two minutes and an hour"
+PERIODS = Over(
+    "period_s", (120.0, 300.0, 600.0, 1800.0, 3600.0), "periods", unit=60.0
+)  # "between two minutes and an hour"
 SHORT_PERIODS_S = (30.0, 60.0)  # of thalweg besides: its own, and one shorter
-SERVERS = Over("servers", (4, 8, 16, 32), "servers")  # "from four to thirty-two"
+SERVERS = Over("servers", (4, 8, 16, 32), "servers", apart=0.025)  # "from four to thirty-two"
 KS = Over("k", tuple(range(7)))  # "between one to six additional locations", and none
 TREES = Over("tree", ("binary", "left-deep"), "tree")
 SAME = 0.05  # "no significant difference"
@@ -100,12 +102,12 @@ def _moves(row: Any, result: Any) -> str:
 COLUMNS = (
     Column("placement", lambda row, result: row.label),
     Column("runs", finished),
-    Column("mean s", lambda row, result: text(row.interarrival_s, 1)),
-    Column("paper", published, lambda result: any(one.unit for one in result.comparisons)),
+    Column("mean s", "interarrival_s"),
+    Column("paper", published, shown=lambda result: any(one.unit for one in result.comparisons)),
     Column(
         "of global",
         lambda row, result: mean(row.of_global, 2),
-        lambda result: any(row.of_global is not None for row in result.rows),
+        shown=lambda result: any(row.of_global is not None for row in result.rows),
     ),
     Column(
         "speed-up",
