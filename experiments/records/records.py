@@ -8,6 +8,7 @@ own, one ``Record`` a line; ``write_events`` turns those files into one Parquet 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -125,29 +126,21 @@ def write_events(run_folder: Path, run_id: str, jsonl_files: Iterable[Path]) -> 
         whole(target, "free space there", sync=True) as part,
         pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer,
     ):
-        columns: list[list[Any]] = [[] for _ in SCHEMA]
-        for path in jsonl_files:
-            for record, detail in _read_log(path, torn):
-                row = (
-                    run_id, record.placement or None, record.host, record.t, record.wall, record.kind,
-                    record.node, record.peer, record.index, record.size_bytes, record.duration_s,
-                    record.value, detail,
-                )  # fmt: skip
-                for column, value in zip(columns, row, strict=True):
-                    column.append(value)
-                if len(columns[0]) == ROW_GROUP:
-                    _flush(writer, columns)
-        _flush(writer, columns)
+        rows = (
+            (
+                run_id, record.placement or None, record.host, record.t, record.wall, record.kind,
+                record.node, record.peer, record.index, record.size_bytes, record.duration_s,
+                record.value, detail,
+            )
+            for path in jsonl_files
+            for record, detail in _read_log(path, torn)
+        )  # fmt: skip
+        while some := list(itertools.islice(rows, ROW_GROUP)):
+            columns = zip(*some, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA), row_group_size=ROW_GROUP)
         writer.add_key_value_metadata({_TORN: json.dumps(torn).encode()})
     return target
-
-
-def _flush(writer: pq.ParquetWriter, columns: list[list[Any]]) -> None:
-    if columns[0]:
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-        writer.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA), row_group_size=ROW_GROUP)
-    for column in columns:
-        column.clear()
 
 
 class _Line(Record, frozen=True, forbid_unknown_fields=True):
@@ -245,7 +238,6 @@ def load_run(folder: Path) -> RunInfo:
 # --- a TOML writer (the standard library only reads) ------------------------------------------------
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
 def to_toml(tree: Mapping[str, Any]) -> str:
@@ -277,8 +269,7 @@ def _key(key: object, path: tuple[str, ...]) -> str:
 def _string(text: str, path: tuple[str, ...]) -> str:
     if any("\ud800" <= char <= "\udfff" for char in text):
         raise UsageError(f"{'.'.join(map(str, path))} has text that is not Unicode: {text!r}")
-    body = (_ESCAPES.get(char) or (f"\\u{ord(char):04x}" if char < " " or char == "\x7f" else char) for char in text)
-    return f'"{"".join(body)}"'
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # the one escape that JSON does not ask for
 
 
 def _value(value: object, path: tuple[str, ...]) -> str:
