@@ -113,25 +113,25 @@ def write_report(folders: Sequence[Path], out: Path, tell: Tell = lambda what, d
         tell("reading the sweeps", len(figures), len(found.sweeps))
         figures[folder] = report_sweep.figures_of(folder)
     room = Room()
-    sections = []
+    sweeps, runs = [], []
     for i, (folder, data) in enumerate(figures.items()):
         tell("drawing", i, total)
-        sections.append(report_sweep.sweep_section(folder, data, room, f"sweep-{i + 1}"))
+        sweeps.append((folder.resolve().name, report_sweep.sweep_section(folder, data, room)))
     for i, (folder, info) in enumerate(found.runs.items()):
         tell("drawing", len(figures) + i, total)
         # the rest of the room is shared evenly, so that the first run does not take it all
         own = Room(room.left_bytes // (len(found.runs) - i))
         given = own.left_bytes
-        sections.append(run_section(folder, info, summaries[i], told[i], own, f"run-{i + 1}"))
+        runs.append((folder.resolve().name, run_section(folder, info, summaries[i], told[i], own)))
         room.left_bytes -= given - own.left_bytes
         room.left_out += own.left_out
     text = render(
         "report.html",
         title=_title(found),
         made=f"Made by thalweg {version('thalweg')} on {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC.",
-        links=_links(found),
         compared=_compared_runs(found.runs, summaries) if len(summaries) > 1 else None,
-        sections=sections,
+        sweeps=sweeps,
+        runs=runs,
         comparisons=[_comparison(folder, one) for folder, one in found.comparisons.items()],
     )
     return Report(
@@ -171,14 +171,6 @@ def _title(found: Folders) -> str:
         return f"Thalweg: {folders[0].resolve().name}"
     counts = ((len(found.runs), "run"), (len(found.sweeps), "sweep"), (len(found.comparisons), "comparison"))
     return "Thalweg: " + ", ".join(counted(number, what) for number, what in counts if number)
-
-
-def _links(found: Folders) -> list[tuple[str, str]]:
-    """The page's parts: their anchors and names."""
-    links = [("compared", "All runs")] if len(found.runs) > 1 else []
-    links += [(f"sweep-{i}", f"Sweep {folder.resolve().name}") for i, folder in enumerate(found.sweeps, 1)]
-    links += [(f"run-{i}", f"Run {folder.resolve().name}") for i, folder in enumerate(found.runs, 1)]
-    return links + [(f"comparison-{i}", "Simulation and emulation") for i, _ in enumerate(found.comparisons, 1)]
 
 
 def _compared_runs(runs: Mapping[Path, RunInfo], summaries: Sequence[RunSummary]) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def read_run(folder: Path, info: RunInfo) -> Told:
     return Told(read_courses(folder, info), proofs)
 
 
-def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, room: Room, anchor: str) -> Markup:
+def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, room: Room) -> Markup:
     """Everything about one run. Pictures that find no ``room`` are left out, and the page says so."""
     left_out = room.left_out
     courses, tree = told.courses, info.config.get("tree")
@@ -111,7 +111,6 @@ def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, ro
     shots = {name: list(_fitting(room, "jpeg", _composites(folder, name))) for name in info.placements}
     return render(
         "run.html",
-        anchor=anchor,
         folder=folder,
         name=folder.name or info.run,
         head=_head(folder, info),

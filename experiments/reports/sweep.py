@@ -56,7 +56,7 @@ def pictures_of(data: FigureData[Any]) -> dict[tuple[str, str], bytes]:
     return drawn
 
 
-def sweep_section(folder: Path, data: FigureData[Any], room: Room, anchor: str) -> Markup:
+def sweep_section(folder: Path, data: FigureData[Any], room: Room) -> Markup:
     """Everything about one sweep: a part for each figure and name of pools."""
     pictures = pictures_of(data)
     concluded = [verdict for verdict in data.conclusions if verdict.verdict != "not tested"]
@@ -67,7 +67,6 @@ def sweep_section(folder: Path, data: FigureData[Any], room: Room, anchor: str) 
         raise UsageError(f"{file} cannot be read: {error}") from None
     return render(
         "sweep.html",
-        anchor=anchor,
         name=folder.resolve().name,
         head=[
             ("folder", folder),
