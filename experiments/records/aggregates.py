@@ -81,7 +81,7 @@ SELECT placement, count(*) AS runs, sum(images) AS images, sum(delivered) AS del
        avg(CASE WHEN p95_interarrival_s > 0 THEN p95_interarrival_s END) AS p95_interarrival_s,
        exp(avg(ln(CASE WHEN speedup > 0 THEN speedup END))) AS speedup,
        sum(relocations) AS relocations, sum(stayed) AS stayed, sum(reshapes) AS reshapes
-FROM placements WHERE placement IS NOT NULL GROUP BY placement
+FROM placements GROUP BY placement
 """
 
 
@@ -115,43 +115,39 @@ def analyze_runs(spark: SparkSession, runs: Mapping[Path, RunInfo]) -> RunsSumma
     Raises UsageError for damaged records, and RunError when Spark cannot read the logs, as when a cluster's workers do
     not see the folders.
     """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     context = spark.sparkContext
     given = [(str(folder.resolve()), msgspec.json.encode(info)) for folder, info in runs.items()]
-    schema = ", ".join(f"{name} {kind}" for name, kind in (COLUMNS | {"summary": "string", "wrong": "string"}).items())
+    together: list[Any] = []
     try:
         with equipped(context, str(context.master), (), None):
-            rows = context.parallelize(given, len(given)).flatMap(_rows_of_run)
-            frame = spark.createDataFrame(rows, schema).persist()
-            frame.createOrReplaceTempView("placements")
-            told = spark.sql("SELECT summary, wrong FROM placements WHERE placement IS NULL").collect()
-            together = spark.sql(AGGREGATE).collect() if len(given) > 1 else []
-            frame.unpersist()
-    except PySparkException as error:
+            told = context.parallelize(given, len(given)).map(_summarized).collect()
+        for _, wrong in told:
+            if wrong is not None:
+                raise UsageError(wrong)
+        found = (msgspec.json.decode(text, type=RunSummary) for text, _ in told)
+        summaries = [msgspec.structs.replace(one, out=str(folder)) for one, folder in zip(found, runs, strict=True)]
+        if len(summaries) > 1:
+            schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+            spark.createDataFrame(list(_rows(summaries)), schema).createOrReplaceTempView("placements")
+            together = spark.sql(AGGREGATE).collect()
+    except (PySparkException, Py4JError) as error:
         why = last_error(str(error))
         raise RunError(
             f"Spark cannot analyse these runs: {why}; do all its workers see them, with the same Python?"
         ) from error
-    for row in told:
-        if row.wrong is not None:
-            raise UsageError(row.wrong)
-    of = {summary.run: summary for summary in (msgspec.json.decode(row.summary, type=RunSummary) for row in told)}
-    summaries = [msgspec.structs.replace(of[info.run], out=str(folder)) for folder, info in runs.items()]
     return RunsSummary(summaries, _in_order(summaries, together))
 
 
-def _rows_of_run(given: tuple[str, bytes]) -> Iterator[tuple[Any, ...]]:
-    """A row for every placement of a run, and one without a placement that has all of its summary, or what is wrong."""
+def _summarized(given: tuple[str, bytes]) -> tuple[bytes, str | None]:
+    """A run's summary, or what is wrong with its records."""
     folder, info = given
-    none = (None,) * len(COLUMNS)
     try:
-        summary = summarize_run(Path(folder), msgspec.json.decode(info, type=RunInfo))
+        return msgspec.json.encode(summarize_run(Path(folder), msgspec.json.decode(info, type=RunInfo))), None
     except UsageError as error:
-        yield *none, None, str(error)
-        return
-    yield from ((*row, None, None) for row in _rows([summary]))
-    yield *none, msgspec.json.encode(summary).decode(), None
+        return b"", str(error)
 
 
 def aggregate(summaries: Sequence[RunSummary]) -> dict[str, PlacementAggregate]:
