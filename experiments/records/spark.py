@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import psutil
+
 from thalweg.middleware.errors import CapabilityError, UsageError
 
 if TYPE_CHECKING:
@@ -127,19 +129,11 @@ def remove_leftovers() -> None:
     """Remove the temporary folders of this user's processes that were killed before they could."""
     for folder in Path(tempfile.gettempdir()).glob("thalweg-*"):
         owned = _OWNED.fullmatch(folder.name)
-        with suppress(OSError):  # another session may just be removing it as well
-            if owned and not folder.is_symlink() and folder.stat().st_uid == os.getuid() and not _lives(int(owned[1])):
+        if owned is None or folder.is_symlink():
+            continue
+        with suppress(OSError, OverflowError):  # another session may just be removing it as well
+            if folder.stat().st_uid == os.getuid() and not psutil.pid_exists(int(owned[1])):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # another user's now
-        return True
-    return True
 
 
 def _restore(handler: Any) -> None:

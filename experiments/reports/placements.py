@@ -143,11 +143,6 @@ def short_names(operators: Sequence[str]) -> dict[str, str]:
     return {name: str(i) for i, name in enumerate(operators, 1)}
 
 
-def operator_colours(operators: Sequence[str]) -> dict[str, str]:
-    """A colour for every operator; with more of them than colours they come again."""
-    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(operators)}
-
-
 def time_text(at_s: float, end_s: float) -> str:
     """An emulated time, in minutes where the whole took long."""
     return f"{seconds(at_s / 60)} min" if end_s > SHORT_S else f"{seconds(at_s)} s"
@@ -174,7 +169,8 @@ class Drawing:
             self.dots = {name: COLOURS[(int(row) - 1) % len(COLOURS)] for name, row in rows.items()}
         else:
             self.operators = course.operators
-            self.short, self.dots = short_names(self.operators), operator_colours(self.operators)
+            self.short = short_names(self.operators)
+            self.dots = dict(zip(self.operators, itertools.cycle(COLOURS), strict=False))
         self.edges = tree_edges(tree, course.start)
         servers = sorted({*hosts, *course.hosts()} - {course.client}, key=natural)
         self.hosts = [course.client, *servers]

@@ -106,7 +106,9 @@ def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, ro
         (trees_table(summary), "Changes of the tree: pauses in emulated seconds"),
     )
     with drawn_plots(folder, info) as paths:
-        plots = list(_fitting(room, "png", ((_plot(path), _alt(path.stem), "") for path in paths)))
+        links = "Bandwidth of the busiest links under "
+        alts = (ALTS.get(path.stem, links + path.stem.removeprefix("links-")) for path in paths)
+        plots = list(_fitting(room, "png", ((_plot(path), alt, "") for path, alt in zip(paths, alts, strict=True))))
     overview = list(_fitting(room, "jpeg", _overview(folder)))
     shots = {name: list(_fitting(room, "jpeg", _composites(folder, name))) for name in info.placements}
     return render(
@@ -229,10 +231,6 @@ def _plot_order(path: Path) -> tuple[int, str]:
     order = ["arrivals", "interarrival", "links", "hosts", "moves", "estimates"]
     kind = path.stem.split("-")[0]
     return (order.index(kind) if kind in order else len(order), path.stem)
-
-
-def _alt(name: str) -> str:
-    return ALTS.get(name, f"Bandwidth of the busiest links under {name.removeprefix('links-')}")
 
 
 def _overview(folder: Path) -> Iterator[tuple[bytes, str, str]]:

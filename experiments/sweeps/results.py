@@ -90,7 +90,8 @@ class Results:
             for path in _parts(self.folder):
                 self._take_in(path)
         except OSError as error:
-            raise _unwritable(self.folder, error) from error
+            why = error.strerror or error
+            raise RunError(f"{self.folder} cannot be written: {why}; free space there") from error
 
     def _take_in(self, path: Path) -> None:
         try:
@@ -157,7 +158,3 @@ def _read(path: Path, wanted: pa.Schema) -> pa.Table:
                 " use the version that wrote it"
             )
         return file.read()
-
-
-def _unwritable(path: Path, error: OSError) -> RunError:
-    return RunError(f"{path} cannot be written: {error.strerror or error}; free space there")

@@ -54,7 +54,8 @@ def plan_figure(plan: Plan) -> Figure:
     _matrices(plan, parts[0])
     if changing:
         changed, usual = sampled_rates(plan, STEPS)
-        unit_s, unit = _time_unit(plan.until_s)
+        span_s = plan.until_s
+        unit_s, unit = (3600.0, "h") if span_s > 4 * 3600 else (60.0, "min") if span_s > 300 else (1.0, "s")
         grid = parts[1].subplots(len(heights), 2, squeeze=False, height_ratios=heights, width_ratios=(1, 0.018))
         _rates(grid[0, 0], changed, plan.until_s / unit_s)
         if lanes:
@@ -70,10 +71,6 @@ def plan_figure(plan: Plan) -> Figure:
         title += f", time scale {plan.scenario.time_scale:g}"
     figure.suptitle(title, fontsize=13, fontweight="bold")
     return figure
-
-
-def _time_unit(span_s: float) -> tuple[float, str]:
-    return (3600.0, "h") if span_s > 4 * 3600 else (60.0, "min") if span_s > 300 else (1.0, "s")
 
 
 # --- matrices -----------------------------------------------------------------------------------------

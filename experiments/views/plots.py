@@ -314,9 +314,8 @@ def _hosts(series: RunSeries) -> Figure:
     left.set(title="CPU", xlabel="% of one core (dot: mean, bar: range)")
     right.set(title="Memory", xlabel="largest resident size (MB)")
     for axes in (left, right):
-        axes.set_xlim(0, None)
+        axes.set_xlim(0, axes.get_xlim()[1] * 1.08 or 1.0)  # a tenth of the width is free at the right end
         axes.grid(visible=False, axis="y")
-        _widen(axes)
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(names)))
     return figure
 
@@ -438,11 +437,6 @@ def _estimates(series: RunSeries) -> Figure:
     )  # fmt: skip
     axes.legend(loc="upper left", markerscale=3 if many else 1.5)
     return figure
-
-
-def _widen(axes: Axes) -> None:
-    """Leave a tenth of the width free at the right end."""
-    axes.set_xlim(0, axes.get_xlim()[1] * 1.08 or 1.0)
 
 
 def one_two_five() -> Locator:
