@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import msgspec
 from matplotlib.figure import Figure as Picture
 
 from thalweg.experiments.papers.claims import faster_at_all, rises
 from thalweg.experiments.papers.plots import Palette, distribution, lines
-from thalweg.experiments.papers.study import Claim, Column, Figure, Over, Study
+from thalweg.experiments.papers.study import Claim, Column, Figure, Grid, Over, Study
 from thalweg.experiments.sweeps.trial import Arm, Outcome, Trial
 
 PRICES = {"random": 9.0, "greedy": 3.0, "subtree": 2.0}
@@ -45,11 +44,6 @@ class Renter(Arm, frozen=True, order=True):
     operators: int
 
 
-class Grid(msgspec.Struct, frozen=True):
-    def arms(self) -> list[Renter]:
-        return [Renter(name, operators) for operators in OPERATORS.values for name in PRICES]
-
-
 OPERATORS = Over("operators", (20, 40, 60), "operators")
 STUDY = Study(
     name="toy",
@@ -60,7 +54,7 @@ STUDY = Study(
             number="2",
             title="What more operators cost",
             question="Which heuristic is cheap?",
-            sweep=Grid(),
+            sweep=Grid(Renter, (PRICES, OPERATORS.values)),
             varied=("operators",),
             singles=True,
             claims=(

@@ -1,20 +1,23 @@
-"""A paper's figures from a sweep's results: Spark SQL to figures per pool, then means between pools.
+"""A paper's figures from a sweep's results: Spark SQL to what every trial that counts says, then figures of arms.
 
 A trial that failed or is missing is left out of every ratio and counted; a ratio is only taken on configurations that
-both sides finished. What the figures are and what the paper says of them is the study's.
+both sides finished. Figures are of pools first, over their configurations in order, so that they are the same at every
+time; then means between pools. What the figures are and what the paper says of them is the study's.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from thalweg import __version__
@@ -30,6 +33,7 @@ from thalweg.experiments.papers.study import (
     Relative,
     Row,
     Setting,
+    Shared,
     Study,
     find_study,
     pooled,
@@ -45,76 +49,36 @@ if TYPE_CHECKING:
 FIGURES_JSON = "figures.json"
 REASONS = 10  # different ones of failed trials that are kept
 PLACE = ("pool", "pool_seed", "configuration")
-Place = tuple[int, int]  # a pool's seed and a configuration
+Values = npt.NDArray[np.float64]
 
 
-class _Queries:
-    """What Spark is asked, for the trials of a study: ``runs`` first, which the others are of."""
-
-    def __init__(self, study: Study, columns: Iterable[str]) -> None:
-        fields, place = study.arm.__struct_fields__, ", ".join(PLACE)
-        series, arm = fields[0], ", ".join(fields)
-        asked = " ".join([study.measure, *study.measures.values(), *study.resolved.values()])
-        self.needed = [*PLACE, "key", "failed", *fields]
-        self.needed += [one for one in columns if one not in self.needed and re.search(rf"\b{one}\b", asked)]
-        kept = ", ".join(name for name in self.needed if name not in study.resolved)
-        resolved = "".join(f", {sql} AS {factor}" for factor, sql in study.resolved.items())
-        measured, shared = f"({study.measure})", (*study.world, *study.beside)
-        plain = " AND ".join(
-            [f"{series} = '{study.base}'", *(f"{factor} = ''" for factor, usual in study.usual.items() if usual == "")]
-        )
-        # a configuration that was run again after it failed counts once
-        self.runs = f"""
+def _query(study: Study, columns: Iterable[str]) -> tuple[list[str], str]:
+    """The columns of ``trials`` that are needed, and what Spark is asked of them: a row for every trial that counts."""
+    fields, place = study.arm.__struct_fields__, ", ".join(PLACE)
+    series, arm = fields[0], ", ".join(fields)
+    asked = " ".join([study.measure, *study.measures.values(), *study.resolved.values()])
+    needed = [*PLACE, "key", "failed", *fields]
+    needed += [one for one in columns if one not in needed and re.search(rf"\b{one}\b", asked)]
+    kept = ", ".join(name for name in needed if name not in study.resolved)
+    resolved = "".join(f", {sql} AS {factor}" for factor, sql in study.resolved.items())
+    measured, shared = f"({study.measure})", ", ".join((*PLACE, *study.world, *study.beside))
+    plain = " AND ".join([f"{series} = '{study.base}'", *(f"{factor} = ''" for factor in study.words)])
+    told = "".join(f", {sql} AS `told {name}`" for name, sql in study.measures.items())
+    # a configuration that was run again after it failed counts once
+    return (
+        needed,
+        f"""
 WITH known AS (
   SELECT {kept}{resolved},
          CASE WHEN failed IS NULL AND {measured} > 0 AND {measured} < double('infinity') THEN {measured} END AS level
   FROM trials),
 copies AS (
-  SELECT *, row_number() OVER (PARTITION BY {place}, {arm} ORDER BY level IS NULL, key) AS copy FROM known)
-SELECT runs.*, base.level / runs.level AS speedup
-FROM (SELECT * FROM copies WHERE copy = 1) AS runs
-LEFT JOIN (SELECT {", ".join((*PLACE, *shared))}, level FROM copies WHERE copy = 1 AND {plain}) AS base
-USING ({", ".join((*PLACE, *shared))})
-"""
-        averages = "".join(
-            f", avg({sql}) FILTER (WHERE level IS NOT NULL) AS {name}" for name, sql in study.measures.items()
-        )
-        self.by_arm = f"""
-SELECT pool, pool_seed, {arm}, count(*) AS runs, count_if(level IS NULL) AS failed, avg(level) AS {study.level},
-       avg(speedup) AS speedup, percentile(speedup, 0.5) AS median_speedup,
-       avg(CAST(speedup > {1 + TIE} AS double)) AS faster{averages}
-FROM runs GROUP BY pool, pool_seed, {arm}
-"""
-        # two arms on the same configurations: of different series, or of one with one factor changed
-        words = [factor for factor, usual in study.usual.items() if usual == ""]  # are part of what is compared
-        others = [factor for factor in study.factors if factor not in (*study.world, *words)]
-        differ = " OR ".join(f"own.{name} <> other.{name}" for name in (series, *words))
-        beside = " AND ".join(["TRUE", *(f"own.{factor} = other.{factor}" for factor in study.beside)])
-        changed = " + ".join(["0", *(f"CAST(NOT own.{name} <=> other.{name} AS int)" for name in others)])
-        same = "".join(f" AND own.{name} = other.{name}" for name in (*PLACE, *study.world))
-        based = "".join(f" AND {side}.{series} <> '{study.base}'" for side in ("own", "other") if study.base)
-        self.pairs = f"""
-SELECT own.pool, own.pool_seed, {_struct("own", fields)} AS own, {_struct("other", fields)} AS other,
-       count(*) AS configurations, percentile(other.level / own.level, 0.5) AS median,
-       avg(own.speedup) FILTER (WHERE other.speedup IS NOT NULL)
-         / avg(other.speedup) FILTER (WHERE own.speedup IS NOT NULL) AS mean,
-       avg(other.level) / avg(own.level) AS level,
-       avg(CAST(own.level * {1 + TIE} < other.level AS double)) AS faster,
-       avg(CAST(other.level * {1 + TIE} < own.level AS double)) AS slower
-FROM runs AS own JOIN runs AS other
-  ON TRUE{same} AND CASE WHEN {differ} THEN {beside} ELSE {changed} = 1 END
-WHERE own.level IS NOT NULL AND other.level IS NOT NULL{based}
-GROUP BY ALL
-"""
-        self.single = f"SELECT {place}, {arm}, level, speedup FROM runs"
-        self.reasons = f"""
-SELECT {series} AS series, coalesce(failed, '{study.nothing}') AS failed, count(*) AS runs
-FROM runs WHERE level IS NULL GROUP BY ALL ORDER BY runs DESC, series, failed LIMIT {REASONS}
-"""
-
-
-def _struct(side: str, fields: Sequence[str]) -> str:
-    return f"struct({', '.join(f'{side}.{field}' for field in fields)})"
+  SELECT *, row_number() OVER (PARTITION BY {place}, {arm} ORDER BY level IS NULL, key) AS copy FROM known),
+runs AS (SELECT * FROM copies WHERE copy = 1)
+SELECT {place}, {arm}, failed, runs.level, base.level / runs.level AS speedup{told}
+FROM runs LEFT JOIN (SELECT {shared}, level FROM runs WHERE {plain}) AS base USING ({shared})
+""",
+    )
 
 
 def aggregate(spark: SparkSession, folder: Path) -> FigureData[Any]:
@@ -160,41 +124,34 @@ def figure_data(
     if not results.num_rows:
         raise UsageError(f"{where} has no results yet; run thalweg sweep on it first")
     unusual = _check_one_value(study, results, where)
-    ask = _Queries(study, results.column_names)
+    needed, query = _query(study, results.column_names)
     try:
-        spark.createDataFrame(results.select(ask.needed)).createOrReplaceTempView("trials")
-        frame = spark.sql(ask.runs).cache()  # for the queries to come
-        try:
-            frame.createOrReplaceTempView("runs")
-            queries = (ask.by_arm, ask.pairs, ask.single, ask.reasons)
-            pool = ThreadPoolExecutor(len(queries))  # small results: planning takes longer than running
-            try:
-                by_arm, pairs, single, reasons = pool.map(lambda query: spark.sql(query).collect(), queries)
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)  # an interrupt does not wait for Spark
-        finally:
-            frame.unpersist()
+        spark.createDataFrame(results.select(needed)).createOrReplaceTempView("trials")
+        rows = spark.sql(query).toArrow().to_pylist()
     except PySparkException as error:
         raise RunError(f"Spark cannot aggregate {where}: {str(error).strip().splitlines()[0][:200]}") from error
     made: list[FigureResult[Any, Any]] = []
-    for name in sorted({row.pool for row in by_arm}, key=lambda name: (name != study.pool, name)):
-        runs = Runs(study, *([row for row in some if row.pool == name] for some in (by_arm, pairs, single)))
+    for name in sorted({row["pool"] for row in rows}, key=lambda name: (name != study.pool, name)):
+        runs = Runs(study, [row for row in rows if row["pool"] == name])
         for number in [figure] if figure else _shown(study, runs):
             made.append(_result(study.figures[number], name, runs, unusual, configurations))
+    failed = [row for row in rows if row["level"] is None]
     return FigureData(
         results=made,
-        runs=sum(row.runs for row in by_arm),
-        failed=sum(row.failed for row in by_arm),
-        failures=_reasons(reasons),
+        runs=len(rows),
+        failed=len(failed),
+        failures=_reasons(study, failed),
         conclusions=conclude(study, made),
     )
 
 
-def _reasons(rows: Iterable[Any]) -> dict[str, int]:
+def _reasons(study: Study, failed: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """How many trials failed of a series for a reason, one line each; reasons that read the same count as one."""
+    series = study.arm.__struct_fields__[0]
+    counts = Counter((row[series], row["failed"] or study.nothing) for row in failed)
     found: Counter[str] = Counter()
-    for row in rows:
-        found[f"{row.series}: {one_line(row.failed)[:200]}"] += row.runs
+    for (name, why), runs in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:REASONS]:
+        found[f"{name}: {one_line(why)[:200]}"] += runs
     return dict(found.most_common())
 
 
@@ -232,66 +189,90 @@ def _check_one_value(study: Study, results: pa.Table, where: str) -> list[str]:
 
 
 class Runs:
-    """What the queries say about the pools of one name."""
+    """The trials on the pools of one name: what each arm's say, over all configurations in their order.
 
-    def __init__(self, study: Study, by_arm: Sequence[Any], pairs: Sequence[Any], single: Sequence[Any]) -> None:
-        def arm(row: Any) -> Any:
-            return study.arm(**{field: row[field] for field in study.arm.__struct_fields__})
+    ``columns``: by arm and name, values with nan where a trial failed, is missing or says nothing.
+    """
 
+    def __init__(self, study: Study, rows: Sequence[Mapping[str, Any]]) -> None:
         self.study = study
-        self.by_arm: dict[Any, dict[int, Any]] = {}
-        for row in by_arm:
-            self.by_arm.setdefault(arm(row), {})[row.pool_seed] = row
-        self.pairs: dict[tuple[Any, Any], dict[int, Any]] = {}
-        for row in pairs:
-            self.pairs.setdefault((arm(row.own), arm(row.other)), {})[row.pool_seed] = row
-        self.single: dict[Any, dict[Place, float | None]] = {}
-        self.levels: dict[Any, dict[Place, float]] = {}  # of those that finished
-        for row in single:
-            at = row.pool_seed, row.configuration
-            self.single.setdefault(arm(row), {})[at] = row.speedup if study.base else row.level
-            if row.level is not None:
-                self.levels.setdefault(arm(row), {})[at] = row.level
-        self.configurations = sorted({place for values in self.single.values() for place in values})
-        self.setting = Setting.of(list(self.by_arm), study.usual)
+        self.configurations = sorted({(row["pool_seed"], row["configuration"]) for row in rows})
+        self.seeds = np.array([seed for seed, _ in self.configurations])
+        number = {place: i for i, place in enumerate(self.configurations)}
+        names = {"level": "level", "speedup": "speedup"} | {name: f"told {name}" for name in study.measures}
+        self.columns: dict[Any, dict[str, Values]] = {}
+        self.runs: Counter[Any] = Counter()
+        for row in rows:
+            arm = study.arm(**{field: row[field] for field in study.arm.__struct_fields__})
+            empty = {name: np.full(len(number), np.nan) for name in names}
+            self.runs[arm] += 1
+            own = self.columns.setdefault(arm, empty)
+            if row["level"] is not None:
+                for name, column in names.items():
+                    own[name][number[row["pool_seed"], row["configuration"]]] = row[column]
+        self.setting = Setting.of(list(self.columns), study.usual)
         self.shown: list[Any] = []  # the arms of the figure that is being made
+
+    def pooled(self, reduce: Callable[..., Any], *values: Values) -> Pooled | None:
+        """What is made of these values pool by pool, over the configurations where all are known."""
+        known = np.logical_and.reduce([np.isfinite(each) for each in values])
+        pools = {int(seed): known & (self.seeds == seed) for seed in np.unique(self.seeds[known])}
+        return pooled({seed: float(reduce(*(each[at] for each in values))) for seed, at in pools.items()})
 
     def column(self, figure: Figure, arm: Any, name: str) -> Pooled | None:
         """A column of an arm's row in a figure."""
-        kind = self.study.columns.get(name, "")
-        if isinstance(kind, str):
-            return pooled({seed: getattr(row, name) for seed, row in self.by_arm[arm].items()})
+        own, kind = self.columns[arm], self.study.columns.get(name)
         if isinstance(kind, Relative):
             return self._by_usual(arm, kind.series)
-        if not figure.shared or arm.series not in self.study.series:
-            return None
-        beside = [one for one in self.shown if one.series in self.study.series and _alike(one, arm, self.study.world)]
-        places = set.intersection(*(set(self.levels.get(one, {})) for one in beside))
-        return _mean_over(places, self.levels.get(arm, {}) if kind.value == "level" else self.single[arm])
+        if isinstance(kind, Shared):
+            if not figure.shared or arm.series not in self.study.series:
+                return None
+            beside = [one for one in self.shown if one.series in self.study.series and self._beside(one, arm)]
+            levels = (self.columns[one]["level"] for one in beside)
+            return self.pooled(lambda value, *_: value.mean(), own[kind.value], *levels)
+        if name == "median_speedup":
+            return self.pooled(np.median, own["speedup"])
+        if name == "faster":
+            return self.pooled(lambda speedup: np.mean(speedup > 1 + TIE), own["speedup"])
+        return self.pooled(np.mean, own["level" if name == self.study.level else name])
 
     def _by_usual(self, arm: Any, series: str) -> Pooled | None:
         """An arm's mean level by that of a series as it usually is, in the same world; on what both finished."""
         shared = (*self.study.world, *self.study.beside)
-        alike = [one for one in self.shown if one.series == series and _alike(one, arm, shared)]
+        alike = [one for one in self.shown if one.series == series and self._beside(one, arm, shared)]
         usual = next((one for one in alike if self.setting.keeps(one, shared)), None)
-        if usual == arm:
-            level = pooled({seed: row[self.study.level] for seed, row in self.by_arm[arm].items()})
-            return None if level is None else level.map(lambda _: 1.0)
-        return pooled({seed: 1 / row.level for seed, row in self.pairs.get((arm, usual), {}).items() if row.level})
+        if usual is None or (usual != arm and not self._comparable(arm, usual)):
+            return None
+        levels = (self.columns[one]["level"] for one in (arm, usual))
+        return self.pooled(lambda own, other: own.mean() / other.mean(), *levels)
 
+    def _beside(self, one: Arm, other: Arm, factors: Iterable[str] | None = None) -> bool:
+        """Whether two arms are in the same world, or alike in these factors."""
+        names = self.study.world if factors is None else factors
+        return all(getattr(one, name) == getattr(other, name) for name in names)
 
-def _alike(one: Arm, other: Arm, factors: Iterable[str]) -> bool:
-    return all(getattr(one, name) == getattr(other, name) for name in factors)
+    def _comparable(self, own: Arm, other: Arm) -> bool:
+        """Two arms of different series, or one with one factor changed, in the same world."""
+        study, fields = self.study, own.__struct_fields__
+        differ = {name for name in fields if getattr(own, name) != getattr(other, name)}
+        if not differ or differ & {*study.world} or study.base in (own.series, other.series):
+            return False
+        return not differ & {*study.beside} if differ & {fields[0], *study.words} else len(differ) == 1
 
-
-def _mean_over(places: Iterable[Place], values: Mapping[Place, float | None]) -> Pooled | None:
-    """The mean over these configurations, pool by pool."""
-    by_pool: dict[int, list[float]] = {}
-    for seed, configuration in sorted(places):
-        value = values.get((seed, configuration))
-        if value is not None:
-            by_pool.setdefault(seed, []).append(value)
-    return pooled({seed: fmean(known) for seed, known in by_pool.items()})
+    def ratio(self, own: Arm, other: Arm) -> Ratio[Any] | None:
+        """How two arms compare; None where that says nothing."""
+        mine, others = self.columns[own], self.columns[other]
+        levels, speedups = (mine["level"], others["level"]), (mine["speedup"], others["speedup"])
+        median = self.pooled(lambda a, b: np.median(b / a), *levels)
+        level = self.pooled(lambda a, b: b.mean() / a.mean(), *levels)
+        faster = self.pooled(lambda a, b: np.mean(a * (1 + TIE) < b), *levels)
+        slower = self.pooled(lambda a, b: np.mean(b * (1 + TIE) < a), *levels)
+        if not self._comparable(own, other) or not (median and level and faster and slower):
+            return None
+        return Ratio(
+            own=own, other=other, configurations=int(np.isfinite(levels[0] + levels[1]).sum()), median=median,
+            mean=self.pooled(lambda a, b: a.mean() / b.mean(), *speedups), level=level, faster=faster, slower=slower,
+        )  # fmt: skip
 
 
 def _shown(study: Study, runs: Runs) -> list[str]:
@@ -299,13 +280,13 @@ def _shown(study: Study, runs: Runs) -> list[str]:
     nothing where several series ran, or there is no other."""
     found, plain = [], None
     for number, figure in study.figures.items():
-        kept = [arm for arm in runs.by_arm if runs.setting.keeps(arm, figure.varied) and arm.series != study.base]
+        kept = [arm for arm in runs.columns if runs.setting.keeps(arm, figure.varied) and arm.series != study.base]
         values = {getattr(arm, name) for arm in kept for name in figure.varied} - {None}
         if len(values) > 1:
             found.append(number)
         elif not figure.varied and plain is None:
             plain = number
-    standard = {arm.series for arm in runs.by_arm if runs.setting.keeps(arm)} - {study.base}
+    standard = {arm.series for arm in runs.columns if runs.setting.keeps(arm)} - {study.base}
     return ([plain] if plain and (len(standard) > 1 or not found) else []) + found
 
 
@@ -313,14 +294,18 @@ def _result(
     figure: Figure, pool: str, runs: Runs, unusual: Sequence[str], configurations: int | None
 ) -> FigureResult[Any, Any]:
     study, setting = runs.study, runs.setting
-    arms = runs.shown = sorted((arm for arm in runs.by_arm if setting.keeps(arm, figure.varied)), key=study.order)
+    arms = runs.shown = sorted((arm for arm in runs.columns if setting.keeps(arm, figure.varied)), key=study.order)
     made = [_row(figure, arm, runs) for arm in arms]
     ratios = [
         ratio
-        for (own, other), pairs in runs.pairs.items()
-        if own in arms and other in arms and figure.pairs(own, other, setting.keeps(other))
-        if (ratio := _ratio(own, other, pairs))
+        for own, other in itertools.permutations(arms, 2)
+        if figure.pairs(own, other, setting.keeps(other))
+        if (ratio := runs.ratio(own, other))
     ]
+
+    def order(ratio: Ratio[Any]) -> tuple[Any, ...]:
+        return *(getattr(ratio.own, name) for name in study.world), study.order(ratio.own), study.order(ratio.other)
+
     differences = [
         *unusual,
         *(f"{name} {at} instead of {study.usual[name]}" for name, at in setting.items() if at != study.usual[name]),
@@ -334,47 +319,35 @@ def _result(
         expected=len(runs.configurations),
         comparable=not differences,
         rows=made,
-        ratios=sorted(ratios, key=lambda one: _pair_order(study, one)),
+        ratios=sorted(ratios, key=order),
         singles={
-            row.label: [_rounded(runs.single[row.arm].get(place)) for place in runs.configurations]
+            row.label: [
+                float(f"{value:.5g}") if math.isfinite(value) else None
+                for value in runs.columns[row.arm]["speedup" if study.base else "level"]
+            ]
             for row in made
             if figure.singles and row.arm.series != study.base
         },
         notes=_notes(figure, pool, made, runs, differences, configurations),
         **{name: at for name, at in setting.items() if name in study.result.__struct_fields__},
     )
-    return msgspec.structs.replace(result, comparisons=compare(result), verdicts=judge(result))
-
-
-def _pair_order(study: Study, ratio: Ratio[Any]) -> tuple[Any, ...]:
-    return *(getattr(ratio.own, name) for name in study.world), study.order(ratio.own), study.order(ratio.other)
+    return msgspec.structs.replace(
+        result, comparisons=compare(result), verdicts=[judge(result, claim) for claim in figure.claims]
+    )
 
 
 def _row(figure: Figure, arm: Arm, runs: Runs) -> Row[Any]:
-    study, by_pool = runs.study, runs.by_arm[arm]
-    count = sum(row.runs for row in by_pool.values())
+    study, count = runs.study, runs.runs[arm]
     names = (study.level, "speedup", "median_speedup", "faster", *study.columns)
     row: Row[Any] = study.row(
         label=study.label(figure, arm),
         arm=arm,
         runs=count,
-        failed=sum(row.failed for row in by_pool.values()),
+        failed=count - int(np.isfinite(runs.columns[arm]["level"]).sum()),
         missing=len(runs.configurations) - count,
         **{name: runs.column(figure, arm, name) for name in names},
     )
     return row
-
-
-def _ratio(own: Arm, other: Arm, pairs: Mapping[int, Any]) -> Ratio[Any] | None:
-    names = ("median", "mean", "level", "faster", "slower")
-    found: dict[str, Any] = {name: pooled({seed: row[name] for seed, row in pairs.items()}) for name in names}
-    if any(value is None for name, value in found.items() if name != "mean"):
-        return None
-    return Ratio(own=own, other=other, configurations=sum(row.configurations for row in pairs.values()), **found)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")
 
 
 def _notes(

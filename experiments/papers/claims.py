@@ -45,17 +45,13 @@ Shown = bool | Literal["not shown"]
 # --- verdicts ---------------------------------------------------------------------------------------
 
 
-def judge(result: Result) -> list[Verdict]:
-    """A verdict on every claim that the paper makes of this figure."""
-    return [_verdict(result, claim) for claim in result.definition.claims]
-
-
 _DECISIONS: Mapping[Shown | None, Decision] = {
     None: "not tested", "not shown": "not shown", True: "holds", False: "does not hold",
 }  # fmt: skip
 
 
-def _verdict(result: Result, claim: Claim) -> Verdict:
+def judge(result: Result, claim: Claim) -> Verdict:
+    """The verdict on a claim that the paper makes of this figure."""
     found = claim.check(result)
     return Verdict(
         figure=result.figure,

@@ -124,12 +124,6 @@ def legend_below(figure: Figure, axes: Axes) -> None:
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=5)
 
 
-def headroom(axes: Axes) -> None:
-    """Room for the legend at the top of a logarithmic axis."""
-    bottom, top = axes.get_ylim()
-    axes.set_ylim(bottom, top * (top / bottom) ** 0.14)
-
-
 def log_axis(axes: Axes, ticks: Mapping[float, str], **options: Any) -> None:
     """Values of a factor on a logarithmic axis."""
     axes.set_xscale("log", **options)
@@ -194,7 +188,8 @@ def side_by_side(panels: Sequence[Axes], result: Result, pairs: Sequence[tuple[s
     for axes in panels[len(pairs) :]:
         axes.set_visible(False)
     panels[0].set_ylabel(what)
-    headroom(panels[0])
+    bottom, top = panels[0].get_ylim()
+    panels[0].set_ylim(bottom, top * (top / bottom) ** 0.14)  # room for the legend
 
 
 def bars(axes: Axes, result: Result, column: str, palette: Palette) -> None:
@@ -271,11 +266,11 @@ def lines(axes: Axes, result: Result, column: str, over: Over, palette: Palette)
             axes.axhline(level, color=tint, linewidth=1.5, linestyle=(0, (5, 3)), label=named, zorder=1)
 
 
-def speedups(axes: Axes, result: Result, over: Over, palette: Palette) -> None:
-    """Mean speed-up over a factor, and the base."""
+def speedups(axes: Axes, result: Result, over: Over, palette: Palette, room: float = 1.12) -> None:
+    """Mean speed-up over a factor, and the base; ``room``: how far the axis goes, of what is shown."""
     lines(axes, result, "speedup", over, palette)
     axes.axhline(1, **_ONE | {"linestyle": (0, (1, 2))}, label=result.study.base, zorder=1)
-    axes.set_ylim(0, axes.get_ylim()[1] * 1.12)
+    axes.set_ylim(0, axes.get_ylim()[1] * room)
     spreads = "\n(bars: standard deviation between pools)" if result.pools > 1 else ""
     axes.set(title="Speed-up", ylabel=f"mean speed-up over {result.study.base}{spreads}")
 

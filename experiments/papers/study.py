@@ -14,6 +14,7 @@ what a study measures (less is better), its *speed-up* the mean of the base's ov
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import types
@@ -339,6 +340,16 @@ class Arms(Protocol):
     def arms(self) -> Sequence[Arm]: ...
 
 
+class Grid(msgspec.Struct, frozen=True):
+    """The simplest one: arms with each combination of these values of their fields, in the fields' order."""
+
+    arm: type[Arm]
+    values: tuple[Iterable[Any], ...]
+
+    def arms(self) -> list[Arm]:
+        return [self.arm(*each) for each in itertools.product(*self.values)]
+
+
 class Column(msgspec.Struct, frozen=True):
     """A column of a figure's table: its head, a row's cell, and of which results it is.
 
@@ -474,7 +485,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def result(self) -> type[Any]:
         """The struct of its figures' results."""
-        fields = {factor: type(usual) for factor, usual in self.usual.items() if usual != ""}
+        fields = {factor: type(usual) for factor, usual in self.usual.items() if factor not in self.words}
         return _extended(FigureResult[self.arm, self.row], fields, study=self)  # type: ignore[name-defined]
 
     @cached_property
@@ -488,6 +499,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def measures(self) -> dict[str, str]:
         """The columns that are averages over trials."""
         return {name: sql for name, sql in self.columns.items() if isinstance(sql, str)}
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The factors that are part of what is compared, as the series is: those that are usually none."""
+        return tuple(factor for factor, usual in self.usual.items() if usual == "")
 
     @property
     def factors(self) -> tuple[str, ...]:

@@ -103,11 +103,6 @@ def heading(result: Result) -> str:
     return f"{result.definition.name}, {pools}, {counted(result.expected, 'configuration')}"
 
 
-def lines(result: Result) -> list[str]:
-    """The verdicts, one line each, then what the reader must know."""
-    return [verdict_line(verdict) for verdict in result.verdicts] + [f"note: {note}" for note in result.notes]
-
-
 def verdict_line(verdict: Verdict) -> str:
     """``holds: "the claim" – the numbers – in 9 of 10 pools``."""
     pools = "" if verdict.pools_holding is None else f" – in {verdict.pools_holding} of {verdict.pools} pools"

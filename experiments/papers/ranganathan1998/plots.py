@@ -178,7 +178,7 @@ def _seven(result: Result, palette: Palette) -> Figure:
 def _eight(result: Result, palette: Palette) -> Figure:
     figure, left, right = two_panels(result, _eight_seen(result))
     counts = sorted({row.arm.servers for row in result.rows})
-    speedups(left, result, SERVERS, palette)
+    speedups(left, result, SERVERS, palette, room=1.0)
     legend_below(figure, left)
     series = series_of(result, "speedup")
     lead = "global" if "global" in series else next(reversed(series), "global")

@@ -22,7 +22,7 @@ from thalweg.experiments.papers.plots import plot_figures
 from thalweg.experiments.papers.ranganathan1998.ablation import SAYS, gap_cells
 from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS, SAME, STUDY
 from thalweg.experiments.papers.study import FigureData, FigureResult, Verdict, pooled
-from thalweg.experiments.papers.tables import cells, comparison_cells, lines, print_figures, ratio_cells
+from thalweg.experiments.papers.tables import cells, comparison_cells, print_figures, ratio_cells, verdict_line
 from thalweg.experiments.sweeps.results import Results
 from thalweg.experiments.sweeps.simulation import Simulation
 from thalweg.experiments.sweeps.simulations import Arm, Simulations
@@ -253,7 +253,7 @@ def test_one_pool_has_no_spread(six: FigureData) -> None:
     assert "one pool: no spread" in result.notes
     assert all(row.speedup is not None and row.speedup.deviation is None for row in result.rows)
     assert decided(result)["global-adds"] == "holds"
-    assert "±" not in "".join(lines(result))
+    assert "±" not in "".join(map(verdict_line, result.verdicts))
 
 
 @pytest.mark.spark
@@ -284,7 +284,7 @@ def test_fig_7(spark_session: SparkSession) -> None:
     part = [row for row in scenarios("7", {"paper": gain}, configurations=3) if row["k"] in (None, 0, 3)]
     result = get(figure_data(spark_session, table(part)), "7")
     assert decided(result) == {"k-does-not-matter": "not tested"}
-    assert "not in the results: k = 1, k = 2, k = 4, k = 5, k = 6" in lines(result)[0]
+    assert "not in the results: k = 1, k = 2, k = 4, k = 5, k = 6" in verdict_line(result.verdicts[0])
 
 
 @pytest.mark.spark
@@ -451,7 +451,7 @@ def test_failed_runs_decide_nothing(spark_session: SparkSession) -> None:
     assert decided(eight)["global-best-of-all"] == "holds"
     nine = failing("9", lambda row: row["period_s"] in (300, 600), lambda name: name == "download-all")
     assert decided(nine) == {"five-to-ten-minutes": "holds"}
-    assert "best 10 min" in lines(nine)[0]
+    assert "best 10 min" in verdict_line(nine.verdicts[0])
 
 
 @pytest.mark.spark
