@@ -285,11 +285,6 @@ class FigureData(msgspec.Struct, Generic[F], frozen=True, kw_only=True):
     format: int = FORMAT
     version: str = __version__
 
-    def figure(self, number: str, pool: str | None = None) -> F | None:
-        """One result; None when the sweep is not of this figure."""
-        found = (one for one in self.results if one.figure == number and pool in (None, one.pool))
-        return next(found, None)
-
 
 # --- what a paper fills in --------------------------------------------------------------------------
 

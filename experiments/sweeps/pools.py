@@ -19,7 +19,7 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -75,7 +75,9 @@ def open_pool(name: str, seed: int, traces: str | None = None) -> Pool:
         made, noons = _generated(seed), (None,) * DEFAULT_TRACES
         if name == "paper":
             return Pool(name, seed, made, noons)
-        classes = _by_class(made)
+        classes: dict[str, list[int]] = {}
+        for number, trace in enumerate(made):
+            classes.setdefault(trace.name.rpartition("_")[2], []).append(number)
         return Pool(name, seed, made, noons, tuple(STUDY_HOSTS), lambda one, other: classes[link_class(one, other)])
     return Pool(name, seed, *_measured(_folder(name, traces or os.environ.get(ENVIRONMENT_VARIABLE))))
 
@@ -84,13 +86,6 @@ def open_pool(name: str, seed: int, traces: str | None = None) -> Pool:
 @lru_cache(maxsize=2)
 def _generated(seed: int) -> tuple[BandwidthTrace, ...]:
     return tuple(generate_pool(TraceModel(), DEFAULT_TRACES, seed, DAY_S))
-
-
-def _by_class(traces: Sequence[BandwidthTrace]) -> dict[str, list[int]]:
-    classes: dict[str, list[int]] = {}
-    for number, trace in enumerate(traces):
-        classes.setdefault(trace.name.rpartition("_")[2], []).append(number)
-    return classes
 
 
 @lru_cache(maxsize=2)

@@ -62,6 +62,16 @@ COLUMNS = (
 )
 
 
+STEPS = (  # what it is, what makes it longer than the one before, and the series, column and variant that tell it
+    ("bound, links as they begin", "", "thalweg", "bound_s", "steady"),
+    ("best tree found, as predicted", "one tree for a mixture; growing images", "thalweg", "predicted_s", "steady"),
+    ("it, on links that stay so", "transfers of a host that do not interlock", "thalweg", "interarrival_s", "steady"),
+    ("exact knowledge of the next 5 min", "links that change", "thalweg", "interarrival_s", "ahead"),
+    ("thalweg", "what is not known of them", "thalweg", "interarrival_s", ""),
+    ("thalweg-once", "not planning again", "thalweg-once", "interarrival_s", ""),
+)
+
+
 class Step(msgspec.Struct, frozen=True):
     """A time between images on the way from the bound up, and what makes it longer than the one before."""
 
@@ -72,28 +82,8 @@ class Step(msgspec.Struct, frozen=True):
 
 def steps(result: Result) -> list[Step]:
     """From the bound to what is reached, and beyond that what is reached with less; those that there are."""
-
-    found = [
-        ("bound, links as they begin", "", result.value("thalweg", "bound_s", variant="steady")),
-        (
-            "best tree found, as predicted",
-            "one tree for a mixture; growing images",
-            result.value("thalweg", "predicted_s", variant="steady"),
-        ),
-        (
-            "it, on links that stay so",
-            "transfers of a host that do not interlock",
-            result.value("thalweg", "interarrival_s", variant="steady"),
-        ),
-        (
-            "exact knowledge of the next 5 min",
-            "links that change",
-            result.value("thalweg", "interarrival_s", variant="ahead"),
-        ),
-        ("thalweg", "what is not known of them", result.value("thalweg", "interarrival_s")),
-        ("thalweg-once", "not planning again", result.value("thalweg-once", "interarrival_s")),
-    ]
-    return [Step(said, why, value) for said, why, value in found if value is not None]
+    found = [(says, why, result.value(of, column, variant=variant)) for says, why, of, column, variant in STEPS]
+    return [Step(says, why, value) for says, why, value in found if value is not None]
 
 
 def gap_cells(result: Result) -> tuple[list[str], list[list[str]]]:

@@ -259,13 +259,8 @@ def _variants(axes: Axes, result: Result, palette: Palette) -> None:
         value = row.interarrival_s
         if group != before:
             y += 0.75 if before is not None else 0.0
-            at: dict[str, Any] = {
-                "xycoords": ("axes fraction", "data"),
-                "ha": "right",
-                "va": "center",
-                "fontweight": "bold",
-            }
-            say(axes, group, (0, y), (-6, 0), **at)
+            at: Any = ("axes fraction", "data")
+            say(axes, group, (0, y), (-6, 0), xycoords=at, ha="right", va="center", fontweight="bold")
             y, before = y + 0.85, group
         ours = not row.arm.variant and row.arm.placement == "thalweg"
         tint = palette.tint("thalweg") if ours else COLOURS[0]

@@ -45,9 +45,7 @@ def decided(result: FigureResult) -> dict[str, str]:
 
 
 def get(data: FigureData, number: str, pool: str = "paper") -> FigureResult:
-    result = data.figure(number, pool)
-    assert result is not None
-    return result
+    return next(result for result in data.results if (result.figure, result.pool) == (number, pool))
 
 
 def scenarios(number: str, cases: Mapping[str, Callable[[Arm], float]], **options: Any) -> list[dict[str, Any]]:
