@@ -21,7 +21,7 @@ from thalweg.experiments.papers.claims import ERRORS
 from thalweg.experiments.papers.study import FigureData, FigureResult, Over, Pooled, Ratio, Row, Study, spread
 from thalweg.experiments.papers.tables import heading
 from thalweg.experiments.records.records import PLOTS
-from thalweg.experiments.views.plots import COLOURS, INK, STYLE, new_figure, one_two_five, shortened
+from thalweg.experiments.views.plots import COLOURS, INK, STYLE, new_figure, round_ticks
 from thalweg.middleware.errors import RunError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ MORE = (COLOURS[5], "#997700", "#332288", "#555555")  # a researcher's own: none
 GREY, PALE, ACCEPTED = "#777777", "#eeeeee", "#e4e4e4"
 BARS: dict[str, Any] = {"ecolor": INK, "elinewidth": 1.2, "capsize": 3, "fmt": "none", "zorder": 4}
 ROOM = 18  # characters of a series' name in a picture
-_ONE: dict[str, Any] = {"color": "#999999", "linewidth": 1, "linestyle": (0, (4, 3))}
+ONE: dict[str, Any] = {"color": "#999999", "linewidth": 1, "linestyle": (0, (4, 3))}
 
 
 # --- files ------------------------------------------------------------------------------------------
@@ -169,13 +169,11 @@ def singles(axes: Axes, result: Result, lead: Curve, other: Curve) -> None:
         markeredgewidth=0, label=other.label,
     )  # fmt: skip
     axes.plot(at, known[:, 0], color=lead.tint, linewidth=2.2, label=lead.label)
-    axes.axhline(1, zorder=1, **_ONE)
+    axes.axhline(1, zorder=1, **ONE)
     axes.set_xlim(0, len(known) + 1)
     axes.set_xlabel(f"configuration, in the order of {lead.name}")
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(one_two_five())
-    axes.yaxis.set_major_formatter(lambda value, _: shortened(value))
-    axes.yaxis.minorticks_off()
+    round_ticks(axes.yaxis)
     axes.legend(loc="upper left", handlelength=1.4, reverse=True)
 
 
@@ -228,7 +226,7 @@ def ratio_dots(axes: Axes, result: Result, ratios: Sequence[Ratio[Any]], tints: 
         say(axes, spread(ratio.median), (ratio.median.mean, y), (0, 12), ha="center")
         if published is not None:
             axes.plot(published.paper, y, **PAPER)
-    axes.axvline(1, **_ONE)
+    axes.axvline(1, **ONE)
     named_rows(axes, [f"{short(one.own.series)} over\n{short(one.other.series)}" for one in ratios])
     axes.set_ylim(len(ratios) - 0.4, -0.75)
     left, right = axes.get_xlim()
@@ -269,7 +267,7 @@ def lines(axes: Axes, result: Result, column: str, over: Over, palette: Palette)
 def speedups(axes: Axes, result: Result, over: Over, palette: Palette, room: float = 1.12) -> None:
     """Mean speed-up over a factor, and the base; ``room``: how far the axis goes, of what is shown."""
     lines(axes, result, "speedup", over, palette)
-    axes.axhline(1, **_ONE | {"linestyle": (0, (1, 2))}, label=result.study.base, zorder=1)
+    axes.axhline(1, **ONE | {"linestyle": (0, (1, 2))}, label=result.study.base, zorder=1)
     axes.set_ylim(0, axes.get_ylim()[1] * room)
     spreads = "\n(bars: standard deviation between pools)" if result.pools > 1 else ""
     axes.set(title="Speed-up", ylabel=f"mean speed-up over {result.study.base}{spreads}")
@@ -282,7 +280,7 @@ def changes(axes: Axes, result: Result, over: Over, usual: str, palette: Palette
         if len(ratios) > 1:
             points = {at: ratio.map(lambda value: 100 * (value - 1)) for at, ratio in ratios.items()}
             line(axes, over.points(points), palette.tint(name), short(name), errors=True)
-    axes.axhline(0, zorder=1, **_ONE)
+    axes.axhline(0, zorder=1, **ONE)
     spreads = "\n(bars: two standard errors)" if result.pools > 1 else ""
     axes.set(title=f"Change against {usual}", ylabel=f"change of the mean speed-up (%){spreads}")
 

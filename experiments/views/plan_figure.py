@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from thalweg.experiments.networks.plan import EventPlan, Plan, matrix, sampled_rates
-from thalweg.experiments.views.plots import COLOURS, INK, new_figure, one_two_five, shortened, styled
+from thalweg.experiments.views.plots import COLOURS, INK, new_figure, round_ticks, styled
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 
@@ -116,9 +116,7 @@ def _heat(
         spine.set_visible(False)
     bar = part.colorbar(image, ax=axes, shrink=0.85, pad=0.02)
     if isinstance(norm, LogNorm):
-        bar.ax.yaxis.set_major_locator(one_two_five())
-        bar.ax.yaxis.set_major_formatter(lambda value, _: shortened(value))
-        bar.ax.minorticks_off()
+        round_ticks(bar.ax.yaxis)
     bar.outline.set_visible(False)
     if len(names) <= NAMED:
         for (row, column), value in np.ndenumerate(values):

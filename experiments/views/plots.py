@@ -39,8 +39,8 @@ from thalweg.middleware.errors import RunError
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
-    from matplotlib.ticker import Locator
 
 BUCKETS = 400  # points of a thinned series: about one for each pixel column of a small multiple
 LINKS = 8  # small multiples a placement
@@ -251,9 +251,7 @@ def _interarrival(series: RunSeries) -> Figure:
             axes.step(gaps, share, where="post", color=tint, label=f"{name} (mean {shortened(gaps.mean())} s)")
             axes.axvline(gaps.mean(), color=tint, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(one_two_five())
-    axes.xaxis.set_major_formatter(lambda value, _: shortened(value))
-    axes.xaxis.minorticks_off()
+    round_ticks(axes.xaxis)
     axes.set(
         title="Time between consecutive images", xlabel="inter-arrival time (emulated s, log scale)",
         ylabel="share of images at most this far apart", ylim=(0, 1.02),
@@ -428,9 +426,7 @@ def _estimates(series: RunSeries) -> Figure:
         )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlim=limits, ylim=limits, aspect="equal")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(one_two_five())
-        axis.set_major_formatter(lambda value, _: shortened(value))
-    axes.minorticks_off()
+        round_ticks(axis)
     axes.set(
         title="Bandwidth estimates against the truth", xlabel="the emulator's rate (emulated Mbit/s, log scale)",
         ylabel="estimate (emulated Mbit/s, log scale)",
@@ -439,10 +435,13 @@ def _estimates(series: RunSeries) -> Figure:
     return figure
 
 
-def one_two_five() -> Locator:
+def round_ticks(axis: Axis) -> None:
+    """Ticks of a logarithmic axis at 1, 2, 5, 10 …"""
     from matplotlib.ticker import LogLocator
 
-    return LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=20)
+    axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=20))
+    axis.set_major_formatter(lambda value, _: shortened(value))
+    axis.minorticks_off()
 
 
 def shortened(value: float) -> str:

@@ -10,6 +10,7 @@ from thalweg.experiments.papers.plots import (
     ACCEPTED,
     BARS,
     GREY,
+    ONE,
     PALE,
     PAPER,
     Curve,
@@ -189,7 +190,7 @@ def _eight(result: Result, palette: Palette) -> Figure:
         if ratios := result.over_factor(own, under, "servers"):
             points = SERVERS.points(ratios, i, len(shown))
             line(right, points, palette.tint(other), f"{short(own)} over {short(under)}")
-    right.axhline(1, color="#999999", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    right.axhline(1, zorder=1, **ONE)
     right.set(title="One over another", ylabel="ratio of mean speed-ups")
     if shown:
         right.legend(loc="upper left")
