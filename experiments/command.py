@@ -10,6 +10,11 @@ import msgspec
 Tell = Callable[[str, int, int], None]  # (what is going on, done, of how many; 0 of 0: unknown)
 
 
+def clipped(text: str, most: int) -> str:
+    """A text of at most so many characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def counted(number: int, what: str) -> str:
     """``1 run``, ``2 runs``."""
     return f"{number} {what}{'s' * (number != 1)}"

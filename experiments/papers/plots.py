@@ -9,7 +9,7 @@ a change is shown, twice its standard error; with one pool there are none.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from thalweg.experiments.command import clipped
 from thalweg.experiments.papers.claims import ERRORS
 from thalweg.experiments.papers.study import FigureData, FigureResult, Over, Pooled, Ratio, Row, Study, spread
 from thalweg.experiments.papers.tables import heading
-from thalweg.experiments.records.records import PLOTS
-from thalweg.experiments.views.plots import COLOURS, INK, STYLE, new_figure, round_ticks
-from thalweg.middleware.errors import RunError
+from thalweg.experiments.views.plots import COLOURS, INK, new_figure, round_ticks, save_pictures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,28 +46,19 @@ def plot_figures(data: FigureData[Any], folder: Path) -> list[Path]:
     """Draw every figure into ``folder/plots`` and return the files, ``figure-6.png`` and so on, with the pool's name
     where there are several. A figure without any finished run is not drawn. RunError when a file cannot be written.
     """
-    import matplotlib as mpl
-
-    where = folder / PLOTS
-    drawn: list[Path] = []
     several = len({result.pool for result in data.results}) > 1
-    try:
-        where.mkdir(exist_ok=True)
-        with mpl.rc_context(dict(mpl.rcParamsDefault) | STYLE):
-            for result in data.results:
-                figure = draw(result)
-                if figure is None:
-                    continue
+
+    def drawn() -> Iterator[tuple[str, Figure]]:
+        for result in data.results:
+            if figure := draw(result):
                 pool = "-" + re.sub(r"[^A-Za-z0-9_.-]+", "_", result.pool).strip("_") if several else ""
-                drawn.append(where / f"figure-{result.figure}{pool}.png")
-                figure.savefig(drawn[-1])
-    except OSError as error:
-        raise RunError(f"{where} cannot be written: {error.strerror or error}; make {folder} writable") from error
-    return drawn
+                yield f"figure-{result.figure}{pool}", figure
+
+    return save_pictures(folder, drawn(), f"make {folder} writable")
 
 
 def draw(result: Result) -> Figure | None:
-    """One figure; None where nothing finished. Call it within the style that ``plot_figures`` sets."""
+    """One figure; None where nothing finished. Call it within ``views.plots.styled``."""
     if all(row.value(result.study.level) is None for row in result.rows):
         return None
     drawn: Mapping[str, Callable[[Result, Palette], Figure]]
@@ -92,8 +82,7 @@ class Palette:
 
 def short(series: str) -> str:
     """Without the module of a researcher's own, and not longer than there is room for."""
-    plain = series.rpartition(":")[2] or series
-    return plain if len(plain) <= ROOM else plain[: ROOM - 1] + "…"
+    return clipped(series.rpartition(":")[2] or series, ROOM)
 
 
 # --- the frame of a figure --------------------------------------------------------------------------

@@ -41,6 +41,11 @@ def render(template: str, **values: Any) -> Markup:
     return Markup(templates().get_template(template).render(values))
 
 
+def spread_out(count: int, most: int) -> list[int]:
+    """At most so many of so many numbers, evenly, the first and the last included."""
+    return [round(i * (count - 1) / (most - 1)) for i in range(most)] if count > most else list(range(count))
+
+
 def coordinate(value: float) -> str:
     """To a tenth."""
     return f"{value:.1f}".removesuffix(".0")

@@ -17,9 +17,10 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
+from thalweg.experiments.command import clipped
 from thalweg.experiments.records.analysis import natural
 from thalweg.experiments.records.moves import Move, TreeChange
-from thalweg.experiments.reports.page import coordinate, render
+from thalweg.experiments.reports.page import coordinate, render, spread_out
 from thalweg.experiments.views.plots import COLOURS
 from thalweg.experiments.views.tables import seconds, size
 from thalweg.experiments.views.timelines import CLIENT_COLOUR, SHORT_S, Course, lives, readable_on, timeline
@@ -108,11 +109,8 @@ def _after(frame: Frame, events: Sequence[Move | TreeChange], at_s: float) -> Fr
 
 def choose(found: Sequence[Frame], most: int = FRAMES) -> list[Frame]:
     """At most ``most`` of them, evenly, the first and the last included; what moved since the one before is marked."""
-    if len(found) <= most:
-        return list(found)
-    picked = [round(i * (len(found) - 1) / (most - 1)) for i in range(most)]
     chosen = [found[0]]
-    for before, now in itertools.pairwise(picked):
+    for before, now in itertools.pairwise(spread_out(len(found), most)):
         since = found[before + 1 : now + 1]
         changes = sum(frame.changes for frame in since)
         moved = (node for frame in since for node in frame.moved if not changes or node in found[now].placement)
@@ -236,7 +234,7 @@ class Drawing:
         return path, "M" + "L".join(f"{coordinate(px)} {coordinate(py)}" for px, py in corners) + "Z"
 
     def _box(self, host: str) -> tuple[str, float]:
-        text = host if len(host) <= 7 else host[:6] + "…"
+        text = clipped(host, 7)
         return text, max(20.0, len(text) * _LETTER + 8)
 
     def _host(self, host: str, busy: bool, frame: Frame) -> dict[str, Any]:
@@ -345,10 +343,7 @@ def strip(course: Course, tints: Mapping[str, str]) -> Markup:
         ticks=[
             {"x": _LEFT + at * unit_s * scale, "text": f"{at:g}{'' if at else unit}"} for at in ticks(end_s / unit_s)
         ],
-        rows=[
-            {"y": row * _ROW_H + 15, "label": name if len(name) <= 10 else name[:9] + "…"}
-            for row, name in enumerate(drawn.rows)
-        ],
+        rows=[{"y": row * _ROW_H + 15, "label": clipped(name, 10)} for row, name in enumerate(drawn.rows)],
         bars=bars,
         lines=[
             {"kind": kind, "x": _LEFT + at_s * scale, "told": f"{what}, {time_text(at_s, end_s)}"}

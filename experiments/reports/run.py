@@ -17,7 +17,7 @@ from thalweg.emulation.units import format_rate
 from thalweg.experiments.records.analysis import PROOF_FLOOR_BPS, RunSummary, failures, natural
 from thalweg.experiments.records.log import read_log
 from thalweg.experiments.records.records import EVENTS, IMAGES, PLOTS, RunInfo, half_written, to_toml
-from thalweg.experiments.reports.page import Picture, Room, fewer_colours, from_rich, render, sheet
+from thalweg.experiments.reports.page import Picture, Room, fewer_colours, from_rich, render, sheet, spread_out
 from thalweg.experiments.reports.placements import drawings, still, strip
 from thalweg.experiments.views.plots import plot_run
 from thalweg.experiments.views.tables import (
@@ -243,7 +243,8 @@ def _overview(folder: Path) -> Iterator[tuple[bytes, str, str]]:
 def _composites(folder: Path, label: str) -> Iterator[tuple[bytes, str, str]]:
     """Some composites of a placement."""
     where = folder / IMAGES / label.replace("/", "_").replace(":", "_")
-    for path in spread_out(sorted(where.glob("*.png"), key=lambda path: natural(path.stem)), PICTURES):
+    there = sorted(where.glob("*.png"), key=lambda path: natural(path.stem))
+    for path in (there[i] for i in spread_out(len(there), PICTURES)):
         number = path.stem.lstrip("0") or "0"
         yield scaled_jpeg(path, PICTURE_PIXELS), f"Composite {number} under {label}", f"image {number}"
 
@@ -253,13 +254,6 @@ def _fitting(room: Room, kind: str, pictures: Iterable[tuple[bytes, str, str]]) 
     for data, alt, caption in pictures:
         if room.take(data):
             yield Picture(data, kind, alt, caption)
-
-
-def spread_out(paths: Sequence[Path], most: int) -> list[Path]:
-    """At most ``most``, evenly, the first and the last included."""
-    if len(paths) <= most:
-        return list(paths)
-    return [paths[round(i * (len(paths) - 1) / (most - 1))] for i in range(most)]
 
 
 def scaled_jpeg(path: Path, pixels: int) -> bytes:

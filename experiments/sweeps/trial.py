@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from thalweg.experiments.command import clipped
 from thalweg.middleware.errors import ThalwegError, one_line
 
 REASON_CHARS = 300  # of a failure; planners may raise with whole tables in their text
@@ -121,4 +122,4 @@ def find(path: str) -> Callable[[Trial], Any]:
 def said(error: BaseException) -> str:
     """``Type: text``, in one line and not too long; the text alone where it is written for people."""
     text = one_line(error) if isinstance(error, ThalwegError) else f"{type(error).__name__}: {one_line(error)}"
-    return text if len(text) <= REASON_CHARS else f"{text[: REASON_CHARS - 1]}…"
+    return clipped(text, REASON_CHARS)

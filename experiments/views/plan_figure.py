@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from thalweg.experiments.command import clipped
 from thalweg.experiments.networks.plan import EventPlan, Plan, matrix, sampled_rates
 from thalweg.experiments.views.plots import COLOURS, INK, new_figure, round_ticks, styled
 from thalweg.middleware.errors import UsageError
@@ -105,7 +106,7 @@ def _heat(
     axes.set_title(title)
     axes.grid(False)
     size = 9 if len(names) <= 12 else max(5.0, 8.6 - 0.06 * len(names))
-    labels = [_short(name, 12) for name in names]
+    labels = [clipped(name, 12) for name in names]
     axes.set_xticks(range(len(names)), labels, rotation=45 if len(names) <= NAMED else 90, fontsize=size,
                     ha="right" if len(names) <= NAMED else "center", rotation_mode="anchor" if len(names) <= NAMED
                     else "default")  # fmt: skip
@@ -129,10 +130,6 @@ def _heat(
 
 def _figure(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.3g}"
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 # --- over time ----------------------------------------------------------------------------------------
@@ -189,7 +186,7 @@ def _events(
             inside = width * unit_s / until_s > LETTER * len(event.what)
             axes.annotate(event.what, (start if inside else start + width, row), xytext=(4, 0), va="center",
                           textcoords="offset points", fontsize=7.5, color=INK, in_layout=False)  # fmt: skip
-    axes.set_yticks(range(len(lanes)), [_short(label, 44) for label, _, _ in lanes], fontsize=8)
+    axes.set_yticks(range(len(lanes)), [clipped(label, 44) for label, _, _ in lanes], fontsize=8)
     axes.set_ylim(len(lanes) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.grid(False, axis="y")
@@ -211,7 +208,7 @@ def _over_hosts(axes: Axes, aside: Axes, plan: Plan, changed: Matrix, usual: Mat
         extent=(0.0, until, len(names) - 0.5, -0.5),
     )  # fmt: skip
     size = 8 if len(names) <= 12 else 6.5
-    axes.set_yticks(range(len(names)), [_short(name, 16) for name in names], fontsize=size)
+    axes.set_yticks(range(len(names)), [clipped(name, 16) for name in names], fontsize=size)
     axes.tick_params(axis="y", length=0)
     axes.grid(False)
     axes.set_title("Rate of each host's links, times its usual mean (black: cut off)")

@@ -8,9 +8,10 @@ the same colour in all pictures of a run.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Event
@@ -170,19 +171,24 @@ def plot_run(folder: Path, info: RunInfo, stop: Event | None = None) -> list[Pat
     Safe beside other threads as long as they do not draw. ``stop``, once set, ends it before the next picture.
     Raises RunError when a file cannot be written.
     """
-    series = RunSeries(folder, info)
+    figures = _figures(RunSeries(folder, info), info)
+    wanted = itertools.takewhile(lambda _: stop is None or not stop.is_set(), figures)
+    return save_pictures(folder, wanted, "or use --no-plots")
+
+
+def save_pictures(folder: Path, figures: Iterable[tuple[str, Figure]], advice: str) -> list[Path]:
+    """Draw figures by their names into ``folder/plots`` and return their paths; RunError, with the advice, when a file
+    cannot be written."""
     where = folder / PLOTS
     drawn: list[Path] = []
     try:
         where.mkdir(exist_ok=True)
         with styled():
-            for name, figure in _figures(series, info):
-                if stop is not None and stop.is_set():
-                    break
+            for name, figure in figures:
                 drawn.append(where / f"{name}.png")
                 figure.savefig(drawn[-1])
     except OSError as error:
-        raise RunError(f"{where} cannot be written: {error.strerror or error}; or use --no-plots") from error
+        raise RunError(f"{where} cannot be written: {error.strerror or error}; {advice}") from error
     return drawn
 
 
