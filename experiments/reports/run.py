@@ -66,39 +66,28 @@ class Proof(msgspec.Struct, frozen=True):
         return "slow" if self.asked_bps < PROOF_FLOOR_BPS else f"e{step}"
 
     @property
-    def percent(self) -> str:
-        return f"{self.error or 0.0:.1%}"
-
-    @property
-    def asked(self) -> str:
-        return f"{self.asked_bps / 1e6:.3g}"
-
-    @property
-    def delivered(self) -> str:
-        return f"{self.delivered_bps / 1e6:.3g}"
+    def mbits(self) -> tuple[str, str]:
+        """Both in Mbit/s."""
+        return f"{self.asked_bps / 1e6:.3g}", f"{self.delivered_bps / 1e6:.3g}"
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What the page needs of a run's records besides its summary."""
-
-    courses: dict[str, Course]
-    proofs: dict[tuple[str, str], Proof]
+Told = tuple[dict[str, Course], dict[tuple[str, str], Proof]]
 
 
 def read_run(folder: Path, info: RunInfo) -> Told:
-    """Gather it from the event log; UsageError when that is damaged."""
+    """What the page needs of a run's records besides its summary; UsageError when the event log is damaged."""
     proofs = {
         (row.host, row.peer): Proof(row.detail.asked_bps, row.value or 0.0)
         for row in read_log(folder, "proof")
         if row.peer is not None and row.detail.asked_bps is not None
     }
-    return Told(read_courses(folder, info), proofs)
+    return read_courses(folder, info), proofs
 
 
 def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, room: Room) -> Markup:
     """Everything about one run. Pictures that find no ``room`` are left out, and the page says so."""
     left_out = room.left_out
-    courses, tree = told.courses, info.config.get("tree")
+    (courses, proofs), tree = told, info.config.get("tree")
     tints = host_colours(courses.values(), info.hosts)
     stayed = [course for course in courses.values() if course.start and course.stayed]
     tables = (
@@ -125,7 +114,7 @@ def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, ro
         still=still(stayed, info.hosts, tints, tree) if stayed else "",
         drawings=lambda course: drawings(course, info.hosts, tints, tree),
         strip=lambda course: strip(course, tints),
-        proofs=_proofs(told.proofs, summary) if told.proofs else None,
+        proofs=_proofs(proofs, summary) if proofs else None,
         moves=_listed(summary, courses, lambda course: course.moves, handovers_table, ("who moved", "handovers")),
         changes=_listed(
             summary, courses, lambda course: course.changes, changes_table,
@@ -172,7 +161,7 @@ def _proofs(proofs: Mapping[tuple[str, str], Proof], summary: RunSummary) -> dic
     hosts = sorted({host for link in proofs for host in link}, key=natural)
     known = [(link, proof) for link, proof in proofs.items() if proof.asked_bps >= PROOF_FLOOR_BPS]
     furthest = sorted(known, key=lambda item: -(item[1].error or 0.0))[:WORST]
-    rows = [(f"{a} → {b}", proof.asked, proof.delivered, proof.percent) for (a, b), proof in furthest]
+    rows = [(f"{a} → {b}", *proof.mbits, f"{proof.error or 0.0:.1%}") for (a, b), proof in furthest]
     caption = f"The {len(furthest)} of {len(proofs)} links that were furthest off (wire rates)"
     heads = ("link", "asked Mbit/s", "delivered Mbit/s", "error")
     return {
