@@ -21,7 +21,7 @@ MIDNIGHT_UNIX_S = 18_850 * 24 * 3600
 
 
 def digest(network: dict[Link, Window]) -> str:
-    rows = [(*link, window.name, window.start_s, window.rate_at(0.0)) for link, window in sorted(network.items())]
+    rows = [(*link, window.trace.name, window.start_s, window.rate_at(0.0)) for link, window in sorted(network.items())]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
@@ -74,7 +74,7 @@ def test_adding_hosts_leaves_other_links_alone(name: str) -> None:
 def test_both_directions_of_a_pair_are_one_link(root: Path, name: str) -> None:
     network = open_pool(name, 1).network(HOSTS, 2)
     assert all(network[target, source] is window for (source, target), window in network.items())
-    assert len({(window.name, window.start_s) for window in network.values()}) == 9 * 8 / 2
+    assert len({(window.trace.name, window.start_s) for window in network.values()}) == 9 * 8 / 2
 
 
 def test_traces_and_starts_are_uniform() -> None:
@@ -82,7 +82,7 @@ def test_traces_and_starts_are_uniform() -> None:
     windows = [window for number in range(60) for window in set(pool.network(HOSTS, number).values())]
     assert len(windows) == 60 * 36
     expected = len(windows) / len(pool.traces)
-    counts = Counter(window.name for window in windows)
+    counts = Counter(window.trace.name for window in windows)
     chi_square = sum((counts[trace.name] - expected) ** 2 / expected for trace in pool.traces)
     assert 34 < chi_square < 104  # 63 degrees of freedom: one draw in a thousand is beyond either
     shares = np.array([window.start_s / window.trace.duration_s for window in windows])
@@ -108,7 +108,7 @@ def test_a_links_class_follows_from_the_places_of_its_hosts() -> None:
     for number in range(20):
         places = {host: pool.place(host, number) for host in HOSTS}
         for (source, target), window in pool.network(HOSTS, number).items():
-            assert window.name.endswith(f"_{link_class(places[source], places[target])}")
+            assert window.trace.name.endswith(f"_{link_class(places[source], places[target])}")
 
 
 def test_classes_of_links() -> None:
@@ -218,7 +218,7 @@ def test_traces_with_a_time_of_day_start_at_noon(root: Path) -> None:
     }
     starts: dict[str, set[float]] = {}
     for window in pool.network(HOSTS, 0).values():
-        starts.setdefault(window.name, set()).add(window.start_s)
+        starts.setdefault(window.trace.name, set()).add(window.start_s)
     assert starts["morning"] == {3 * HOUR_S}
     assert starts["long"] == {23 * HOUR_S}
     assert len(starts["afternoon"]) > 2 and len(starts["undated"]) > 2
