@@ -8,8 +8,7 @@ Source: Ranganathan, Acharya, Saltz (1998), section 2.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, reduce
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -115,15 +114,6 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
             for producer in self.by_name[name].inputs:
                 level[producer] = max(level.get(producer, 0), level[name] + 1)
         return level
-
-    def paths(self) -> Iterator[tuple[str, ...]]:
-        """Every path from a source to a sink, both included (Ranganathan et al., section 2)."""
-        queue = deque[tuple[str, ...]]((source,) for source in self.sources)
-        while queue:
-            path = queue.popleft()
-            if not (takers := self.consumers[path[-1]]):
-                yield path
-            queue.extendleft((*path, taker) for taker in reversed(takers))
 
     def validate(self, hosts: Collection[str] | None = None, *, graph: bool = False) -> Dataflow:
         """Return self, or raise DataflowError that names the first node found wrong.
