@@ -9,7 +9,7 @@ decoded, and every size is limited.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -41,34 +41,32 @@ def encode_riding(message: m.Control, credits: Sequence[m.Credit]) -> bytes:
     return _RIDING_PREFIX + _encoder.encode((message, credits))
 
 
-def _body(frame: memoryview | bytes, *prefixes: bytes) -> memoryview | bytes:
-    if 3 < len(frame) <= MAX_CONTROL_BYTES and frame[:3] in prefixes:
-        return frame[3:]
-    view = memoryview(frame)
-    if len(view) > MAX_CONTROL_BYTES:
-        raise ProtocolError(f"a control frame of {len(view)} bytes is over the limit of {MAX_CONTROL_BYTES}")
-    if len(view) < 4 or view[:2] not in (MAGIC, RIDING):
-        raise ProtocolError(f"a frame of {len(view)} bytes is not Thalweg's")
-    raise ProtocolError(f"a frame of protocol version {view[2]}; this host speaks {PROTOCOL_VERSION}")
+def _decoded(decoder: msgspec.msgpack.Decoder[Any], frame: memoryview | bytes, prefix: bytes, what: str) -> Any:
+    """What a frame with this prefix holds; ProtocolError, which names ``what`` it should be, for anything else."""
+    size = len(frame)
+    if size > MAX_CONTROL_BYTES:
+        raise ProtocolError(f"a control frame of {size} bytes is over the limit of {MAX_CONTROL_BYTES}")
+    if size < 4 or frame[:3] != prefix:
+        if size < 4 or frame[:2] not in (MAGIC, RIDING):
+            raise ProtocolError(f"a frame of {size} bytes is not Thalweg's")
+        raise ProtocolError(f"a frame of protocol version {frame[2]}; this host speaks {PROTOCOL_VERSION}")
+    try:
+        return decoder.decode(frame[3:])
+    except _UNDECODABLE as error:
+        raise ProtocolError(f"{what} does not decode: {one_line(error)}") from None
 
 
 def decode_all(frame: bytes) -> tuple[m.Control, ...]:
     """The credits that ride on a control frame's message, and last the message; ProtocolError for anything else."""
     if frame[:3] != _RIDING_PREFIX:
         return (decode_control(frame),)
-    try:
-        message, credits = _riding.decode(_body(frame, _RIDING_PREFIX))
-    except _UNDECODABLE as error:
-        raise ProtocolError(f"a control frame does not decode: {one_line(error)}") from None
+    message, credits = _decoded(_riding, frame, _RIDING_PREFIX, "a control frame")
     return (*credits, _with_its_bytes(message))
 
 
 def decode_control(frame: memoryview | bytes) -> m.Control:
     """The message of a control frame without credits; ProtocolError when it is not one."""
-    try:
-        message: m.Control = _control.decode(_body(frame, _PREFIX))
-    except _UNDECODABLE as error:
-        raise ProtocolError(f"a control frame does not decode: {one_line(error)}") from None
+    message: m.Control = _decoded(_control, frame, _PREFIX, "a control frame")
     return message if type(message) is m.Demand else _with_its_bytes(message)
 
 
@@ -83,10 +81,7 @@ def _with_its_bytes(message: m.Control) -> m.Control:
 
 def decode_chunk(frame: memoryview | bytes) -> m.Chunk:
     """The header of a bulk message; ProtocolError when it is not one."""
-    try:
-        chunk = _chunk.decode(_body(frame, _PREFIX))
-    except _UNDECODABLE as error:
-        raise ProtocolError(f"a bulk header does not decode: {one_line(error)}") from None
+    chunk: m.Chunk = _decoded(_chunk, frame, _PREFIX, "a bulk header")
     message = chunk.message
     if isinstance(message, m.Partition):
         if message.end:
