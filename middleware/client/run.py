@@ -71,6 +71,13 @@ class Run:
         """A command for the application; any thread."""
         with self._news:
             match command:
+                case e.Ready() | e.Deliver() | e.Fail():
+                    self._queue.append(command)
+                    if self._waiting and isinstance(command, e.Deliver) and not command.end:
+                        self._waiting = False
+                        self._taken = command  # by who waits for it: the next is demanded without waking them first
+                        self._home.tell(e.NextRequested(self.id))
+                    self._wake()
                 case e.Placed(_, node, host):
                     self.placement = {**self.placement, node: host}
                 case e.TreeChanged(_, dataflow, placement):
@@ -79,13 +86,6 @@ class Run:
                     threading.Thread(
                         target=self._plan, args=(self.search, command), name="thalweg-planner", daemon=True
                     ).start()
-                case e.Ready() | e.Deliver() | e.Fail():
-                    self._queue.append(command)
-                    if self._waiting and isinstance(command, e.Deliver) and not command.end:
-                        self._waiting = False
-                        self._taken = command  # by who waits for it: the next is demanded without waking them first
-                        self._home.tell(e.NextRequested(self.id))
-                    self._wake()
 
     def _plan(self, search: Search, command: e.Plan) -> None:
         """One look for a better placement, beside the flow."""
