@@ -32,7 +32,6 @@ from thalweg.middleware.planning.costs.model import CostModel
 from thalweg.middleware.planning.costs.period import Period
 from thalweg.middleware.planning.planners.one_shot import OneShot
 from thalweg.middleware.planning.planners.planner import plan_at
-from thalweg.middleware.planning.problem.hints import CostParameters, Hints
 from thalweg.middleware.planning.problem.loads import Floats, Interface
 from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.problem import Problem
@@ -214,16 +213,19 @@ class _Frame:
         free, hints, costs, names = self.free, self.hints, self.costs, self.names
         factors = [costs.compute_factor * costs.host_compute_factor.get(host, 1.0) / costs.cores for host in names]
 
+        sources = [free.sources.get(host, ()) for host in names]
+        read = [sum(hints.disk_bytes.get(name, hints.output_bytes[name]) for name in own) for own in sources]
+
         @cache
         def seconds(inputs: tuple[float, ...]) -> float:
             return free.answers.compute_s(inputs) if len(inputs) > 1 else 0.0
 
         return Loads(
             transfer_s,
-            [[hints.output_bytes[name] for name in free.sources.get(host, ())] for host in names],
+            [[hints.output_bytes[name] for name in own] for own in sources],
             free.answers.output_size_bytes,
             lambda host, inputs: factors[host] * seconds(tuple(inputs)),
-            np.array([_disk_s(free, hints, costs, host) for host in names]),
+            np.array(read) / costs.disk_bytes_per_s,
             interface=self.interface,
             shape=self.shape,
             joint=self.interface == "single",
@@ -247,8 +249,3 @@ def _looks(hosts: int) -> int:
     """
     steps = min(10 * max(hosts - 3, 1), 300)
     return steps * hosts**2
-
-
-def _disk_s(free: Freedom, hints: Hints, costs: CostParameters, host: str) -> float:
-    read = sum(hints.disk_bytes.get(name, hints.output_bytes[name]) for name in free.sources.get(host, ()))
-    return read / costs.disk_bytes_per_s
