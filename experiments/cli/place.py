@@ -17,7 +17,7 @@ import typer
 from rich.table import Table
 
 from thalweg.experiments.cli.console import JsonOption, output, print_json
-from thalweg.experiments.runs.own_code import find_own_code
+from thalweg.experiments.cli.options import find_own_code
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView, links_between

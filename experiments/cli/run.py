@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from thalweg.experiments.cli.console import JsonOption, end, progress
-from thalweg.experiments.cli.options import Given, make, takes
+from thalweg.experiments.cli.options import Given, find_own_code, make, takes
 from thalweg.experiments.command import counted
 from thalweg.experiments.networks.described import adopt_file
 from thalweg.experiments.runs.config import RunConfig, is_scenario_file, runs_elsewhere
@@ -63,8 +63,6 @@ def run(
 
 def make_config(given: Mapping[str, Any], verb: str) -> RunConfig:
     """The options as a checked configuration; UsageError names the one that does not fit."""
-    from thalweg.experiments.runs.own_code import find_own_code
-
     config = make(RunConfig, given, f"thalweg {verb}").check()
     find_own_code((*config.placements, config.cost, config.operator, config.rule))
     return config
@@ -95,13 +93,14 @@ def run_and_report(config: RunConfig, where: Path, *, as_json: bool) -> None:
     """Execute, summarise without Spark, and print."""
     from thalweg.experiments.records.analysis import summarize_run
     from thalweg.experiments.runs.launcher import execute
-    from thalweg.experiments.runs.sheets import write_sheet
+    from thalweg.experiments.runs.workload import write_sheet
     from thalweg.experiments.simulation.recorded import execute_virtually
 
     with progress() as tell:
         virtual = config.testbed == "sim"
         outcome = (execute_virtually if virtual else execute)(config, where, tell)
-        sheet = None if virtual and not config.bytes else write_sheet(config, outcome)
+        composed = any(outcome.found.delivered.values()) and (config.bytes or not virtual)
+        sheet = write_sheet(config, outcome.folder, outcome.info.images) if composed and config.pictures else None
     summary = summarize_run(outcome.folder)
     _print(summary, outcome, sheet, as_json=as_json)
 

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from thalweg.experiments.cli.console import JsonOption, end, new_table, output, print_json, progress, say
-from thalweg.experiments.cli.options import Given, make, takes
+from thalweg.experiments.cli.options import Given, find_own_code, make, takes
 from thalweg.experiments.cli.stopping import Stopped
 from thalweg.experiments.command import Option, counted, flag
 from thalweg.experiments.runs.config import Allow
@@ -172,7 +172,6 @@ def _sweep(options: SweepOptions) -> Sweep:
     from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS
     from thalweg.experiments.papers.study import find_figure
     from thalweg.experiments.runs.folder import versions
-    from thalweg.experiments.runs.own_code import find_own_code
     from thalweg.experiments.sweeps.simulations import GENERATED, Simulations
 
     figure, placements = options.figure, options.placements

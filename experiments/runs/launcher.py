@@ -15,7 +15,7 @@ import msgspec
 
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.experiments.command import Tell
-from thalweg.experiments.networks.collapse import Collapse, check_collapse, choose_host, collapse_floor_bps
+from thalweg.experiments.networks.collapse import check_collapse
 from thalweg.experiments.networks.described import Network
 from thalweg.experiments.networks.setup import testbed_options
 from thalweg.experiments.networks.traced import build_network
@@ -84,7 +84,9 @@ class _Session(Session):
         for label in config.placements:
             self._plan_ahead(label, processes, words)
         if config.scenario == "collapse":
-            self._collapse(self._plan_ahead("one-shot", processes, words))
+            assert isinstance(self.links, Emulated)
+            one_shot = self._plan_ahead("one-shot", processes, words)
+            self.links.befall(self.befall(one_shot, self.links.network.traces))
         for label in config.placements:
             with self.links.replaying() as began_s:
                 processes.tell(Go(label, self._view()))
@@ -106,14 +108,6 @@ class _Session(Session):
             fail(word)
         placement: dict[str, str] = word.detail["placement"]
         return placement
-
-    def _collapse(self, one_shot: dict[str, str]) -> None:
-        """What befalls the links depends on where one-shot puts operators."""
-        assert isinstance(self.links, Emulated)
-        floor_bps = collapse_floor_bps(self.links.network.traces)
-        self.collapse = collapse = Collapse(choose_host(one_shot, self.hosts, CLIENT), floor_bps)
-        self.links.befall(collapse)
-        self.found.notes.append(str(collapse))
 
     def _follow(self, label: str, words: Iterator[Said]) -> None:
         """Show a placement's progress until it is done."""

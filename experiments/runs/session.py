@@ -5,18 +5,21 @@ from __future__ import annotations
 import datetime
 import shutil
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.command import Tell
-from thalweg.experiments.networks.collapse import Collapse
+from thalweg.experiments.networks.collapse import Collapse, choose_host, collapse_floor_bps
 from thalweg.experiments.records.records import RunInfo
 from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names, is_scenario_file
 from thalweg.experiments.runs.folder import SCENARIO, configuration, empty_folder, prepare_folder, versions
 from thalweg.experiments.runs.strategies import make_strategies
 from thalweg.experiments.runs.workload import build_dataflow, images_available
+from thalweg.middleware.network.view import Link
 
 
 class Found(msgspec.Struct):
@@ -66,6 +69,12 @@ class Session(ABC):
     @abstractmethod
     def save(self) -> RunInfo | None:
         """Write run.toml and the event log from whatever has been recorded; None if nothing has."""
+
+    def befall(self, one_shot: Mapping[str, str], links: Mapping[Link, BandwidthTrace]) -> Collapse:
+        """What befalls the links, which depends on where one-shot puts operators."""
+        self.collapse = Collapse(choose_host(one_shot, self.hosts, CLIENT), collapse_floor_bps(links))
+        self.found.notes.append(str(self.collapse))
+        return self.collapse
 
     def execute(self) -> Outcome:
         """Run them, and leave ``run.toml`` and ``events.parquet`` in the folder, whatever happens."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from thalweg.experiments.command import Tell
 from thalweg.experiments.records.records import sequence_digest
@@ -16,8 +17,9 @@ from thalweg.experiments.runs.strategies import changes_shapes, reshapes_at_rand
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
 from thalweg.middleware.errors import OperatorError, RunError, ThalwegError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code, reorderable
-from thalweg.operators import ImageFolderSource, digest, reference_run
+from thalweg.operators import ImageFolderSource, contact_sheet, digest, reference_run
 
+SHOWN_SITES, SHOWN_IMAGES = 4, 3  # of a sheet
 MIXED = "mixed"
 STATEFUL = ("running", "join", "best-of-last")  # what MIXED puts on the tree's operators, in turn, producers first
 
@@ -140,3 +142,23 @@ def reference_digest(dataflow: Dataflow, config: RunConfig, tell: Tell) -> str:
         why = f"{type(error).__name__} at partition {len(digests)}, on a single machine as well: {error}"
         raise RunError(why) from None
     return sequence_digest(digests)
+
+
+def write_sheet(config: RunConfig, folder: Path, images: int) -> Path:
+    """``images/sheet.png`` of the run folder: some sites' images and the composite, for the first few images."""
+    dataflow = build_dataflow(config)
+    sources = []
+    for name in dataflow.sources:
+        code = dataflow.by_name[name].code
+        assert code is not None
+        sources.append(load_code(code))
+    composite = load_code(Code("composite", {"rule": config.rule}), (*DEFAULT_ALLOW, *config.allow))
+    rows = []
+    for index in range(min(SHOWN_IMAGES, images)):
+        seen = [np.asarray(source.produce(index)) for source in sources]
+        rows.append([*seen[:SHOWN_SITES], np.asarray(composite.combine(seen, index))])
+    labels = [f"server h{site + 1}" for site in range(min(SHOWN_SITES, len(sources)))]
+    path = folder / "images" / "sheet.png"
+    path.parent.mkdir(exist_ok=True)
+    contact_sheet(rows, [*labels, f"composite of {len(sources)}"], path)
+    return path

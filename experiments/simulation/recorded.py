@@ -20,7 +20,6 @@ from thalweg.emulation.traces.trace import BandwidthTrace, Rates
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import World
 from thalweg.experiments.command import Tell
-from thalweg.experiments.networks.collapse import Collapse, choose_host, collapse_floor_bps
 from thalweg.experiments.networks.described import Network
 from thalweg.experiments.networks.traced import build_network
 from thalweg.experiments.records.records import RunInfo, save_run, write_events
@@ -112,11 +111,8 @@ class _Session(Session):
             self.reference = reference_digest(self.work.dataflow, config, self.tell)
         if config.scenario == "collapse":
             operators = operators_at(self.work.dataflow, self._one_shot().result.placement)
-            host = choose_host(operators, self.work.hosts, CLIENT)
-            self.collapse = Collapse(host, collapse_floor_bps(self.traces))
-            network = Network(Timeline.of_traces(self.traces)).befallen(self.collapse.changes(self.traces))
-            self.links = network.timeline.rates(floor_bps=0.0)
-            self.found.notes.append(str(self.collapse))
+            changes = self.befall(operators, self.traces).changes(self.traces)
+            self.links = Network(Timeline.of_traces(self.traces)).befallen(changes).timeline.rates(floor_bps=0.0)
         for label, strategy in self.strategies.items():
             begun = time.perf_counter()
             self._placement(label, strategy)

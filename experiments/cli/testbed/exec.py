@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Annotated
+import termios
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
 
+from thalweg.emulation.supervisor.client import Command
 from thalweg.emulation.testbeds import detached
+from thalweg.emulation.testbeds.testbed import Testbed
 
 IdOption = Annotated[str | None, typer.Option("--id", help="Which testbed; needed when several are up.")]
 
@@ -25,21 +31,42 @@ def execute(
     words = command[1:] if command[0] == "--" else command
     with detached.attach(detached.choose(identity)) as testbed:
         if testbed.backend == "docker" and os.isatty(0) and os.isatty(1):
-            from thalweg.experiments.cli.testbed.terminal import run_on_terminal
+            status = _run_on_terminal(testbed, host, words)
+        else:
+            process = testbed.run(host, words)
+            with _handling(lambda number, _: process.send_signal(number), signal.SIGINT, signal.SIGTERM):
+                status = process.wait()
+    raise typer.Exit(status if status >= 0 else 128 - status)  # as a shell has it
 
-            raise typer.Exit(_status(run_on_terminal(testbed, host, words)))
-        process = testbed.run(host, words)
-        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+def _run_on_terminal(testbed: Testbed, host: str, words: Sequence[str]) -> int:
+    """Run a command in a container with our terminal, raw while it runs, and as it was afterwards; its exit status."""
+    from thalweg.emulation.testbeds.docker import DockerTestbed
+
+    assert isinstance(testbed, DockerTestbed)
+    before = termios.tcgetattr(0)
+    environment = {"TERM": os.environ.get("TERM", "xterm")}
+    process = testbed.execute(host, Command(words, environment), terminal=True)
+
+    def fit(*_: object) -> None:
+        size = os.get_terminal_size(1)
+        process.resize(size.lines, size.columns)
+
+    with _handling(fit, signal.SIGWINCH):
         try:
-            for number in previous:
-                signal.signal(number, lambda got, _: process.send_signal(got))
-            code = process.wait()
+            tty.setraw(0)
+            fit()
+            return process.wait()
         finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-    raise typer.Exit(_status(code))
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
-def _status(code: int) -> int:
-    """An exit status as a shell has it."""
-    return code if code >= 0 else 128 - code
+@contextmanager
+def _handling(handler: Callable[[int, Any], object], *numbers: signal.Signals) -> Iterator[None]:
+    """What happens on these signals, while the context lasts."""
+    previous = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, former in previous.items():
+            signal.signal(number, former)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from thalweg.experiments.runs.own_code import find_own_code
+from thalweg.experiments.cli.options import find_own_code
 
 ROOT = Path(__file__).parents[3]
 PLANNERS = """
