@@ -5,9 +5,9 @@ trip is what an empty control message there and back takes (Ping and Pong), the 
 turn while the operator moves. The link's rate is what it is shaped to; on loopback, what a bare DEALER and ROUTER
 carry.
 
-An ordinary application (this module, in a process on the client's host) moves the operator away from the host of its
-sources by ``Run.move``, at a barrier; under ``HOMING`` its host then sends it back at the end of an epoch. The pauses
-are those of the hosts' records.
+An ordinary application (this module, in a process on the client's host) moves the operator round the hosts by
+``Run.move``, at barriers. In another run, under ``HOMING``, it moves the operator away from the host of its sources,
+and the operator's host sends it back at the end of an epoch. The pauses are those of the hosts' records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,11 +58,12 @@ BOUND_SHARE, BOUND_TRIPS = 1.2, 4
 HOSTS = ("h1", "h2", "h3", "h4")
 HOME, *AWAY = HOSTS
 OPERATOR = "operator"
-SITES = 2  # sources, all at home
+SITES: dict[str, tuple[str, str]] = {"barrier": ("h1", "h2"), "epoch": (HOME, HOME)}  # where the sources are
 # So long a start-up is saved by every input that does not cross the network that home is best, whatever links carry.
-HOMING = LocalMoves(period_s=0.1, cost="serialised-critical-path", startup_s=1.0)
+HOMING = LocalMoves(period_s=0.02, cost="serialised-critical-path", startup_s=1.0)
 PARTITION_BYTES = 16 * 1024
 RAW_BYTES = 1024 * 1024  # of a message of the bare link
+LAP = len(HOSTS)  # moves before those that are timed
 REST = 5  # partitions between two moves
 PING_EVERY_S = 0.005
 MOVE_S = 30.0  # a move that takes longer never will
@@ -125,23 +126,29 @@ def _trip_s(host: str, socket: zmq.Socket[bytes]) -> float:
     return time.perf_counter() - begun
 
 
-def move_dataflow(state_bytes: int) -> Dataflow:
-    """Two sources at home, and one operator with a state of that size."""
-    codes = [Code(f"{WORKLOAD}:FixedSource", {"site": site, "size_bytes": PARTITION_BYTES}) for site in range(SITES)]
-    sources = [Node(f"source{site}", "source", (), code, HOME) for site, code in enumerate(codes)]
+def move_dataflow(sites: Sequence[str], state_bytes: int) -> Dataflow:
+    """A source on each of ``sites``, and one operator with a state of that size."""
+    codes = [Code(f"{WORKLOAD}:FixedSource", {"site": i, "size_bytes": PARTITION_BYTES}) for i in range(len(sites))]
+    sources = [Node(f"source{i}", "source", (), code, sites[i]) for i, code in enumerate(codes)]
     ballast = Code(f"{WORKLOAD}:Ballast", {"state_bytes": state_bytes})
     operator = Node(OPERATOR, "operator", tuple(source.name for source in sources), ballast)
     return Dataflow((*sources, operator, Node("sink", "sink", (OPERATOR,), None, CLIENT)))
 
 
 class Mover:
-    """One run whose operator goes away and comes back."""
+    """One run whose operator goes from host to host at barriers, or away, and back at the end of an epoch."""
 
-    def __init__(self, client: Client, state_bytes: int) -> None:
-        flow = move_dataflow(state_bytes)
-        self.run = client.run(flow, {OPERATOR: HOME}, adaptation=HOMING, label=str(state_bytes))
+    def __init__(self, client: Client, protocol: str, state_bytes: int) -> None:
+        sites = SITES[protocol]
+        self._homing = HOMING if protocol == "epoch" else None
+        self.run = client.run(
+            move_dataflow(sites, state_bytes),
+            {OPERATOR: HOME},
+            adaptation=self._homing,
+            label=_label(protocol, state_bytes),
+        )
         self._ballast = Ballast(state_bytes)
-        self._sources = [FixedSource(site, PARTITION_BYTES) for site in range(SITES)]
+        self._sources = [FixedSource(i, PARTITION_BYTES) for i in range(len(sites))]
 
     def take(self, partitions: int) -> None:
         """Take so many partitions; RunError for one that is not what a single process computes."""
@@ -150,16 +157,27 @@ class Mover:
             if not np.array_equal(delivered.value, self._ballast.combine(inputs, delivered.index)):
                 raise RunError(f"partition {delivered.index} is not what a single process computes")
 
-    def away_and_back(self, target: str) -> None:
-        """Move the operator, and let it come home."""
-        self.run.move({OPERATOR: target})
-        for host in (target, HOME):
-            begun = time.monotonic()
-            while self.run.placement[OPERATOR] != host:
-                if time.monotonic() - begun > MOVE_S:
-                    raise RunError(f"the operator did not move to host {host!r} in {MOVE_S:g} s")
-                self.take(1)
+    def moves(self) -> Iterator[None]:
+        """Every step is a move by the protocol that is timed."""
         self.take(REST)
+        for target in itertools.cycle((*AWAY, HOME) if self._homing is None else AWAY):
+            self.run.move({OPERATOR: target})
+            self._come(target)
+            if self._homing is not None:
+                self._come(HOME)
+            self.take(REST)
+            yield
+
+    def _come(self, host: str) -> None:
+        begun = time.monotonic()
+        while self.run.placement[OPERATOR] != host:
+            if time.monotonic() - begun > MOVE_S:
+                raise RunError(f"the operator did not move to host {host!r} in {MOVE_S:g} s")
+            self.take(1)
+
+
+def _label(protocol: str, state_bytes: int) -> str:
+    return f"{protocol} {state_bytes}"
 
 
 def work(job: Job) -> Iterator[Said]:
@@ -167,16 +185,17 @@ def work(job: Job) -> Iterator[Said]:
     with Client(job.addresses, name=CLIENT, listen=job.listen, allow=ALLOW, insecure=True) as client:
         yield Said("ready")
         for size_bytes in job.sizes_bytes:
-            mover = Mover(client, size_bytes)
-            with mover.run:
-                mover.take(REST)
-                for target in AWAY:  # once, for the connections
-                    mover.away_and_back(target)
-                yield Said("step", message=f"state of {size_bytes} bytes")
-                with Pings(job.addresses) as pings:
-                    for target in itertools.islice(itertools.cycle(AWAY), job.moves):
-                        mover.away_and_back(target)
-            yield Said("measured", detail={"size_bytes": size_bytes, "trips_s": pings.trips_s})
+            trips_s: list[float] = []
+            for protocol in PROTOCOLS:
+                mover = Mover(client, protocol, size_bytes)
+                with mover.run:
+                    moves = mover.moves()
+                    deque(itertools.islice(moves, LAP), 0)
+                    yield Said("step", message=f"state of {size_bytes} bytes, {protocol}")
+                    with Pings(job.addresses) as pings:
+                        deque(itertools.islice(moves, job.moves), 0)
+                trips_s += pings.trips_s
+            yield Said("measured", detail={"size_bytes": size_bytes, "trips_s": trips_s})
 
 
 def main() -> int:
@@ -233,14 +252,16 @@ def bound_s(size_bytes: int, rate_bps: float, trip_s: float) -> float:
     return BOUND_SHARE * size_bytes * 8 / rate_bps + BOUND_TRIPS * trip_s
 
 
-def by_protocol(relocated: Sequence[Row]) -> dict[str, list[Row]]:
+def by_protocol(relocated: Sequence[Row], size_bytes: int) -> dict[str, list[Row]]:
     """The moves of one size: those that opened connections, and the others by protocol, in their order."""
     kinds: dict[str, list[Row]] = {"first": []}
     for protocol in PROTOCOLS:
-        rows = sorted((row for row in relocated if row.detail.protocol == protocol), key=lambda row: row.t_s)
-        laps, kinds[protocol] = rows[: len(AWAY)], rows[len(AWAY) :]
-        if protocol == "barrier":  # what comes home has its connections
-            kinds["first"] = laps
+        label = _label(protocol, size_bytes)
+        mine = (row for row in relocated if row.placement == label and row.detail.protocol == protocol)
+        rows = sorted(mine, key=lambda row: row.t_s)
+        kinds[protocol] = rows[LAP:]
+        if protocol == "barrier":  # what comes home at the end of an epoch has its connections
+            kinds["first"] = rows[:LAP]
     return kinds
 
 
@@ -303,9 +324,9 @@ def bench_move(options: MoveOptions, progress: Progress = silent) -> dict[str, A
             relocated = list(read_log(Path(folder), "relocated"))
             arrived = list(read_log(Path(folder), "arrived"))
         for size_bytes in sizes_bytes:
-            of_size = by_protocol([row for row in relocated if row.placement == str(size_bytes)])
-            there = [row for row in arrived if row.placement == str(size_bytes)]
-            for protocol, each in of_size.items():
+            for protocol, each in by_protocol(relocated, size_bytes).items():
+                labels = {row.placement for row in each}
+                there = [row for row in arrived if row.placement in labels]
                 row = summary(each, there, trips_s[size_bytes], size_bytes, rate)
                 rows.append({"testbed": backend, "rate_bps": rate, "protocol": protocol, **row})
     return answer | {"rows": rows}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from thalweg.experiments.bench.link import bench_link
-from thalweg.experiments.bench.move import AWAY, bench_move, summary
+from thalweg.experiments.bench.move import bench_move, summary
 from thalweg.experiments.bench.options import LinkOptions, MoveOptions, PlanOptions, TestbedOptions, TreeOptions
 from thalweg.experiments.bench.plan import MODELS, OURS, STARTS, bench_plan
 from thalweg.experiments.bench.rounds import Plan, Round, alternate, median_ratio, play
@@ -136,7 +136,7 @@ def test_move_answers_for_every_size_and_protocol(capsys: pytest.CaptureFixture[
     assert invoke(["bench", "move", "--size", "0", "--size", "40", "--moves", "2", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     beds = ("loopback",) if answer["reason"] else ("loopback", "netns")
-    kinds = {"first": len(AWAY), **dict.fromkeys(PROTOCOLS, 2)}
+    kinds = {"first": 4, **dict.fromkeys(PROTOCOLS, 2)}
     figures = {(row["testbed"], row["size_bytes"], row["protocol"]): row for row in answer["rows"]}
     assert set(figures) == {(bed, size, kind) for bed in beds for size in (0, 40 * 1024) for kind in kinds}
     for (_, size_bytes, kind), row in figures.items():
