@@ -178,8 +178,8 @@ def test_both_protocols_in_turn(cluster: LocalCluster, records: Path, tmp_path: 
         taken.check()
     rows = [*rows_of(cluster, records, "random", "relocated"), *rows_of(cluster, tmp_path, "random", "relocated")]
     moved = [row["detail"]["protocol"] for row in rows if row["detail"]["outcome"] == "moved"]
-    assert moved.count("barrier") >= 40
-    assert moved.count("epoch") > 0
+    assert len(moved) >= 40  # some of which were asked for, and came by their hosts' own decision
+    assert {"barrier", "epoch"} == set(moved)
 
 
 # --- stayed -------------------------------------------------------------------------------------------
