@@ -25,6 +25,7 @@ import sys
 import time
 from base64 import b64encode
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -64,20 +65,19 @@ class Supervisor:
     def __init__(self, control: socket.socket, listener: socket.socket | None, run_id: str = "") -> None:
         self._run_id, self._owns_containers = run_id, False
         self._selector = selectors.DefaultSelector()
-        self._listener = listener
-        self._owner: Connection | None = Connection(control)
-        self._connections = {self._owner}
+        self._connections = set[Connection]()
         self._children: dict[int, tuple[subprocess.Popen[bytes], str, Connection]] = {}
         self._world: World | None = None
         self._player: Player | None = None
         self._refusal = ""  # why the replay has stopped by itself
         self._samplers: dict[Connection, Sampler] = {}  # a connection's own, so that none disturbs another's
         self._ending = False
-        self._selector.register(control, selectors.EVENT_READ, self._owner)
+        self._owner: Connection | None = Connection(control)
+        self._admit(self._owner)
         if listener is not None:
-            self._selector.register(listener, selectors.EVENT_READ)
+            self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
         self._wake = signal_pipe()
-        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._selector.register(self._wake, selectors.EVENT_READ, partial(drain, self._wake))
         signal.signal(signal.SIGTERM, self._end)
         for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(ignored, signal.SIG_IGN)
@@ -91,13 +91,7 @@ class Supervisor:
             change_s = self._player.next_due_s() if self._player is not None else None
             samples_s = (sampler.next_s for sampler in self._samplers.values())
             for key, _ in self._selector.select(due_in_s(change_s, *samples_s)):
-                if isinstance(key.data, Connection):
-                    self._hear(key.data)
-                elif key.fd == self._wake:
-                    drain(self._wake)
-                elif self._listener is not None:
-                    with suppress(OSError):  # it has given up meanwhile, or we have too many files open
-                        self._admit(Connection(self._listener.accept()[0]))
+                key.data()
             self._reap()
             if self._player is not None:
                 self._advance(self._player)
@@ -122,9 +116,13 @@ class Supervisor:
         except Exception as error:
             sampler.next_s, sampler.refusal = float("inf"), f"the sampling of links has stopped ({_said(error)})"
 
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):  # it has given up meanwhile, or we have too many files open
+            self._admit(Connection(listener.accept()[0]))
+
     def _admit(self, connection: Connection) -> None:
         self._connections.add(connection)
-        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+        self._selector.register(connection.socket, selectors.EVENT_READ, partial(self._hear, connection))
 
     def _hear(self, connection: Connection) -> None:
         lines = connection.read()
@@ -378,10 +376,7 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if os.getpid() == 1:
             return
-        for child, _, _ in self._children.values():
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
-        import psutil  # only here: a child may have left its session
+        import psutil  # only here; a child may have left its session
 
         while left := psutil.Process().children(recursive=True):
             for process in left:
