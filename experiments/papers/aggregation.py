@@ -38,6 +38,7 @@ from thalweg.experiments.papers.study import (
     find_study,
     pooled,
 )
+from thalweg.experiments.sweeps.grid import PLACE
 from thalweg.experiments.sweeps.sweep import load_results, load_sweep, study_of
 from thalweg.experiments.sweeps.trial import Arm
 from thalweg.middleware.errors import RunError, UsageError, one_line
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 FIGURES_JSON = "figures.json"
 REASONS = 10  # different ones of failed trials that are kept
-PLACE = ("pool", "pool_seed", "configuration")
 Values = npt.NDArray[np.float64]
 
 
@@ -65,9 +65,7 @@ def _query(study: Study, columns: Iterable[str]) -> tuple[list[str], str]:
     plain = " AND ".join([f"{series} = '{study.base}'", *(f"{factor} = ''" for factor in study.words)])
     told = "".join(f", {sql} AS `told {name}`" for name, sql in study.measures.items())
     # a configuration that was run again after it failed counts once
-    return (
-        needed,
-        f"""
+    query = f"""
 WITH known AS (
   SELECT {kept}{resolved},
          CASE WHEN failed IS NULL AND {measured} > 0 AND {measured} < double('infinity') THEN {measured} END AS level
@@ -77,8 +75,8 @@ copies AS (
 runs AS (SELECT * FROM copies WHERE copy = 1)
 SELECT {place}, {arm}, failed, runs.level, base.level / runs.level AS speedup{told}
 FROM runs LEFT JOIN (SELECT {shared}, level FROM runs WHERE {plain}) AS base USING ({shared})
-""",
-    )
+"""
+    return needed, query
 
 
 def aggregate(spark: SparkSession, folder: Path) -> FigureData[Any]:
@@ -204,12 +202,12 @@ class Runs:
         self.runs: Counter[Any] = Counter()
         for row in rows:
             arm = study.arm(**{field: row[field] for field in study.arm.__struct_fields__})
-            empty = {name: np.full(len(number), np.nan) for name in names}
+            if arm not in self.columns:
+                self.columns[arm] = {name: np.full(len(number), np.nan) for name in names}
             self.runs[arm] += 1
-            own = self.columns.setdefault(arm, empty)
             if row["level"] is not None:
-                for name, column in names.items():
-                    own[name][number[row["pool_seed"], row["configuration"]]] = row[column]
+                for name, column in names.items():  # what is null there stays nan
+                    self.columns[arm][name][number[row["pool_seed"], row["configuration"]]] = row[column]
         self.setting = Setting.of(list(self.columns), study.usual)
         self.shown: list[Any] = []  # the arms of the figure that is being made
 
@@ -227,8 +225,8 @@ class Runs:
         if isinstance(kind, Shared):
             if not figure.shared or arm.series not in self.study.series:
                 return None
-            beside = [one for one in self.shown if one.series in self.study.series and self._beside(one, arm)]
-            levels = (self.columns[one]["level"] for one in beside)
+            papers = (one for one in self.shown if one.series in self.study.series)
+            levels = (self.columns[one]["level"] for one in papers if _alike(one, arm, self.study.world))
             return self.pooled(lambda value, *_: value.mean(), own[kind.value], *levels)
         if name == "median_speedup":
             return self.pooled(np.median, own["speedup"])
@@ -239,17 +237,12 @@ class Runs:
     def _by_usual(self, arm: Any, series: str) -> Pooled | None:
         """An arm's mean level by that of a series as it usually is, in the same world; on what both finished."""
         shared = (*self.study.world, *self.study.beside)
-        alike = [one for one in self.shown if one.series == series and self._beside(one, arm, shared)]
+        alike = [one for one in self.shown if one.series == series and _alike(one, arm, shared)]
         usual = next((one for one in alike if self.setting.keeps(one, shared)), None)
         if usual is None or (usual != arm and not self._comparable(arm, usual)):
             return None
         levels = (self.columns[one]["level"] for one in (arm, usual))
         return self.pooled(lambda own, other: own.mean() / other.mean(), *levels)
-
-    def _beside(self, one: Arm, other: Arm, factors: Iterable[str] | None = None) -> bool:
-        """Whether two arms are in the same world, or alike in these factors."""
-        names = self.study.world if factors is None else factors
-        return all(getattr(one, name) == getattr(other, name) for name in names)
 
     def _comparable(self, own: Arm, other: Arm) -> bool:
         """Two arms of different series, or one with one factor changed, in the same world."""
@@ -261,18 +254,24 @@ class Runs:
 
     def ratio(self, own: Arm, other: Arm) -> Ratio[Any] | None:
         """How two arms compare; None where that says nothing."""
+        if not self._comparable(own, other):
+            return None
         mine, others = self.columns[own], self.columns[other]
         levels, speedups = (mine["level"], others["level"]), (mine["speedup"], others["speedup"])
         median = self.pooled(lambda a, b: np.median(b / a), *levels)
         level = self.pooled(lambda a, b: b.mean() / a.mean(), *levels)
         faster = self.pooled(lambda a, b: np.mean(a * (1 + TIE) < b), *levels)
         slower = self.pooled(lambda a, b: np.mean(b * (1 + TIE) < a), *levels)
-        if not self._comparable(own, other) or not (median and level and faster and slower):
+        if median is None or level is None or faster is None or slower is None:
             return None
         return Ratio(
             own=own, other=other, configurations=int(np.isfinite(levels[0] + levels[1]).sum()), median=median,
             mean=self.pooled(lambda a, b: a.mean() / b.mean(), *speedups), level=level, faster=faster, slower=slower,
         )  # fmt: skip
+
+
+def _alike(one: Arm, other: Arm, factors: Iterable[str]) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in factors)
 
 
 def _shown(study: Study, runs: Runs) -> list[str]:
