@@ -525,7 +525,7 @@ def test_a_sweep_folder(spark_session: SparkSession, tmp_path: Path) -> None:
     assert [result.figure for result in data.results] == ["8"]
     assert "unfinished: 3 of 10 configurations begun" in get(data, "8").notes
     assert data.runs == len(made)
-    assert load_figures(folder) == data
+    assert load_figures(folder) == data == aggregate(spark_session, folder)  # to the last digit
 
 
 @pytest.mark.spark
