@@ -16,7 +16,6 @@ from thalweg.emulation.units import format_rate
 from thalweg.experiments.networks.described import Network, described
 from thalweg.experiments.runs.config import RunConfig, is_scenario_file
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.network.view import Link
 
 # What a core can shape, send, receive and combine at once with room to spare; above it the emulator, not the link, is
 # measured. Nine hosts of this runtime moved 128 KB partitions at several times this rate on loopback.
@@ -28,24 +27,19 @@ EASY = 0.5  # of what the machine carries, a time scale that nobody asked for ta
 MOST_TIME_SCALE = 60
 
 
-def build_links(config: RunConfig, hosts: Sequence[str], edges: int) -> dict[Link, BandwidthTrace]:
-    """A trace for every directed pair of ``hosts``, in emulated bit/s.
+def build_network(config: RunConfig, hosts: Sequence[str], edges: int) -> Network:
+    """The network of a run: of its scenario file, or of a trace that is drawn for every directed pair of ``hosts``.
 
     ``edges``: how many links the dataflow can keep busy at once. Raises TraceError, and UsageError for rates that
     this machine cannot carry.
     """
-    pool = _pool(config)
-    check_carried(_mean_bps(pool), edges, config.time_scale)
-    return assign_traces(pool, hosts, config.seed)
-
-
-def build_network(config: RunConfig, hosts: Sequence[str], edges: int) -> Network:
-    """The network of a run on a testbed: of its scenario file, or of traces that are drawn; errors as above."""
     if is_scenario_file(config.scenario):
         network = described(config)
         check_carried(network.mean_bps, edges, config.time_scale)
         return network
-    return Network(Timeline.of_traces(build_links(config, hosts, edges), config.time_scale))
+    pool = _pool(config)
+    check_carried(_mean_bps(pool), edges, config.time_scale)
+    return Network(Timeline.of_traces(assign_traces(pool, hosts, config.seed), config.time_scale))
 
 
 def check_carried(mean_bps: float, edges: int, time_scale: float) -> None:

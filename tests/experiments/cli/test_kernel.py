@@ -49,9 +49,9 @@ def test_its_one_processor_is_reckoned_with(monkeypatch: pytest.MonkeyPatch) -> 
     assert network.easy_time_scale(RunConfig(link_mean_bps=1e9), 15) == 1
     hosts = [*host_names(4), CLIENT]
     most = int(network.UML_CARRY_BPS / (edges * 1e6))
-    assert network.build_links(RunConfig(servers=4, link_mean_bps=1e6, time_scale=most), hosts, edges)
+    assert network.build_network(RunConfig(servers=4, link_mean_bps=1e6, time_scale=most), hosts, edges).traces
     with pytest.raises(UsageError, match=rf"a User-Mode Linux kernel carries about .* to at most {most}$"):
-        network.build_links(RunConfig(servers=4, link_mean_bps=1e6, time_scale=most + 1), hosts, edges)
+        network.build_network(RunConfig(servers=4, link_mean_bps=1e6, time_scale=most + 1), hosts, edges)
 
 
 def test_no_kernel_boots_for_a_folder_that_is_in_use(
