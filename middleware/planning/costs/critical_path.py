@@ -157,13 +157,13 @@ class _SerialPosition(Position):
         edges = problem.edges_ns(where[problem.producer].T, where[problem.consumer].T).T.copy()
         ready: list[Nanoseconds | float] = list(self._ready)
         changed = set(nodes)
-        for i, inputs in enumerate(problem.inputs):
-            if i not in changed and all(producer not in changed for producer, _ in inputs):
+        for i, producers in enumerate(problem.producers):
+            if i not in changed and changed.isdisjoint(producers):
                 continue
             changed.add(i)
             start = np.full(columns, problem.disk_ns[i])
-            if inputs:
-                start = _last_arrival([ready[producer] for producer, _ in inputs], edges[[*problem.arriving[i]]])
+            if producers:
+                start = _last_arrival([ready[producer] for producer in producers], edges[[*problem.arriving[i]]])
             compute = np.full(columns, self._compute[i])
             if i in moved:
                 compute[moved[i]] = problem.compute_ns[i]

@@ -83,7 +83,7 @@ class _PeriodPosition(LoadedPosition):
         nodes.update(np.flatnonzero(computing).tolist())
         if self._cycles:
             for i in np.flatnonzero(self._cycle == self.lower_ns).tolist():
-                nodes.update((i, *(producer for producer, _ in problem.inputs[i])))
+                nodes.update((i, *problem.producers[i]))
                 nodes.update(int(problem.consumer[e]) for e in problem.leaving[i])
         return tuple(sorted(nodes))
 

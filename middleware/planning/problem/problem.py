@@ -35,8 +35,8 @@ class Problem:
     Nodes are numbered in ``names`` with producers before consumers, hosts in ``hosts``, whose order breaks ties.
     Edges are numbered in the order of their producers: edge *e* goes from node ``producer[e]`` to ``consumer[e]``, and
     in a ``tree`` edge *i* is the one out of node *i*. ``arriving[i]`` and ``leaving[i]`` are the edges into node *i*
-    (in the order of its inputs) and out of it (none out of those in ``sinks``); ``inputs[i]`` has its producers, each
-    with the edge from there. ``movable[i]``: an operator without a pin.
+    (in the order of its inputs) and out of it (none out of those in ``sinks``); ``producers[i]`` are those of its
+    inputs, and ``inputs[i]`` has each with the edge from there. ``movable[i]``: an operator without a pin.
 
     Raises DataflowError, UsageError for hosts, hints or nodes that do not go together.
     """
@@ -59,7 +59,8 @@ class Problem:
         self.leaving = tuple(
             tuple(number[i, index[taker]] for taker in dataflow.consumers[name]) for i, name in enumerate(self.names)
         )
-        self.inputs = tuple(tuple((edges[e][0], e) for e in arriving) for arriving in self.arriving)
+        self.producers = tuple(tuple(index[name] for name in node.inputs) for node in nodes)
+        self.inputs = tuple(tuple(zip(*each, strict=True)) for each in zip(self.producers, self.arriving, strict=True))
         self.sinks = tuple(i for i, leaving in enumerate(self.leaving) if not leaving)
         self.tree = len(self.sinks) == 1 and len(edges) == len(nodes) - 1
         self.movable = tuple(node.kind == "operator" and node.pinned is None for node in nodes)
