@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.supervisor.client import StartedSupervisor, start_plain
-from thalweg.emulation.testbeds.replay import Replayable, ReplayHandle
+from thalweg.emulation.testbeds.replay import ReplayHandle
 from thalweg.emulation.testbeds.testbed import Testbed
+from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 
@@ -32,5 +33,5 @@ class LoopbackTestbed(Testbed):
     def limit_interfaces(self, limits_bps: Mapping[str, float | None]) -> None:
         raise UsageError("the loopback testbed cannot limit interfaces; leave out interface_rate")
 
-    def replay(self, traces: Mapping[Link, Replayable], time_scale: float = 1.0) -> ReplayHandle:
+    def replay(self, traces: Mapping[Link, BandwidthTrace], time_scale: float = 1.0) -> ReplayHandle:
         raise UsageError("the loopback testbed cannot replay traces; use --testbed netns for shaped links")

@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import pairwise
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -31,15 +30,6 @@ and a transfer of a partition takes longer than this on most links."""
 SHARE = 0.01  # changes smaller than this are left out: a fifth of what the link proof tolerates
 
 
-class Replayable(Protocol):
-    """What a replay needs of a trace; ``BandwidthTrace`` has it. Emulated seconds, bits per second."""
-
-    @property
-    def duration_s(self) -> float: ...
-
-    def steps(self) -> Iterable[tuple[float, float]]: ...
-
-
 class LinkSchedule(msgspec.Struct, frozen=True):
     """A link's rates over one period in wall time; ``times_s`` starts with 0. Period 0: a constant."""
 
@@ -48,7 +38,9 @@ class LinkSchedule(msgspec.Struct, frozen=True):
     period_s: float
 
 
-def schedule(trace: Replayable, time_scale: float = 1.0, gap_s: float = GAP_S, share: float = SHARE) -> LinkSchedule:
+def schedule(
+    trace: BandwidthTrace, time_scale: float = 1.0, gap_s: float = GAP_S, share: float = SHARE
+) -> LinkSchedule:
     """The changes of one period of ``trace``, times divided and rates multiplied by ``time_scale``.
 
     Rates below ``RATE_FLOOR_BPS`` are raised to it; changes closer than ``gap_s`` (wall seconds) are averaged,
@@ -174,7 +166,7 @@ class ReplayHandle:
 def check_changes(
     changes: Iterable[LinkChange],
     shapes: Mapping[Link, LinkShape],
-    traces: Mapping[Link, Replayable],
+    traces: Mapping[Link, BandwidthTrace],
     time_scale: float,
 ) -> None:
     """Raise UsageError for a change that makes of a link what none can be set to; a replay's links are as in ``apply``.

@@ -27,7 +27,8 @@ from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, outside
 from thalweg.emulation.proofs.proof import LinkProof, LinkSample
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import Command, Redirect, StartedSupervisor, SupervisorClient, TestbedProcess
-from thalweg.emulation.testbeds.replay import LinkSchedule, Replayable, ReplayHandle, schedule
+from thalweg.emulation.testbeds.replay import LinkSchedule, ReplayHandle, schedule
+from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TestbedError, UsageError
 from thalweg.middleware.network.view import Link
 
@@ -214,7 +215,7 @@ class Testbed(ABC):
         if wrong := shape.objection():
             raise UsageError(f"{where}: {wrong}")
 
-    def replay(self, traces: Mapping[Link, Replayable], time_scale: float = 1.0) -> ReplayHandle:
+    def replay(self, traces: Mapping[Link, BandwidthTrace], time_scale: float = 1.0) -> ReplayHandle:
         """Load traces to be replayed; nothing changes before ``start()`` of what is returned.
 
         Links not shaped yet are. ``time_scale`` divides the traces' times and multiplies their rates.
