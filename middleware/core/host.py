@@ -27,7 +27,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
-OF_RUNS = frozenset({*MESSAGES, m.State, m.Located, m.Lost})
+OF_RUNS = frozenset({*MESSAGES, m.Demand, m.Partition, m.State, m.Located, m.Lost})
 
 
 class HostCore:
@@ -56,24 +56,9 @@ class HostCore:
         desk.now = now
         self._HANDLERS[type(event)](self, event)
         while desk.local:  # R3
-            self._hear_myself(desk.local.popleft())
+            self._hear(self.host, *desk.local.popleft())
         commands, desk.commands = desk.commands, []
         return commands
-
-    def _hear_myself(self, item: Any) -> None:
-        kind = type(item)
-        if kind is tuple:
-            run = self.runs.get(item[0].run)
-            if run is not None:
-                run.partition(self.host, *item)
-        elif kind is m.Demand:
-            run = self.runs.get(item.run)
-            if run is not None:
-                run.demand(self.host, item)
-        elif kind in self._MESSAGES:
-            self._MESSAGES[kind](self, self.host, item)
-        else:
-            self._rare(self.host, item, None)
 
     def wants(self, message: m.Partition | m.Probe | m.State) -> bool:
         """Whether a partition or state that begins to arrive has been asked for and not come yet.
@@ -135,31 +120,24 @@ class HostCore:
     # --- events ---------------------------------------------------------------------------------------
 
     def _on_message(self, event: e.MessageReceived) -> None:
-        message, sender = event.message, event.sender
         if self.coordinator.led:
-            self.coordinator.heard(sender)
-        if type(message) is m.Demand:
-            run = self.runs.get(message.run)
-            if run is not None:
-                run.demand(sender, message)
-        elif type(message) is m.Partition:
-            run = self.runs.get(message.run)
-            if run is not None:
-                run.partition(sender, message, event.payload, event.size_bytes)
-        else:
-            handler = self._MESSAGES.get(type(message))
-            if handler is not None:
-                handler(self, sender, message)
-            else:
-                self._rare(sender, message, event.payload)
+            self.coordinator.heard(event.sender)
+        self._hear(event.sender, event.message, event.payload, event.size_bytes)
 
-    def _rare(self, sender: str, message: Any, payload: Any) -> None:
-        """A message of one run that is neither a demand nor a partition, or one that is not for a core."""
-        run = self.runs.get(message.run) if type(message) in OF_RUNS else None
+    def _hear(self, sender: str, message: Any, payload: Any = None, size_bytes: int = 0) -> None:
+        kind = type(message)
+        run = self.runs.get(message.run) if kind in OF_RUNS else None
         if run is not None:
-            run.message(sender, message, payload)
-        elif type(message) not in OF_RUNS:
-            self.out.record("unexpected", peer=sender, detail={"message": type(message).__name__})  # R2
+            if kind is m.Demand:
+                run.demand(sender, message)
+            elif kind is m.Partition:
+                run.partition(sender, message, payload, size_bytes)
+            else:
+                run.message(sender, message, payload)
+        elif kind in self._MESSAGES:
+            self._MESSAGES[kind](self, sender, message)
+        elif kind not in OF_RUNS:
+            self.out.record("unexpected", peer=sender, detail={"message": kind.__name__})  # R2
 
     def _of_run(self, event: Any) -> None:
         """An event of one run."""

@@ -13,7 +13,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
-Local = m.Message | tuple[m.Partition, Any, int]  # what a host says to itself: a partition with its value and size
+Local = tuple[m.Message] | tuple[m.Partition, Any, int]  # what a host says to itself, with a partition's value and size
 
 
 class Timer(StrEnum):
@@ -77,7 +77,7 @@ class Outbox:
     ) -> None:
         """A message, to this host as well. With ``bulk`` its ``payload`` travels in chunks."""
         if to == self.host:
-            self.desk.local.append(message)
+            self.desk.local.append((message,))
         else:
             self.desk.commands.append(e.Send(self.run, to, message, payload, size_bytes, bulk))
             if size_bytes:

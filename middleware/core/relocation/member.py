@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.core.notes import Merged, Notes, Prepared, Settled, Unprepared
 from thalweg.middleware.core.outbox import Setting
-from thalweg.middleware.core.relocation.proposal import MemberEvent, Membership, MemberState
+from thalweg.middleware.core.relocation.proposal import MEMBER, MemberEvent, MemberState
 from thalweg.middleware.core.relocation.reshaping import Reshaping, Ways
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 
-class Member(Membership):
+class Member(Machine):
     """What a host does about proposals."""
 
+    TABLE = MEMBER
+    state: MemberState
+
     def __init__(self, setting: Setting, directory: Directory, flow: Flow, ways: Ways, reshaping: Reshaping) -> None:
-        super().__init__()
+        self.state = MemberState.FREE
+        self.number = 0  # of the proposal it is in, or was in last
+        self.moves: tuple[m.Move, ...] = ()
+        self.error = ""  # why it has voted against it
         self._out, self._install = setting.out, setting.install
         self._directory, self._flow, self._reshaping = directory, flow, reshaping
         self._departures, self._arrivals, self._inheritance = ways.departures, ways.arrivals, ways.inheritance
+
+    def __repr__(self) -> str:
+        return f"proposal {self.number}, {self.state}"
 
     @property
     def busy(self) -> bool:

@@ -137,19 +137,3 @@ class Wish(msgspec.Struct, frozen=True):
     reason: str
     dataflow: Dataflow | None = None  # another tree
     free: tuple[Code, ...] = ()
-
-
-class Membership(Machine):
-    """A host's side of one run."""
-
-    TABLE = MEMBER
-    state: MemberState
-
-    def __init__(self) -> None:
-        self.state = MemberState.FREE
-        self.number = 0  # of the proposal it is in, or was in last
-        self.moves: tuple[m.Move, ...] = ()
-        self.error = ""  # why it has voted against it
-
-    def __repr__(self) -> str:
-        return f"proposal {self.number}, {self.state}"

@@ -9,11 +9,11 @@ from adversary import BEGINS_S, CLIENT, Scripted, content, missed, reshaped, tra
 from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.machine import InvalidTransition
+from thalweg.middleware.core.relocation.member import Member
 from thalweg.middleware.core.relocation.proposal import (
     MEMBER,
     PROPOSAL,
     MemberEvent,
-    Membership,
     MemberState,
     Proposal,
     ProposalEvent,
@@ -116,7 +116,7 @@ def test_every_turn_of_a_proposal_is_taken_by_its_scene(entry: tuple[ProposalSta
 @pytest.mark.parametrize("entry", MEMBER, ids=lambda entry: f"{entry[0]}-{entry[1]}")
 def test_every_turn_of_a_member_is_taken_by_its_scene(entry: tuple[MemberState, MemberEvent]) -> None:
     assert entry in MEMBER_SCENES, "a transition nobody tests; add a scene that uses it"
-    with traced(Membership) as used:
+    with traced(Member) as used:
         world = MEMBER_SCENES[entry]()
         world.run()
     assert entry in used
@@ -137,8 +137,8 @@ def test_a_proposal_takes_no_other_turn(phase: ProposalState, news: ProposalEven
 
 @pytest.mark.parametrize(("part", "word"), [(a, b) for a in MemberState for b in MemberEvent if (a, b) not in MEMBER])
 def test_a_member_takes_no_other_turn(part: MemberState, word: MemberEvent) -> None:
-    member = Membership()
-    member.state = part
+    member = Member.__new__(Member)  # of no run
+    member.state, member.number = part, 0
     with pytest.raises(InvalidTransition, match=f"^proposal 0, {part}: {word}$"):
         member.to(word)
     assert member.state is part
