@@ -2,8 +2,9 @@
 
 Rules:
 
-R1. A run is opened by ``Install`` (one that was sent before this host was restarted opens none) and closed by
-    ``Remove`` or when its client has been silent for ``lease_s``. Messages of unknown runs change nothing.
+R1. A run is opened by ``Install`` (one that was sent before this host was restarted, or that comes after the run's
+    ``Remove``, opens none) and closed by ``Remove`` or when its client has been silent for ``lease_s``. Messages of
+    unknown runs change nothing.
 R2. Whatever comes off the wire, it is answered, recorded or ignored: nothing of it can end a host.
 R3. What a host says to itself it hears after everything that came of the event before.
 
@@ -12,6 +13,7 @@ The run of an event is found here, once; what happens in it is in ``run``.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -27,6 +29,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
+REMEMBERED = 64  # runs that are over: what is late of older ones is not to be expected
 OF_RUNS = frozenset({*MESSAGES, m.Demand, m.Partition, m.State, m.Located, m.Lost})
 
 
@@ -49,6 +52,7 @@ class HostCore:
         self._lease = Alarm(out, Timer.LEASE)
         self._shared = Shared(self.monitor, self.prober, self.silence, self._retries, self._occupied)
         self._spent: dict[str, tuple[int, int, int]] = {}  # run -> what had been spent when it began
+        self._removed: deque[str] = deque(maxlen=REMEMBERED)
 
     def handle(self, event: e.Event, now: float) -> list[e.Command]:
         """What to do about ``event``, which happened at ``now`` (seconds, never decreasing)."""
@@ -274,6 +278,8 @@ class HostCore:
             self.out.emit(e.Meet("", tuple(peer for peer in message.peers if peer.name == sender)))
             self.out.send(sender, self._welcome())
             return
+        if message.run in self._removed:
+            return  # R1: late
         error = ""
         if message.run in self.runs:
             self.out.emit(e.Meet(message.run, message.peers))
@@ -297,6 +303,7 @@ class HostCore:
         run = self.runs.get(message.run)
         if run is not None and run.install.client == sender:
             self._close(message.run)
+            self._removed.append(message.run)
 
     def _on_removed(self, sender: str, message: m.Removed) -> None:
         self.coordinator.on_removed(sender, message)
