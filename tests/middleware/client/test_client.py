@@ -212,6 +212,8 @@ def test_usage_errors(client: Client, cluster: LocalCluster) -> None:
         client.run(flow, {"op0": "h1"}, partitions=0)
     with pytest.raises(UsageError, match="unknown strategy"):
         client.run(flow, "two-shot")
+    with pytest.raises(UsageError, match=r"an application calls Run\.move"):
+        client.run(flow, "random-moves")
     with pytest.raises(UsageError, match="a host has that name"):
         Client(cluster, name="h1")
     with pytest.raises(UsageError, match="is called 'h1', not 'h2'"):
