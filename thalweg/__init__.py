@@ -16,51 +16,93 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thalweg.middleware.client.client import Client as Client
-    from thalweg.middleware.client.cluster import LocalCluster as LocalCluster
-    from thalweg.middleware.client.run import Delivered as Delivered
-    from thalweg.middleware.client.run import Run as Run
-    from thalweg.middleware.dataflow import Code as Code
-    from thalweg.middleware.dataflow import Dataflow as Dataflow
-    from thalweg.middleware.dataflow import Node as Node
-    from thalweg.middleware.dataflow import Placement as Placement
-    from thalweg.middleware.dataflow import complete_binary_tree as complete_binary_tree
-    from thalweg.middleware.dataflow import left_deep_tree as left_deep_tree
-    from thalweg.middleware.dataflow import star_tree as star_tree
-    from thalweg.middleware.errors import CapabilityError as CapabilityError
-    from thalweg.middleware.errors import DataflowError as DataflowError
-    from thalweg.middleware.errors import HostAbsentError as HostAbsentError
-    from thalweg.middleware.errors import HostLostError as HostLostError
-    from thalweg.middleware.errors import OperatorError as OperatorError
-    from thalweg.middleware.errors import PlacementError as PlacementError
-    from thalweg.middleware.errors import ProtocolError as ProtocolError
-    from thalweg.middleware.errors import RunError as RunError
-    from thalweg.middleware.errors import TestbedError as TestbedError
-    from thalweg.middleware.errors import ThalwegError as ThalwegError
-    from thalweg.middleware.errors import TraceError as TraceError
-    from thalweg.middleware.errors import UsageError as UsageError
-    from thalweg.middleware.network.view import Link as Link
-    from thalweg.middleware.network.view import LinkEstimate as LinkEstimate
-    from thalweg.middleware.network.view import LinksNeeded as LinksNeeded
-    from thalweg.middleware.network.view import NetworkView as NetworkView
-    from thalweg.middleware.planning import CostParameters as CostParameters
-    from thalweg.middleware.planning import Hints as Hints
-    from thalweg.middleware.planning import Planner as Planner
-    from thalweg.middleware.planning import PlanResult as PlanResult
-    from thalweg.middleware.planning import get_cost_model as get_cost_model
-    from thalweg.middleware.planning import get_planner as get_planner
-    from thalweg.middleware.protocol.adaptation import GlobalMoves as GlobalMoves
-    from thalweg.middleware.protocol.adaptation import LocalMoves as LocalMoves
-    from thalweg.operators import BestOfLast as BestOfLast
-    from thalweg.operators import Composite as Composite
-    from thalweg.operators import ImageFolderSource as ImageFolderSource
-    from thalweg.operators import Join as Join
-    from thalweg.operators import Operator as Operator
-    from thalweg.operators import Running as Running
-    from thalweg.operators import SceneSource as SceneSource
-    from thalweg.operators import Source as Source
-    from thalweg.operators import Value as Value
+    from thalweg.middleware.client.client import Client
+    from thalweg.middleware.client.cluster import LocalCluster
+    from thalweg.middleware.client.run import Delivered, Run
+    from thalweg.middleware.dataflow import (
+        Code,
+        Dataflow,
+        Node,
+        Placement,
+        complete_binary_tree,
+        left_deep_tree,
+        star_tree,
+    )
+    from thalweg.middleware.errors import (
+        CapabilityError,
+        DataflowError,
+        HostAbsentError,
+        HostLostError,
+        OperatorError,
+        PlacementError,
+        ProtocolError,
+        RunError,
+        TestbedError,
+        ThalwegError,
+        TraceError,
+        UsageError,
+    )
+    from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView
+    from thalweg.middleware.planning import CostParameters, Hints, Planner, PlanResult, get_cost_model, get_planner
+    from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves
+    from thalweg.operators import (
+        BestOfLast,
+        Composite,
+        ImageFolderSource,
+        Join,
+        Operator,
+        Running,
+        SceneSource,
+        Source,
+        Value,
+    )
 
+__all__ = [
+    "BestOfLast",
+    "CapabilityError",
+    "Client",
+    "Code",
+    "Composite",
+    "CostParameters",
+    "Dataflow",
+    "DataflowError",
+    "Delivered",
+    "GlobalMoves",
+    "Hints",
+    "HostAbsentError",
+    "HostLostError",
+    "ImageFolderSource",
+    "Join",
+    "Link",
+    "LinkEstimate",
+    "LinksNeeded",
+    "LocalCluster",
+    "LocalMoves",
+    "NetworkView",
+    "Node",
+    "Operator",
+    "OperatorError",
+    "Placement",
+    "PlacementError",
+    "PlanResult",
+    "Planner",
+    "ProtocolError",
+    "Run",
+    "RunError",
+    "Running",
+    "SceneSource",
+    "Source",
+    "TestbedError",
+    "ThalwegError",
+    "TraceError",
+    "UsageError",
+    "Value",
+    "complete_binary_tree",
+    "get_cost_model",
+    "get_planner",
+    "left_deep_tree",
+    "star_tree",
+]
 __version__ = "0.1.0"
 
 # Where the names come from. They are imported when first used, so that a host process, which needs few of them, stays
@@ -78,8 +120,6 @@ _HOME = {
     "thalweg.operators": "BestOfLast Composite ImageFolderSource Join Operator Running SceneSource Source Value",
 }
 
-__all__ = sorted(name for names in _HOME.values() for name in names.split())
-
 
 def __getattr__(name: str) -> Any:
     for module, names in _HOME.items():
@@ -89,4 +129,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(__all__)
