@@ -7,7 +7,7 @@ from thalweg.operators.folder import ImageFolderSource
 from thalweg.operators.interface import Operator, Source, Value
 from thalweg.operators.join import Join
 from thalweg.operators.pictures import contact_sheet, write_image
-from thalweg.operators.reference import digest, reference_run
+from thalweg.operators.reference import digest, reference_run, sequence_digest
 from thalweg.operators.remembering import BestOfLast, Running
 from thalweg.operators.scenes import SceneSource, ground_truth
 
@@ -25,5 +25,6 @@ __all__ = [
     "digest",
     "ground_truth",
     "reference_run",
+    "sequence_digest",
     "write_image",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
@@ -34,6 +35,17 @@ def digest(value: Value) -> str:
     state = hashlib.sha256(head.encode())
     state.update(body)
     return f"sha256:{state.hexdigest()}"
+
+
+def sequence_digest(digests: Iterable[str]) -> str:
+    """The digest of a whole delivery, ``sha256:`` and 64 hex digits, from its partitions' in their order.
+
+    It is the SHA-256 of the partitions' digests (any text, as in ``detail.digest``) joined by newlines.
+    """
+    whole = hashlib.sha256()
+    for i, digest in enumerate(digests):
+        whole.update(f"\n{digest}".encode() if i else digest.encode())
+    return f"sha256:{whole.hexdigest()}"
 
 
 def reference_run(

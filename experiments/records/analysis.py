@@ -30,8 +30,9 @@ from thalweg.experiments.records.moves import (
     quantile,
     read_moves,
 )
-from thalweg.experiments.records.records import SUMMARY, RunInfo, load_run, sequence_digest
+from thalweg.experiments.records.records import SUMMARY, RunInfo, load_run
 from thalweg.middleware.files import whole
+from thalweg.operators.reference import sequence_digest
 
 BASELINE = "download-all"  # what every speed-up is measured against
 PROOF_FLOOR_BPS = 500_000.0  # below it a proof lasts for a handful of packets only and says little

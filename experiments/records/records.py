@@ -7,7 +7,6 @@ own, one ``Record`` a line; ``write_events`` turns those files into one Parquet 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
@@ -96,17 +95,6 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
     versions: dict[str, str] = {}
     wall_s: dict[str, float] = {}  # of each placement that was simulated: how long that took
-
-
-def sequence_digest(digests: Iterable[str]) -> str:
-    """The digest of a whole delivery, ``sha256:`` and 64 hex digits, from its partitions' in their order.
-
-    It is the SHA-256 of the partitions' digests (any text, as in ``detail.digest``) joined by newlines.
-    """
-    whole = hashlib.sha256()
-    for i, digest in enumerate(digests):
-        whole.update(f"\n{digest}".encode() if i else digest.encode())
-    return f"sha256:{whole.hexdigest()}"
 
 
 # --- the event log ----------------------------------------------------------------------------------

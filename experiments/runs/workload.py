@@ -11,13 +11,12 @@ import msgspec
 import numpy as np
 
 from thalweg.experiments.command import Tell
-from thalweg.experiments.records.records import sequence_digest
 from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names
 from thalweg.experiments.runs.strategies import changes_shapes, reshapes_at_random
 from thalweg.middleware.dataflow import TREES, Code, Dataflow
 from thalweg.middleware.errors import OperatorError, RunError, ThalwegError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, OperatorCode, load_code, reorderable
-from thalweg.operators import ImageFolderSource, contact_sheet, digest, reference_run
+from thalweg.operators import ImageFolderSource, contact_sheet, digest, reference_run, sequence_digest
 
 SHOWN_SITES, SHOWN_IMAGES = 4, 3  # of a sheet
 MIXED = "mixed"

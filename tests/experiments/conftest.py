@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from thalweg.experiments.records import records, spark
+from thalweg.operators import sequence_digest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -182,7 +183,7 @@ class Run:
             self.add(0.0, source, "proof", peer=target, value=asked * (1 + error), detail=detail)
 
     def write(self, **changes: Any) -> Path:
-        reference = records.sequence_digest(digest(self.seed, i) for i in range(self.images))
+        reference = sequence_digest(digest(self.seed, i) for i in range(self.images))
         info = {
             "run": f"run-{self.folder.name}", "testbed": "netns", "seed": self.seed, "images": self.images,
             "placements": self.placements, "time_scale": self.time_scale, "reference_digest": reference,

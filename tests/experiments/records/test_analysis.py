@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from thalweg.experiments.records import spark
 from thalweg.experiments.records.aggregates import RunsSummary, aggregate, analyze_runs, load_runs
 from thalweg.experiments.records.analysis import failures, natural, summarize_run, write_summary
-from thalweg.experiments.records.records import sequence_digest
 from thalweg.experiments.views.tables import aggregate_table, links_line
 from thalweg.middleware.errors import CapabilityError, RunError, UsageError
+from thalweg.operators import sequence_digest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
