@@ -15,7 +15,6 @@ import json
 import os
 import platform
 import resource
-import select
 import shutil
 import signal
 import socket
@@ -269,11 +268,7 @@ class Kernel:
 
     def _await_end(self) -> None:
         """When the kernel has ended, end what is left of one that crashed: that holds the line open."""
-        handle = os.pidfd_open(self._process.pid)
-        end = select.poll()
-        end.register(handle, select.POLLIN)
-        end.poll()
-        os.close(handle)
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)  # which takes no descriptor
         self._kill()
 
     def _kill(self) -> None:
