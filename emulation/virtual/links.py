@@ -25,6 +25,7 @@ whole messages:
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -133,7 +134,7 @@ def _spread(distribution: str, dice: Random) -> float:
     return {"normal": normal, "pareto": pareto, "paretonormal": (normal + 3 * pareto) / 4}[distribution]
 
 
-class LinkModel:
+class LinkModel(ABC):
     """The links between hosts. ``send`` takes a transfer; ``arrived`` is called with it when it is there.
 
     ``interfaces_bps``: of the hosts whose interface is limited, on links that are shaped. Raises KeyError for a pair of
@@ -154,8 +155,9 @@ class LinkModel:
         self._interfaces_bps = interfaces_bps
         self._free_s: dict[tuple[str, bool], float] = {}  # of a limited interface, for sending and for receiving
 
+    @abstractmethod
     def send(self, transfer: Transfer, now: float) -> None:
-        raise NotImplementedError
+        """Take a message, which goes as soon as those before it let it."""
 
     def _start(self, transfer: Transfer, now: float) -> None:
         """Let the bytes of a message go: ``_through`` is called when the last of them has left."""
@@ -185,8 +187,9 @@ class LinkModel:
                 end_s = max(end_s, free_s)
         return end_s
 
+    @abstractmethod
     def _through(self, transfer: Transfer) -> None:
-        raise NotImplementedError
+        """The last byte of a message has left: what waited for it goes."""
 
     def _there(self, transfer: Transfer) -> None:
         """Its bytes have left: it arrives now, or after the link's delay."""
