@@ -33,7 +33,7 @@ def bench_link(options: LinkOptions, progress: Progress = silent) -> dict[str, A
             with raw_link(size_bytes) as raw:
                 sides: dict[str, Side] = {"thalweg": ThalwegTree(client, bench_dataflow(1, size_bytes), {}), "raw": raw}
                 plans = dict.fromkeys(sides, plan)
-                played = alternate(sides, plans, rounds, lambda step, n=size_bytes: progress(f"{n} bytes, {step}"))  # type: ignore[misc]
+                played = alternate(sides, plans, rounds, _of_size(progress, size_bytes))
             check_digests(played, plans, 1, size_bytes)
             rows.append(
                 {
@@ -44,3 +44,7 @@ def bench_link(options: LinkOptions, progress: Progress = silent) -> dict[str, A
                 }
             )
     return {"bench": "link", "sizes": rows, "rounds": rounds}
+
+
+def _of_size(progress: Progress, size_bytes: int) -> Progress:
+    return lambda step: progress(f"{size_bytes} bytes, {step}")
