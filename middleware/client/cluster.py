@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from thalweg.middleware.errors import HostAbsentError, UsageError
+from thalweg.middleware.protocol.limits import CoreConfig
 
 START_S = 30.0  # a host process that has not said it listens by then is not coming
 
@@ -26,6 +27,7 @@ class LocalCluster:
         allow: packages, beside Thalweg's own, whose code dataflows may name.
         time_scale: emulated seconds per wall-clock second.
         records: folder for the hosts' event logs (``<host>.jsonl``).
+        limits: of each host, by the names of ``CoreConfig``, where they are not its defaults.
 
     Raises HostAbsentError when a process does not come up. Use it as a context manager, or call ``close()``.
     """
@@ -37,7 +39,10 @@ class LocalCluster:
         allow: Collection[str] = (),
         time_scale: float = 1.0,
         records: Path | None = None,
+        limits: Mapping[str, float] | None = None,
     ) -> None:
+        settings = [f"{name}={value}" for name, value in (limits or {}).items()]
+        CoreConfig().limited(settings)
         names = [f"h{i + 1}" for i in range(count)] if isinstance(count, int) else list(count)
         if not names:
             raise UsageError("a cluster needs at least one host")
@@ -49,8 +54,9 @@ class LocalCluster:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
             for name in names:
+                command = host_command(name, "tcp://127.0.0.1:*", allow=allow, time_scale=time_scale, records=records)
                 self._processes[name] = subprocess.Popen(
-                    host_command(name, "tcp://127.0.0.1:*", allow=allow, time_scale=time_scale, records=records),
+                    [*command, *(f"--limit={setting}" for setting in settings)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     env=host_environment(),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import msgspec
 
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.network.forecasting import make_forecaster
 
 S_THRES = 16_384  # bytes; Ranganathan et al., section 4
@@ -57,11 +58,11 @@ class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of the core: times in seconds of the shell's (possibly dilated) clock, and room.
+    """Limits of a host: times in seconds of the shell's (possibly dilated) clock, and room.
 
     ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a vote, is waited for;
     ``probe_s``: how long a planner waits for links to be measured, unless partitions take longer (see ``Planned``).
-    ``max_operators`` run here at most, of all runs.
+    ``max_operators`` run here at most, of all runs. A partition that comes here has at most ``max_partition_bytes``.
     """
 
     retry_s: float = 0.5
@@ -74,9 +75,28 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probe_s: float = 10.0
     max_operators: int = 1000
     max_state_bytes: int = 64 * 1024 * 1024
+    max_partition_bytes: int = 256 * 1024 * 1024
     monitor: MonitorConfig = MonitorConfig()
 
     def dilated(self, time_scale: float) -> CoreConfig:
         """The same limits of wall-clock time on a clock that runs ``time_scale`` times as fast."""
         times = {name: value for name, value in msgspec.structs.asdict(self).items() if name.endswith("_s")}
         return msgspec.structs.replace(self, **{name: value * time_scale for name, value in times.items()})
+
+    def limited(self, settings: Iterable[str]) -> CoreConfig:
+        """The same with others of ``NAME=VALUE``; UsageError for an unknown name, or a value that is none."""
+        known = {
+            name: value for name, value in msgspec.structs.asdict(self).items() if not isinstance(value, msgspec.Struct)
+        }
+        changed: dict[str, float] = {}
+        for setting in settings:
+            name, _, text = setting.partition("=")
+            if name not in known:
+                raise UsageError(f"unknown limit {name!r}; {nearest(name, sorted(known))}")
+            try:
+                changed[name] = value = type(known[name])(text)
+            except ValueError:
+                value = math.nan
+            if not 0 <= value < math.inf:
+                raise UsageError(f"the limit {setting!r} is not {name}=NUMBER; give a number that is not negative")
+        return msgspec.structs.replace(self, **changed)

@@ -53,6 +53,13 @@ def parser() -> argparse.ArgumentParser:
         help="let operators move here only while there are fewer than this, of all runs",
     )
     arguments.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another limit of this host, as max_partition_bytes=1000000; docs/embedding.md lists all",
+    )
+    arguments.add_argument(
         "--forecaster",
         default=MonitorConfig().forecaster,
         metavar="NAME",
@@ -83,6 +90,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"thalweg host: {command.reason}", file=sys.stderr, flush=True)
             stop.set()
 
+    limits = CoreConfig(max_operators=options.max_operators, monitor=MonitorConfig(forecaster=options.forecaster))
     keys = None if options.keys is None else Keys.load(options.keys)
     config = ShellConfig(
         name=options.name,
@@ -92,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
         allow=(*DEFAULT_ALLOW, *options.allow),
         records=options.records,
         insecure=options.insecure,
-        core=CoreConfig(max_operators=options.max_operators, monitor=MonitorConfig(forecaster=options.forecaster)),
+        core=limits.limited(options.limit),
     )
     shell = Shell(config, on_application, keys)
     ready = {"host": shell.me.name, "control": shell.me.control, "bulk": shell.me.bulk, "pid": os.getpid()}

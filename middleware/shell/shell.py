@@ -63,7 +63,6 @@ class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow: tuple[str, ...] = DEFAULT_ALLOW
     records: str | None = None
     core: CoreConfig = CoreConfig()
-    max_partition_bytes: int = 256 * 1024 * 1024
     insecure: bool = False
 
     def __post_init__(self) -> None:
@@ -238,7 +237,7 @@ class Shell:
         body = frame.buffer
         sender = name_of(identity)
         size, total, message = body.nbytes, chunk.total_bytes, chunk.message
-        if total > self.config.max_partition_bytes:
+        if total > self.config.core.max_partition_bytes:
             raise ProtocolError(f"a partition of {total} bytes is over this host's limit")
         gap_s = min(m.MAX_GAP_S, now - self._arrived.get(identity, -math.inf))
         self._arrived[identity] = now
