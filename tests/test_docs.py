@@ -10,12 +10,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
 from diagrams import DIAGRAMS, draw, main, state_diagram
 
 from thalweg.experiments.cli.main import app
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell import daemon
 
 ROOT = Path(__file__).parents[1]
@@ -113,6 +115,28 @@ def test_the_embedding_example_runs_and_moves(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert [int(index) for index, _, _ in rows] == list(range(100))
     assert rows[-1][2] == "h3"
+
+
+def shown(name: str, value: float) -> str:
+    """A limit's value as docs/embedding.md has it: ``1,000``, ``0.5 s``, ``64 MiB``."""
+    if name.endswith("_bytes"):
+        return f"{value / 2**20:,g} MiB" if value >= 2**20 else f"{value / 2**10:,g} KiB"
+    return f"{value:,g} s" if name.endswith("_s") else f"{value:,g}"
+
+
+LIMITS = [each for each in msgspec.structs.fields(CoreConfig) if each.name != "monitor"]
+
+
+@pytest.mark.parametrize("field", LIMITS, ids=lambda field: field.name)
+def test_every_limit_has_its_row(field: msgspec.structs.FieldInfo) -> None:
+    text = (ROOT / "docs/embedding.md").read_text(encoding="utf-8")
+    row = f"| `{field.name}` | {shown(field.name, field.default)} | "
+    assert row in text, f"docs/embedding.md lacks a row that begins with {row!r}"
+
+
+def test_every_field_of_the_monitor_is_told() -> None:
+    text = (ROOT / "docs/embedding.md").read_text(encoding="utf-8")
+    assert [each.name for each in msgspec.structs.fields(MonitorConfig) if f"`{each.name}`" not in text] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
