@@ -26,11 +26,11 @@ def bench_link(options: LinkOptions, progress: Progress = silent) -> dict[str, A
     rows: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
         progress("starting the processes")
-        cluster = stack.enter_context(LocalCluster(1, allow=ALLOW))
+        cluster = stack.enter_context(LocalCluster(1, allow=ALLOW, transport=options.transport))
         client = stack.enter_context(Client(cluster, allow=ALLOW))
         for size_bytes in sizes_bytes:
             plan = Plan(max(12, options.round_bytes // size_bytes), 4)
-            with raw_link(size_bytes) as raw:
+            with raw_link(size_bytes, options.transport) as raw:
                 sides: dict[str, Side] = {"thalweg": ThalwegTree(client, bench_dataflow(1, size_bytes), {}), "raw": raw}
                 plans = dict.fromkeys(sides, plan)
                 played = alternate(sides, plans, rounds, _of_size(progress, size_bytes))
@@ -43,7 +43,7 @@ def bench_link(options: LinkOptions, progress: Progress = silent) -> dict[str, A
                     "ratio": round(median_ratio(played["thalweg"], played["raw"]), 3),
                 }
             )
-    return {"bench": "link", "sizes": rows, "rounds": rounds}
+    return {"bench": "link", "sizes": rows, "rounds": rounds, "transport": options.transport}
 
 
 def _of_size(progress: Progress, size_bytes: int) -> Progress:

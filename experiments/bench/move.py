@@ -239,10 +239,10 @@ def run_on(
 
 
 def raw_rate_bps(progress: Progress) -> float:
-    """What a bare DEALER and ROUTER carry on loopback, bit/s."""
+    """What a bare DEALER and ROUTER carry between two processes of this machine, bit/s."""
     progress("loopback: the bare link")
     plan = Plan(200, 20)
-    with raw_link(RAW_BYTES) as raw:
+    with raw_link(RAW_BYTES, "ipc") as raw:
         rounds = [play(raw, plan.total - plan.warm_up, plan.warm_up) for _ in range(3)]
     return statistics.median(each.per_s for each in rounds) * RAW_BYTES * 8
 

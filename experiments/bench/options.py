@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -10,6 +10,9 @@ from thalweg.experiments.command import Option
 
 Sizes = tuple[int, ...]
 Rounds = Annotated[int, Option("Rounds of every side; figures are medians.", least=1)]
+Transport = Annotated[
+    Literal["ipc", "tcp"], Option("What all sides talk over: Unix sockets, or loopback.", shown="ipc")
+]
 Servers = Annotated[Sizes, Option("Servers of a network; repeat it for several.", metavar="N", least=1)]
 
 
@@ -21,6 +24,7 @@ class TreeOptions(msgspec.Struct, frozen=True):
     partitions: Annotated[int, Option("Timed partitions of a round.", least=1)] = 200
     rounds: Rounds = 7
     others: Annotated[bool, Option("Also Ray and Dask, if the bench extra is installed.")] = True
+    transport: Transport = "ipc"
     warm_up: int = 40
 
 
@@ -31,6 +35,7 @@ class LinkOptions(msgspec.Struct, frozen=True):
         Sizes, Option("Partition size in KiB; repeat it for several.", flag="--size", metavar="KIB", least=1)
     ] = (128, 512, 1024, 4096)
     rounds: Rounds = 5
+    transport: Transport = "ipc"
     round_bytes: int = 48_000_000
 
 

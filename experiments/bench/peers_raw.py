@@ -21,11 +21,11 @@ import zmq
 from thalweg.experiments.bench.workload import FixedSource, maximum
 
 
-def node(site: int | None, size_bytes: int) -> None:
-    """Run one node for ever; ``site`` is that of a source, None for an operator."""
+def node(site: int | None, size_bytes: int, listen: str) -> None:
+    """Run one node for ever, which listens there; ``site`` is that of a source, None for an operator."""
     context = zmq.Context()
     replies = context.socket(zmq.REP)
-    replies.bind("tcp://127.0.0.1:*")
+    replies.bind(listen)
     children = _meet(replies.getsockopt_string(zmq.LAST_ENDPOINT))
     requests = [context.socket(zmq.REQ) for _ in children]
     for socket, endpoint in zip(requests, children, strict=True):

@@ -16,6 +16,7 @@ from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.experiments.runs.processes import Processes
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import RunError
+from thalweg.middleware.shell.endpoints import socket_folder
 
 PEERS = "thalweg.experiments.bench.peers_raw"
 ANSWER_S = 30.0  # whoever is silent for so long is broken
@@ -41,12 +42,16 @@ class RawTree:
 
 
 @contextlib.contextmanager
-def raw_tree(dataflow: Dataflow, size_bytes: int) -> Iterator[RawTree]:
+def raw_tree(dataflow: Dataflow, size_bytes: int, transport: str) -> Iterator[RawTree]:
     """The tree of ``dataflow``, up and waiting."""
     nodes = [name for name in dataflow.upward if name != dataflow.sink]
     sites = {name: site for site, name in enumerate(dataflow.sources)}
-    specs = {name: {"site": sites.get(name), "size_bytes": size_bytes} for name in nodes}
-    with _socket(zmq.REQ) as sink, _peers("node", specs) as (endpoints, tell):
+    with socket_folder() as folder, _socket(zmq.REQ) as sink, contextlib.ExitStack() as stack:
+        specs = {
+            name: {"site": sites.get(name), "size_bytes": size_bytes, "listen": _listen(transport, folder, number)}
+            for number, name in enumerate(nodes)
+        }
+        endpoints, tell = stack.enter_context(_peers("node", specs))
         for name in nodes:
             tell(name, [endpoints[child] for child in dataflow.by_name[name].inputs])
         sink.connect(endpoints[dataflow.by_name[dataflow.sink].inputs[0]])
@@ -76,13 +81,17 @@ class RawLink:
 
 
 @contextlib.contextmanager
-def raw_link(size_bytes: int) -> Iterator[RawLink]:
+def raw_link(size_bytes: int, transport: str) -> Iterator[RawLink]:
     """A link for partitions of that size, up and waiting."""
     spec = {"size_bytes": size_bytes, "zero_copy": size_bytes >= ZERO_COPY_BYTES}
-    with _socket(zmq.ROUTER) as router, _peers("hop", {"hop": spec}) as (_, tell):
-        router.bind("tcp://127.0.0.1:*")
+    with socket_folder() as folder, _socket(zmq.ROUTER) as router, _peers("hop", {"hop": spec}) as (_, tell):
+        router.bind(_listen(transport, folder, 0))
         tell("hop", [router.getsockopt_string(zmq.LAST_ENDPOINT)])
         yield RawLink(router)
+
+
+def _listen(transport: str, folder: str, number: int) -> str:
+    return f"ipc://{folder}/{number}" if transport == "ipc" else "tcp://127.0.0.1:*"
 
 
 @contextlib.contextmanager

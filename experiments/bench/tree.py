@@ -94,9 +94,10 @@ def bench_tree(options: TreeOptions, progress: Progress = silent) -> dict[str, A
     }
     with contextlib.ExitStack() as stack:
         progress("starting the processes")
-        cluster = stack.enter_context(LocalCluster(sources + len(dataflow.operators), allow=ALLOW))
+        hosts = sources + len(dataflow.operators)
+        cluster = stack.enter_context(LocalCluster(hosts, allow=ALLOW, transport=options.transport))
         client = stack.enter_context(Client(cluster, allow=ALLOW))
-        raw = stack.enter_context(raw_tree(dataflow, size_bytes))
+        raw = stack.enter_context(raw_tree(dataflow, size_bytes, options.transport))
         sides: dict[str, Side] = {
             "thalweg": ThalwegTree(client, dataflow, placed),
             "raw": raw,
@@ -124,6 +125,7 @@ def bench_tree(options: TreeOptions, progress: Progress = silent) -> dict[str, A
         "operators": len(dataflow.operators),
         "size_bytes": size_bytes,
         "rounds": rounds,
+        "transport": options.transport,
         "partitions": plan.total - warm_up,
         "digest": expected_digest(sources, size_bytes, plan.total),
     }

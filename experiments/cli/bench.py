@@ -25,14 +25,12 @@ app = typer.Typer(name="bench", no_args_is_help=True, help="The performance figu
 @app.command("tree", epilog="Example: thalweg bench tree --rounds 9 --json")
 @takes(TreeOptions)
 def tree(options: TreeOptions, as_json: JsonOption = False) -> None:
-    """Partitions/s of a combining tree on loopback: Thalweg, hand-written pyzmq, Ray, Dask."""
+    """Partitions/s of a combining tree on this machine: Thalweg, hand-written pyzmq, Ray, Dask."""
     from thalweg.experiments.bench.tree import bench_tree
 
     answer = _measure(as_json, bench_tree, options)
-    table = new_table(
-        *("side", "partitions/s", "of raw"),
-        title=f"{options.sources} sources, {answer['operators']} operators, {options.size_kib} KiB",
-    )
+    title = f"{options.sources} sources, {answer['operators']} operators, {options.size_kib} KiB, {options.transport}"
+    table = new_table(*("side", "partitions/s", "of raw"), title=title)
     names = {
         "thalweg_per_s": "Thalweg, operators beside an input",
         "raw_per_s": "pyzmq REQ/REP by hand",
@@ -50,11 +48,11 @@ def tree(options: TreeOptions, as_json: JsonOption = False) -> None:
 @app.command("link", epilog="Example: thalweg bench link --size 128 --size 4096")
 @takes(LinkOptions)
 def link(options: LinkOptions, as_json: JsonOption = False) -> None:
-    """MB/s of one hop on loopback: Thalweg, and a bare DEALER and ROUTER with credits."""
+    """MB/s of one hop on this machine: Thalweg, and a bare DEALER and ROUTER with credits."""
     from thalweg.experiments.bench.link import bench_link
 
     answer = _measure(as_json, bench_link, options)
-    table = new_table("partition", "Thalweg MB/s", "DEALER/ROUTER MB/s", "ratio", title="One hop")
+    table = new_table("partition", "Thalweg MB/s", "DEALER/ROUTER MB/s", "ratio", title=f"One hop, {options.transport}")
     for row in answer["sizes"]:
         rates = (f"{row['thalweg_mb_per_s']:.0f}", f"{row['raw_mb_per_s']:.0f}", f"{row['ratio']:.2f}")
         table.add_row(f"{row['size_bytes'] // 1024} KiB", *rates)

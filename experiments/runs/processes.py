@@ -19,6 +19,7 @@ from thalweg.experiments.runs.config import CLIENT
 from thalweg.experiments.runs.job import Said
 from thalweg.middleware.client.cluster import host_command, host_environment, wait_ready_lines
 from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, UsageError
+from thalweg.middleware.shell.endpoints import socket_folder
 
 PORT = 7800  # control port of every host in a testbed with addresses of its own
 PATIENCE = 5.0 if inside_uml() else 1.0  # there everything shares one slow processor
@@ -35,10 +36,13 @@ class Processes:
         self._running: dict[str, TestbedProcess] = {}  # by the host's name, or WORKER
         self._outputs: dict[str, IO[bytes]] = {}
         self._job: IO[bytes] | None = None
+        self._folder = stack.enter_context(socket_folder()) if bed.backend == "loopback" else ""
 
     def listen(self, host: str) -> str:
         """Where a process on ``host`` listens."""
-        return f"tcp://{self.bed.hosts[host]}:{'*' if self.bed.backend == 'loopback' else PORT}"
+        if self._folder:  # loopback is other users' as well; a testbed with addresses of its own is alone there
+            return f"ipc://{self._folder}/{list(self.bed.hosts).index(host)}"
+        return f"tcp://{self.bed.hosts[host]}:{PORT}"
 
     def start_hosts(
         self,

@@ -42,6 +42,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.endpoints import listen_among
 from thalweg.middleware.shell.security import Keys
 from thalweg.middleware.shell.shell import Shell, ShellConfig
 
@@ -55,7 +56,7 @@ class Client:
     Args:
         hosts: a ``LocalCluster``, or for each host's name the control endpoint it listens on.
         name: this host's name in placements.
-        listen: where the other hosts reach this one.
+        listen: where the other hosts reach this one; by default beside them, or on loopback.
         keys: the cluster's key file; needed off loopback unless ``insecure``.
         limits: how soon demands are repeated and silent hosts given up, in wall-clock seconds.
 
@@ -67,7 +68,7 @@ class Client:
         hosts: LocalCluster | Mapping[str, str],
         *,
         name: str = "client",
-        listen: str = "tcp://127.0.0.1:*",
+        listen: str | None = None,
         advertise: str | None = None,
         allow: Collection[str] = (),
         keys: Path | None = None,
@@ -80,6 +81,7 @@ class Client:
         scale = time_scale or (hosts.time_scale if isinstance(hosts, LocalCluster) else 1.0)
         if name in addresses:
             raise UsageError(f"the client cannot be called {name!r}: a host has that name")
+        listen = listen_among(addresses.values(), listen)
         self._keys = None if keys is None else Keys.load(keys)
         self._allow = (*DEFAULT_ALLOW, *allow)
         self._peers = say_hello(addresses, self._keys)

@@ -1,4 +1,4 @@
-"""``LocalCluster``: host processes on loopback, started and ended with the object."""
+"""``LocalCluster``: host processes of this machine, started and ended with the object."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import sys
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from thalweg.middleware.errors import HostAbsentError, UsageError
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.endpoints import socket_folder
 
 START_S = 30.0  # a host process that has not said it listens by then is not coming
 
 
 class LocalCluster:
-    """``count`` host processes ``h1`` … on 127.0.0.1.
+    """``count`` host processes ``h1`` …, which listen on Unix sockets that only this user can dial.
 
     Args:
         count: how many, or the hosts' names.
@@ -28,6 +30,8 @@ class LocalCluster:
         time_scale: emulated seconds per wall-clock second.
         records: folder for the hosts' event logs (``<host>.jsonl``).
         limits: of each host, by the names of ``CoreConfig``, where they are not its defaults.
+        transport: ``ipc``, Unix sockets in a folder of their own, or ``tcp``, loopback, which every user of this
+            machine can dial: for measurements.
 
     Raises HostAbsentError when a process does not come up. Use it as a context manager, or call ``close()``.
     """
@@ -40,6 +44,7 @@ class LocalCluster:
         time_scale: float = 1.0,
         records: Path | None = None,
         limits: Mapping[str, float] | None = None,
+        transport: Literal["ipc", "tcp"] = "ipc",
     ) -> None:
         settings = [f"{name}={value}" for name, value in (limits or {}).items()]
         CoreConfig().limited(settings)
@@ -52,9 +57,12 @@ class LocalCluster:
         self.pids: dict[str, int] = {}
         self.time_scale = time_scale
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._folder = socket_folder()
         try:
-            for name in names:
-                command = host_command(name, "tcp://127.0.0.1:*", allow=allow, time_scale=time_scale, records=records)
+            for number, name in enumerate(names):
+                listen = f"ipc://{self._folder.name}/{number}" if transport == "ipc" else "tcp://127.0.0.1:*"
+                command = host_command(name, listen, allow=allow, time_scale=time_scale, records=records)
+                command += ["--insecure"] * (transport == "tcp")
                 self._processes[name] = subprocess.Popen(
                     [*command, *(f"--limit={setting}" for setting in settings)],
                     stdin=subprocess.PIPE,
@@ -96,6 +104,7 @@ class LocalCluster:
                 if stream is not None:
                     with contextlib.suppress(OSError):
                         stream.close()
+        self._folder.cleanup()
 
     def __enter__(self) -> LocalCluster:
         return self

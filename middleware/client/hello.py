@@ -11,8 +11,8 @@ import zmq
 from thalweg.middleware.errors import HostAbsentError, ProtocolError, UsageError
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.shell.endpoints import FORM, with_address
 from thalweg.middleware.shell.security import Keys, secure_dealer
-from thalweg.middleware.shell.sockets import with_address
 
 HELLO_S = 10.0
 
@@ -34,9 +34,7 @@ def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s:
             try:
                 socket.connect(address)
             except zmq.ZMQError as error:
-                raise UsageError(
-                    f"host {name!r}: {address!r} is not an endpoint (tcp://ADDRESS:PORT): {error}"
-                ) from None
+                raise UsageError(f"host {name!r}: {address!r} is not an endpoint ({FORM}): {error}") from None
             socket.send(frames.encode(m.Hello()))
             waiting[socket] = name
             poller.register(socket, zmq.POLLIN)

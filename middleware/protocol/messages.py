@@ -19,9 +19,9 @@ Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 # What a socket can dial without refusing it at once: a host that is told anything else drops the message.
-Endpoint = Annotated[
-    str, msgspec.Meta(pattern=r"\Atcp://([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Za-z:.%]+\]):[0-9]{1,5}\Z", max_length=300)
-]
+_TCP = r"tcp://([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Za-z:.%]+\]):[0-9]{1,5}"
+_UNIX = r"ipc:///[!-~]{1,106}"  # with the slash, what fits into sockaddr_un; no abstract name, which any user can dial
+Endpoint = Annotated[str, msgspec.Meta(pattern=rf"\A({_TCP}|{_UNIX})\Z", max_length=300)]
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True, gc=False):
@@ -86,7 +86,7 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):
-    """Where a host listens: its control and bulk endpoints (``tcp://address:port``).
+    """Where a host listens: its control and bulk endpoints (``tcp://address:port``, or ``ipc:///path``).
 
     ``instance`` is another one each time the host is started; empty where that is not known.
     """

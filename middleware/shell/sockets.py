@@ -3,6 +3,7 @@
 Every host binds two ROUTER sockets, one for control and one for bulk, and dials each peer with one DEALER to
 either. Messages to a peer go through the dealer; a peer that cannot be dialled (a client behind a firewall asking
 ``Hello``) is answered through the router, which is mandatory: an unroutable answer is an error, never a silent drop.
+Endpoints are of TCP, or Unix sockets in a folder that only their owner can enter (``endpoints``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import zmq.backend
 from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.shell.endpoints import advertised, beside, may_dial, take_away
 from thalweg.middleware.shell.security import Keys, secure_dealer, secure_router, start_authenticator
 from thalweg.middleware.shell.transfers import CHUNK_BYTES, MAX_CHUNK_BYTES
 
@@ -57,16 +59,17 @@ class Sockets:
         self._name = name
         self._keys = keys
         self._context = zmq.Context()
+        self._bound: list[str] = []
         self._instance = secrets.token_hex(4)
         self._authenticator = None if keys is None else start_authenticator(self._context, keys)
         try:
-            bulk_listen = _next_port(listen)
+            bulk_listen = beside(listen)
             self.control, control = self._bind(listen, insecure)
             self.bulk, bulk = self._bind(bulk_listen, insecure)
+            self.me = m.Peer(name, advertised(control, advertise), advertised(bulk, advertise), self._instance)
         except BaseException:
             self.destroy(0)
             raise
-        self.me = m.Peer(name, _advertised(control, advertise), _advertised(bulk, advertise), self._instance)
         self.lines: dict[str, dict[str, Line]] = {}  # by run and host
         self.dealers: dict[str, Socket] = {}  # by endpoint
         self.holding: set[Line] = set()  # those on which credits wait
@@ -74,6 +77,7 @@ class Sockets:
         self._routes: dict[str, bytes] = {}
 
     def destroy(self, linger_ms: int) -> None:
+        take_away(self._bound)
         if self._authenticator is not None:
             self._authenticator.stop()
         self._context.destroy(linger=linger_ms)
@@ -205,8 +209,9 @@ class Sockets:
         except zmq.ZMQError as error:
             if error.errno == zmq.EADDRINUSE:
                 raise UsageError(f"{endpoint} is already in use; choose another port with --listen") from None
-            raise UsageError(f"cannot listen on {endpoint}: {error}; an endpoint is tcp://ADDRESS:PORT") from None
-        return socket, socket.getsockopt_string(zmq.LAST_ENDPOINT)
+            raise UsageError(f"cannot listen on {endpoint}: {error}") from None
+        self._bound.append(bound := socket.getsockopt_string(zmq.LAST_ENDPOINT))
+        return socket, bound
 
     def _dealer(self, endpoint: str) -> Socket:
         socket = self.dealers.get(endpoint)
@@ -220,7 +225,8 @@ class Sockets:
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
             _heartbeat(socket)
             secure_dealer(socket, self._keys)
-            socket.connect(endpoint)
+            if may_dial(self.me.control, endpoint):
+                socket.connect(endpoint)
             self.dealers[endpoint] = socket
         return socket
 
@@ -246,27 +252,3 @@ def name_of(identity: bytes) -> str:
         return name.decode()
     except UnicodeDecodeError:
         raise ProtocolError("a peer whose name is not UTF-8") from None
-
-
-def _next_port(endpoint: str) -> str:
-    """The bulk endpoint stands one port above the control endpoint, or anywhere with it."""
-    head, _, port = endpoint.rpartition(":")
-    if not endpoint.startswith("tcp://") or not head:
-        raise UsageError(f"{endpoint!r} is not an endpoint of the form tcp://ADDRESS:PORT")
-    if port in ("*", "0"):
-        return endpoint
-    if not port.isdigit() or not 0 < int(port) < 65535:
-        raise UsageError(f"{endpoint!r} has no port between 1 and 65534 (bulk takes the one above)")
-    return f"{head}:{int(port) + 1}"
-
-
-def _advertised(endpoint: str, address: str | None) -> str:
-    return endpoint if address is None else f"tcp://{address}:{endpoint.rpartition(':')[2]}"
-
-
-def with_address(endpoint: str, like: str) -> str:
-    """``endpoint`` with the address of ``like``, if it listens on all addresses."""
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    if host not in ("0.0.0.0", "[::]", "*"):
-        return endpoint
-    return f"tcp://{like.removeprefix('tcp://').rpartition(':')[0]}:{port}"

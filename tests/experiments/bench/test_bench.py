@@ -76,7 +76,8 @@ def test_tree(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_link_delivers_partitions_of_one_and_of_many_chunks() -> None:
-    answer = bench_link(LinkOptions(sizes_kib=(1, 600), rounds=1, round_bytes=1))
+    answer = bench_link(LinkOptions(sizes_kib=(1, 600), rounds=1, round_bytes=1, transport="tcp"))
+    assert answer["transport"] == "tcp"
     assert [row["size_bytes"] for row in answer["sizes"]] == [1024, 614_400]
     assert all(row["thalweg_mb_per_s"] > 0 and row["raw_mb_per_s"] > 0 for row in answer["sizes"])
 

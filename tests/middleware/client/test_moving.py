@@ -56,9 +56,10 @@ def cluster(records: Path, path_to_codes: None) -> Iterator[LocalCluster]:
 
 
 @contextmanager
-def host(name: str, *options: str, allow: Sequence[str] = ALLOW) -> Iterator[str]:
-    """One more host process, with options that a LocalCluster does not give; where it listens."""
-    command = [*host_command(name, "tcp://127.0.0.1:*", allow=allow), *options]
+def host(cluster: LocalCluster, name: str, *options: str, allow: Sequence[str] = ALLOW) -> Iterator[str]:
+    """One more host process beside the cluster's, with options that it does not give; where it listens."""
+    folder = cluster.addresses[HOSTS[0]].rpartition("/")[0]
+    command = [*host_command(name, f"{folder}/{name}", allow=allow), *options]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=host_environment(), start_new_session=True) as process:
         assert process.stdin is not None
@@ -198,7 +199,7 @@ def test_where_the_target_will_not_have_it_all_stay(
 ) -> None:
     flow = complete_binary_tree(blocks(), MIX)
     with ExitStack() as stack:
-        addresses = {**cluster.addresses, "h4": stack.enter_context(host("h4", *options, allow=allow))}
+        addresses = {**cluster.addresses, "h4": stack.enter_context(host(cluster, "h4", *options, allow=allow))}
         client = stack.enter_context(Client(addresses, allow=ALLOW, records=tmp_path / "client.jsonl"))
         with client.run(flow, {"op0": "h1", "op1": "h1"}, label="refused") as run:
             taken = Taken(run)

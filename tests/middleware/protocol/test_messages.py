@@ -179,7 +179,7 @@ def test_a_cut_message_is_a_protocol_error(message: Any, data: st.DataObject) ->
         (frames.encode(m.Demand("", "p", "c", 1)), "length >= 1"),
         (frames.encode(m.Demand("r", "p", "c", -1)), ">= 0"),
         (frames.encode(m.Demand("r", "p" * 129, "c", 1)), "length <= 128"),
-        (frames.encode(m.ProbeRequest("r", (), m.Peer("h", "ipc:///tmp/x", "tcp://h:1"))), "matching regex"),
+        (frames.encode(m.ProbeRequest("r", (), m.Peer("h", "ipc://@x", "tcp://h:1"))), "matching regex"),
         (frames.encode(m.Partition("r", "p", "c", 7)), "came as control, without its bytes"),
     ],
 )
@@ -188,7 +188,13 @@ def test_the_error_says_what_is_wrong(frame: bytes, says: str) -> None:
         frames.decode_control(frame)
 
 
-@pytest.mark.parametrize("endpoint", ["tcp://-:5", "tcp://*:5", "tcp://h:*", "tcp://h", "tcp://h:5\n", "tcp://é:5"])
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        *("tcp://-:5", "tcp://*:5", "tcp://h:*", "tcp://h", "tcp://h:5\n", "tcp://é:5", "inproc://x"),
+        *("ipc://x", "ipc:///", "ipc:///é", "ipc:///a b", "ipc:///a\n", f"ipc:///{'a' * 107}"),
+    ],
+)
 def test_an_endpoint_that_no_socket_can_dial_is_refused(endpoint: str) -> None:
     with pytest.raises(ProtocolError):
         frames.decode_control(frames.encode(m.ProbeRequest("r", (m.Peer("h", "tcp://h:1", endpoint),), PEER)))

@@ -1,0 +1,129 @@
+"""Where hosts listen: ``tcp://ADDRESS:PORT``, or ``ipc:///FOLDER/NAME``, a Unix socket.
+
+Whoever may enter the folder of a Unix socket may talk to its host, so the folder must be its owner's alone. Each host
+has a second endpoint for bulk beside the one for control: the next port, or ``NAME.bulk``. A host dials what listens
+as it does itself, over TCP, or in the same folder; so no message makes it dial another program's Unix socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import stat
+import tempfile
+from collections.abc import Iterable
+
+import msgspec
+
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.protocol.messages import Endpoint
+
+TCP, UNIX = "tcp://", "ipc://"
+BULK = ".bulk"
+FORM = "tcp://ADDRESS:PORT or ipc:///FOLDER/NAME"
+
+
+def beside(endpoint: str) -> str:
+    """The bulk endpoint: one port above the control endpoint, or anywhere with it; beside it in its folder.
+
+    Raises UsageError for what is no endpoint, and for a Unix socket that others could dial, or that is in use.
+    """
+    if endpoint.startswith(UNIX):
+        _check_unix(endpoint)
+        return endpoint + BULK
+    head, _, port = endpoint.rpartition(":")
+    if not endpoint.startswith(TCP) or not head:
+        raise UsageError(f"{endpoint!r} is not an endpoint of the form {FORM}")
+    if port in ("*", "0"):
+        return endpoint
+    if not port.isdigit() or not 0 < int(port) < 65535:
+        raise UsageError(f"{endpoint!r} has no port between 1 and 65534 (bulk takes the one above)")
+    return f"{head}:{int(port) + 1}"
+
+
+def _check_unix(endpoint: str) -> None:
+    """UsageError for a Unix socket that cannot be listened on, or to which not only its owner would get."""
+    try:
+        msgspec.convert(endpoint + BULK, Endpoint)
+    except msgspec.ValidationError:
+        most = 107 - len(BULK)
+        raise UsageError(f"{endpoint!r} is not ipc:///FOLDER/NAME with a path of at most {most} characters") from None
+    folder = folder_of(endpoint)
+    try:
+        found = os.stat(folder)
+    except OSError as error:
+        raise UsageError(f"cannot listen in {folder}: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise UsageError(f"others may enter {folder}, and so dial {endpoint}; listen in a folder made by mkdir -m 700")
+    for path in (endpoint.removeprefix(UNIX), endpoint.removeprefix(UNIX) + BULK):
+        with socket.socket(socket.AF_UNIX) as probe:  # binding takes the name from whoever has it
+            if probe.connect_ex(path) == 0:
+                raise UsageError(f"{UNIX}{path} is already in use; choose another name with --listen")
+
+
+def folder_of(endpoint: str) -> str:
+    """The folder of a Unix socket."""
+    return os.path.dirname(endpoint.removeprefix(UNIX))
+
+
+def take_away(bound: Iterable[str]) -> None:
+    """Remove the Unix sockets of endpoints that are about to be closed; ZeroMQ leaves them behind."""
+    for endpoint in bound:
+        if endpoint.startswith(UNIX):
+            with contextlib.suppress(OSError):
+                os.unlink(endpoint.removeprefix(UNIX))
+
+
+def socket_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for Unix sockets, of this user alone (mode 0700), whose name leaves room for theirs."""
+    made = tempfile.TemporaryDirectory(prefix="thalweg-", ignore_cleanup_errors=True)
+    try:
+        msgspec.convert(f"{UNIX}{made.name}/{'x' * 24}", Endpoint)
+    except msgspec.ValidationError:
+        made.cleanup()
+        made = tempfile.TemporaryDirectory(prefix="thalweg-", ignore_cleanup_errors=True, dir="/tmp")
+    return made
+
+
+def listen_among(addresses: Iterable[str], listen: str | None) -> str:
+    """Where a client listens: by default beside its hosts' Unix sockets, or on loopback.
+
+    Raises UsageError where it could not dial them, nor they each other.
+    """
+    first, *_ = addresses = [*addresses, TCP]
+    if listen is None:
+        unix = first.startswith(UNIX)
+        listen = f"{UNIX}{folder_of(first)}/{secrets.token_hex(4)}" if unix else f"{TCP}127.0.0.1:*"
+    for other in addresses[:-1]:
+        if not may_dial(listen, other):
+            raise UsageError(
+                f"a client at {listen} and a host at {other} cannot talk; all must listen over TCP, or all on Unix"
+                " sockets in one folder"
+            )
+    return listen
+
+
+def may_dial(own: str, endpoint: str) -> bool:
+    """Whether a host that listens at ``own`` may dial another's endpoint."""
+    if own.startswith(UNIX) or endpoint.startswith(UNIX):
+        return own.startswith(UNIX) and endpoint.startswith(UNIX) and folder_of(own) == folder_of(endpoint)
+    return True
+
+
+def advertised(endpoint: str, address: str | None) -> str:
+    """An endpoint as peers dial it, by another address if one is given."""
+    if address is None:
+        return endpoint
+    if endpoint.startswith(UNIX):
+        raise UsageError(f"{endpoint} is a Unix socket, which has no other address; leave --advertise out")
+    return f"{TCP}{address}:{endpoint.rpartition(':')[2]}"
+
+
+def with_address(endpoint: str, like: str) -> str:
+    """``endpoint`` with the address of ``like``, if it listens on all addresses."""
+    host, _, port = endpoint.removeprefix(TCP).rpartition(":")
+    if host not in ("0.0.0.0", "[::]", "*"):
+        return endpoint
+    return f"{TCP}{like.removeprefix(TCP).rpartition(':')[0]}:{port}"

@@ -1,0 +1,115 @@
+"""Unix sockets: their user alone dials them, nothing of them is left, and they mix with nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+from flows import chain
+
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster, host_command
+from thalweg.middleware.dataflow import Code
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.shell.endpoints import UNIX, socket_folder
+from thalweg.middleware.shell.shell import Shell, ShellConfig
+from thalweg.middleware.shell.sockets import Sockets
+
+FLOW = chain(Code("scenes", {"site": 0, "sites": 1, "seed": 1}), Code("composite"))
+DIAL = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+for path in sys.argv[1:]:
+    try:
+        socket.socket(socket.AF_UNIX).connect(path)
+        print("connected")
+    except OSError as error:
+        print(error.strerror)
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    with socket_folder() as made:
+        yield made
+
+
+def test_another_local_user_cannot_dial_a_local_cluster() -> None:
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+    if os.geteuid() != 0 or python is None:
+        pytest.skip("only root can become another user")
+    with LocalCluster(2) as cluster, Client(cluster) as client:
+        peers = client._peers.values()
+        paths = [end.removeprefix(UNIX) for peer in peers for end in (peer.control, peer.bulk)]
+        done = subprocess.run([python, "-c", DIAL, *paths], capture_output=True, text=True, check=True, cwd="/")
+        assert done.stdout.splitlines() == ["Permission denied"] * 6
+
+
+def test_nothing_is_left_of_a_cluster_and_its_client() -> None:
+    cluster = LocalCluster(2)
+    folder = Path(cluster.addresses["h1"].removeprefix(UNIX)).parent
+    assert folder.stat().st_mode & 0o777 == 0o700
+    with Client(cluster) as client:
+        assert [each.index for each in client.run(FLOW, {"o": "h2"}, partitions=3)] == [0, 1, 2]
+        assert len(list(folder.iterdir())) == 6
+    assert len(list(folder.iterdir())) == 4  # the client has taken its own away
+    cluster.kill("h1")
+    cluster.close()
+    assert not folder.exists()
+
+
+def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
+    for mode in (0o750, 0o701, 0o777):
+        tmp_path.chmod(mode)
+        with pytest.raises(UsageError, match=f"others may enter {tmp_path}, and so dial .*; listen in a folder made"):
+            Shell(ShellConfig("h1", listen=f"ipc://{tmp_path}/h1"))
+    with pytest.raises(UsageError, match="cannot listen in /nowhere: No such file"):
+        Shell(ShellConfig("h1", listen="ipc:///nowhere/h1"))
+
+
+def test_a_name_that_is_in_use_is_not_taken_over_but_one_left_behind_is(folder: str) -> None:
+    listen = f"ipc://{folder}/h1"
+    with pytest.raises(UsageError, match="is a Unix socket, which has no other address; leave --advertise out"):
+        Shell(ShellConfig("h1", listen=listen, advertise="gate.example"))
+    host = Shell(ShellConfig("h1", listen=listen))
+    with pytest.raises(UsageError, match=f"{listen} is already in use; choose another name with --listen"):
+        Shell(ShellConfig("h2", listen=listen))
+    host.close()
+    assert os.listdir(folder) == []
+    command = host_command("h1", listen)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.kill()
+    assert sorted(os.listdir(folder)) == ["h1", "h1.bulk"]
+    Shell(ShellConfig("h1", listen=listen)).close()
+
+
+def test_hosts_that_could_not_dial_each_other_are_no_cluster(folder: str) -> None:
+    one, other = f"ipc://{folder}/h1", "tcp://127.0.0.1:7800"
+    for addresses, listen in (
+        ({"h1": one, "h2": other}, None),
+        ({"h1": one}, "tcp://127.0.0.1:*"),
+        ({"h1": one, "h2": "ipc:///elsewhere/h2"}, None),
+    ):
+        with pytest.raises(UsageError, match="cannot talk; all must listen over TCP, or all on Unix sockets in one"):
+            Client(addresses, listen=listen)
+
+
+def test_no_message_makes_a_host_dial_another_programs_socket(folder: str) -> None:
+    with socket_folder() as other, zmq.Context() as context, context.socket(zmq.ROUTER) as foreign:
+        foreign.bind(f"ipc://{other}/theirs")
+        for listen, may in ((f"ipc://{folder}/a", False), ("tcp://127.0.0.1:*", False), (f"ipc://{other}/a", True)):
+            sockets = Sockets("a", listen, None, None, insecure=False)
+            try:
+                sockets.meet("r", [m.Peer("x", f"ipc://{other}/theirs", f"ipc://{other}/theirs")])
+                sockets.post("r", "x", m.Hello())
+                assert (foreign.poll(2000 if may else 200) != 0) is may
+            finally:
+                sockets.destroy(0)
