@@ -24,7 +24,9 @@ AnyLink = TypeVar("AnyLink", bound=LinkRate)
 CORE_SCALE = 120.0
 """Under ``single`` the cores' limits are at least those of hosts whose clocks run so fast (demands are repeated after a
 minute, a host is given up after half an hour): on the paper's links an image takes minutes, and whoever sends or
-receives one hears nothing."""
+receives one hears nothing. Under ``independent`` it holds for the giving up alone: traces have links of some bit/s, on
+which a message of a few hundred bytes takes longer than a host may be silent. A testbed sets none below
+``RATE_FLOOR_BPS`` on the wall; to have such traces it needs that time scale, which makes its limits as long."""
 
 # --- what links of a testbed cost besides a partition's bytes, so that its runs can be told beforehand
 
@@ -92,7 +94,9 @@ def world_config(
     given = {"forecaster": forecaster, "max_age_s": max_age_s}
     options = {name: value for name, value in given.items() if value is not None}
     monitor = MonitorConfig(probe_train=not single, **options)  # type: ignore[arg-type]
-    core = CoreConfig(monitor=monitor).dilated(max(time_scale, CORE_SCALE) if single else time_scale)
+    patience = 1.0 if single else max(1.0, CORE_SCALE / time_scale)
+    core = CoreConfig(monitor=monitor, patience=patience)
+    core = core.dilated(max(time_scale, CORE_SCALE) if single else time_scale)
     take_up_s = 0.0 if single else TAKE_UP_S * time_scale
     return WorldConfig(interface, startup_s, take_up_s, dict(interfaces_bps), core=core, validate=validate)
 

@@ -326,7 +326,7 @@ class HostCore:
         """R1: drop the runs whose clients have been silent for too long."""
         self._lease.rung()
         for run_id, run in list(self.runs.items()):
-            if not run.setting.leads and self.out.now - run.heard_s > self.config.lease_s:
+            if not run.setting.leads and self.out.now - run.heard_s > self.config.patience * self.config.lease_s:
                 run.out.record("fault", peer=run.install.client, detail={"what": "client silent, run dropped"})
                 self._close(run_id)
         if any(not run.setting.leads for run in self.runs.values()):

@@ -60,9 +60,11 @@ class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of a host: times in seconds of the shell's (possibly dilated) clock, and room.
 
-    ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a vote, is waited for;
-    ``probe_s``: how long a planner waits for links to be measured, unless partitions take longer (see ``Planned``).
-    ``max_operators`` run here at most, of all runs. A partition that comes here has at most ``max_partition_bytes``.
+    ``patience``: so many times ``liveness_s`` and ``lease_s`` may pass before whoever is silent is given up; they say
+    how soon that is looked into. ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a
+    vote, is waited for; ``probe_s``: how long a planner waits for links to be measured, unless partitions take longer
+    (see ``Planned``). ``max_operators`` run here at most, of all runs. A partition that comes here has at most
+    ``max_partition_bytes``.
     """
 
     retry_s: float = 0.5
@@ -70,6 +72,7 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ping_s: float = 2.0
     liveness_s: float = 15.0
     lease_s: float = 60.0
+    patience: float = 1.0
     handoff_s: float = 10.0
     barrier_s: float = 10.0
     probe_s: float = 10.0

@@ -7,8 +7,8 @@ R1. ``Install`` goes to every host and is repeated until answered; when all that
 R2. A host that was restarted before it heard of the run answers with who it is now, and is asked again until the run
     is ready. Later the one before it may have had its part, unheard of, and so it is lost, as one that had its part is.
 R3. Any message from a host is a sign of life, but until it has installed the run only ``Installed`` is; ``Ping`` asks
-    the others for one. A host silent for ``liveness_s``, or one that says it does not know the run (it was restarted),
-    is lost.
+    the others for one. A host silent for ``liveness_s`` times ``patience``, or one that says it does not know the run
+    (it was restarted), is lost.
 R4. If a lost host holds a node, the run ends with one line that names the host and what it holds; otherwise the others
     are told with every ping, and the run goes on without it. What they know to be there nevertheless, they tell.
 R5. ``Remove`` is repeated until answered, ``REMOVE_TRIES`` times at most (a host that never hears of it drops the run
@@ -137,7 +137,7 @@ class Coordinator:
         led, limits = self.led.get(run), self._limits
         if led is None:
             return
-        out = led.out
+        out, silent_s = led.out, limits.patience * limits.liveness_s
         if timer is Timer.INSTALL and led.installing:
             for host in sorted(led.installing):
                 out.send(host, led.install)  # R1
@@ -146,9 +146,9 @@ class Coordinator:
             self._remove(led)
         elif timer is Timer.PING and not led.removing and not out.failed:
             for host in sorted(led.remote):
-                if out.now - led.heard_s[host] > limits.liveness_s:  # R3
+                if out.now - led.heard_s[host] > silent_s:  # R3
                     how = "did not install the run within" if host in led.installing else "has been silent for"
-                    yield from self._lost(led, host, f"{how} {limits.liveness_s:g} s")
+                    yield from self._lost(led, host, f"{how} {silent_s:g} s")
                     if out.failed:
                         return
                 elif host not in led.installing:

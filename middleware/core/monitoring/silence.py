@@ -6,8 +6,8 @@ R1. A host waits for another where it repeats a demand or a claim, or where a tr
     not answered a ``Ping`` for ``liveness_s`` is then pinged every ``ping_s``. Only its ``Pong`` shows that both
     directions work.
 R2. The suspicion is over when that comes, or when nothing is waited for there any more, as after a move.
-R3. When it has lasted for ``lease_s`` the client is told (``Failed``, as often as the other is pinged), and ends the
-    run with both names. A host that the client itself does not hear, it gives up sooner.
+R3. When it has lasted for ``lease_s`` times ``patience`` the client is told (``Failed``, as often as the other is
+    pinged), and ends the run with both names. A host that the client itself does not hear, it gives up sooner.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Suspicions:
             del self.since_s[run, host]  # R2
             return
         self._ping(run, host)
-        lease_s = self._limits.lease_s
+        lease_s = self._limits.patience * self._limits.lease_s
         if self._out.now - self.since_s[run, host] >= lease_s:  # R3
             node, what = waits
             why = f"host {host!r}, {what}, has not answered it for {lease_s:g} s; is a way cut?"

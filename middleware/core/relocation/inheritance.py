@@ -168,7 +168,7 @@ class Inheritance:
             legacy.failed_s = None
             return
         self._flow.stuck(peer)
-        lease_s, since_s = self._limits.lease_s, legacy.failed_s
+        lease_s, since_s = self._limits.patience * self._limits.lease_s, legacy.failed_s
         legacy.failed_s = self._out.now if since_s is None else since_s
         if self._out.now - legacy.failed_s >= lease_s:  # though that host claims it
             legacy.error = f"its state has not got to host {peer!r} for {lease_s:g} s"

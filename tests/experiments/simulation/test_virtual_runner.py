@@ -164,6 +164,32 @@ def test_trees_change_at_random_and_give_the_bytes_of_the_single_machine(tmp_pat
     assert set(outcome.found.ended["random-reshapes"]) == set(last.operators)
 
 
+@pytest.mark.parametrize("seed", [5, 10])
+def test_a_link_on_which_installing_takes_longer_than_a_host_may_be_silent_fails_no_run(
+    seed: int, tmp_path: Path
+) -> None:
+    outcome = execute(tmp_path / "a", servers=8, link_mean_bps=2e5, seed=seed, placements=("one-shot",))
+    assert outcome.found.delivered == {"one-shot": 8}
+
+
+CUT = """
+hosts = ["client", "h1", "h2"]
+[links]
+rate = "1mbit"
+[[event]]
+kind = "outage"
+at = "5s"
+host = "h1"
+"""
+
+
+def test_a_host_that_a_scenario_cuts_off_is_given_up_as_soon_as_on_sockets(tmp_path: Path) -> None:
+    (tmp_path / "cut.toml").write_text(CUT)
+    options: dict[str, Any] = {"servers": 2, "images": 1000, "scenario": str(tmp_path / "cut.toml")}
+    with pytest.raises(RunError, match=r"^host 'h1', which holds .*, has been silent for 15 s"):
+        execute(tmp_path / "a", placements=("download-all",), **options)
+
+
 def test_with_a_single_interface_the_client_gets_one_image_after_the_other(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     (tmp_path / "traces" / "one.csv").write_text("time_s,bandwidth_bps\n0,80000\n60,80000\n")

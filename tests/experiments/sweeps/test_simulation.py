@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -45,6 +46,16 @@ def test_everything_is_delivered_once_and_in_order(placement: str, interface: st
     assert came.bytes_sent > 40 * 100_000
     assert came.events > 0
     assert (came.plans > 0) == (placement == "global")
+
+
+def test_links_that_rest_for_minutes_fail_no_run(tmp_path: Path) -> None:
+    for number in range(3):
+        steps = (0, 2e6), (100, 900), (160 + number, 0), (400, 2e6), (700, 2e6)
+        rows = "".join(f"{at_s},{rate}\n" for at_s, rate in steps)
+        (tmp_path / f"t{number}.csv").write_text("time_s,bandwidth_bps\n" + rows)
+    for number in range(4):
+        came = result(pool=str(tmp_path), interface="independent", configuration=number, images=30)
+        assert (came.failed, came.delivered) == (None, 30)
 
 
 def test_the_result_is_that_of_the_configuration_whatever_ran_before() -> None:

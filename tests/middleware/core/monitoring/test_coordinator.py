@@ -104,6 +104,14 @@ def test_a_silent_host_ends_the_run_with_what_it_holds(ready: Playbook) -> None:
     ready.at(8.0) << e.TimerFired("ping r") >> []
 
 
+def test_patience_lengthens_what_a_host_may_be_silent(make_book: Book, make_install: Make) -> None:
+    book = make_book("client", msgspec.structs.replace(CONFIG, patience=2.0))
+    book << e.RunRequested(make_install()) >> ANY
+    book.at(8.0) << e.TimerFired("ping r") >> [e.SetTimer("ping r", 10.0)]
+    reason = "host 'h1', which holds s, did not install the run within 10 s"
+    book.at(11.0) << e.TimerFired("ping r") >> [e.Fail("r", reason)]
+
+
 def test_any_message_is_a_sign_of_life(ready: Playbook) -> None:
     ready.at(4.0) << got("h1", m.Demand("another", "a", "b", 0)) >> []
     ready << got("h2", m.Pong("r")) >> []
