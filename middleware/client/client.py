@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.replanning import MEASURED, Search, ask_hints
-from thalweg.middleware.client.run import Home, Run
+from thalweg.middleware.client.run import Home, Run, warn_dropped
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import FIXED, Dataflow, check_placement
 from thalweg.middleware.errors import (
@@ -85,7 +87,7 @@ class Client:
         self._keys = None if keys is None else Keys.load(keys)
         self._allow = (*DEFAULT_ALLOW, *allow)
         self._peers = say_hello(addresses, self._keys)
-        self._runs: dict[str, Run] = {}
+        self._runs: weakref.WeakValueDictionary[str, Run] = weakref.WeakValueDictionary()  # who drops one ends it
         self._news = threading.Condition()  # of what is reported, and of what is forgotten
         self._open: set[str] = set()
         self._reports: dict[Link, LinkEstimate] = {}
@@ -99,7 +101,7 @@ class Client:
             insecure=insecure,
             core=limits or CoreConfig(),
         )
-        self.shell = Shell(config, self._on_application, self._keys)
+        self.shell = Shell(config, _weak(self._on_application), self._keys)
         self._peers[name] = self.shell.me
         self._numbers = itertools.count()
 
@@ -292,6 +294,13 @@ class Client:
             self._news.wait_for(lambda: not self._open or not self.shell.alive, 2)
         self.shell.close()
 
+    def __del__(self) -> None:
+        shell = getattr(self, "shell", None)
+        if shell is not None and shell.alive:
+            with contextlib.suppress(RuntimeError):  # the interpreter ends, and with it the shell's threads
+                threading.Thread(target=shell.close, daemon=True).start()  # this may be one of the shell's own
+            warn_dropped(f"the client {self.name!r}", self)
+
     def __enter__(self) -> Client:
         return self
 
@@ -318,5 +327,16 @@ class Client:
                     concerned.take(command)
 
     def _closed(self, run: str) -> None:
-        if self._runs.pop(run, None) is not None:
-            self.shell.tell(e.RunAbandoned(run))
+        self._runs.pop(run, None)
+        self.shell.tell(e.RunAbandoned(run))
+
+
+def _weak(method: Callable[[e.Command], None]) -> Callable[[e.Command], None]:
+    """A client's method for its shell, whose threads do not keep the client: one that is dropped is closed."""
+    reference = weakref.WeakMethod(method)
+
+    def call(command: e.Command) -> None:
+        if (method := reference()) is not None:
+            method(command)
+
+    return call

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -44,6 +44,16 @@ class Run:
 
     The next partition is demanded when one is taken, so at most one is here undelivered. ``placement`` is where its
     nodes are now, as far as the client has heard, and ``dataflow`` the tree they form.
+
+    Any number of threads and tasks may iterate one run, also of several event loops: each partition goes to exactly one
+    of them, all see the end, and a run that failed raises its error in each, until it is closed. Who is cancelled while
+    it waits has taken none. A run that is dropped while it goes on is closed, with a ``ResourceWarning``.
+
+    Rules:
+
+    - R1: What has come is taken under the lock, by who is there; what arrives wakes everybody who waits, so that it is
+      nobody's loss if one of them never wakes up (its task is cancelled, its event loop closed).
+    - R2: Where a thread waits for a partition, the next is demanded as it arrives, without waking the thread first.
     """
 
     def __init__(
@@ -55,10 +65,10 @@ class Run:
         self.search = search
         self._home = home
         self._news = threading.Condition()  # of what is queued, where the nodes are, and the end
-        self._queue: deque[e.Command] = deque()
-        self._waiting = False  # somebody blocks in __next__
-        self._waiter: Callable[[], None] | None = None  # wakes who awaits in __anext__
-        self._taken: e.Command | None = None  # given to who waited for it, and the next demanded
+        self._queue: deque[tuple[e.Command, bool]] = deque()  # with each whether the next is demanded already
+        self._blocked = 0  # threads that wait in __next__
+        self._awaiting: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}  # whose tasks wait in __anext__
+        self._failure: e.Fail | None = None
         self._over = False
 
     @property
@@ -71,11 +81,10 @@ class Run:
         """A command for the application; any thread."""
         with self._news:
             match command:
-                case e.Ready() | e.Deliver() | e.Fail():
-                    self._queue.append(command)
-                    if self._waiting and isinstance(command, e.Deliver) and not command.end:
-                        self._waiting = False
-                        self._taken = command  # by who waits for it: the next is demanded without waking them first
+                case e.Ready() | e.Deliver() | e.Fail() if not self._over:
+                    wanted = isinstance(command, e.Deliver) and not command.end and len(self._queue) < self._blocked
+                    self._queue.append((command, wanted))
+                    if wanted:  # R2
                         self._home.tell(e.NextRequested(self.id))
                     self._wake()
                 case e.Placed(_, node, host):
@@ -98,74 +107,59 @@ class Run:
 
     def _wake(self) -> None:
         self._news.notify_all()
-        if self._waiter is not None:
-            self._waiter()
-            self._waiter = None
+        while self._awaiting:  # R1
+            loop, arrived = self._awaiting.popitem()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+                loop.call_soon_threadsafe(arrived.set)
 
-    def _consume(self, command: e.Command) -> Delivered | None:
-        """The partition a command brings, None when it brings none; raises at the end of the run."""
-        match command:
-            case e.Ready():
-                self._home.tell(e.NextRequested(self.id))
-                return None
-            case e.Deliver(_, index, value, size_bytes, end):
-                if end:
-                    self.close()
-                    raise StopIteration
-                if command is self._taken:  # the next one is demanded already
-                    self._taken = None
-                else:
-                    self._home.tell(e.NextRequested(self.id))
-                return Delivered(index, value, size_bytes)
-            case e.Fail(_, reason):
-                self.close()
-                raise RunError(reason)
+    def _next(self) -> Delivered | None:
+        """The partition that is here, None when there is none; raises the run's error. Under the lock."""
+        while self._queue and not self._over:
+            command, demanded = self._queue.popleft()
+            match command:
+                case e.Fail():
+                    self._failure = command
+                    self._end()
+                case e.Deliver(end=True):
+                    self._end()
+                case e.Deliver() | e.Ready():
+                    if not demanded:
+                        self._home.tell(e.NextRequested(self.id))
+                    if isinstance(command, e.Deliver):
+                        return Delivered(command.index, command.value, command.size_bytes)
+        if self._failure is not None:
+            raise RunError(self._failure.reason)
         return None
 
     def __iter__(self) -> Run:
         return self
 
     def __next__(self) -> Delivered:
-        while not self._over:
-            with self._news:
-                self._waiting = not self._queue
-                try:
-                    self._news.wait_for(lambda: self._queue or self._over)
-                finally:
-                    self._waiting = False
+        with self._news:
+            while (delivered := self._next()) is None:
                 if self._over:
-                    break
-                command = self._queue.popleft()
-            delivered = self._consume(command)
-            if delivered is not None:
-                return delivered
-        raise StopIteration
+                    raise StopIteration
+                self._blocked += 1
+                try:
+                    self._news.wait()
+                finally:
+                    self._blocked -= 1
+            return delivered
 
     def __aiter__(self) -> Run:
         return self
 
     async def __anext__(self) -> Delivered:
         loop = asyncio.get_running_loop()
-        while not self._over:
-            arrived = asyncio.Event()
+        while True:
             with self._news:
+                delivered = self._next()
+                if delivered is not None:
+                    return delivered
                 if self._over:
-                    break
-                if not self._queue:
-                    self._waiter = functools.partial(_set_in, loop, arrived)
-                    command = None
-                else:
-                    command = self._queue.popleft()
-            if command is None:
-                await arrived.wait()
-                continue
-            try:
-                delivered = self._consume(command)
-            except StopIteration:
-                break
-            if delivered is not None:
-                return delivered
-        raise StopAsyncIteration
+                    raise StopAsyncIteration
+                arrived = self._awaiting.setdefault(loop, asyncio.Event())
+            await arrived.wait()
 
     def move(self, placement: Mapping[str, str]) -> None:
         """Have these operators change hosts, all between the same two partitions, while the flow goes on.
@@ -203,9 +197,20 @@ class Run:
     def close(self) -> None:
         """End the run on every host; idempotent, from any thread: whoever waits for a partition sees the end."""
         with self._news:
+            self._failure = None
+            self._end()
+
+    def _end(self) -> None:
+        if not self._over:
             self._over = True
+            self._queue.clear()
             self._wake()
-        self._home.closed(self.id)
+            self._home.closed(self.id)
+
+    def __del__(self) -> None:
+        if not self._over:
+            self.close()
+            warn_dropped(f"the run {self.id}", self)
 
     def __enter__(self) -> Run:
         return self
@@ -214,6 +219,6 @@ class Run:
         self.close()
 
 
-def _set_in(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        loop.call_soon_threadsafe(event.set)
+def warn_dropped(what: str, source: object) -> None:
+    """Somebody has let go of what holds hosts, sockets or processes, and has not closed it."""
+    warnings.warn(f"{what} was dropped and not closed; use with", ResourceWarning, stacklevel=3, source=source)

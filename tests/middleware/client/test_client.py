@@ -166,6 +166,9 @@ def test_failing_code_ends_the_run_with_node_and_host(client: Client, how: str, 
         take_all(run, delivered)
     assert delivered == [0, 1][: len(delivered)]  # the failure may overtake what is still on its way
     assert str(caught.value) == f"node 'o' on host 'h2': {says}"
+    with pytest.raises(RunError, match="node 'o' on host 'h2'"):  # also who comes later is told
+        next(run)
+    run.close()
     assert list(run) == []
 
 

@@ -116,6 +116,7 @@ def test_garbage_on_both_ports_is_counted_and_the_run_goes_on(
     assert frames.decode_control(control.recv()).host == "client"  # type: ignore[union-attr]
     for expected in range(index + 1, index + 5):
         assert next(run).index == expected
+    run.close()
 
 
 def test_an_oversized_message_costs_its_connection_and_no_more(
@@ -152,6 +153,7 @@ def test_messages_nobody_expects_change_nothing(client: Client, dial: Callable[.
         continue
     assert [next(run).index for _ in range(10)] == list(range(1, 11))
     assert client.shell.frames_rejected == 0
+    run.close()
 
 
 def test_a_partition_nobody_asked_for_is_given_no_memory(
@@ -168,6 +170,7 @@ def test_a_partition_nobody_asked_for_is_given_no_memory(
     assert isinstance(credit, m.Credit)
     assert (credit.transfer, credit.received_bytes, credit.done) == (5, 0, True)
     assert client.shell._incoming == {}
+    run.close()
 
 
 def test_probes_of_runs_that_are_over_are_answered_and_leave_nothing(dial: Callable[..., zmq.Socket[bytes]]) -> None:
