@@ -7,6 +7,8 @@ R1. A run is opened by ``Install`` (one that was sent before this host was resta
     unknown runs change nothing.
 R2. Whatever comes off the wire, it is answered, recorded or ignored: nothing of it can end a host.
 R3. What a host says to itself it hears after everything that came of the event before.
+R4. A run whose parts may contradict each other is dropped without asking them. Its client is told why, also when it
+    asks again; an ``Install`` that comes again opens none.
 
 The run of an event is found here, once; what happens in it is in ``run``.
 """
@@ -14,7 +16,7 @@ The run of an event is found here, once; what happens in it is in ``run``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from thalweg.middleware.core.monitoring.coordinator import Coordinator
@@ -22,7 +24,7 @@ from thalweg.middleware.core.monitoring.monitor import Monitor, estimate_fields
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, Prober
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.notes import Notes
-from thalweg.middleware.core.outbox import Alarm, Desk, Outbox, Timer
+from thalweg.middleware.core.outbox import Alarm, Desk, Local, Outbox, Timer
 from thalweg.middleware.core.run import MESSAGES, RunCore
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.protocol import events as e
@@ -51,6 +53,9 @@ class HostCore:
         self._retries = Alarm(out, Timer.RETRY)
         self._lease = Alarm(out, Timer.LEASE)
         self._shared = Shared(self.monitor, self.prober, self.silence, self._retries, self._occupied)
+        self._at_work = ""  # of all runs in turn, this one
+        self._heard: Local | None = None  # what the host said to itself, and hears now
+        self._broken: dict[str, str] = {}  # runs that were dropped, and why
         self._spent: dict[str, tuple[int, int, int]] = {}  # run -> what had been spent when it began
         self._removed: deque[str] = deque(maxlen=REMEMBERED)
 
@@ -60,7 +65,9 @@ class HostCore:
         desk.now = now
         self._HANDLERS[type(event)](self, event)
         while desk.local:  # R3
-            self._hear(self.host, *desk.local.popleft())
+            self._heard = heard = desk.local.popleft()
+            self._hear(self.host, *heard)
+        self._heard = None
         commands, desk.commands = desk.commands, []
         return commands
 
@@ -118,8 +125,50 @@ class HostCore:
     def _measured(self, told: Notes) -> None:
         """What the prober has to tell all runs."""
         for note in told:
-            for run in list(self.runs.values()):
+            for run in self._each():
                 run.hear((note,))
+
+    def _each(self) -> Iterator[RunCore]:
+        """All runs in turn, so that it is known which of them broke."""
+        for run_id, run in list(self.runs.items()):
+            self._at_work = run_id
+            yield run
+        self._at_work = ""
+
+    def at_fault(self, event: e.Event) -> str:
+        """The run that was worked on when ``handle`` raised over ``event``; empty where it was none in particular."""
+        if self._heard is not None:
+            return str(getattr(self._heard[0], "run", ""))
+        if self._at_work:
+            return self._at_work
+        if isinstance(event, e.TimerFired):
+            return event.key.split(" ")[1] if " " in event.key else ""
+        about = getattr(event, "install", None) or getattr(event, "message", event)
+        return str(getattr(about, "run", ""))
+
+    def _on_broken(self, event: e.RunBroken) -> None:
+        """R4: drop a run."""
+        self._at_work, self._heard = "", None
+        run_id, out = event.run, self.out.of(event.run)
+        run = self.runs.pop(run_id, None)
+        reason = event.reason[:4000]
+        if run is None:  # it broke as it was opened, or closed
+            if event.sender:
+                out.send(event.sender, m.Installed(run_id, self.host, reason))
+            out.emit(e.CloseRun(run_id))
+            self.coordinator.drop(run_id)
+            return
+        self._spent.pop(run_id, None)
+        self.monitor.histories.pop(run_id, None)
+        self._removed.append(run_id)
+        self._broken[run_id] = reason
+        if len(self._broken) > REMEMBERED:
+            del self._broken[next(iter(self._broken))]
+        if run_id in self.coordinator.led:
+            run.out.fail(event.reason)
+        else:
+            out.send(run.install.client, m.Failed(run_id, "", reason))
+        out.emit(e.CloseRun(run_id))
 
     # --- events ---------------------------------------------------------------------------------------
 
@@ -179,15 +228,16 @@ class HostCore:
     def _retry(self) -> None:
         """Repeat what is due; demands that were answered meanwhile cost nothing but this pass."""
         self._retries.rung()
-        due_s = [at_s for run in self.runs.values() if (at_s := run.flow.retry()) is not None]
+        due_s = [at_s for run in self._each() if (at_s := run.flow.retry()) is not None]
         if due_s:
             self._retries.by(min(due_s))
 
     def _check_silence(self) -> None:
         for run_id, host in list(self.silence.since_s):
-            run = self.runs.get(run_id)
+            self._at_work, run = run_id, self.runs.get(run_id)
             client, waits = ("", None) if run is None else (run.install.client, run.waits_for(host))
             self.silence.check(run_id, host, client, waits)
+        self._at_work = ""
         self.silence.go_on()
 
     def _on_measured(self, event: e.TransferMeasured) -> None:
@@ -265,6 +315,8 @@ class HostCore:
         if run is not None:
             run.heard_s = self.desk.now
             run.out.send(sender, m.Pong(message.run))
+        elif message.run in self._broken:  # R4
+            self.out.of(message.run).send(sender, m.Failed(message.run, "", self._broken[message.run]))
         else:
             self.out.of(message.run).send(sender, m.Pong(message.run, not message.run))
 
@@ -325,10 +377,10 @@ class HostCore:
     def _check_leases(self) -> None:
         """R1: drop the runs whose clients have been silent for too long."""
         self._lease.rung()
-        for run_id, run in list(self.runs.items()):
+        for run in self._each():
             if not run.setting.leads and self.out.now - run.heard_s > self.config.patience * self.config.lease_s:
                 run.out.record("fault", peer=run.install.client, detail={"what": "client silent, run dropped"})
-                self._close(run_id)
+                self._close(run.id)
         if any(not run.setting.leads for run in self.runs.values()):
             self._lease.by(self.out.now + self.config.lease_s / 2)
 
@@ -349,6 +401,7 @@ class HostCore:
         e.RunRequested: _on_run_requested,
         e.RunAbandoned: _on_abandoned,
         e.ProbesRequested: _on_probes_requested,
+        e.RunBroken: _on_broken,
     }
     _MESSAGES: ClassVar[dict[type[Any], Callable[[HostCore, str, Any], None]]] = {
         m.Hello: _on_hello,

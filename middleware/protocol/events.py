@@ -172,6 +172,17 @@ class Planned(Event, frozen=True):
     variability: Variability | None = msgspec.field(name="weather", default=None)
 
 
+class RunBroken(Event, frozen=True):
+    """Something raised that never should, in the core over an event of the run, or in doing what it commanded.
+
+    What the core knows of ``run`` may contradict itself. ``sender``: who sent the message over which it was.
+    """
+
+    run: str
+    reason: str
+    sender: str = ""
+
+
 class ProbesRequested(Event, frozen=True):
     """The application's planner needs the bandwidth from ``source`` to each of ``targets``."""
 

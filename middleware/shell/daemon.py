@@ -1,12 +1,14 @@
 """One host process: ``thalweg host``, and what local clusters and testbeds start.
 
 It prints one line of JSON when it listens (``{"host": …, "control": …, "bulk": …}``), runs until SIGINT or SIGTERM
-(exit status 0), and with ``--with-parent`` also until its standard input is closed.
+(exit status 0), and with ``--with-parent`` also until its standard input is closed. One that stops of an error says so
+in one line, with exit status 1 (2 where it was asked for what cannot be), so that a supervisor starts it again.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 import signal
@@ -16,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from thalweg.middleware.errors import ThalwegError, UsageError
+from thalweg.middleware.errors import ThalwegError, UsageError, one_line
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.network.forecasting import FORECASTERS
 from thalweg.middleware.protocol import events as e
@@ -71,6 +73,21 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run a host process; returns its exit status."""
+    try:
+        return _serve(argv)
+    except ThalwegError:
+        raise
+    except Exception as error:  # whatever it is, whoever supervises this host is to see it stop, and why
+        _complain(f"{type(error).__name__}: {one_line(error)}")
+        return 1
+
+
+def _complain(what: str) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it; the status tells
+        print(f"thalweg host: {what}", file=sys.stderr, flush=True)
+
+
+def _serve(argv: list[str] | None) -> int:
     options = parser().parse_args(argv)
     if options.make_key is not None:
         Keys.make().save(options.make_key)
@@ -87,8 +104,8 @@ def main(argv: list[str] | None = None) -> int:
 
     def on_application(command: e.Command) -> None:
         if isinstance(command, e.Fail) and not command.run:
-            print(f"thalweg host: {command.reason}", file=sys.stderr, flush=True)
             stop.set()
+            _complain(command.reason)
 
     limits = CoreConfig(max_operators=options.max_operators, monitor=MonitorConfig(forecaster=options.forecaster))
     keys = None if options.keys is None else Keys.load(options.keys)
@@ -110,9 +127,10 @@ def main(argv: list[str] | None = None) -> int:
     gc.collect()
     gc.freeze()  # what is imported stays: do not look through it again and again
     stop.wait()
-    failed = not shell.alive
     shell.close()
-    return 1 if failed else 0
+    if shell.alive:
+        _complain(f"the host {options.name!r} did not stop: something holds up its thread")
+    return 1 if shell.failure or shell.alive else 0
 
 
 def _watch_parent(stop: threading.Event) -> None:
@@ -127,9 +145,10 @@ def run() -> None:
     try:
         status = main()
     except ThalwegError as error:
-        print(f"thalweg host: {error}", file=sys.stderr)
+        _complain(str(error))
         status = 2
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
     os._exit(status) if threading.active_count() > 1 else sys.exit(status)
 
 

@@ -10,6 +10,9 @@ Rules:
 - R1: Only the thread on duty runs ``loop``. It passes between threads under a lock, so that one sees all the other did.
 - R2: Calls are made only while a thread stands by (``present``).
 - R3: Nobody wakes up while no calls are made.
+- R4: Who takes the duty over starts another to stand by, for the call may never return. So many as ``MOST_LOST`` are
+  replaced at a time; beyond, no calls are made until one of them is back. One that comes back and is not needed ends.
+- R5: However the loop ends, ``ended`` is told, once, with what it raised, if it did.
 """
 
 from __future__ import annotations
@@ -17,35 +20,55 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+MOST_LOST = 16  # threads in calls that do not return, each in a node of its own
+
 
 class Duty:
-    """Runs ``loop`` in one of two daemon threads until it returns True; False means that it has lost the duty."""
+    """Runs ``loop`` in daemon threads until it returns True; False means that it has lost the duty."""
 
-    def __init__(self, loop: Callable[[], bool], name: str, limit_s: float) -> None:
+    def __init__(
+        self, loop: Callable[[], bool], ended: Callable[[BaseException | None], None], name: str, limit_s: float
+    ) -> None:
         self.over = threading.Event()
         self.present = False  # a thread stands by
-        self._loop = loop
+        self._loop, self._ended, self._name = loop, ended, name
         self._limit_s = limit_s
         self._lock = threading.Lock()
         self._serving = threading.Lock()  # held until all is over: looking costs less than an Event's wait
         self._serving.acquire()
         self._calls = 0  # begun so far; the number of the one under way
         self._under_way = False
-        self._taken = 0  # the number of the call during which the duty was last taken over
+        self._taken = 0  # the number of the last call during which the duty was taken over
         self._watched = False  # the thread that stands by looks, or is about to
         self._watch = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._run, args=(on_duty,), name=f"{name}-{number}", daemon=True)
-            for number, on_duty in enumerate((True, False))
-        ]
-        for thread in self._threads:
+        self._lost = 0  # threads in calls that lost them the duty
+        self._standby = False  # a thread stands by, or is about to
+        self._started = self._holder = 0
+        self._threads: list[threading.Thread] = []
+        self._start(True)
+        self._start(False)
+
+    def _start(self, on_duty: bool) -> None:
+        """Have one more thread; without one that stands by all goes on, but no calls are made here (R2)."""
+        self._standby = not on_duty
+        thread = threading.Thread(target=self._run, args=(on_duty,), name=f"{self._name}-{self._started}", daemon=True)
+        self._started += 1
+        self._threads = [each for each in self._threads if each.is_alive()]
+        try:
             thread.start()
+        except RuntimeError:  # this process may have no more of them
+            self._standby = False
+            if on_duty:
+                raise
+        else:
+            self._threads.append(thread)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until the loop is over, and its threads have ended (but not for a call that does not return)."""
         if self.over.wait(timeout_s):
             for thread in self._threads:
-                thread.join(self._limit_s if not self.present else 1.0)
+                if thread is not threading.current_thread():
+                    thread.join(self._limit_s if self._lost else 1.0)
 
     def begin(self) -> int:
         """The thread on duty begins a call; give ``end`` what this returns."""
@@ -59,19 +82,32 @@ class Duty:
     def end(self, call: int) -> bool:
         """Whether the thread that made the call is still on duty; if not, it must return False from ``loop``."""
         with self._lock:
-            if self._taken == call:  # R1: the other thread runs the loop now
+            if self._taken >= call:  # R1: another thread runs the loop now
                 return False
             self._under_way = False
             return True
 
     def _run(self, on_duty: bool) -> None:
         while on_duty or self._stand_by():
-            if self._loop():
-                self.over.set()
-                self._serving.release()
-                self._watch.set()
+            error: BaseException | None = None
+            me = self._holder = threading.get_ident()
+            try:
+                on_duty = self._loop()
+            except BaseException as raised:
+                error, on_duty = raised, self._holder == me
+            if on_duty:  # R5
+                try:
+                    self._ended(error)
+                finally:
+                    self.over.set()
+                    self._serving.release()
+                    self._watch.set()
                 return
-            on_duty = False
+            with self._lock:
+                self._lost -= 1
+                if self._standby:  # R4
+                    return
+                self._standby = True
 
     def _stand_by(self) -> bool:
         """True when this thread has taken the duty over, False when all is over."""
@@ -91,7 +127,10 @@ class Duty:
                     if under_way and not looking:
                         self._taken = seen
                         self._under_way = False
-                        self.present = False  # R2: until the thread in the call is back
+                        self.present = self._standby = False  # R2
+                        self._lost += 1
+                        if self._lost <= MOST_LOST:  # R4
+                            self._start(False)
                         return True
             self._watch.clear()
             self._watched = False

@@ -7,16 +7,22 @@ Everything that decides is in the core; here are only bytes, clocks and threads.
 - R2: A call of a node's code that has proved quick is made by the thread on duty; any other by a worker.
 - R3: The last credit of a transfer waits ``CREDIT_HOLD_S`` for a message to ride on; all others go at once.
 - R4: No memory is taken for a partition that nobody here has asked for.
+- R5: No defect ends a host that other runs need. What the core raises over an event, or what doing a command raises,
+  closes the run concerned, is recorded with its event and logged; memory that is not to be had is no exception to
+  that. What was commanded before is done: alarms count on their timers, and other runs on their messages. Only what
+  breaks the sockets themselves, or asks the process to end (KeyboardInterrupt, SystemExit), ends the host.
 """
 
 from __future__ import annotations
 
 import heapq
+import logging
 import math
 import os
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +33,7 @@ from zmq.backend import zmq_poll  # what a Poller calls
 
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
-from thalweg.middleware.errors import OperatorError, ProtocolError, ThalwegError, UsageError
+from thalweg.middleware.errors import OperatorError, ProtocolError, ThalwegError, UsageError, one_line
 from thalweg.middleware.loading import DEFAULT_ALLOW, registered
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
@@ -50,7 +56,11 @@ from thalweg.middleware.shell.workers import Slot, Task, Workers
 HOUSEKEEPING_S = 5.0
 CREDIT_HOLD_S = 0.02  # how long the last credit of a transfer waits for a message to travel with
 TAKE_OVER_S = 0.02  # a quick node's call that lasts longer loses its thread the sockets
+BEYOND_REPAIR = frozenset({zmq.ETERM, zmq.ENOTSOCK})  # of the sockets: there is nothing left to serve
 STUCK_S = 60.0  # without any credit; a chunk takes 32 s on the slowest link a testbed makes (64 kbit/s)
+
+
+_log = logging.getLogger("thalweg")
 
 
 class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,7 +84,10 @@ class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Shell:
-    """One running host. ``tell`` takes events from any thread; ``on_application`` gets the core's words for it."""
+    """One running host. ``tell`` takes events from any thread; ``on_application`` gets the core's words for it.
+
+    ``failure``: why it stopped, if nobody asked for that; ``on_application`` has got it as the ``Fail`` of no run.
+    """
 
     def __init__(
         self,
@@ -105,6 +118,8 @@ class Shell:
         self._next_transfer = 0
         self._credits_due_s = math.inf  # where credits wait
         self.frames_rejected = 0  # so far
+        self.failure = ""
+        self._broke = ""  # the run that was broken last: one is logged once
         self._inbox: deque[e.Event] = deque()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._asleep = False
@@ -113,7 +128,7 @@ class Shell:
         self._quick: deque[tuple[Slot, Task]] = deque()
         self._housekeeping_s = self._epoch + HOUSEKEEPING_S
         self._due_s = self._housekeeping_s  # when something is to be done that no message brings
-        self._duty = Duty(self._run, f"thalweg-{config.name}", TAKE_OVER_S)
+        self._duty = Duty(self._loop, self._ended, f"thalweg-{config.name}", TAKE_OVER_S)
 
     # --- used from other threads -----------------------------------------------------------------------
 
@@ -142,18 +157,26 @@ class Shell:
 
     # --- the thread on duty ----------------------------------------------------------------------------
 
-    def _run(self) -> bool:
+    def _ended(self, error: BaseException | None) -> None:
+        """The loop is over: free all that can be freed."""
+        self._stopped_of(error)
+        destroy = partial(self._sockets.destroy, 200)
+        ends = partial(os.close, self._wake_read), partial(os.close, self._wake_write)
+        for step in (self._workers.stop, self._recorder.close, destroy, *ends):
+            try:
+                step()
+            except Exception as problem:  # whatever it is, the rest is to be freed
+                self._stopped_of(problem)
+
+    def _stopped_of(self, error: BaseException | None) -> None:
+        if error is None or self.failure:
+            return
+        self.failure = type(error).__name__  # before anything that takes memory
         try:
-            if not self._loop():
-                return False
-        except BaseException as error:
-            self._on_application(e.Fail("", f"the host {self.config.name!r} stopped: {type(error).__name__}: {error}"))
-        self._workers.stop()
-        self._recorder.close()
-        self._sockets.destroy(200)
-        os.close(self._wake_read)
-        os.close(self._wake_write)
-        return True
+            self.failure = f"the host {self.config.name!r} stopped: {self.failure}: {one_line(error)}"
+            self._on_application(e.Fail("", self.failure))
+        except Exception:  # nobody can be told; ``failure`` tells
+            return
 
     def _loop(self) -> bool:
         """Serve until the shell is to stop (True), or another thread has taken the duty over (False)."""
@@ -232,9 +255,15 @@ class Shell:
         if taken is None:
             return
         identity, (head, frame) = taken
-        now = time.monotonic()
         chunk = frames.decode_chunk(head.bytes)
-        body = frame.buffer
+        try:
+            self._bulk_came(identity, chunk, frame.buffer, time.monotonic())
+        except ProtocolError:
+            raise
+        except Exception as error:  # R5
+            self._break(chunk.message.run, chunk.message, error)
+
+    def _bulk_came(self, identity: bytes, chunk: m.Chunk, body: memoryview, now: float) -> None:
         sender = name_of(identity)
         size, total, message = body.nbytes, chunk.total_bytes, chunk.message
         if total > self.config.core.max_partition_bytes:
@@ -294,20 +323,67 @@ class Shell:
     # --- commands --------------------------------------------------------------------------------------
 
     def _handle(self, event: e.Event, now: float) -> None:
-        for command in self.core.handle(event, (now - self._epoch) * self.config.time_scale):
-            if type(command) is e.Send:
-                if command.bulk:
-                    self._send_bulk(command)
+        scaled = (now - self._epoch) * self.config.time_scale
+        try:
+            commands = self.core.handle(event, scaled)
+        except Exception as error:  # R5
+            commands = self._without_broken(event, error, scaled)
+        for command in commands:
+            try:
+                if type(command) is e.Send:
+                    if command.bulk:
+                        self._send_bulk(command)
+                    else:
+                        self._sockets.post(command.run, command.to, command.message)  # type: ignore[arg-type]
+                elif type(command) is e.RunOperator:
+                    self._have_made(command)
+                elif type(command) is e.Record:
+                    self._recorder.write(command.run, command.kind, command.fields)
+                elif type(command) is e.SetTimer:
+                    self._set_timer(command)
                 else:
-                    self._sockets.post(command.run, command.to, command.message)  # type: ignore[arg-type]
-            elif type(command) is e.RunOperator:
-                self._have_made(command)
-            elif type(command) is e.Record:
-                self._recorder.write(command.run, command.kind, command.fields)
-            elif type(command) is e.SetTimer:
-                self._set_timer(command)
-            else:
-                self._rare(command)
+                    self._rare(command)
+            except Exception as error:  # R5
+                self._break(getattr(command, "run", ""), command, error)
+
+    def _without_broken(self, event: e.Event, error: Exception, scaled: float) -> list[e.Command]:
+        """What the core commands after it raised over ``event``: the run that was worked on is dropped (R5)."""
+        run = self.core.at_fault(event)
+        reason = self._blame(run, event, error)
+        if isinstance(event, e.TimerFired) and (run in self.core.runs or (run and " " not in event.key)):
+            self.tell(event)  # it may be of other runs, too
+        sender = event.sender if isinstance(event, e.MessageReceived) else ""
+        broken = e.RunBroken(run, reason, sender)
+        try:
+            return self.core.handle(broken, scaled)
+        except Exception as another:  # R5: what the host has to say to itself is of other runs, too
+            if self.core.at_fault(broken) in self.core.runs:
+                return self._without_broken(broken, another, scaled)
+            self._blame(run, broken, another)
+            return []
+
+    def _break(self, run: str, about: object, error: Exception) -> None:
+        """Have a run dropped for an error that is of this shell's making, or of the machine's (R5)."""
+        self.tell(e.RunBroken(run, self._blame(run, about, error)))
+
+    def _blame(self, run: str, about: object, error: Exception) -> str:
+        """Record and log what is no fault of the run's own code; returns the reason in one line."""
+        if isinstance(error, zmq.ZMQError) and error.errno in BEYOND_REPAIR:
+            raise error
+        at = error.__traceback__
+        while at is not None and at.tb_next is not None:
+            at = at.tb_next
+        where = "" if at is None else f" ({Path(at.tb_frame.f_code.co_filename).name}, line {at.tb_lineno})"
+        said = f"{type(error).__name__}: {one_line(error)}{where}"
+        what = type(about).__name__
+        message = getattr(about, "message", None)
+        if message is not None:
+            what = f"{what} {type(message).__name__}"
+        self._recorder.write(run, "error", {"detail": {"reason": said, "event": what}})
+        if not run or run != self._broke:
+            self._broke = run
+            _log.error("thalweg host %r: run %s broke at %s: %s", self.config.name, run or "(none)", what, said)
+        return f"a defect of the runtime there broke the run at {what}: {said}"
 
     def _have_made(self, command: Task) -> None:
         """Have an operator's code called, by this thread soon if that is quick."""
@@ -386,7 +462,10 @@ class Shell:
         out.credited(credit, now, way.arrived_s(credit, now))
         total = out.body.nbytes
         if not credit.done:
-            self._pump(out)
+            try:
+                self._pump(out)
+            except Exception as error:  # R5
+                self._break(out.message.run, out.message, error)
             return
         del self._outgoing[credit.transfer]
         if credit.received_bytes < total:
@@ -445,6 +524,9 @@ class Shell:
 
     def _record_load(self) -> None:
         if self._recorder.active:
-            share = self._process.cpu_percent() / 100.0  # of one core, since the last time
-            memory_bytes = self._process.memory_info().rss
+            try:
+                share = self._process.cpu_percent() / 100.0  # of one core, since the last time
+                memory_bytes = self._process.memory_info().rss
+            except (OSError, psutil.Error):  # there is no descriptor left to read it through
+                return
             self._recorder.write_to_all("host_load", {"value": share, "size_bytes": memory_bytes})

@@ -126,7 +126,13 @@ class Coordinator:
     def on_failed(self, sender: str, message: m.Failed) -> None:
         led = self.led.get(message.run)
         if led is not None:
-            led.out.fail(f"node {message.node!r} on host {sender!r}: {message.reason}")
+            who = f"node {message.node!r} on host" if message.node else "host"
+            led.out.fail(f"{who} {sender!r}: {message.reason}")
+
+    def drop(self, run: str) -> None:
+        """Forget a run whose removal broke; the other hosts drop it when its lease is over."""
+        if run in self.led:
+            self._forget(self.led[run])
 
     def on_peer_lost(self, event: e.PeerLost) -> Notes:
         led = self.led.get(event.run)

@@ -159,6 +159,42 @@ def test_messages_of_unknown_runs_and_nodes_change_nothing(make_book: Book, make
     book << e.OperatorFinished("r", "o", 0, b"x", 1) >> []
 
 
+def raises(*_: object) -> None:
+    raise KeyError("a defect")
+
+
+def test_a_run_that_broke_is_dropped_and_its_client_is_told_as_often_as_it_asks(
+    make_book: Book, make_install: Make
+) -> None:
+    book = installed(make_book, make_install({"o": "h1"}, run="a"), "h1")
+    book << got("client", make_install({"o": "h1"}, run="b")) >> ANY
+    due = e.TimerFired("retry")  # of all runs
+    book.core.runs["a"].flow.retry = raises  # type: ignore[method-assign,assignment]
+    with pytest.raises(KeyError):
+        book.core.handle(due, book.now)
+    assert book.core.at_fault(due) == "a"
+    failed = e.Send("a", "client", m.Failed("a", "", "why"))
+    book << e.RunBroken("a", "why") >> [failed, e.CloseRun("a")]
+    assert book.core.runs.keys() == {"b"}
+    book << due >> []
+    book << got("client", make_install(run="a")) >> []  # R1: late
+    book << got("client", m.Ping("a")) >> [failed]
+    book << got("client", m.Ping("b")) >> [e.Send("b", "client", m.Pong("b", True))]
+
+
+def test_a_client_whose_own_part_broke_fails_the_run_and_removes_it(make_book: Book, make_install: Make) -> None:
+    book = make_book("client")
+    install = make_install()
+    book << e.RunRequested(install) >> ANY
+    book << e.RunBroken("r", "why") >> [e.Fail("r", "why"), e.CloseRun("r")]
+    book << e.RunAbandoned("r") >> ANY
+    assert [book.core.coordinator.led[run].removing for run in book.core.coordinator.led] == [{"h1", "h2"}]
+    book << e.RunBroken("r", "why") >> [e.CloseRun("r"), e.Forgotten("r")]  # over its removal
+    assert not book.core.coordinator.led
+    told = e.Send("x", "h2", m.Installed("x", "client", "why"))
+    book << e.RunBroken("x", "why", "h2") >> [told, e.CloseRun("x")]  # over its Install
+
+
 def test_the_lease_drops_a_run_whose_client_is_silent(make_book: Book, make_install: Make) -> None:
     config = CoreConfig(lease_s=10)
     book = installed(make_book, make_install(), "h1", config)

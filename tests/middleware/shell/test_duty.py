@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from thalweg.middleware.shell.duty import Duty
+from thalweg.middleware.shell.duty import MOST_LOST, Duty
 
 LIMIT_S = 0.02
 WAIT_S = 10.0
@@ -25,7 +25,8 @@ class Served:
         self.on_duty: set[str] = set()
         self.served: list[str] = []
         self.most = 0
-        self.duty = Duty(self.loop, "test-duty", LIMIT_S)
+        self.ended: list[BaseException | None] = []
+        self.duty = Duty(self.loop, self.ended.append, "test-duty", LIMIT_S)
 
     def loop(self) -> bool:
         me = threading.current_thread().name
@@ -83,20 +84,40 @@ def wait_present(duty: Duty) -> None:
         threading.Event().wait(0.001)
 
 
-def test_a_long_call_loses_the_duty_and_the_loop_goes_on(served: Served) -> None:
-    wait_present(served.duty)
+def test_calls_that_do_not_return_lose_the_duty_and_the_loop_goes_on(served: Served) -> None:
     released = threading.Event()
-    served.give(0.0)
-    served.wait_served(1)
+    for number in range(MOST_LOST):
+        wait_present(served.duty)  # whoever took the duty over is replaced
+        served.give(0.0, released)
+        served.wait_served(number + 1)
+    assert served.served == [f"test-duty-{number}" for number in range(MOST_LOST)]
+    wait_present(served.duty)
     served.give(released, 0.0)  # the second is served while the first is still under way, though not as a quick call
-    served.wait_served(2)
-    assert served.served == ["test-duty-0", "left"]
-    assert not served.duty.present
+    served.wait_served(MOST_LOST + 1)
+    assert served.served[-1] == "left"
+    assert not served.duty.present  # R4: there are enough
+    threads = threading.active_count()
     released.set()
     wait_present(served.duty)
     served.give(0.0)
-    served.wait_served(3)
-    assert served.served[2] == "test-duty-1"
+    served.wait_served(MOST_LOST + 2)
+    assert served.served[-1] == f"test-duty-{MOST_LOST + 1}"
+    deadline = time.monotonic() + WAIT_S
+    while threading.active_count() > threads - MOST_LOST:  # one of those that came back stands by
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.001)
+
+
+def test_what_the_loop_raises_is_told_when_it_is_over() -> None:
+    told: list[BaseException | None] = []
+
+    def loop() -> bool:
+        raise MemoryError
+
+    duty = Duty(loop, told.append, "test-end", LIMIT_S)
+    duty.wait(WAIT_S)
+    assert duty.over.is_set()
+    assert [type(each) for each in told] == [MemoryError]
 
 
 def test_short_calls_and_idle_time_keep_the_duty_where_it_is(served: Served) -> None:
@@ -128,6 +149,6 @@ def test_never_two_on_duty_when_calls_last_about_the_limit() -> None:
         return True
 
     duty = Duty.__new__(Duty)
-    duty.__init__(loop, "test-limit", 0.005)  # type: ignore[misc]
+    duty.__init__(loop, lambda error: None, "test-limit", 0.005)  # type: ignore[misc]
     assert duty.over.wait(WAIT_S)
     assert lost

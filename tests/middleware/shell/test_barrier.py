@@ -1,0 +1,129 @@
+"""What breaks in a host closes one run and ends no host; what ends a host ends it with status 1 and one line."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from flows import chain
+
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.dataflow import Code
+from thalweg.middleware.errors import RunError
+
+TESTS = Path(__file__).parents[2]
+FLOW = chain(Code("runtime_codes:Blocks", {"site": 0, "sizes": [100]}), Code("runtime_codes:Mix"))
+HOST = """
+import sys
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.monitoring.prober import Prober
+from thalweg.middleware.shell import daemon, shell
+from thalweg.middleware.shell.shell import Shell
+
+def raising(error):
+    def call(*arguments):
+        raise error
+    return call
+
+{breaks}
+daemon.run()
+"""
+
+
+@contextmanager
+def host(breaks: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A host process in which something breaks: itself, and where it listens."""
+    command = [sys.executable, "-c", HOST.format(breaks=breaks), "--name", "h1", "--listen", "tcp://127.0.0.1:*"]
+    paths = os.pathsep.join([str(TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    pipe = subprocess.PIPE
+    more = ["--allow", "runtime_codes", *options]
+    env = {**os.environ, "PYTHONPATH": paths}
+    with subprocess.Popen([*command, *more], stdout=pipe, stderr=pipe, text=True, env=env) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            yield process, msgspec.json.decode(line)["control"] if line else ""
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("breaks", "says"),
+    [
+        ("Shell._do_what_is_due = raising(RuntimeError('two\\nlines'))", "RuntimeError: two lines"),
+        ("Shell._do_what_is_due = raising(MemoryError())", "MemoryError: "),
+        ("Shell._do_what_is_due = raising(SystemExit(0))", "SystemExit: 0"),
+        ("shell.zmq_poll = raising(KeyboardInterrupt())", "KeyboardInterrupt: "),
+        ("Shell._do_what_is_due = lambda self, now: self._sockets._context.destroy(0)", "ZMQError: "),
+        ("Shell._loop = lambda self: self.no_such_thing", "AttributeError: "),
+        ("Shell.__init__ = raising(OSError(24, 'Too many open files'))", "OSError: [Errno 24] Too many open files"),
+        ("daemon.gc.freeze = raising(MemoryError('none'))", "MemoryError: none"),
+        (
+            "Shell._do_what_is_due = raising(ValueError('first')); shell.Recorder.close = raising(OSError('next'))",
+            "ValueError: first",
+        ),
+    ],
+)
+def test_a_host_that_stops_of_an_error_says_so_in_one_line_with_status_1(breaks: str, says: str) -> None:
+    with host("shell.HOUSEKEEPING_S = 0.05\n" + breaks) as (process, _):
+        _, error = process.communicate(timeout=20)
+    assert process.returncode == 1, error
+    assert error.startswith("thalweg host: "), error
+    assert says in error
+    assert error.count("\n") == 1, error
+
+
+BROKEN = [
+    ("told = Flow.finished; Flow.finished = lambda self, event: self.none if {here} else told(self, event)", 1),
+    ("told = Flow.demand; Flow.demand = lambda self, by, event: self.none if {here} else told(self, by, event)", 1),
+    ("told = Shell._have_made; Shell._have_made = lambda self, event: self.none if {there} else told(self, event)", 1),
+]
+
+
+@pytest.mark.parametrize(("breaks", "lines"), BROKEN)
+def test_a_defect_closes_the_run_it_broke_and_its_neighbour_goes_on(breaks: str, lines: int, tmp_path: Path) -> None:
+    here = "self._install.label == 'broken' and event.index == 20"
+    there = "event.index == 20 and self._recorder._runs[event.run][0] == 'broken'"
+    records = tmp_path / "records"
+    at_s: list[float] = []
+    with host(breaks.format(here=here, there=there), "--records", str(records)) as (process, address):
+        with Client({"h1": address}, allow=["runtime_codes"]) as client:
+            neighbour = client.run(FLOW, {"o": "h1"}, label="neighbour")
+
+            def take() -> None:
+                for each in neighbour:
+                    assert each.index == len(at_s)
+                    at_s.append(time.monotonic())
+
+            taker = threading.Thread(target=take)
+            taker.start()
+            with pytest.raises(RunError) as error:
+                list(client.run(FLOW, {"o": "h1"}, label="broken"))
+            assert str(error.value).startswith("host 'h1': a defect of the runtime there broke the run at "), error
+            assert "AttributeError" in str(error.value)
+            assert "\n" not in str(error.value)
+            seen = len(at_s)
+            assert [each.index for each in client.run(FLOW, {"o": "h1"}, partitions=30)] == list(range(30))
+            assert len(at_s) > seen
+            neighbour.close()
+            taker.join(10)
+        assert process.poll() is None
+        process.terminate()
+        _, log = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert max(later - sooner for sooner, later in itertools.pairwise(at_s)) < 1.0
+    assert log.count("\n") == lines, log
+    rows = [msgspec.json.decode(line) for line in records.read_bytes().splitlines()]
+    (row,) = [row for row in rows if row["kind"] == "error"]
+    assert row["placement"] == "broken"
+    assert "AttributeError" in row["detail"]["reason"]
+    assert row["detail"]["event"]
