@@ -13,8 +13,9 @@ A partition's value is a numpy array or ``bytes``. An operator in ten lines:
             first, second = inputs
             return (self.weight * first + (1 - self.weight) * second).astype(first.dtype)
 
-The runtime calls one node's methods from a worker thread, one call at a time. Inputs may be
-read-only arrays that view network buffers: never write into them, and never keep them after the call.
+The runtime calls one node's methods from a worker thread, one call at a time. A value never changes: inputs are
+``bytes`` and read-only arrays, which may be kept, and what is returned may be a buffer that is used again (see
+docs/embedding.md for what is copied).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Operator(ABC):
     def combine(self, inputs: Sequence[Value], index: int) -> Value:
         """The output partition ``index`` from the input partitions of that index.
 
-        ``inputs`` stand in the order of the node's inputs; they are borrowed, so do not write into them.
+        ``inputs`` stand in the order of the node's inputs. They are read-only: work on a copy.
         Raises OperatorError when they cannot be combined.
         """
 

@@ -12,6 +12,7 @@ import numpy as np
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
+from thalweg.middleware.shell.values import returned_by
 from thalweg.operators.interface import Value
 
 
@@ -78,8 +79,10 @@ def _evaluate(dataflow: Dataflow, codes: Mapping[str, Any], partitions: int | No
             node = dataflow.by_name[name]
             inputs = [values.pop(producer) for producer in node.inputs]
             if node.kind != "source":
-                values[name] = codes[name].combine(inputs, index) if name in codes else inputs[0]
-            elif (value := codes[name].produce(index)) is not None:
+                values[name] = (
+                    returned_by(codes[name].combine, inputs, index, inputs=inputs) if name in codes else inputs[0]
+                )
+            elif (value := returned_by(codes[name].produce, index)) is not None:
                 values[name] = value
             else:
                 return

@@ -25,12 +25,8 @@ class FixedSource(Source):
     """Hands out ``size_bytes`` fixed pseudo-random bytes; ``site`` and ``index % VARIANTS`` choose which."""
 
     def __init__(self, site: int, size_bytes: int) -> None:
-        self._arrays = [
-            np.random.default_rng([site, variant]).integers(0, 256, size_bytes, dtype=np.uint8)
-            for variant in range(VARIANTS)
-        ]
-        for array in self._arrays:
-            array.flags.writeable = False
+        draws = (np.random.default_rng([site, i]).integers(0, 256, size_bytes, np.uint8) for i in range(VARIANTS))
+        self._arrays = [np.frombuffer(draw.tobytes(), np.uint8) for draw in draws]  # over bytes: handed out uncopied
 
     def produce(self, index: int) -> Bytes:
         return self._arrays[index % VARIANTS]

@@ -38,7 +38,7 @@ from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode, OwnCode
-from thalweg.middleware.shell.transfers import size_of
+from thalweg.middleware.shell.values import size_of
 from thalweg.operators import Operator, Source
 
 Knows = Callable[[e.Plan, float], NetworkView]

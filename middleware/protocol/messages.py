@@ -10,6 +10,7 @@ from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.protocol.adaptation import LocalMoves
 
 MAX_PARTITION_BYTES = 1024 * 1024 * 1024
+MAX_DIMENSIONS = 8  # of an array
 INLINE_STATE_BYTES = 16_384  # a state up to this travels as control, ahead of all bulk
 MAX_GAP_S = 3600.0  # between two bulk messages; an hour stands for longer ones, and for none before
 PROBE_BYTES = 16_384  # round-trip message of the paper's bandwidth study; Ranganathan et al., section 4
@@ -412,7 +413,7 @@ class Chunk(_Message, frozen=True):
     offset: Index
     message: Partition | Probe | State
     dtype: Annotated[str, msgspec.Meta(max_length=64)] = ""
-    shape: Annotated[tuple[int, ...], msgspec.Meta(max_length=8)] = ()
+    shape: Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)] = ()
 
 
 Control = (

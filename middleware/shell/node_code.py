@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -21,7 +22,7 @@ from thalweg.middleware.dataflow import Node
 from thalweg.middleware.errors import OperatorError, ThalwegError, one_line
 from thalweg.middleware.loading import keeps_state, load_code, may_reorder
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.shell.transfers import check_value
+from thalweg.middleware.shell.values import returned_by, size_of
 
 
 class Made(msgspec.Struct, frozen=True, gc=False):
@@ -34,6 +35,7 @@ class Made(msgspec.Struct, frozen=True, gc=False):
 
 
 ENDED = Made(None, 0, end=True)
+SEALED = re.compile("read-only|WRITEABLE")  # as numpy, memoryviews and others say of what cannot be written
 
 
 class NodeCode(ABC):
@@ -85,9 +87,10 @@ class OwnCode(NodeCode):
         return int(getattr(self.code, "state_version", 1))
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
-        value = self._call(index) if self.is_source else self._call(inputs, index)
+        given = (index,) if self.is_source else (inputs, index)
+        value = returned_by(self._call, *given, inputs=inputs)
         if value is not None:
-            return Made(value, check_value(value))
+            return Made(value, size_of(value))
         if not self.is_source:
             raise OperatorError(f"combine returned None for partition {index}")
         return ENDED
@@ -203,4 +206,7 @@ def _reason(error: BaseException, where: str = "") -> str:
         raise error  # whoever runs this wants it to stop
     if isinstance(error, ThalwegError):
         return one_line(error)
-    return f"{type(error).__name__}{where}: {one_line(error)}"
+    said = one_line(error)
+    if isinstance(error, ValueError | TypeError) and SEALED.search(said):
+        said += "; inputs, and what code has returned, are read-only: work on a copy"
+    return f"{type(error).__name__}{where}: {said}"

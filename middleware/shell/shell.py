@@ -33,7 +33,7 @@ from zmq.backend import zmq_poll  # what a Poller calls
 
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
-from thalweg.middleware.errors import OperatorError, ProtocolError, ThalwegError, UsageError, one_line
+from thalweg.middleware.errors import ProtocolError, UsageError, one_line
 from thalweg.middleware.loading import DEFAULT_ALLOW, registered
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
@@ -49,8 +49,8 @@ from thalweg.middleware.shell.transfers import (
     Outgoing,
     ReturnWay,
     chunk_bytes_for,
-    value_of,
 )
+from thalweg.middleware.shell.values import value_of
 from thalweg.middleware.shell.workers import Slot, Task, Workers
 
 HOUSEKEEPING_S = 5.0
@@ -436,10 +436,7 @@ class Shell:
             self.tell(e.TransferFailed(command.to, message))
             return
         number = self._next_transfer = self._next_transfer + 1
-        try:
-            out = Outgoing(number, line, message, command.payload, time.monotonic(), line.chunk_bytes)
-        except OperatorError as error:
-            raise ThalwegError(f"a value that a worker passed cannot be sent: {error}") from None
+        out = Outgoing(number, line, message, command.payload, time.monotonic(), line.chunk_bytes)
         self._outgoing[number] = out
         self._pump(out)
 

@@ -1,4 +1,4 @@
-"""Bulk transfers: values as frames, split into chunks, with credit so that neither end buffers without bound.
+"""Bulk transfers: values split into chunks, with credit so that neither end buffers without bound.
 
 A chunk has ``CHUNK_BYTES``, or on a fast line as many bytes as it carries in ``CHUNK_S``, up to ``MAX_CHUNK_BYTES``. A
 transfer of one chunk is one frame, which the receiver turns into an array without copying.
@@ -7,16 +7,15 @@ transfer of one chunk is one frame, which the receiver turns into an array witho
 from __future__ import annotations
 
 import math
-import re
 from collections import deque
 from dataclasses import InitVar, dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from thalweg.middleware.errors import OperatorError, ProtocolError
-from thalweg.middleware.protocol.messages import MAX_PARTITION_BYTES, Chunk, Credit, Partition, Probe, State
+from thalweg.middleware.errors import ProtocolError
+from thalweg.middleware.protocol.messages import Chunk, Credit, Partition, Probe, State
+from thalweg.middleware.shell.values import frames_of
 
 CHUNK_BYTES = 256 * 1024
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
@@ -24,70 +23,6 @@ CHUNK_S = 0.05  # at 40 Mbit/s and below, chunks are of CHUNK_BYTES
 WAY_WINDOW_S = 60.0
 WINDOW_CHUNKS = 4  # chunks of one transfer that may be under way without credit, but of large ones
 LARGE_CHUNKS = 2
-_DTYPE = re.compile(r"[<>|][biufcmMSU]\d+(\[\d*\w+\])?")  # dtype.str of numbers, times and fixed-width text
-
-
-def frames_of(value: Any) -> tuple[str, tuple[int, ...], Any]:
-    """dtype, shape and bytes of a value; OperatorError when it is neither bytes nor a plain array."""
-    size_bytes = check_value(value)  # before a copy is made of it
-    if not isinstance(value, np.ndarray):
-        return "", (), memoryview(value).cast("B")
-    flat = np.ascontiguousarray(value)
-    return _name_of(value.dtype), value.shape, flat.reshape(-1).view(np.uint8).data if size_bytes else memoryview(b"")
-
-
-def check_value(value: Any) -> int:
-    """Bytes a value takes on the wire; OperatorError when it cannot travel."""
-    if isinstance(value, np.ndarray):
-        _name_of(value.dtype)
-        size_bytes = value.nbytes
-    elif isinstance(value, (bytes, bytearray, memoryview)):
-        size_bytes = memoryview(value).cast("B").nbytes
-    else:
-        raise OperatorError(f"a partition is bytes or a numpy array, not {type(value).__name__}")
-    if size_bytes > MAX_PARTITION_BYTES:
-        raise OperatorError(f"a partition of {size_bytes} bytes is over the limit of {MAX_PARTITION_BYTES}")
-    return size_bytes
-
-
-@lru_cache(maxsize=256)
-def _name_of(dtype: np.dtype[Any]) -> str:
-    """What stands for a dtype on the wire; OperatorError for one that is not of plain numbers."""
-    if dtype.hasobject:
-        raise OperatorError(f"an array of dtype {dtype} holds Python objects; only plain numbers travel")
-    if dtype.kind == "V":
-        raise OperatorError(f"an array of dtype {dtype} has fields; send a plain array of each, or bytes")
-    return dtype.str
-
-
-def size_of(value: Any) -> int:
-    """Bytes a value takes on the wire."""
-    return value.nbytes if isinstance(value, (np.ndarray, memoryview)) else len(value)
-
-
-def value_of(dtype: str, shape: tuple[int, ...], body: memoryview | bytes | bytearray) -> Any:
-    """The value that ``frames_of`` took apart; arrays view ``body``, read-only. ProtocolError when it does not fit."""
-    if not dtype:
-        return bytes(body)
-    try:
-        kind = _dtype(dtype)
-        array = np.frombuffer(body, kind) if len(body) else np.empty(0, kind)
-        if array.shape != shape:
-            if min(shape, default=0) < 0:
-                raise ProtocolError(f"an array of shape {shape}")
-            array = array.reshape(shape)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ProtocolError(f"{len(body)} bytes are not an array of {dtype!r} {shape}: {error}") from None
-    array.setflags(write=False)
-    return array
-
-
-@lru_cache(maxsize=256)
-def _dtype(text: str) -> np.dtype[Any]:
-    """The dtype whose ``str`` is ``text``: numpy's own parser takes much more, even expressions."""
-    if _DTYPE.fullmatch(text) is None:
-        raise ProtocolError(f"dtype {text!r} is not one of plain numbers")
-    return np.dtype(text)
 
 
 @dataclass(slots=True, eq=False)

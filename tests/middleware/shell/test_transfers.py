@@ -1,4 +1,4 @@
-"""Values on the wire and transfers in chunks."""
+"""Transfers in chunks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
-from thalweg.middleware.errors import OperatorError, ProtocolError
-from thalweg.middleware.protocol.messages import MAX_PARTITION_BYTES, Chunk, Credit, Partition
+from thalweg.middleware.errors import ProtocolError
+from thalweg.middleware.protocol.messages import Chunk, Credit, Partition
 from thalweg.middleware.shell.transfers import (
     CHUNK_BYTES,
     MAX_CHUNK_BYTES,
@@ -20,128 +19,10 @@ from thalweg.middleware.shell.transfers import (
     Incoming,
     Outgoing,
     chunk_bytes_for,
-    frames_of,
-    size_of,
-    value_of,
 )
+from thalweg.middleware.shell.values import value_of
 
 PART = Partition("r", "p", "c", 0)
-dtypes = st.one_of(
-    hnp.scalar_dtypes(),
-    hnp.byte_string_dtypes(min_len=1),
-    hnp.unicode_string_dtypes(min_len=1),
-    st.sampled_from([np.dtype(name) for name in (">i4", "<f2", ">c16", "longdouble", "M8[25s]", ">m8[us]", "bool")]),
-)
-arrays = hnp.arrays(dtypes, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
-
-
-def there_and_back(value: Any) -> Any:
-    dtype, shape, body = frames_of(value)
-    assert size_of(value) == body.nbytes
-    return value_of(dtype, shape, memoryview(bytes(body)))
-
-
-def assert_same(got: Any, value: np.ndarray[Any, Any]) -> None:
-    assert got.dtype.str == value.dtype.str
-    assert got.shape == value.shape
-    assert got.tobytes() == value.tobytes()
-
-
-@given(arrays, st.sampled_from(["as it is", "transposed", "every second, backwards", "as Fortran has it"]))
-def test_every_array_of_numbers_comes_back_and_is_read_only(value: np.ndarray[Any, Any], how: str) -> None:
-    if how == "transposed":
-        value = value.T
-    elif how == "every second, backwards" and value.ndim:
-        value = value[::-2]
-    elif how == "as Fortran has it":
-        value = np.asfortranarray(value)
-    got = there_and_back(value)
-    assert_same(got, value)
-    with pytest.raises(ValueError, match="read-only"):
-        got[...] = value
-
-
-@given(st.binary(max_size=100), st.sampled_from([bytes, bytearray, memoryview]))
-def test_bytes_come_back_as_bytes(value: bytes, kind: Any) -> None:
-    got = there_and_back(kind(value))
-    assert type(got) is bytes
-    assert got == value
-
-
-def test_a_received_array_views_the_frame() -> None:
-    body = bytearray(8)
-    array = value_of("<u4", (2,), body)
-    body[0] = 7
-    assert array[0] == 7
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        (np.array([None, "x"]), "dtype object holds Python objects"),
-        (np.zeros(2, [("a", "i4"), ("b", "O")]), "holds Python objects"),
-        (np.zeros(2, [("a", "i4")]), "has fields"),
-        ("text", "not str"),
-        (3.5, "not float"),
-        ([1, 2], "not list"),
-        (None, "not NoneType"),
-    ],
-)
-def test_what_cannot_travel_is_refused(value: Any, says: str) -> None:
-    with pytest.raises(OperatorError, match=says):
-        frames_of(value)
-
-
-def test_a_partition_over_the_limit_is_refused_before_it_is_sent() -> None:
-    huge = np.broadcast_to(np.zeros(1, np.uint8), (MAX_PARTITION_BYTES + 1,))
-    with pytest.raises(OperatorError, match="over the limit"):
-        frames_of(huge)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "shape", "body"),
-    [
-        ("O", (1,), bytes(8)),
-        ("|O", (1,), bytes(8)),
-        ("<f4,(", (1,), bytes(4)),
-        ("(1,)O", (1,), bytes(8)),
-        ("\x00", (1,), bytes(1)),
-        ("|V4", (1,), bytes(4)),
-        ("|S0", (1,), b""),
-        ("<f4", (-1,), bytes(4)),
-        ("<f4", (2,), bytes(4)),
-        ("<f4", (1,), bytes(5)),
-        ("<f4", (), b""),
-        ("<f4", (2**63,), bytes(4)),
-        ("<f4", (2**31, 2**31, 0), b""),
-        ("<M8[fortnight]", (1,), bytes(8)),
-        ("<i3", (1,), bytes(3)),
-        ("<f" + "9" * 40, (1,), bytes(4)),
-    ],
-)
-def test_a_header_that_lies_is_a_protocol_error(dtype: str, shape: tuple[int, ...], body: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        value_of(dtype, shape, body)
-
-
-@given(
-    st.text(max_size=12) | st.from_regex(r"[<>|=]?[a-zA-Z]\d{0,3}(\[\d?\w{1,3}\])?", fullmatch=True),
-    st.lists(st.integers(-(2**63), 2**64 - 1) | st.integers(0, 3), max_size=8).map(tuple),
-    st.binary(max_size=24),
-)
-def test_any_header_gives_a_value_of_just_these_bytes_or_a_protocol_error(
-    dtype: str, shape: tuple[int, ...], body: bytes
-) -> None:
-    try:
-        value = value_of(dtype, shape, body)
-    except ProtocolError:
-        return
-    if isinstance(value, bytes):
-        assert (dtype, value) == ("", body)
-    else:
-        assert (value.shape, value.nbytes) == (shape, len(body))
-
-
 # --- chunks -----------------------------------------------------------------------------------------
 
 
@@ -181,7 +62,7 @@ def test_chunks_keep_the_window_and_add_up_to_the_value(size: int, credit_every:
         out.credited(Credit(1, incoming.received, complete), 1.0, 1.0)
         under_way += send_all(out) if out.sent < size else []
     assert complete
-    assert_same(value_of(chunk.dtype, chunk.shape, incoming.buffer.data), value)
+    assert value_of(chunk.dtype, chunk.shape, incoming.buffer.data).tobytes() == value.tobytes()
 
 
 def test_a_transfer_with_a_gap_is_an_error() -> None:

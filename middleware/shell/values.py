@@ -1,0 +1,167 @@
+"""What a value is: ``bytes``, or a read-only C-contiguous array of plain numbers, the same wherever its consumer is.
+
+Rules:
+
+- R1: What a node's code returned is made a value there and then, so that nothing depends on where its consumer is.
+- R2: Nobody can change a value. Memory that anybody else may write, now or later, is copied.
+- R3: Not copied are ``bytes``, an array over ``bytes`` or over an input, and one that nobody else has: that is sealed.
+- R4: What would lose something on its way (a mask, a unit, fields, Python objects) is refused.
+- R5: A value keeps at most twice its own bytes in memory.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from thalweg.middleware.errors import OperatorError, ProtocolError
+from thalweg.middleware.protocol.messages import MAX_DIMENSIONS, MAX_PARTITION_BYTES
+
+PLAIN = (np.matrix, np.memmap)  # of numpy's own: what they have beside their elements does not tell of these
+_DTYPE = re.compile(r"[<>|][biufcmMSU]\d+(\[\d*\w+\])?")  # dtype.str of numbers, times and fixed-width text
+
+
+# --- of what code returned ------------------------------------------------------------------------------
+
+
+def returned_by(call: Callable[..., Any], *given: Any, inputs: Sequence[Any] = ()) -> Any:
+    """What ``call(*given)`` returns, as a value; None is None. OperatorError when it cannot be one.
+
+    ``inputs``: values that the call was given, which may be returned, or parts of them.
+    """
+    returned, holders = _returned(call, *given)
+    if returned is None or type(returned) is bytes:
+        return returned
+    if isinstance(returned, bytes | bytearray | memoryview):
+        return bytes(returned)  # R2
+    if isinstance(returned, np.ndarray):
+        return _array_of(returned, inputs, fresh=holders <= _ALONE)
+    if isinstance(returned, np.generic):
+        return _array_of(np.array(returned), (), fresh=True)
+    raise OperatorError(f"a partition is bytes or a numpy array, not {type(returned).__name__}")
+
+
+def _returned(call: Callable[..., Any], *given: Any) -> tuple[Any, int]:
+    """What a call returns, and how many hold it: with nobody else, as many as in the call below."""
+    returned = call(*given)
+    return returned, sys.getrefcount(returned)
+
+
+def _base(array: np.ndarray[Any, Any]) -> tuple[Any, int]:
+    """What an array is a view of, and how many hold that: with nobody else, as many as in the call below."""
+    base = array.base
+    return base, sys.getrefcount(base)
+
+
+_ALONE = _returned(np.empty, 1)[1]  # a view holds its array, and so does a memoryview: whoever else can write counts
+_BASE_ALONE = _base(np.empty(2).reshape(2, 1))[1]
+
+
+def _array_of(array: np.ndarray[Any, Any], inputs: Sequence[Any], *, fresh: bool) -> np.ndarray[Any, Any]:
+    """The value of an array; ``fresh`` when nobody else holds it."""
+    plain = type(array) is np.ndarray
+    if not plain:
+        _check_class(array)
+    dtype = _plain(array.dtype)
+    if array.ndim > MAX_DIMENSIONS:
+        raise OperatorError(f"an array of {array.ndim} dimensions; a partition has at most {MAX_DIMENSIONS}")
+    if array.nbytes > MAX_PARTITION_BYTES:  # before a copy is made of it
+        raise OperatorError(f"an array of {array.nbytes} bytes; a partition has at most {MAX_PARTITION_BYTES}")
+    flags = array.flags
+    if not (plain and flags.c_contiguous and flags.aligned and _is_settled(array, inputs, fresh)):
+        array = np.array(array, order="C", subok=False)  # R2
+    array.setflags(write=False)
+    return array.view(dtype)  # of a sealed array: whoever gets this one cannot unseal it
+
+
+def _check_class(array: np.ndarray[Any, Any]) -> None:
+    """R4: OperatorError for an array that tells more than its elements do."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise OperatorError("a masked array cannot travel with its mask; return array.filled(value), or array.data")
+    more = None if isinstance(array, PLAIN) else getattr(array, "__dict__", None)
+    if more:
+        said = f"a {type(array).__name__} cannot travel with its {', '.join(more)}"
+        raise OperatorError(f"{said}; return array.view(numpy.ndarray)")
+
+
+def _is_settled(array: np.ndarray[Any, Any], inputs: Sequence[Any], fresh: bool) -> bool:
+    """R3: whether nobody else can write into an array's memory; what it is a view of is sealed where that is needed."""
+    if array.base is None:
+        return fresh and array.flags.owndata
+    base, holders = _base(array)
+    root, under = _root(array)
+    if (len(under) if type(under) is bytes else root.nbytes) > 2 * array.nbytes:
+        return False  # R5
+    if type(under) is bytes or any(root is _root(each)[0] for each in inputs if type(each) is np.ndarray):
+        return True
+    if not (fresh and base is root and holders <= _BASE_ALONE and under is None and root.flags.owndata):
+        return False
+    root.setflags(write=False)
+    return True
+
+
+def _root(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Any]:
+    """The array that all views of one memory are views of, and what that itself stands on, None for its own memory."""
+    while type(base := array.base) is np.ndarray:
+        array = base
+    return array, base
+
+
+# --- on the wire ----------------------------------------------------------------------------------------
+
+
+def frames_of(value: Any) -> tuple[str, tuple[int, ...], memoryview]:
+    """dtype, shape and bytes of a value."""
+    if type(value) is not np.ndarray:
+        return "", (), memoryview(value)
+    body = value.reshape(-1).view(np.uint8).data if value.nbytes else memoryview(b"")
+    return value.dtype.str, value.shape, body
+
+
+def size_of(value: Any) -> int:
+    """Bytes a value takes on the wire."""
+    return value.nbytes if type(value) is np.ndarray else len(value)
+
+
+def value_of(dtype: str, shape: tuple[int, ...], body: memoryview) -> Any:
+    """The value that ``frames_of`` took apart; an array views ``body``. ProtocolError when it does not fit."""
+    if not dtype:
+        return bytes(body)
+    try:
+        kind = _dtype(dtype)
+        array = np.frombuffer(body.toreadonly(), kind) if len(body) else np.frombuffer(bytes(kind.itemsize), kind)[:0]
+        if array.shape != shape:
+            if min(shape, default=0) < 0:
+                raise ProtocolError(f"an array of shape {shape}")
+            array = array.reshape(shape)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ProtocolError(f"{len(body)} bytes are not an array of {dtype!r} {shape}: {error}") from None
+    if not array.flags.aligned:
+        array = array.copy()
+    array.setflags(write=False)
+    return array.view()
+
+
+@lru_cache(maxsize=256)
+def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The same dtype as whoever receives it makes it of its ``str``; OperatorError for one that cannot travel (R4)."""
+    if dtype.hasobject:
+        raise OperatorError(f"an array of dtype {dtype} holds Python objects; only plain numbers travel")
+    if dtype.fields is not None:
+        raise OperatorError(f"an array of dtype {dtype} has fields; send a plain array of each, or bytes")
+    if not dtype.itemsize or _DTYPE.fullmatch(dtype.str) is None:
+        raise OperatorError(f"an array of dtype {dtype} cannot travel; only numbers, times and fixed-width text do")
+    return _dtype(dtype.str)
+
+
+@lru_cache(maxsize=256)
+def _dtype(text: str) -> np.dtype[Any]:
+    """The dtype whose ``str`` is ``text``: numpy's own parser takes much more, even expressions."""
+    if _DTYPE.fullmatch(text) is None:
+        raise ProtocolError(f"dtype {text!r} is not one of plain numbers")
+    return np.dtype(text)

@@ -1,0 +1,147 @@
+"""A value is the same wherever its consumer is, and stays what it was whatever its maker does with its buffers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flows import chain
+from value_codes import KINDS, REFUSED, WAYS, WRITES, told, wrong_frames
+
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.faults import FaultPlan, FaultyWorld, Storm
+from thalweg.emulation.virtual.world import WorldConfig
+from thalweg.experiments.drivers.random_moves import RandomMover
+from thalweg.experiments.simulation.run import real_code
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.errors import RunError
+from thalweg.middleware.network.view import links_between
+from thalweg.middleware.planning.registry import RandomMoves
+
+ALLOW = ("value_codes",)
+TESTS = Path(__file__).parents[2]
+HOSTS = ("h1", "h2", "client")  # beside the source, elsewhere, and at the application
+KB = 1024
+
+
+def code(name: str, **params: Any) -> Code:
+    return Code(f"value_codes:{name}", params)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
+        started = LocalCluster(2, allow=ALLOW)
+    with started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    with Client(cluster, allow=ALLOW) as client:
+        yield client
+
+
+def line(client: Client, flow: Dataflow, host: str) -> str:
+    """How a run ends whose operators are all there, but for where they are."""
+    with pytest.raises(RunError) as caught:
+        list(client.run(flow, dict.fromkeys(flow.operators, host)))
+    return re.sub("'(h1|h2|client)'", "its host", str(caught.value))
+
+
+# --- the same everywhere ------------------------------------------------------------------------------
+
+
+def test_every_kind_of_value_is_the_same_wherever_it_is_consumed(client: Client) -> None:
+    seen: dict[str, list[str]] = {}
+    for host in HOSTS:
+        run = client.run(chain(code("Kinds"), code("Tells")), {"o": host})
+        seen[f"operator at {host}"] = [each.value.decode() for each in run]
+        run = client.run(chain(code("Kinds"), code("Passes")), {"o": host})
+        seen[f"application behind {host}"] = [told(each.value) for each in run]
+    seen["application"] = [told(each.value) for each in client.run(chain(code("Kinds")), {})]
+    first = seen["application"]
+    assert len(first) == len(KINDS)
+    for where, all_told in seen.items():
+        assert dict(zip(KINDS, all_told, strict=True)) == dict(zip(KINDS, first, strict=True)), where
+    for kind, said in zip(KINDS, first, strict=True):
+        assert said.startswith(("<class 'bytes'>", "<class 'numpy.ndarray'>")), kind
+        assert "ndarray" not in said or " sealed " in said, kind
+
+
+def test_a_part_of_an_input_is_the_same_wherever_it_is_passed_on(client: Client) -> None:
+    flow = chain(code("Camera", size=96 * KB, way="shape"), code("Passes", part=True))
+    for host in HOSTS:
+        values = [each.value for each in client.run(flow, {"o": host}, partitions=8)]
+        assert [(value.shape, int(value.min()), int(value.max())) for value in values] == [
+            ((3, 24 * KB), 7 * i + 1, 7 * i + 1) for i in range(8)
+        ]
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_travel_is_refused_by_one_line_wherever_its_consumer_is(client: Client, kind: str) -> None:
+    flow = chain(code("Kinds", only=kind), code("Passes"))
+    (said,) = {line(client, flow, host) for host in HOSTS}
+    assert "'s'" in said
+    assert "\n" not in said
+    assert ".filled(" in said or "masked" not in kind
+
+
+@pytest.mark.parametrize("how", WRITES)
+def test_writing_into_an_input_fails_with_one_line_on_every_host(client: Client, how: str) -> None:
+    camera = chain(code("Camera", size=KB, way="buffer"), code("Writes", how=how))
+    (said,) = {line(client, camera, host) for host in HOSTS}
+    assert "read-only: work on a copy" in said
+
+
+# --- buffers that are used again ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [KB, 256 * KB, 4096 * KB])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_buffer_may_be_used_again_at_once(client: Client, way: str, size: int) -> None:
+    flow = chain(code("Camera", size=size, way=way), code("Reader", size=size, way=way))
+    run = client.run(flow, {"o": "h1"}, partitions=18)
+    values = []
+    for host in itertools.chain.from_iterable(zip(HOSTS[1:], HOSTS[:2], strict=True)):
+        values += [each.value for each in itertools.islice(run, 4)]
+        run.move({"o": host})  # while it goes on
+    values += [each.value for each in run]
+    assert len(values) == 18
+    assert wrong_frames(values, size) == []
+
+
+def test_a_buffer_may_be_used_again_where_partitions_are_lost_and_sent_again() -> None:
+    records: list[str] = []
+    links = {link: BandwidthTrace.constant(" ".join(link), 1e6) for link in links_between(HOSTS)}
+    for way in WAYS:
+        storm = FaultPlan(7, (Storm(drop=0.2, duplicate=0.2, unconfirmed=0.1),))
+        codes = real_code(ALLOW, 1e6)
+        world = FaultyWorld(
+            HOSTS, links, codes, storm, WorldConfig(), on_record=lambda _, __, record: records.append(record.kind)
+        )
+        values: list[Any] = []
+        world.driver = RandomMover(RandomMoves(20), world, HOSTS).on_delivered
+        world.on_delivered = lambda command, _, values=values: values.append(command.value)
+        flow = chain(code("Camera", size=KB, way=way), code("Reader", size=KB, way=way), client="client")
+        world.run(flow.validate(HOSTS), {"s": "h1", "o": "h2", "t": "client"}, 40)
+        assert world.failed is None
+        assert len(values) == 40
+        assert wrong_frames(values, KB) == []
+    assert "repeated" in records
+
+
+def test_what_the_application_has_is_its_own(client: Client) -> None:
+    flow = chain(code("Camera", size=64 * KB, way="buffer"))
+    values = [each.value for each in client.run(flow, {}, partitions=12)]
+    assert [np.unique(value).tolist() for value in values] == [[(7 * i + 1) % 251] for i in range(12)]
+    assert not any(value.flags.writeable for value in values)

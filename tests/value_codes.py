@@ -1,0 +1,199 @@
+"""Sources and operators that are careless with their buffers, and every kind of value; for the tests of values."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from thalweg.operators import Operator, Source
+
+BASE = np.arange(24, dtype="<i4")
+
+
+class Metres(np.ndarray[Any, Any]):
+    """Has a unit, which is not in its elements."""
+
+    unit: str
+
+
+class Blob(bytes):
+    """Bytes of a class of its own."""
+
+
+def metres() -> Any:
+    array = BASE.view(Metres)
+    array.unit = "m"
+    return array
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "bytes": lambda: b"abcdefgh",
+    "no bytes": lambda: b"",
+    "bytearray": lambda: bytearray(b"abcdefgh"),
+    "memoryview": lambda: memoryview(bytearray(b"abcdefgh")),
+    "memoryview in steps": lambda: memoryview(b"abcdefgh")[::2],
+    "memoryview of numbers": lambda: memoryview(BASE.copy()),
+    "subclass of bytes": lambda: Blob(b"abcdefgh"),
+    "numpy bytes": lambda: np.bytes_(b"abcdefgh"),
+    "array": lambda: BASE.copy(),
+    "no elements": lambda: np.empty((3, 0, 2), "<f4"),
+    "0-d": lambda: np.array(1.5),
+    "numpy number": lambda: np.float32(1.5),
+    "numpy time": lambda: np.datetime64("2001-02-03T04:05", "m"),
+    "in planes": lambda: BASE.reshape(2, 3, 4) + 1,
+    "Fortran": lambda: np.asfortranarray(BASE.reshape(4, 6)),
+    "transposed": lambda: BASE.reshape(4, 6).T,
+    "in steps": lambda: BASE[::-3],
+    "broadcast": lambda: np.broadcast_to(np.float64(2.5), (3, 4)),
+    "view": lambda: BASE[3:9],
+    "unaligned": lambda: np.frombuffer(bytearray(33), "<f8", offset=1),
+    "over bytes": lambda: np.frombuffer(bytes(range(64)), "<u2"),
+    "big-endian": lambda: BASE.astype(">i4"),
+    "long long": lambda: BASE.astype("longlong"),
+    "with metadata": lambda: BASE.astype(np.dtype("<i4", metadata={"unit": "m"})),
+    "text": lambda: np.array(["a", "bcd"]),
+    "times": lambda: np.array(["2001-02-03"], "M8[D]"),
+    "flags": lambda: BASE > 3,
+    "matrix": lambda: np.matrix(BASE.reshape(4, 6)),
+    "mapped": lambda: np.frombuffer(mmap.mmap(-1, 4096), "<i4"),
+}
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "masked": lambda: np.ma.masked_less(BASE, 5),
+    "masked nowhere": lambda: np.ma.array(BASE),
+    "unit": metres,
+    "fields": lambda: np.zeros(3, [("a", "<i4")]),
+    "records": lambda: np.rec.array([(1, 2.0)]),
+    "objects": lambda: np.array([None]),
+    "nine dimensions": lambda: np.zeros((1,) * 9),
+    "no width": lambda: np.zeros(3, "V"),
+    "beyond any limit": lambda: np.broadcast_to(np.uint8(0), (2**40,)),
+    "list": lambda: [1, 2],
+    "number": lambda: 3.5,
+    "text": lambda: "text",
+}
+
+
+def told(value: Any) -> str:
+    """All that there is to tell of a value."""
+    if not isinstance(value, np.ndarray):
+        return f"{type(value)} {value!r}"
+    kind = value.dtype
+    seals = "sealed"
+    try:
+        value.setflags(write=True)
+        seals = "open"
+    except ValueError:
+        pass
+    head = f"{type(value)} {kind.str} {kind.char} {kind.metadata} {value.shape} {seals}"
+    return f"{head} {str(value.flags).split()} {value.tobytes().hex()}"
+
+
+class Kinds(Source):
+    """Partition i is of the i-th kind; ``only``: all of a run are of this one of those that are refused."""
+
+    def __init__(self, only: str | None = None) -> None:
+        self.makes = list(KINDS.values()) if only is None else [REFUSED[only]]
+
+    def produce(self, index: int) -> Any:
+        return self.makes[index]() if index < len(self.makes) else None
+
+
+class Tells(Operator):
+    """What it was given, in words."""
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        return told(inputs[0]).encode()
+
+
+class Passes(Operator):
+    """Its input, or a part of it."""
+
+    def __init__(self, part: bool = False) -> None:
+        self.part = part
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        return inputs[0][1:] if self.part else inputs[0]
+
+
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "assigns": lambda array: array.__setitem__(0, 1),
+    "out": lambda array: np.add(array, 1, out=array),
+    "opens": lambda array: array.setflags(write=True),
+    "memory": lambda array: memoryview(array).__setitem__(0, 1),
+}
+
+
+class Writes(Operator):
+    """Writes into its input."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        WRITES[self.how](inputs[0])
+        return inputs[0]
+
+
+# --- buffers that are used again ----------------------------------------------------------------------
+
+WAYS = ("buffer", "view", "shape", "read-only view", "memory", "bytearray", "array over bytearray", "kept view")
+
+
+class _Careless:
+    """Fills one buffer again and again, and returns it, or something that looks at it."""
+
+    def __init__(self, size: int, way: str) -> None:
+        self.way = way
+        self.bytes = bytearray(size)
+        self.buffer = np.frombuffer(self.bytes, np.uint8) if "bytearray" in way else np.zeros(size, np.uint8)
+        self.kept: Any = None
+
+    def filled(self, fill: int) -> Any:
+        if self.way == "kept view":  # an array of this partition alone, but for a view of it, which writes later
+            if self.kept is not None:
+                self.kept[:] = 255
+            array = np.full_like(self.buffer, fill)
+            self.kept = array[:]
+            return array
+        self.buffer[:] = fill
+        match self.way:
+            case "buffer" | "array over bytearray":
+                return self.buffer
+            case "view":
+                return self.buffer[:]
+            case "shape":
+                return self.buffer.reshape(4, -1)
+            case "read-only view":
+                view = self.buffer.view()
+                view.setflags(write=False)
+                return view
+            case "memory":
+                return memoryview(self.buffer)
+        return self.bytes
+
+
+class Camera(_Careless, Source):
+    """Partition i has bytes ``(7 i + 1) % 251`` and no others."""
+
+    def produce(self, index: int) -> Any:
+        return self.filled((7 * index + 1) % 251)
+
+
+class Reader(_Careless, Operator):
+    """Of partition i of a camera, whose bytes are all the same, that and one more."""
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        first = np.frombuffer(inputs[0], np.uint8)
+        assert first.min() == first.max(), f"torn at partition {index}"
+        return self.filled(int(first[0]) + 1)
+
+
+def wrong_frames(values: Sequence[Any], size: int) -> list[int]:
+    """Which of the partitions of a camera and a reader are not what they have to be."""
+    rights = [hashlib.sha256(bytes([(7 * i + 1) % 251 + 1]) * size).digest() for i in range(len(values))]
+    return [i for i, value in enumerate(values) if hashlib.sha256(value).digest() != rights[i]]
