@@ -81,6 +81,11 @@ class HostCore:
         run = self.runs.get(message.run)
         return run is not None and run.wants(message)
 
+    def forwards(self, message: m.Partition | m.Probe | m.State) -> bool:
+        """Whether a partition is for a node that is on another host."""
+        run = self.runs.get(message.run)
+        return run is not None and isinstance(message, m.Partition) and message.consumer not in run.flow.nodes
+
     def validate(self) -> None:
         """Check the invariants of every run; for tests and the virtual shell."""
         for run in self.runs.values():
@@ -298,6 +303,10 @@ class HostCore:
         """Whether a probe belongs to a run that goes on here, or is for a plan before any run."""
         return run == BEFORE_RUNS or run in self.runs
 
+    def _hosts_of(self, run: str) -> set[str]:
+        known = self.runs.get(run)
+        return set() if known is None else {peer.name for peer in known.install.peers}
+
     # --- messages -------------------------------------------------------------------------------------
 
     def _on_hello(self, sender: str, message: m.Hello) -> None:
@@ -364,11 +373,11 @@ class HostCore:
         self.coordinator.on_failed(sender, message)
 
     def _on_probe_request(self, sender: str, message: m.ProbeRequest) -> None:
-        if self._known(message.run):
-            self._measured(self.prober.on_request(message))
+        if message.requester.name == sender and self._known(message.run):
+            self._measured(self.prober.on_request(message, self._hosts_of(message.run)))
 
     def _on_probe(self, sender: str, message: m.Probe) -> None:
-        if self._known(message.run):
+        if message.source.name == sender and (message.run == BEFORE_RUNS or sender in self._hosts_of(message.run)):
             self.prober.on_probe(sender, message)
 
     def _on_probe_result(self, sender: str, message: m.ProbeResult) -> None:

@@ -64,7 +64,8 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     how soon that is looked into. ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a
     vote, is waited for; ``probe_s``: how long a planner waits for links to be measured, unless partitions take longer
     (see ``Planned``). ``max_operators`` run here at most, of all runs. A partition that comes here has at most
-    ``max_partition_bytes``.
+    ``max_partition_bytes``. Hosts of no run, which probe before one, are ``max_passing`` at most; a line that nothing
+    was sent on for ``idle_s`` is hung up. ``max_transfers`` of several chunks may be under way to this host.
     """
 
     retry_s: float = 0.5
@@ -79,6 +80,11 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_operators: int = 1000
     max_state_bytes: int = 64 * 1024 * 1024
     max_partition_bytes: int = 256 * 1024 * 1024
+    max_sockets: int = 2048
+    max_passing: int = 1024
+    max_transfers: int = 1024
+    max_transfer_bytes: int = 1024 * 1024 * 1024
+    idle_s: float = 300.0
     monitor: MonitorConfig = MonitorConfig()
 
     def dilated(self, time_scale: float) -> CoreConfig:

@@ -13,6 +13,7 @@ MAX_PARTITION_BYTES = 1024 * 1024 * 1024
 MAX_DIMENSIONS = 8  # of an array
 INLINE_STATE_BYTES = 16_384  # a state up to this travels as control, ahead of all bulk
 MAX_GAP_S = 3600.0  # between two bulk messages; an hour stands for longer ones, and for none before
+MAX_TARGETS = 4096  # of one request for probes
 PROBE_BYTES = 16_384  # round-trip message of the paper's bandwidth study; Ranganathan et al., section 4
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -370,7 +371,7 @@ class Done(_OfProposal, frozen=True):
 class ProbeRequest(_OfRun, frozen=True):
     """Asks a host to measure the link to each of ``targets`` and back (a 16 KB round trip each)."""
 
-    targets: tuple[Peer, ...]
+    targets: Annotated[tuple[Peer, ...], msgspec.Meta(max_length=MAX_TARGETS)]
     requester: Peer
 
 

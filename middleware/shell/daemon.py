@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import gc
 import os
+import resource
 import signal
 import sys
 import threading
@@ -98,6 +99,8 @@ def _serve(argv: list[str] | None) -> int:
         raise UsageError(
             f"--max-operators is {options.max_operators}; give how many operators may run here, at least 0"
         )
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a peer takes six descriptors
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

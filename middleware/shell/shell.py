@@ -6,7 +6,8 @@ Everything that decides is in the core; here are only bytes, clocks and threads.
   the core commands. Control is looked at before bulk, so it waits for one chunk at most.
 - R2: A call of a node's code that has proved quick is made by the thread on duty; any other by a worker.
 - R3: The last credit of a transfer waits ``CREDIT_HOLD_S`` for a message to ride on; all others go at once.
-- R4: No memory is taken for a partition that nobody here has asked for.
+- R4: No memory is taken for a partition that nobody here has asked for, nor for many that only pass through, and
+  for one partition from one host there is one unfinished transfer at most. What is refused is sent again later.
 - R5: No defect ends a host that other runs need. What the core raises over an event, or what doing a command raises,
   closes the run concerned, is recorded with its event and logged; memory that is not to be had is no exception to
   that. What was commanded before is done: alarms count on their timers, and other runs on their messages. Only what
@@ -49,11 +50,15 @@ from thalweg.middleware.shell.transfers import (
     Outgoing,
     ReturnWay,
     chunk_bytes_for,
+    what_is,
 )
 from thalweg.middleware.shell.values import value_of
 from thalweg.middleware.shell.workers import Slot, Task, Workers
 
 HOUSEKEEPING_S = 5.0
+REJECTED_ROWS = 10  # of what is rejected between two rounds of housekeeping; the others are only counted
+CONNECTIONS_KNOWN = 4096
+PASSING_THROUGH = 16  # partitions in several chunks, for nodes that have gone
 CREDIT_HOLD_S = 0.02  # how long the last credit of a transfer waits for a message to travel with
 TAKE_OVER_S = 0.02  # a quick node's call that lasts longer loses its thread the sockets
 BEYOND_REPAIR = frozenset({zmq.ETERM, zmq.ENOTSOCK})  # of the sockets: there is nothing left to serve
@@ -96,7 +101,9 @@ class Shell:
         keys: Keys | None = None,
     ) -> None:
         self.config = config
-        self._sockets = Sockets(config.name, config.listen, config.advertise, keys, insecure=config.insecure)
+        self._sockets = Sockets(
+            config.name, config.listen, config.advertise, keys, insecure=config.insecure, limits=config.core
+        )
         try:
             self._recorder = Recorder(config.name, Path(config.records) if config.records else None, config.time_scale)
         except BaseException:
@@ -117,7 +124,8 @@ class Shell:
         self._arrived: dict[bytes, float] = {}  # by connection: when its last bulk message came
         self._next_transfer = 0
         self._credits_due_s = math.inf  # where credits wait
-        self.frames_rejected = 0  # so far
+        self.frames_rejected = self._rejected_before = 0  # so far, and when the house was kept last
+        self._refused: list[Outgoing] = []  # transfers that a line had no room for
         self.failure = ""
         self._broke = ""  # the run that was broken last: one is logged once
         self._inbox: deque[e.Event] = deque()
@@ -203,8 +211,7 @@ class Shell:
                     else:
                         self._take_bulk()
                 except ProtocolError as error:
-                    self.frames_rejected += 1
-                    self._recorder.write_to_all("rejected", {"detail": {"reason": str(error)}})
+                    self._reject(str(error))
             if self._quick and not self._make_quick_calls():
                 return False
             while self._inbox:
@@ -268,7 +275,10 @@ class Shell:
         size, total, message = body.nbytes, chunk.total_bytes, chunk.message
         if total > self.config.core.max_partition_bytes:
             raise ProtocolError(f"a partition of {total} bytes is over this host's limit")
-        gap_s = min(m.MAX_GAP_S, now - self._arrived.get(identity, -math.inf))
+        before_s = self._arrived.get(identity, -math.inf)
+        if before_s < 0 and len(self._arrived) >= CONNECTIONS_KNOWN:
+            del self._arrived[next(iter(self._arrived))]
+        gap_s = min(m.MAX_GAP_S, now - before_s)
         self._arrived[identity] = now
         if size != total or chunk.offset:
             whole = self._add(identity, sender, chunk, body, gap_s, now)
@@ -278,6 +288,8 @@ class Shell:
         value = value_of(chunk.dtype, chunk.shape, body)
         line = self._sockets.line(message.run, sender)
         if type(message) is m.Probe:
+            if message.source.name != sender:
+                raise ProtocolError(f"a probe of {message.source.name!r} that came from {sender!r}")
             self._answer_probe(sender, message, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now))
         elif line is None:
             self._sockets.post(message.run, sender, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now))
@@ -294,12 +306,16 @@ class Shell:
         key = identity, chunk.transfer
         incoming = self._incoming.get(key)
         if incoming is None:
-            if chunk.offset != 0 or not self.core.wants(chunk.message):  # R4
+            wanted = chunk.offset == 0 and self.core.wants(chunk.message)
+            if not (wanted and self._has_room(sender, chunk)):  # R4
                 self._sockets.post(chunk.message.run, sender, m.Credit(chunk.transfer, 0, True, 0.0, gap_s, now))
-                if chunk.offset == 0 and isinstance(chunk.message, m.State):  # whoever sent it is told why not
+                if (
+                    chunk.offset == 0 and not wanted and isinstance(chunk.message, m.State)
+                ):  # whoever sent it is told why not
                     self._handle(e.MessageReceived(sender, chunk.message), now)
                 return None
-            incoming = self._incoming[key] = Incoming(chunk.total_bytes)
+            what, passing = (sender, *what_is(chunk.message)), self.core.forwards(chunk.message)
+            incoming = self._incoming[key] = Incoming(chunk.total_bytes, what, passing=passing)
         incoming.seen_s = now
         try:
             complete = incoming.add(chunk, body)
@@ -313,12 +329,32 @@ class Shell:
         self._sockets.post(chunk.message.run, sender, credit)
         return None
 
+    def _has_room(self, sender: str, chunk: m.Chunk) -> bool:
+        """Whether another transfer may begin to arrive: R4, ``max_transfers`` and ``max_transfer_bytes``."""
+        message, limits = chunk.message, self.config.core
+        if self._sockets.line(message.run, sender) is None:
+            return False  # no host of the run
+        what = (sender, *what_is(message))
+        for key in [key for key, other in self._incoming.items() if other.what == what]:
+            del self._incoming[key]
+        under_way = self._incoming.values()
+        if self.core.forwards(message) and sum(each.passing for each in under_way) >= PASSING_THROUGH:
+            return False
+        claimed_bytes = chunk.total_bytes + sum(each.buffer.nbytes for each in under_way)
+        return not under_way or (len(under_way) < limits.max_transfers and claimed_bytes <= limits.max_transfer_bytes)
+
+    def _reject(self, reason: str) -> None:
+        self.frames_rejected += 1
+        if self.frames_rejected - self._rejected_before <= REJECTED_ROWS:
+            self._recorder.write_to_all("rejected", {"detail": {"reason": reason}})
+
     def _answer_probe(self, sender: str, probe: m.Probe, credit: m.Credit) -> None:
+        """Also one of a run that is over here, or has not begun, so that its sender does not wait in vain."""
         run = probe.run
-        self._sockets.meet(run, (probe.source,))
+        if run == BEFORE_RUNS or self._sockets.line(run, sender) is None:
+            run = BEFORE_RUNS
+            self._sockets.meet(run, (probe.source,))
         self._sockets.post(run, sender, credit)
-        if run != BEFORE_RUNS and run not in self.core.runs and run not in self.core.coordinator.led:
-            self._sockets.forget(run)  # it is over here, or has not begun
 
     # --- commands --------------------------------------------------------------------------------------
 
@@ -446,13 +482,22 @@ class Shell:
             chunk, piece = following
             now = time.monotonic()  # before: what is sent may be on the line before this thread goes on
             if not self._sockets.send_chunk(out.to, chunk, piece):
-                return  # the credit of what is under way, or the stuck check, goes on from here
+                self._refused.append(out)  # a credit that comes, or the next round of housekeeping, goes on from here
+                return
             out.advance(piece.nbytes, now)
+
+    def _try_again(self) -> None:
+        refused, self._refused = self._refused, []
+        for out in refused:
+            if out.number in self._outgoing:
+                self._pump(out)
 
     def _credited(self, sender: str, credit: m.Credit, now: float) -> None:
         out = self._outgoing.get(credit.transfer)
         if out is None or out.to.host != sender:
             return
+        if self._refused:
+            self._try_again()
         way = self._ways.get(sender)
         if way is None:
             way = self._ways[sender] = ReturnWay()
@@ -498,9 +543,10 @@ class Shell:
         sockets = self._sockets
         for line in list(sockets.holding):
             while line.credits and line.credits[0][-1] + CREDIT_HOLD_S <= now:  # R3
-                (credit,) = sockets.take_held(line, 1)
-                self._sockets.post(line.run, line.host, credit)  # with the others to the same host
-        self._credits_due_s = min((line.credits[0][-1] for line in sockets.holding), default=now) + CREDIT_HOLD_S
+                if not sockets.post_held(line):
+                    break
+        due_s = min((line.credits[0][-1] for line in sockets.holding), default=now) + CREDIT_HOLD_S
+        self._credits_due_s = due_s if due_s > now else now + CREDIT_HOLD_S  # where one was refused
 
     def _keep_house(self, now: float) -> None:
         for number, out in list(self._outgoing.items()):
@@ -516,6 +562,12 @@ class Shell:
             del self._arrived[identity]
         for host in {name_of(identity) for identity in silent} - {name_of(identity) for identity in self._arrived}:
             self._ways.pop(host, None)
+        self._try_again()
+        self._sockets.hang_up_idle(now)
+        more = self.frames_rejected - self._rejected_before - REJECTED_ROWS
+        if more > 0:
+            self._recorder.write_to_all("rejected", {"detail": {"reason": f"{more} more"}})
+        self._rejected_before = self.frames_rejected
         self._record_load()
         self._recorder.flush()
 

@@ -4,21 +4,33 @@ Every host binds two ROUTER sockets, one for control and one for bulk, and dials
 either. Messages to a peer go through the dealer; a peer that cannot be dialled (a client behind a firewall asking
 ``Hello``) is answered through the router, which is mandatory: an unroutable answer is an error, never a silent drop.
 Endpoints are of TCP, or Unix sockets in a folder that only their owner can enter (``endpoints``).
+Rules:
+
+- R1: What is sent can be refused (no room on the line, no socket to be had), which ends nothing: a credit goes on
+  waiting, a chunk is sent later, and cores repeat all that matters.
+- R2: Sockets are bounded. Who is not spoken to is hung up on, hosts of no run first, and dialled anew when needed.
+- R3: Of a message of too many frames none is kept, and they are thrown away a few at a time.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
+import resource
 import secrets
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 
 import zmq
 import zmq.backend
 
+from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.endpoints import advertised, beside, may_dial, take_away
 from thalweg.middleware.shell.security import Keys, secure_dealer, secure_router, start_authenticator
 from thalweg.middleware.shell.transfers import CHUNK_BYTES, MAX_CHUNK_BYTES
@@ -26,19 +38,32 @@ from thalweg.middleware.shell.transfers import CHUNK_BYTES, MAX_CHUNK_BYTES
 NOBLOCK = int(zmq.NOBLOCK)  # plain numbers: combining pyzmq's enumerations takes longer than a send
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 ZERO_COPY_BYTES = 1024 * 1024  # below it, copying is cheaper than keeping track
+PASSING = ("", BEFORE_RUNS)  # stand for the run where a peer is of none
+BULK_QUEUED = (
+    64  # chunks that wait for a peer which does not read, or for this host: the credit allows honest ones less
+)
+BULK_UNREAD = 8
+SKIPPED_FRAMES = 2_000  # of a message of too many that are thrown away at once: about a millisecond
+ROUTES = 1024  # peers that can be answered without being dialled
+SPARE_DESCRIPTORS = 64  # for what is no socket
+TOLD_S = 60.0  # between two lines that say the same
 Socket = zmq.Socket[bytes]
+_log = logging.getLogger("thalweg")
 _send = zmq.backend.Socket.send  # which zmq.Socket.send calls
 
 
 class Line:
     """The way to one host of a run: its dealers, once they are dialled, and the credits that wait for a message."""
 
-    __slots__ = ("bulk", "chunk_bytes", "control", "credits", "host", "peer", "run")
+    __slots__ = ("bulk", "chunk_bytes", "control", "credits", "ends", "host", "peer", "run", "used", "used_s")
 
     def __init__(self, run: str, peer: m.Peer) -> None:
         self.run = run
         self.host = peer.name
         self.peer = peer
+        self.ends = {peer.control, peer.bulk}
+        self.used = True  # since it was looked at last, at ``used_s``
+        self.used_s = time.monotonic()
         self.control: Socket | None = None
         self.bulk: Socket | None = None
         self.chunk_bytes = CHUNK_BYTES
@@ -55,17 +80,28 @@ class Sockets:
     Raises UsageError for an endpoint that cannot be listened on.
     """
 
-    def __init__(self, name: str, listen: str, advertise: str | None, keys: Keys | None, *, insecure: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        listen: str,
+        advertise: str | None,
+        keys: Keys | None,
+        *,
+        insecure: bool,
+        limits: CoreConfig | None = None,
+    ) -> None:
         self._name = name
         self._keys = keys
+        self._limits = limits or CoreConfig()
         self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, 2 * self._limits.max_sockets + 64)  # some are being closed
         self._bound: list[str] = []
         self._instance = secrets.token_hex(4)
         self._authenticator = None if keys is None else start_authenticator(self._context, keys)
         try:
             bulk_listen = beside(listen)
             self.control, control = self._bind(listen, insecure)
-            self.bulk, bulk = self._bind(bulk_listen, insecure)
+            self.bulk, bulk = self._bind(bulk_listen, insecure, BULK_UNREAD)
             self.me = m.Peer(name, advertised(control, advertise), advertised(bulk, advertise), self._instance)
         except BaseException:
             self.destroy(0)
@@ -75,6 +111,9 @@ class Sockets:
         self.holding: set[Line] = set()  # those on which credits wait
         self._dealt = 0  # dealers so far
         self._routes: dict[str, bytes] = {}
+        self._lines_at: Counter[str] = Counter()  # by endpoint
+        self._surplus: set[Socket] = set()  # those that a message of too many frames is read from
+        self._told_s: dict[str, float] = {}  # when what was logged last
 
     def destroy(self, linger_ms: int) -> None:
         take_away(self._bound)
@@ -88,35 +127,114 @@ class Sockets:
         """In run ``run`` these hosts listen there."""
         lines = self.lines.setdefault(run, {})
         for peer in peers:
-            before = lines.get(peer.name)
-            if before is None or before.peer != peer:
-                lines[peer.name] = Line(run, peer)
-                if before is not None:
-                    before.hang_up()
+            line = lines.pop(peer.name, None)
+            if line is None or line.peer != peer:
+                line = self._line_in_place_of(line, Line(run, peer))
+            lines[peer.name] = line  # the latest is the last
+        while run in PASSING and len(lines) > self._limits.max_passing:  # R2
+            self._forget(lines.pop(next(iter(lines))))
+
+    def _line_in_place_of(self, before: Line | None, line: Line) -> Line:
+        self._lines_at.update(line.ends)
+        if before is not None:
+            line.credits = before.credits[:]
+            self._forget(before)
+            if line.credits:
+                self.holding.add(line)
+        return line
+
+    def _forget(self, line: Line) -> None:
+        line.hang_up()
+        line.credits.clear()
+        self.holding.discard(line)
+        for end in line.ends:
+            self._lines_at[end] -= 1
+            if not self._lines_at[end]:
+                del self._lines_at[end]
+                self._close(end)
+
+    def _close(self, endpoint: str) -> None:
+        dealer = self.dealers.pop(endpoint, None)
+        if dealer is not None:
+            dealer.close()
 
     def forget(self, run: str) -> None:
         """Forget where a run's hosts are, and hang up on those that no other run talks to."""
         for line in self.lines.pop(run, {}).values():
-            line.hang_up()
-            line.credits.clear()
-            self.holding.discard(line)
-        peers = [line.peer for lines in self.lines.values() for line in lines.values()]
-        used = {end for peer in peers for end in (peer.control, peer.bulk)}
-        for endpoint in self.dealers.keys() - used:
-            self.dealers.pop(endpoint).close()
+            self._forget(line)
+        for endpoint in self.dealers.keys() - self._lines_at.keys():  # dialled by a transfer that still has its line
+            self._close(endpoint)
 
     def line(self, run: str, host: str) -> Line | None:
         lines = self.lines.get(run)
         return None if lines is None else lines.get(host)
 
-    def approach(self, line: Line) -> None:
-        """Connect, if that is still to be done."""
-        line.control = self._dealer(line.peer.control)
-        line.bulk = self._dealer(line.peer.bulk)
+    def approach(self, line: Line) -> bool:
+        """Connect, if that is still to be done; False where no socket can be had now."""
+        try:
+            line.control = self._dealer(line.peer.control)
+            line.bulk = self._dealer(line.peer.bulk, bulk=True)
+        except zmq.ZMQError as error:  # R1
+            line.hang_up()
+            self._tell(f"{line.host!r} cannot be dialled", f"{error}; more descriptors (ulimit -n) may help")
+            return False
+        return True
 
     def remember(self, host: str, identity: bytes) -> None:
         """``host`` can be answered through the control router."""
-        self._routes[host] = identity
+        self._routes.pop(host, None)
+        self._routes[host] = identity  # the latest is the last
+        if len(self._routes) > ROUTES:
+            del self._routes[next(iter(self._routes))]
+
+    def hang_up_idle(self, now: float) -> None:
+        """R2: of lines that nothing has been sent on for ``idle_s``."""
+        idle_s, busy = self._limits.idle_s, set()
+        for line in self._all_lines():
+            if line.used:
+                line.used, line.used_s = False, now
+            if now - line.used_s < idle_s:
+                busy |= line.ends
+        self._hang_up(self.dealers.keys() - busy)
+
+    def _hang_up(self, endpoints: Collection[str]) -> None:
+        if endpoints:
+            for line in self._all_lines():
+                if not line.ends.isdisjoint(endpoints):
+                    line.hang_up()
+        for endpoint in endpoints:
+            self._close(endpoint)
+
+    def _all_lines(self) -> Iterator[Line]:
+        return (line for lines in self.lines.values() for line in lines.values())
+
+    def _make_room(self) -> None:
+        """R2: for one more dealer; ZMQError where all of them are in use."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = self._limits.max_sockets
+        if 0 <= soft < 4 * most + SPARE_DESCRIPTORS:  # a dealer takes two, and its peer dials as well
+            most = max(2, (soft - SPARE_DESCRIPTORS) // 4)
+        if len(self.dealers) < most:
+            return
+        dialled = [line for line in self._all_lines() if line.control is not None]
+        busy = {end for line in dialled if line.used and line.run not in PASSING for end in line.ends}
+        free = [line for line in dialled if line.ends.isdisjoint(busy)]
+        if not free:
+            self._tell(
+                f"max_sockets={most} are in use",
+                "no further host is dialled; raise it with --limit max_sockets=N, and descriptors with ulimit -n",
+            )
+            raise zmq.ZMQError(errno.EMFILE)
+        self._hang_up(min(free, key=lambda line: (line.run not in PASSING, line.used_s)).ends)
+
+    def _tell(self, what: str, more: str) -> None:
+        now = time.monotonic()
+        if now - self._told_s.get(what, -TOLD_S) < TOLD_S:
+            return
+        self._told_s = {said: at_s for said, at_s in self._told_s.items() if now - at_s < TOLD_S}
+        if len(self._told_s) < 16:  # whoever is told much reads nothing
+            self._told_s[what] = now
+            _log.warning("host %r: %s: %s", self._name, what, more)
 
     # --- sending ---------------------------------------------------------------------------------------
 
@@ -125,47 +243,63 @@ class Sockets:
         line.credits.append(credit)
         self.holding.add(line)
 
-    def take_held(self, line: Line, limit: int) -> list[m.Credit]:
-        """The credits that wait, as they are now; those beyond ``limit`` go on waiting."""
-        now = time.monotonic()
-        taken, line.credits = line.credits[:limit], line.credits[limit:]
+    def post_held(self, line: Line) -> bool:
+        """Send the credit that has waited longest, with the others to the same host; False when that was refused."""
+        credit = line.credits.pop(0)
         if not line.credits:
             self.holding.discard(line)
-        return [m.Credit(transfer, size, True, now - at_s, gap_s, at_s) for transfer, size, gap_s, at_s in taken]
+        if self.post(line.run, line.host, _as_it_is_now(credit, time.monotonic())):
+            return True
+        line.credits.insert(0, credit)
+        self.holding.add(line)
+        return False
 
-    def post(self, run: str, host: str, message: m.Control) -> None:
-        """Send a control message with the credits that wait for one, if it can be sent: cores repeat what matters."""
+    def post(self, run: str, host: str, message: m.Control) -> bool:
+        """Send a control message with the credits that wait for one; False when it was refused (R1)."""
         line = self.line(run, host)
         if line is None:
-            self._post_back(host, frames.encode(message))
-            return
-        if line.control is None:
-            self.approach(line)
+            return self._post_back(host, frames.encode(message))
+        if line.control is None and not self.approach(line):
+            return False
         assert line.control is not None
+        line.used = True
+        riding = 0
         if line.credits:
-            frame = frames.encode_riding(message, self.take_held(line, frames.MAX_RIDING))
+            now = time.monotonic()
+            riders = [_as_it_is_now(credit, now) for credit in line.credits[: frames.MAX_RIDING]]
+            riding = len(riders)
+            frame = frames.encode_riding(message, riders)
         else:
             frame = frames.encode(message)
         try:
             _send(line.control, frame, NOBLOCK)
         except zmq.ZMQError as error:
             _pass_refusal(error)
+            return False
+        if riding:
+            del line.credits[:riding]
+            if not line.credits:
+                self.holding.discard(line)
+        return True
 
-    def _post_back(self, host: str, frame: bytes) -> None:
+    def _post_back(self, host: str, frame: bytes) -> bool:
         identity = self._routes.get(host)
         if identity is None:
-            return
+            return False
         try:
             self.control.send(identity, NOBLOCK_MORE)
             self.control.send(frame, NOBLOCK)
         except zmq.ZMQError as error:
             _pass_refusal(error)
+            return False
+        return True
 
     def send_chunk(self, line: Line, chunk: m.Chunk, piece: memoryview) -> bool:
         """Send a piece of a transfer; False when there is no room for it now."""
-        if line.bulk is None:
-            self.approach(line)
+        if line.bulk is None and not self.approach(line):
+            return False
         assert line.bulk is not None
+        line.used = True
         try:
             _send(line.bulk, frames.encode(chunk), NOBLOCK_MORE)
             if piece.nbytes < ZERO_COPY_BYTES:
@@ -178,9 +312,11 @@ class Sockets:
 
     # --- receiving -------------------------------------------------------------------------------------
 
-    @staticmethod
-    def take(socket: Socket, parts: int) -> tuple[bytes, list[zmq.Frame]] | None:
+    def take(self, socket: Socket, parts: int) -> tuple[bytes, list[zmq.Frame]] | None:
         """The next message, if there is one: who sent it, and its ``parts`` frames. ProtocolError for more or fewer."""
+        if self._surplus and socket in self._surplus:
+            self._skip(socket)
+            return None
         try:
             identity = socket.recv(NOBLOCK)
         except zmq.Again:
@@ -188,16 +324,28 @@ class Sockets:
         frame = socket.recv(NOBLOCK, copy=False)
         taken = [frame]
         while frame.more:
+            if len(taken) == parts:
+                self._skip(socket)
+                raise ProtocolError(f"a message of more frames than the {parts} that are expected")
             frame = socket.recv(NOBLOCK, copy=False)
             taken.append(frame)
         if len(taken) != parts:
             raise ProtocolError(f"a message of {len(taken)} frames where {parts} are expected")
         return identity, taken
 
+    def _skip(self, socket: Socket) -> None:
+        """R3: read on in a message of too many frames."""
+        self._surplus.add(socket)
+        for _ in range(SKIPPED_FRAMES):
+            if not socket.recv(NOBLOCK, copy=False).more:
+                self._surplus.discard(socket)
+                return
+
     # --- making ----------------------------------------------------------------------------------------
 
-    def _bind(self, endpoint: str, insecure: bool) -> tuple[Socket, str]:
+    def _bind(self, endpoint: str, insecure: bool, unread: int = 1000) -> tuple[Socket, str]:
         socket: Socket = self._context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.RCVHWM, unread)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.setsockopt(zmq.MAXMSGSIZE, max(frames.MAX_CONTROL_BYTES, MAX_CHUNK_BYTES) + 1024)
@@ -213,10 +361,14 @@ class Sockets:
         self._bound.append(bound := socket.getsockopt_string(zmq.LAST_ENDPOINT))
         return socket, bound
 
-    def _dealer(self, endpoint: str) -> Socket:
+    def _dealer(self, endpoint: str, *, bulk: bool = False) -> Socket:
         socket = self.dealers.get(endpoint)
         if socket is None:
+            self._make_room()
             socket = self._context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.SNDHWM, BULK_QUEUED if bulk else 1000)
+            socket.setsockopt(zmq.RCVHWM, 1)  # nothing comes back on it
+            socket.setsockopt(zmq.MAXMSGSIZE, 1024)
             # An identity of its own: one that is used again while the last connection still closes goes unread.
             self._dealt += 1
             socket.setsockopt(zmq.ROUTING_ID, f"{self._name}/{self._instance}/{self._dealt}".encode())
@@ -224,11 +376,20 @@ class Sockets:
             socket.setsockopt(zmq.RECONNECT_IVL, 50)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
             _heartbeat(socket)
-            secure_dealer(socket, self._keys)
-            if may_dial(self.me.control, endpoint):
-                socket.connect(endpoint)
+            try:
+                secure_dealer(socket, self._keys)
+                if may_dial(self.me.control, endpoint):
+                    socket.connect(endpoint)
+            except zmq.ZMQError:
+                socket.close(0)
+                raise
             self.dealers[endpoint] = socket
         return socket
+
+
+def _as_it_is_now(credit: tuple[int, int, float, float], now: float) -> m.Credit:
+    transfer, size, gap_s, at_s = credit
+    return m.Credit(transfer, size, True, now - at_s, gap_s, at_s)
 
 
 def _pass_refusal(error: zmq.ZMQError) -> None:

@@ -113,12 +113,21 @@ class ReturnWay:
         return credit.arrived_s + min(self._least_s, self._before_s)
 
 
+def what_is(message: Partition | Probe | State) -> tuple[str, ...]:
+    """What a transfer is of, whoever sends it, and however often."""
+    if isinstance(message, Partition):
+        return message.run, message.producer, message.consumer, str(message.index)
+    return message.run, "" if isinstance(message, Probe) else message.node
+
+
 class Incoming:
-    """A transfer being received in several chunks into one buffer."""
+    """A transfer of ``what`` being received in several chunks into one buffer."""
 
-    __slots__ = ("buffer", "received", "seen_s")
+    __slots__ = ("buffer", "passing", "received", "seen_s", "what")
 
-    def __init__(self, total_bytes: int) -> None:
+    def __init__(self, total_bytes: int, what: tuple[str, ...] = (), *, passing: bool = False) -> None:
+        self.what = what
+        self.passing = passing  # its consumer is on another host
         self.buffer = np.empty(total_bytes, np.uint8)
         self.received = 0
         self.seen_s = 0.0

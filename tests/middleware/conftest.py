@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import zmq
 from flows import chain
 from playbook import Playbook
 from runtime_codes import ALLOW
@@ -88,3 +89,21 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
     with Client(cluster, allow=ALLOW) as client:
         yield client
         assert client.shell.alive, "the client's host ended during the test"
+
+
+@pytest.fixture
+def dial() -> Iterator[Callable[..., zmq.Socket[bytes]]]:
+    """``dial(endpoint)``: a DEALER there, with a Thalweg identity unless another is given."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    sockets = []
+
+    def connect(endpoint: str, identity: bytes = b"tester/1") -> zmq.Socket[bytes]:
+        socket = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.ROUTING_ID, identity)
+        socket.setsockopt(zmq.RCVTIMEO, 5000)
+        socket.connect(endpoint)
+        sockets.append(socket)
+        return socket
+
+    yield connect
+    context.destroy(linger=0)

@@ -13,6 +13,8 @@ R2. A probe from *a* to *b* teaches *a -> b*; then *b* sends a train back, which
 R3. A link that is fresh in the monitor is not probed but answered; one that is being probed, or was a moment ago,
     answers all who ask meanwhile. What is lost, the requester asks for again; a train that takes longer than
     ``probe_patience_s`` holds up the others no more.
+R4. Within a run only its hosts are probed, where they are known to be. Before runs anybody may be, wherever the
+    requester, or whoever probes, says; so this host forgets what of that is too much, and the requester asks again.
 
 Source: Ranganathan et al., section 4 (16 KB round trips).
 """
@@ -21,7 +23,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import deque
 from collections.abc import Collection, Mapping
 
 import msgspec
@@ -35,6 +36,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import MIN_PERIOD_S
 
 SHARE_WAITING = 0.25  # of a period that a planner waits for links at least, without news of any
+MOST = m.MAX_TARGETS  # hosts that are to be probed, or were, and hosts that wait for one link
 TRIES = 2  # to ask for links: a request may be lost
 BEFORE_RUNS = "probe"  # stands for the run in probes for a plan that is made before one
 LEAD_BYTES = 8192  # a millisecond at 64 Mbit/s, which is what shapers let pass at once
@@ -73,7 +75,7 @@ class Prober:
     def __init__(self, out: Outbox, me: m.Peer, monitor: Monitor) -> None:
         self._out, self._me, self._monitor = out, me, monitor
         self.sent_bytes = 0
-        self.queue: deque[tuple[str, str]] = deque()  # (run, target)
+        self.queue: dict[str, str] = {}  # by target the run, in the order they are probed in
         self.under_way: _Train | None = None
         self.waiting: dict[str, dict[str, _Asker]] = {}  # by target, by name
         self.empty_s: dict[str, float] = {}  # the least that an empty probe to a host took
@@ -104,10 +106,13 @@ class Prober:
         for source, there in targets.items():
             yield from self.request(e.ProbesRequested(run, peers[source], tuple(there), self._me))
 
-    def on_request(self, message: m.ProbeRequest) -> Notes:
-        self._out.emit(e.Meet(message.run, (*message.targets, message.requester)))
+    def on_request(self, message: m.ProbeRequest, hosts: Collection[str] | None = None) -> Notes:
+        """``hosts``: those of the run, if another host asks."""
+        if message.run == BEFORE_RUNS:
+            hosts = None
+            self._out.emit(e.Meet(message.run, (*message.targets, message.requester)))
         for target in message.targets:
-            if target.name != self._out.host:
+            if target.name != self._out.host and (hosts is None or target.name in hosts):  # R4
                 yield from self._ask(message.run, target.name, message.requester.name)
         self._next()
 
@@ -121,10 +126,14 @@ class Prober:
                 asker = _Asker(run, asker.there and link != there, asker.back and link != back)
         if not (asker.there or asker.back):
             return
-        self.waiting.setdefault(target, {})[requester] = asker
+        waiting = self.waiting.get(target, {})
+        if len(waiting if waiting else self.waiting) >= MOST and requester not in waiting:
+            return  # R4
+        waiting[requester] = asker
+        self.waiting[target] = waiting
         again_s = self._begun_s.get(target, -math.inf) + self._monitor.config.probe_interval_s
-        if self._out.now >= again_s and all(target != queued for _, queued in self.queue):
-            self.queue.append((run, target))
+        if self._out.now >= again_s:
+            self.queue.setdefault(target, run)
 
     def _fresh(self, link: Link) -> LinkEstimate | None:
         known = self._monitor.estimate(*link, self._out.now)  # R3
@@ -161,11 +170,12 @@ class Prober:
     # --- trains ---------------------------------------------------------------------------------------
 
     def on_probe(self, sender: str, message: m.Probe) -> None:
-        self._out.emit(e.Meet(message.run, (message.source,)))
+        if message.run == BEFORE_RUNS:
+            self._out.emit(e.Meet(message.run, (message.source,)))
         if message.echo and message.stage == self._first:
-            self._begun_s[message.source.name] = self._out.now
+            self._begin(sender)
         if message.echo and message.stage == LAST:  # R2
-            self._send(message.run, message.source.name, message.number, self._first, echo=False)
+            self._send(message.run, sender, message.number, self._first, echo=False)
 
     def on_measured(self, peer: str, probe: m.Probe, size_bytes: int, duration_s: float) -> Notes:
         train = (peer, probe.number, probe.echo)
@@ -232,14 +242,22 @@ class Prober:
         if self.under_way is not None and self._out.now - self.under_way.begun_s < patience_s:
             return  # R3
         while self.queue:
-            run, target = self.queue.popleft()
+            target = next(iter(self.queue))
+            run = self.queue.pop(target)
             if target in self.waiting:
                 self.count += 1
                 self.under_way = _Train(target, self.count, self._out.now)
-                self._begun_s[target] = self._out.now
+                self._begin(target)
                 self._send(run, target, self.count, self._first, echo=True)
                 self._out.wake(Timer.PROBE, self._out.now + patience_s)
                 return
+
+    def _begin(self, host: str) -> None:
+        """The link to ``host`` is being probed from now on."""
+        self._begun_s.pop(host, None)
+        self._begun_s[host] = self._out.now  # the latest is the last
+        if len(self._begun_s) > MOST:  # R4
+            del self._begun_s[next(iter(self._begun_s))]
 
     def on_timer(self) -> None:
         """The train under way has had its time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -22,12 +23,14 @@ from runtime_codes import ALLOW
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command
 from thalweg.middleware.client.hello import say_hello
+from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell.shell import Shell, ShellConfig
+from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.shell import REJECTED_ROWS, Shell, ShellConfig
 from thalweg.middleware.shell.sockets import Sockets
 
 BLOCKS = chain(Code("runtime_codes:Blocks", {"site": 0, "sizes": [1000]}), Code("runtime_codes:Mix"))
@@ -45,24 +48,6 @@ def running(config: ShellConfig) -> Iterator[Shell]:
     finally:
         shell.close()
     assert not shell.alive
-
-
-@pytest.fixture
-def dial() -> Iterator[Callable[..., zmq.Socket[bytes]]]:
-    """``dial(endpoint)``: a DEALER there, with a Thalweg identity unless another is given."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    sockets = []
-
-    def connect(endpoint: str, identity: bytes = b"tester/1") -> zmq.Socket[bytes]:
-        socket = context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.ROUTING_ID, identity)
-        socket.setsockopt(zmq.RCVTIMEO, 5000)
-        socket.connect(endpoint)
-        sockets.append(socket)
-        return socket
-
-    yield connect
-    context.destroy(linger=0)
 
 
 CONTROL_GARBAGE = [
@@ -173,7 +158,51 @@ def test_a_partition_nobody_asked_for_is_given_no_memory(
     run.close()
 
 
-def test_probes_of_runs_that_are_over_are_answered_and_leave_nothing(dial: Callable[..., zmq.Socket[bytes]]) -> None:
+def test_unfinished_transfers_are_bounded_and_only_of_hosts_of_the_run(
+    dial: Callable[..., zmq.Socket[bytes]], make_install: Callable[..., m.Install]
+) -> None:
+    """``o`` is on h2, so what comes for it here is to be forwarded; h2 has a part in the run, ``x`` has none."""
+    with running(ShellConfig("h1", core=CoreConfig(max_transfers=3))) as host:
+        asker, bulks = dial(host.me.control, b"client/1"), {}
+        asker.send(frames.encode(make_install()))
+        asker.send(frames.encode(m.Hello()))
+        assert isinstance(frames.decode_control(asker.recv()), m.Welcome)  # the run is known here
+        sends = [("x", 0), ("h2", 0), ("h2", 0), *(("h2", index) for index in range(1, 200)), ("client", 0)]
+        for number, (name, index) in enumerate(sends):
+            chunk = m.Chunk(number, 10**8, 0, m.Partition("r", "s", "o", index))
+            bulk = bulks.get(name) or bulks.setdefault(name, dial(host.me.bulk, f"{name}/1".encode()))
+            bulk.send_multipart([frames.encode(chunk), b"x"])
+        for bulk in bulks.values():
+            bulk.send(b"garbage")
+        until_s = time.monotonic() + 10
+        while host.frames_rejected < len(bulks):  # all before it has been handled
+            assert time.monotonic() < until_s
+        held = {key: each.what for key, each in host._incoming.items()}
+        assert 1 <= len(held) <= 3
+        assert len(set(held.values())) == len(held)
+        assert "x" not in {what[0] for what in held.values()}
+
+
+def test_what_is_rejected_fills_no_disk(tmp_path: Path, dial: Callable[..., zmq.Socket[bytes]]) -> None:
+    records = tmp_path / "log"
+    with running(ShellConfig("h1", records=str(records))) as host:
+        host._recorder.open_run("r", "", 0.0)
+        rude = dial(host.me.control)
+        for _ in range(500):
+            rude.send(b"garbage")
+        until_s = time.monotonic() + 10
+        while host.frames_rejected < 500:
+            assert time.monotonic() < until_s
+        host._housekeeping_s = host._due_s = 0.0
+        host.tell(e.TimerFired("retry"))
+        while host._rejected_before < 500:
+            assert time.monotonic() < until_s
+    rows = [msgspec.json.decode(line) for line in records.read_bytes().splitlines()]
+    said = [row["detail"]["reason"] for row in rows if row["kind"] == "rejected"]
+    assert said == ["a frame of 7 bytes is not Thalweg's"] * REJECTED_ROWS + [f"{500 - REJECTED_ROWS} more"]
+
+
+def test_probes_of_runs_that_are_over_are_answered_and_leave_one_line(dial: Callable[..., zmq.Socket[bytes]]) -> None:
     with running(ShellConfig("a")) as host, running(ShellConfig("tester")) as other:
         bulk = dial(host.me.bulk)
         for number in range(1, 21):
@@ -186,7 +215,8 @@ def test_probes_of_runs_that_are_over_are_answered_and_leave_nothing(dial: Calla
         while host.frames_rejected == 0 or len(credits) < 20:  # all before it has been handled
             assert time.monotonic() < until_s
         assert sorted(credit.transfer for credit in credits) == list(range(1, 21))
-        assert (host._sockets.lines, host._sockets.dealers) == ({}, {})
+        assert {run: lines.keys() for run, lines in host._sockets.lines.items()} == {BEFORE_RUNS: {"tester"}}
+        assert len(host._sockets.dealers) == 2
 
 
 # --- endpoints --------------------------------------------------------------------------------------
@@ -357,6 +387,29 @@ def test_signals_and_the_parents_end_end_a_host_promptly_and_cleanly(tmp_path: P
         rows = [msgspec.json.decode(line) for line in (tmp_path / name).read_bytes().splitlines()]
         assert rows, "the event log is written when the host ends"
         assert all(row["host"] == name for row in rows)
+
+
+def test_a_host_without_descriptors_lives_and_its_run_goes_on() -> None:
+    with host_process("h1") as (process, control), Client({"h1": control}) as client, ExitStack() as stack:
+        run = client.run(chain(SCENES, Code("composite")), {"o": "h1"})
+        next(run)
+        used = len(os.listdir(f"/proc/{process.pid}/fd"))
+        before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        assert before[0] == before[1]  # it takes what it may have
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (used + 8, before[1]))
+        address = control.removeprefix("tcp://").split(":")
+        for _ in range(40):  # more than it can accept
+            stack.enter_context(socket.create_connection((address[0], int(address[1]))))
+        for number in range(300):
+            stranger = m.Peer(f"x{number}", f"tcp://127.0.0.1:{2 * number + 1}", f"tcp://127.0.0.1:{2 * number + 2}")
+            client.shell.tell(e.ProbesRequested("probe", client._peers["h1"], (stranger,), client.shell.me))
+        for _ in range(50):
+            next(run)
+        stack.close()
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
+        run.close()
+        assert len(list(client.run(chain(SCENES, Code("composite")), {"o": "h1"}, partitions=5))) == 5
+        assert process.poll() is None
 
 
 def test_a_client_outlives_the_restart_of_a_host() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from playbook import ANY, Playbook
 
-from thalweg.middleware.core.monitoring.prober import EMPTIES, LAST, LEAD, LEAD_BYTES, PIECES, STAGE_PAYLOADS
+from thalweg.middleware.core.monitoring.prober import EMPTIES, LAST, LEAD, LEAD_BYTES, MOST, PIECES, STAGE_PAYLOADS
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
@@ -289,13 +289,13 @@ def test_nobody_probes_a_link_that_the_other_end_is_probing(make_book: Callable[
 
 
 def test_probes_of_a_run_that_is_over_or_unknown_are_nothing(
-    make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]
+    make_book: Callable[..., Playbook], install: m.Install
 ) -> None:
     book = make_book("h2")
-    book << e.MessageReceived("client", make_install()) >> ANY
+    book << e.MessageReceived("client", install) >> ANY
     train = [m.Probe("r", 1, peer_of("h1"), True, stage) for stage in range(LAST + 1)]
     request = m.ProbeRequest("r", (peer_of("h3"),), peer_of("client"))
-    book << e.MessageReceived("h1", train[0], b"", 0) >> [e.Meet("r", (peer_of("h1"),))]
+    book << e.MessageReceived("h1", train[0], b"", 0) >> []
     book << e.MessageReceived("h1", train[LAST], bytes(m.PROBE_BYTES), m.PROBE_BYTES) >> ANY
     assert [send.to for send in book.only(e.Send)] == ["h1"]
     book << e.MessageReceived("client", request) >> ANY
@@ -313,3 +313,30 @@ def test_a_request_to_probe_oneself_is_nothing(wire: Wire) -> None:
     wire.give("client", ask("h1", "h1"), 1.0)
     assert not wire.trains
     assert wire.books["h1"].core.prober.waiting == {}
+
+
+def test_only_hosts_of_the_run_are_probed_and_nobody_probes_in_anothers_name(
+    make_book: Callable[..., Playbook], install: m.Install
+) -> None:
+    book = make_book("h2")
+    book << e.MessageReceived("client", install) >> ANY
+    elsewhere = m.Peer("h1", "tcp://evil:1", "tcp://evil:2")
+    last = bytes(m.PROBE_BYTES)
+    for run in ("r", "probe"):
+        book << e.MessageReceived("x", m.ProbeRequest(run, (elsewhere,), peer_of("client"))) >> []
+        book << e.MessageReceived("x", m.Probe(run, 1, peer_of("h1"), True, LAST), last, m.PROBE_BYTES) >> []
+    book << e.MessageReceived("x", m.Probe("r", 1, peer_of("x"), True, LAST), last, m.PROBE_BYTES) >> []
+    book << e.MessageReceived("h1", m.ProbeRequest("r", (peer_of("x"), elsewhere), peer_of("h1"))) >> ANY
+    assert [send.to for send in book.only(e.Send)] == ["h1"]
+    assert book.only(e.Meet) == []  # it is probed where the run has it
+
+
+def test_what_is_asked_and_probed_before_runs_is_bounded(make_book: Callable[..., Playbook]) -> None:
+    book = make_book("h2")
+    for first in range(0, 3 * MOST, MOST):
+        targets = tuple(peer_of(f"x{number}") for number in range(first, first + MOST))
+        book << e.MessageReceived("client", m.ProbeRequest("probe", targets, peer_of("client"))) >> ANY
+    for number in range(MOST + 10):
+        book << e.MessageReceived(f"y{number}", m.Probe("probe", 1, peer_of(f"y{number}"), True, 0), b"", 0) >> ANY
+    prober = book.core.prober
+    assert max(map(len, (prober.waiting, prober.queue, prober._begun_s))) <= MOST

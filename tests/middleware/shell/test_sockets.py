@@ -1,0 +1,163 @@
+"""A host's sockets under pressure: how many there are, who is hung up on, what is refused without ending anything."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import zmq
+
+from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
+from thalweg.middleware.errors import ProtocolError
+from thalweg.middleware.protocol import frames
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell import sockets as module
+from thalweg.middleware.shell.sockets import Line, Sockets
+
+PING = m.Ping("r")
+
+
+def peer(number: int, name: str = "x") -> m.Peer:
+    return m.Peer(f"{name}{number}", f"tcp://127.0.0.1:{2 * number + 1}", f"tcp://127.0.0.1:{2 * number + 2}")
+
+
+@contextmanager
+def opened(**limits: float) -> Iterator[Sockets]:
+    settings = [f"{name}={value}" for name, value in limits.items()]
+    sockets = Sockets("a", "tcp://127.0.0.1:*", None, None, insecure=False, limits=CoreConfig().limited(settings))
+    try:
+        yield sockets
+    finally:
+        sockets.destroy(0)
+
+
+def lines_of(sockets: Sockets, run: str) -> dict[str, Line]:
+    return sockets.lines.get(run, {})
+
+
+def test_hosts_of_no_run_are_so_many_and_the_least_recently_met_is_hung_up_on() -> None:
+    with opened(max_passing=3) as sockets:
+        for run in ("", BEFORE_RUNS):
+            for number in (1, 2, 3, 1, 4):
+                sockets.meet(run, [peer(number)])
+                assert sockets.post(run, f"x{number}", PING)
+            assert list(lines_of(sockets, run)) == ["x3", "x1", "x4"]
+        assert sockets.dealers.keys() == {end for n in (1, 3, 4) for end in (peer(n).control, peer(n).bulk)}
+
+
+def test_beyond_max_sockets_hosts_of_no_run_are_hung_up_on_first_and_then_idle_ones(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with opened(max_sockets=6, idle_s=0) as sockets:
+        sockets.meet("r", [peer(number) for number in range(9)])
+        sockets.meet(BEFORE_RUNS, [peer(number, "y") for number in (11, 12, 13)])
+        for number in (11, 12, 13):
+            assert sockets.post(BEFORE_RUNS, f"y{number}", PING)
+        for number in (1, 2, 3):
+            assert sockets.post("r", f"x{number}", PING)
+        assert all(line.control is None for line in lines_of(sockets, BEFORE_RUNS).values())
+        with caplog.at_level(logging.WARNING):
+            assert [sockets.post("r", "x4", PING) for _ in range(20)] == [False] * 20  # all are in use
+        assert [record.message.partition(";")[0] for record in caplog.records] == [
+            "host 'a': max_sockets=6 are in use: no further host is dialled",
+            "host 'a': 'x4' cannot be dialled: Too many open files",
+        ]
+        for line in lines_of(sockets, "r").values():
+            line.used = line.host == "x2"
+        assert sockets.post("r", "x4", PING)  # in place of one that was not used lately
+        dialled = {name for name, line in lines_of(sockets, "r").items() if line.control is not None}
+        assert dialled == {"x2", "x3", "x4"}
+        assert sockets.post("r", "x1", PING)  # and it is dialled anew when it is needed
+        assert len(sockets.dealers) == 6
+
+
+def test_idle_lines_are_hung_up_and_dialled_anew() -> None:
+    with opened(idle_s=10) as sockets:
+        sockets.meet("r", [peer(1), peer(2)])
+        for run in ("r", "s"):
+            sockets.meet(run, [peer(2)])
+        now = time.monotonic()
+        assert sockets.post("r", "x1", PING)
+        assert sockets.post("r", "x2", PING)
+        sockets.hang_up_idle(now + 1)
+        assert sockets.post("s", "x2", PING)
+        sockets.hang_up_idle(now + 10.5)
+        assert len(sockets.dealers) == 4  # idle for 9.5 s
+        sockets.hang_up_idle(now + 11.5)
+        assert sockets.dealers.keys() == {peer(2).control, peer(2).bulk}  # another run talks to it
+        assert sockets.post("r", "x1", PING)
+        assert len(sockets.dealers) == 4
+
+
+@pytest.mark.parametrize("failing", ["socket", "connect"])
+def test_a_socket_that_cannot_be_had_is_a_refused_send(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    with opened() as sockets:
+        sockets.meet("r", [peer(1)])
+        line = sockets.line("r", "x1")
+        assert line is not None
+        sockets.hold(line, (7, 1, 0.0, time.monotonic()))
+        with monkeypatch.context() as patched:
+            patched.setattr(zmq.Context if failing == "socket" else zmq.Socket, failing, refuse)
+            assert not sockets.post("r", "x1", PING)
+            assert not sockets.send_chunk(line, m.Chunk(1, 1, 0, m.Partition("r", "p", "c", 0)), memoryview(b"1"))
+            assert not sockets.post_held(line)
+        assert (sockets.dealers, sockets.holding) == ({}, {line})
+        assert sockets.post("r", "x1", PING)
+        assert sockets.holding == set()
+
+
+def test_credits_that_rode_on_a_refused_message_go_on_waiting() -> None:
+    with opened() as sockets:
+        sockets.meet("r", [peer(1)])
+        line = sockets.line("r", "x1")
+        assert line is not None
+        assert sum(sockets.post("r", "x1", PING) for _ in range(1001)) == 1000  # nobody listens, so the line is full
+        for transfer in range(3):
+            sockets.hold(line, (transfer, 1, 0.0, time.monotonic()))
+        assert not sockets.post("r", "x1", PING)
+        assert not sockets.post_held(line)
+        assert [credit[0] for credit in line.credits] == [0, 1, 2]
+        assert sockets.holding == {line}
+
+
+def test_few_descriptors_mean_few_sockets() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with opened() as sockets:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (module.SPARE_DESCRIPTORS + 40, hard))
+        try:
+            for number in range(20):
+                sockets.meet(BEFORE_RUNS, [peer(number)])
+                assert sockets.post(BEFORE_RUNS, f"x{number}", PING)
+            assert len(sockets.dealers) == 10
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_of_too_many_frames_none_is_kept_and_no_turn_is_long(dial: Callable[..., zmq.Socket[bytes]]) -> None:
+    frame = frames.encode(PING)
+    with opened() as sockets:
+        flood = dial(sockets.me.control)
+        flood.send_multipart([b""] * (5 * module.SKIPPED_FRAMES))
+        flood.send(frame)
+        said = []
+        turns = 0
+        while not said or said[-1] != frame:
+            assert sockets.control.poll(5000)
+            turns += 1
+            try:
+                taken = sockets.take(sockets.control, 1)
+            except ProtocolError as error:
+                said.append(str(error))
+            else:
+                said += [] if taken is None else [taken[1][0].bytes]
+        assert said == ["a message of more frames than the 1 that are expected", frame]
+        assert turns == 6
