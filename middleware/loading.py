@@ -1,27 +1,43 @@
 """Finding a node's code by registered entry point or allowed import path; nothing else can be named.
 
-Registered names are the entry points of the groups ``thalweg.operators`` and ``thalweg.sources`` of any installed
-distribution. Import paths (``package.module:attribute``) are accepted when the host's own configuration allows
-their package or module.
+Rules:
+
+- R1: A name is an entry point of the groups ``thalweg.operators`` and ``thalweg.sources`` of an installed distribution,
+  or an import path (``package.module:attribute``) into a package or module that this host allows. No part of a path
+  begins with an underscore.
+- R2: What an import path names is a class that an allowed package defines, with a ``combine`` or ``produce`` that an
+  allowed package defines; for code that names more code, a function that one defines and marks. This is checked before
+  anything of it is called; a module of another package is never imported because a path names it.
+- R3: An entry point was installed by whoever runs this host: what it names, also a function, is trusted.
+- R4: Parameters fit the signature before the code is called with them.
+- R5: Files and folders that parameters name lie within those that this host gives to read (``data_path``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
+import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
+
 from thalweg.middleware.dataflow import Code, Reorderable
-from thalweg.middleware.errors import OperatorError, nearest
+from thalweg.middleware.errors import OperatorError, UsageError, nearest, one_line
 
 GROUPS = ("thalweg.operators", "thalweg.sources")
 DEFAULT_ALLOW = ("thalweg.operators",)
-_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+MAX_PICTURE_BYTES = 256 * 1024 * 1024
+SHOWN = 120  # characters of what a sender wrote, in an error
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_PRIVATE = re.compile(r"(^|[.:])_")
 
 
 @runtime_checkable
@@ -38,6 +54,25 @@ class SourceCode(Protocol):
     def produce(self, index: int) -> Any: ...
 
 
+class Allowed(msgspec.Struct, frozen=True):
+    """What code that a dataflow names may be, and may use.
+
+    ``packages``: whose code it may be. ``data_roots``: the folders it may read; None: any, for a process that evaluates
+    a dataflow of its own. ``max_picture_bytes``: memory of one picture that a source decodes or generates.
+    """
+
+    packages: tuple[str, ...] = DEFAULT_ALLOW
+    data_roots: tuple[str, ...] | None = None
+    max_picture_bytes: int = MAX_PICTURE_BYTES
+
+
+Allow = Collection[str] | Allowed  # packages, or all of it
+
+_OWN = Allowed()
+ALLOWED: ContextVar[Allowed] = ContextVar("thalweg_allowed", default=_OWN)
+"""What is allowed while a node's code is being constructed, for code whose parameters name more code, or folders."""
+
+
 @cache
 def registered() -> dict[str, EntryPoint]:
     """All registered codes by name."""
@@ -48,13 +83,9 @@ def registered() -> dict[str, EntryPoint]:
     return found
 
 
-ALLOWED: ContextVar[Collection[str]] = ContextVar("thalweg_allowed", default=DEFAULT_ALLOW)
-"""The packages allowed while a node's code is being constructed, for code that names more code by import path."""
-
-
-def is_allowed(module: str, allow: Collection[str]) -> bool:
-    """Whether ``module`` is one of the packages or modules in ``allow``, or inside one."""
-    return any(module == prefix or module.startswith(prefix + ".") for prefix in allow)
+def _is_allowed(module: object, packages: Iterable[str]) -> bool:
+    """Whether ``module`` is one of the packages or modules, or inside one."""
+    return isinstance(module, str) and any(module == one or module.startswith(one + ".") for one in packages)
 
 
 def keeps_state(code: Any) -> bool:
@@ -68,7 +99,7 @@ def may_reorder(code: Any) -> bool:
     return bool(getattr(code, "reorderable", False)) and (hasattr(code, "merge") or not keeps_state(code))
 
 
-def reorderable(codes: Iterable[Code | None], allow: Collection[str] = DEFAULT_ALLOW) -> Reorderable:
+def reorderable(codes: Iterable[Code | None], allow: Allow = DEFAULT_ALLOW) -> Reorderable:
     """Those that may be reordered (``may_reorder``); code that cannot be loaded here says nothing."""
     asked: list[Code] = []
     free: list[Code] = []
@@ -86,40 +117,134 @@ def reorderable(codes: Iterable[Code | None], allow: Collection[str] = DEFAULT_A
     return Reorderable(tuple(free), tuple(merging))
 
 
-def load_code(code: Code, allow: Collection[str] = DEFAULT_ALLOW) -> Any:
+def load_code(code: Code, allow: Allow = DEFAULT_ALLOW) -> Any:
     """Construct a node's operator or source; OperatorError in one line when that is not possible."""
-    if ":" in code.use:
-        if not _IMPORT_PATH.fullmatch(code.use):
-            raise OperatorError(f"{code.use!r} is not an import path of the form package.module:attribute")
-        module, _, attribute = code.use.partition(":")
-        if not is_allowed(module, allow):
-            raise OperatorError(
-                f"this host does not allow code from {module!r}; start it with --allow {module.partition('.')[0]}"
-            )
-        try:
-            factory = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise OperatorError(f"{code.use!r} cannot be imported here: {error}") from None
-        home = getattr(factory, "__module__", None)
-        if not callable(factory) or not isinstance(home, str) or not is_allowed(home, allow):
-            raise OperatorError(
-                f"{code.use!r} is no operator or source that is defined in an allowed package, but comes from {home!r}"
-            )
-    else:
-        point = registered().get(code.use)
-        if point is None:
-            raise OperatorError(f"unknown operator {code.use!r}; {nearest(code.use, sorted(registered()))}")
-        try:
-            factory = point.load()
-        except (ImportError, AttributeError) as error:
-            raise OperatorError(f"{code.use!r} ({point.value}) cannot be imported here: {error}") from None
-    token = ALLOWED.set(allow)
+    allowed = allow if isinstance(allow, Allowed) else Allowed(tuple(allow))
+    factory = _factory(code.use, allowed.packages)
+    _check_params(factory, code)
+    token = ALLOWED.set(allowed)
     try:
         made = factory(**code.params)
+    except OperatorError:
+        raise
     except (TypeError, ValueError) as error:
-        raise OperatorError(f"{code.use!r} does not take {code.params}: {error}") from None
+        raise OperatorError(f"{_short(code.use)} does not take {_short(code.params)}: {one_line(error)}") from error
+    except Exception as error:  # the code's own, of whatever kind
+        why = f"{type(error).__name__}: {one_line(error)}"
+        raise OperatorError(f"{_short(code.use)} cannot be constructed here: {why}") from error
     finally:
         ALLOWED.reset(token)
-    if not isinstance(made, OperatorCode | SourceCode):
-        raise OperatorError(f"{code.use!r} has neither combine(inputs, index) nor produce(index)")
+    if not isinstance(made, OperatorCode | SourceCode):  # a registered function's
+        raise OperatorError(f"{_short(code.use)} has neither combine(inputs, index) nor produce(index)")
     return made
+
+
+def _factory(use: str, packages: Collection[str]) -> Callable[..., Any]:
+    """What constructs the code that ``use`` names."""
+    if ":" in use:
+        found = find_code(use, packages)
+        if not isinstance(found, type):
+            raise OperatorError(f"{use!r} is a function; name a class with combine(inputs, index) or produce(index)")
+    else:
+        point = registered().get(use)
+        if point is None:
+            raise OperatorError(f"unknown operator {_short(use)}; {nearest(use[:SHOWN], sorted(registered()))}")
+        found, packages = _imported(f"{use!r} ({point.value})", point.load), ()  # R3
+    if isinstance(found, type):
+        _check_class(found, use, packages)
+    factory: Callable[..., Any] = found
+    return factory
+
+
+def find_code(path: str, packages: Collection[str] | None = None) -> Any:
+    """What an import path names: something that a package of ``packages`` defines, by default one allowed now.
+
+    Nothing of it has been called. Raises OperatorError, in one line, where R1 or R2 does not hold.
+    """
+    packages = ALLOWED.get().packages if packages is None else packages
+    said = _short(path)
+    if not _IMPORT_PATH.fullmatch(path):
+        raise OperatorError(f"{said} is not an import path of the form package.module:attribute")
+    if _PRIVATE.search(path):  # R1
+        raise OperatorError(f"{said} is private; a dataflow names only what does not begin with an underscore")
+    module, _, attribute = path.partition(":")
+    if not _is_allowed(module, packages):  # R1
+        raise OperatorError(
+            f"this host does not allow code from {_short(module)}; start it with --allow {module.partition('.')[0]}"
+        )
+    found = _imported(said, lambda: getattr(importlib.import_module(module), attribute))
+    home = getattr(found, "__module__", None) if isinstance(found, type) or inspect.isfunction(found) else None
+    if not _is_allowed(home, packages):  # R2: what an allowed module imported is not lent out
+        what = "is no class or function" if home is None else f"comes from {home!r}"
+        raise OperatorError(f"{said} {what}; name a class or function that an allowed package defines")
+    return found
+
+
+def data_path(path: str) -> Path:
+    """The file or folder that a parameter names, without links and ``..``; OperatorError where this host keeps it.
+
+    To be asked while code is constructed, by code that reads what its parameters name (R5).
+    """
+    real, roots = Path(os.path.realpath(os.path.expanduser(path))), ALLOWED.get().data_roots
+    if roots is None or any(real.is_relative_to(root) for root in roots):
+        return real
+    given = f"gives only what is in {', '.join(roots)}" if roots else "gives no folder"
+    raise OperatorError(f"{_short(path)}: this host {given} to read; start it with --data-root FOLDER")
+
+
+def check_roots(folders: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """The folders that a host gives to read, as they really are; UsageError for one that is none."""
+    for folder in folders:
+        if not os.path.isdir(folder):
+            raise UsageError(f"{os.fspath(folder)!r} is not a folder; name one whose files sources may read")
+    return tuple(os.path.realpath(folder) for folder in folders)
+
+
+def _imported(said: str, load: Callable[[], Any]) -> Any:
+    try:
+        return load()
+    except Exception as error:  # a module's own code may raise anything
+        kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
+        raise OperatorError(f"{said} cannot be imported here: {kind}{one_line(error)}") from error
+
+
+def _check_class(found: type, use: str, packages: Collection[str]) -> None:
+    """R2, of a class; without packages, whoever defines it."""
+    methods = (next((base for base in found.__mro__ if name in vars(base)), None) for name in ("combine", "produce"))
+    homes = [base.__module__ for base in methods if base is not None]
+    if not homes:
+        raise OperatorError(f"{use!r} has neither combine(inputs, index) nor produce(index)")
+    foreign = [home for home in homes if packages and not _is_allowed(home, (*DEFAULT_ALLOW, *packages))]
+    if foreign:
+        raise OperatorError(f"{use!r} has its combine() or produce() from {foreign[0]!r}, which is not allowed here")
+    if missing := getattr(found, "__abstractmethods__", None):
+        raise OperatorError(f"{use!r} is abstract; it lacks {', '.join(sorted(missing))}")
+
+
+@lru_cache(maxsize=256)
+def _signature(factory: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(factory)
+    except (TypeError, ValueError):  # written in C, and silent about it
+        return None
+
+
+def _check_params(factory: Callable[..., Any], code: Code) -> None:
+    """R4."""
+    signature = _signature(factory)
+    if signature is None:
+        return
+    try:
+        signature.bind(**code.params)
+    except TypeError as error:
+        known = [name for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD]
+        unknown = [name for name in code.params if name not in known]
+        advice = nearest(unknown[0][:SHOWN], known) if unknown and known else f"it takes {', '.join(known) or 'none'}"
+        said = f"{_short(code.use)} does not take {_short(code.params)}"
+        raise OperatorError(f"{said}: {one_line(error)[:SHOWN]}; {one_line(advice)}") from None
+
+
+def _short(said: object) -> str:
+    """What a sender wrote, as an error shows it."""
+    text = repr(said)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from thalweg.operators.composition import Composite
+from thalweg.operators.composition import Composite, as_rule
 from thalweg.operators.folder import ImageFolderSource
 from thalweg.operators.interface import Operator, Source, Value
 from thalweg.operators.join import Join
@@ -21,6 +21,7 @@ __all__ = [
     "SceneSource",
     "Source",
     "Value",
+    "as_rule",
     "contact_sheet",
     "digest",
     "ground_truth",

@@ -24,7 +24,6 @@ wide as the widest, and pixels are expanded in a way in which going through a mi
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -34,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.middleware.errors import OperatorError
-from thalweg.middleware.loading import ALLOWED, is_allowed
+from thalweg.middleware.loading import find_code
 from thalweg.operators.interface import Operator, Value
 from thalweg.operators.noise import nearest
 
@@ -118,8 +117,8 @@ class Composite(Operator):
         ``"latest"``: the last input that has data there (not zero in every band).
         a vectorised ``function(a, b)`` of two read-only images of equal size, which returns the composed
         image (same shape and dtype), or a boolean mask, (height, width) or of the images' shape, that says
-        where ``b`` is chosen. By import path (``"thalweg.operators.composition:brightest"`` is one), where
-        ``load_rule`` allows it; or from a class of your own, which goes through the host's allowed packages:
+        where ``b`` is chosen. By import path (``"thalweg.operators.composition:brightest"`` is one) of a function
+        that stands under ``as_rule`` in an allowed package; or from a class of your own in one:
 
             class Greener(Composite):                       # Code("my.module:Greener")
                 def __init__(self) -> None:
@@ -256,6 +255,13 @@ def _checked(name: str, function: Rule) -> Rule:
     return select
 
 
+def as_rule(function: Rule) -> Rule:
+    """Mark a function of two images as one that a dataflow may name as its ``rule``; a decorator."""
+    function.composes_images = True  # type: ignore[attr-defined]
+    return function
+
+
+@as_rule
 def brightest(a: Image, b: Image) -> Image:
     """A rule to copy from: the whole pixel with the greater sum over its bands, the first on a tie."""
     if a.ndim == 2:
@@ -265,27 +271,14 @@ def brightest(a: Image, b: Image) -> Image:
 
 
 def load_rule(path: str) -> Rule:
-    """The function at ``package.module:function``; its module is in a package whose operators the host constructs now.
+    """The function at ``package.module:function``, which an allowed package defines, and marks with ``as_rule``.
 
     A dataflow's parameters come off the wire, so a rule is as restricted as an operator's import path.
-    Raises OperatorError when it is not allowed, cannot be imported or is not callable.
+    Raises OperatorError when it is not allowed, cannot be imported or is no rule.
     """
-    module, _, name = path.partition(":")
-    allow = ALLOWED.get()
-    if not is_allowed(module, allow):
-        raise OperatorError(
-            f"composite: this host does not allow a rule from {module!r}; start it with --allow"
-            f" {module.partition('.')[0]}"
-        )
-    try:
-        rule = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise OperatorError(f"composite: rule {path!r} cannot be imported here: {error}") from None
-    if not callable(rule) or isinstance(rule, type):
-        raise OperatorError(f"composite: rule {path!r} is not a function; name one that takes two images")
-    home = getattr(rule, "__module__", None)
-    if not isinstance(home, str) or not is_allowed(home, allow):  # what an allowed module imported is not lent out
-        raise OperatorError(f"composite: rule {path!r} comes from {home!r}; name one of an allowed package's own")
+    rule = find_code(path)
+    if isinstance(rule, type) or not getattr(rule, "composes_images", False):
+        raise OperatorError(f"composite: {path!r} is no rule; define a function of two images there, under @as_rule")
     found: Rule = rule
     return found
 

@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.middleware.errors import OperatorError
+from thalweg.middleware.loading import ALLOWED, MAX_PICTURE_BYTES, data_path
 from thalweg.operators.interface import Source
 
 Image = NDArray[Any]
 
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".tif", ".tiff"))
 FORMATS = ("PNG", "JPEG", "TIFF")
+_STRIP_PIXELS = 1 << 20
 SIZE_SAMPLE = 64  # headers read for size_bytes; more would make a large folder slow to start
 
 _log = logging.getLogger(__name__)
@@ -32,38 +34,43 @@ class ImageFolderSource(Source):
     Palettes become RGB, other colour spaces too, and an alpha band is dropped. Of a file with several pages
     the first counts. Pixels are taken as stored (no rotation by EXIF).
 
-    ``folder`` is read once, at construction. ``skip_corrupt``: leave out files that cannot be decoded (each is
-    logged and named in ``skipped``), so that partitions number the good ones; ``length`` is None then.
+    ``folder`` is read once, at construction; on a host it lies within one that the host gives to read (``thalweg host
+    --data-root``, ``LocalCluster(data_roots=…)``), and so do the files that links in it lead to. ``skip_corrupt``:
+    leave out files that cannot be decoded (each is logged and named in ``skipped``), so that partitions number the good
+    ones; ``length`` is None then.
 
     Raises OperatorError for a missing or empty folder, and from ``produce`` for a file that cannot be used.
     """
 
     def __init__(self, folder: str, skip_corrupt: bool = False) -> None:
-        self.folder = Path(folder).expanduser()
+        self.folder = data_path(folder)
         self.skip_corrupt = skip_corrupt
         try:
             found = [path for path in self.folder.iterdir() if path.suffix.lower() in SUFFIXES]
         except OSError as error:
             raise OperatorError(f"image folder {folder}: {error.strerror}; name a folder this host can read") from None
         self.files = sorted((path for path in found if path.is_file()), key=_natural)
+        for link in filter(Path.is_symlink, self.files):
+            data_path(str(link))
         if not self.files:
             raise OperatorError(f"image folder {folder} holds no image; put {', '.join(sorted(SUFFIXES))} files there")
         self.length = None if skip_corrupt else len(self.files)
         self.skipped: list[Path] = []
         self._good: list[int] = []  # with skip_corrupt: the files that were decoded, partition by partition
         self._size: float | None = None
+        self._most_bytes = ALLOWED.get().max_picture_bytes
 
     def produce(self, index: int) -> Image | None:
         """Image ``index``, or None after the last. Raises OperatorError that names the file that is corrupt."""
         if index < 0:
             raise OperatorError(f"image folder {self.folder}: partition {index} asked; they start at 0")
         if not self.skip_corrupt:
-            return read_image(self.files[index]) if index < len(self.files) else None
+            return read_image(self.files[index], self._most_bytes) if index < len(self.files) else None
         if index < len(self._good):
-            return read_image(self.files[self._good[index]])
+            return read_image(self.files[self._good[index]], self._most_bytes)
         while (position := len(self._good) + len(self.skipped)) < len(self.files):
             try:
-                image = read_image(self.files[position])
+                image = read_image(self.files[position], self._most_bytes)
             except CorruptImageError as error:
                 _log.warning("skipped: %s", error)
                 self.skipped.append(self.files[position])
@@ -88,15 +95,15 @@ class CorruptImageError(OperatorError):
     """A file that is not a readable image of the formats supported."""
 
 
-def read_image(path: Path) -> Image:
+def read_image(path: Path, most_bytes: int = MAX_PICTURE_BYTES) -> Image:
     """The image of one file as an array; see ImageFolderSource for what it holds.
 
-    Raises CorruptImageError for a file that cannot be decoded, OperatorError for one that cannot be read, is too
-    large for Pillow's decompression-bomb limit, or has pixels that uint8 or uint16 cannot hold.
+    Raises CorruptImageError for a file that cannot be decoded, OperatorError for one that cannot be read, that would
+    by its header take more than ``most_bytes`` to decode, or has pixels that uint8 or uint16 cannot hold.
     """
     try:
         with path.open("rb") as file:
-            return _decode(file, path)
+            return _decode(file, path, most_bytes)
     except OperatorError:
         raise
     except (PermissionError, FileNotFoundError) as error:
@@ -116,34 +123,50 @@ def _open(file: BinaryIO, path: Path) -> Any:
 
     try:
         with _opening, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", pillow.DecompressionBombWarning)
+            warnings.simplefilter("ignore")  # of Pillow's own limit, half of what it refuses
             return pillow.open(file, formats=FORMATS)
-    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning):
+    except pillow.DecompressionBombError:
         raise OperatorError(
-            f"image {path} has more than {pillow.MAX_IMAGE_PIXELS} pixels, which may be a decompression bomb;"
-            " cut it into smaller images, or raise PIL.Image.MAX_IMAGE_PIXELS"
+            f"image {path} has more than {2 * (pillow.MAX_IMAGE_PIXELS or 0)} pixels, which may be a decompression"
+            " bomb; cut it into smaller images"
         ) from None
 
 
-def _decode(file: BinaryIO, path: Path) -> Image:
+def _decode(file: BinaryIO, path: Path, most_bytes: int) -> Image:
     image = _open(file, path)
     if _bits_lost(image):
         raise OperatorError(
             f"image {path} has several bands of 16 bits, which Pillow cannot read;"
             " save it with 8 bits, or each band as a grey image"
         )
-    mode = image.mode
+    mode: str = image.mode
     if mode == "F":
         raise OperatorError(f"image {path} has floating-point pixels; save it with 8 or 16 bits")
-    if mode == "I" or mode.startswith("I;16"):
-        wide = np.asarray(image)
-        if mode == "I" and (wide.min() < 0 or wide.max() > 0xFFFF):
+    width, height = image.size
+    size_bytes = width * height * (1 if mode in ("1", "L", "P") else 4)  # what Pillow holds, at most
+    if size_bytes > most_bytes:
+        raise OperatorError(
+            f"image {path} of {width}x{height} pixels takes {size_bytes} bytes to decode, over max_picture_bytes="
+            f"{most_bytes} of this host; cut it into smaller images, or raise that limit"
+        )
+    kind = _kind(mode)
+    out: Image = np.empty((height, width, 3) if kind == "RGB" else (height, width), np.uint16 if not kind else np.uint8)
+    image.load()
+    step = max(1, _STRIP_PIXELS // max(1, width))
+    for top in range(0, height, step):  # what is computed on the way stays small
+        strip = image.crop((0, top, width, min(height, top + step)))
+        pixels = np.asarray(strip if not kind or mode == kind else strip.convert(kind))
+        if mode == "I" and (pixels.min() < 0 or pixels.max() > 0xFFFF):
             raise OperatorError(f"image {path} has pixels beyond 16 bits; save it with 8 or 16 bits")
-        return np.ascontiguousarray(wide, np.uint16)
-    if mode in ("1", "L", "LA", "La"):
-        return np.array(image if mode == "L" else image.convert("L"))
-    return np.array(image if mode == "RGB" else image.convert("RGB"))
+        out[top : top + step] = pixels
+    return out
+
+
+def _kind(mode: str) -> str:
+    """What pixels of a mode become: L, RGB, or empty for 16 bits."""
+    if mode == "I" or mode.startswith("I;16"):
+        return ""
+    return "L" if mode in ("1", "L", "LA", "La") else "RGB"
 
 
 def _bits_lost(image: Any) -> bool:
@@ -162,9 +185,7 @@ def _header_bytes(path: Path) -> int:
             mode = str(image.mode)
     except Exception:  # a hint: produce() will say what is wrong with the file
         return 0
-    if mode == "I" or mode.startswith("I;16"):
-        return pixels * 2
-    return pixels * (1 if mode in ("1", "L", "LA", "La") else 3)
+    return pixels * {"": 2, "L": 1, "RGB": 3}[_kind(mode)]
 
 
 def _natural(path: Path) -> tuple[tuple[tuple[int, int, str], ...], str]:

@@ -68,9 +68,16 @@ def _weights(points: int, target: int, fade: bool) -> tuple[NDArray[np.intp], F3
     return left, weight
 
 
-def upsample(field: F32, rows: int, columns: int, *, fade: bool = False) -> F32:
-    """The field stretched to (rows, columns), linearly; with ``fade`` without creases at its points."""
+WHOLE = slice(None)
+
+
+def upsample(field: F32, rows: int, columns: int, *, fade: bool = False, part: slice = WHOLE) -> F32:
+    """The field stretched to (rows, columns), linearly; with ``fade`` without creases at its points.
+
+    ``part``: the rows of it that are wanted.
+    """
     top, weight = _weights(field.shape[0], rows, fade)
+    top, weight = top[part], weight[part]
     step = field[1:] - field[:-1]
     tall = step.take(top, axis=0)
     tall *= weight[:, None]

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.middleware.errors import OperatorError
+from thalweg.middleware.loading import ALLOWED
 from thalweg.operators.interface import Source
 from thalweg.operators.noise import F32, fractal, hash_key, lattice, nearest, uniform, upsample
 
@@ -79,6 +80,7 @@ class SceneSource(Source):
         self.relative_deviation = relative_deviation
         self.dtype: SceneDtype = dtype
         self.bands = bands
+        self._most_bytes = ALLOWED.get().max_picture_bytes
 
     def produce(self, index: int) -> Image | None:
         """The image of time ``index`` as this site sees it, or None from ``length`` on."""
@@ -87,12 +89,21 @@ class SceneSource(Source):
         if index >= self.length:
             return None
         shape = self.shape(index)
+        size_bytes = math.prod(shape) * np.dtype(self.dtype).itemsize
+        if size_bytes > self._most_bytes:
+            raise OperatorError(
+                f"scenes: image {index} would have {size_bytes} bytes, over max_picture_bytes={self._most_bytes} of"
+                " this host; ask for a smaller mean_bytes, or raise that limit"
+            )
         truth = ground_truth(self.seed, shape, index, self.dtype)
-        clouds, clear = _clouds(hash_key(self.seed, _CLOUDS, self.site, index), shape[:2], self.dtype)
-        if self.bands > 1:
-            clouds, clear = clouds[..., None], clear[..., None]
-        truth &= clear
-        truth |= clouds
+        field = _weather(hash_key(self.seed, _CLOUDS, self.site, index))
+        for strip in _strips(*shape[:2]):
+            clouds, clear = _clouds(field, shape[:2], self.dtype, strip)
+            if self.bands > 1:
+                clouds, clear = clouds[..., None], clear[..., None]
+            part = truth[strip]
+            part &= clear
+            part |= clouds
         return truth
 
     def partition_bytes(self, index: int) -> int | None:
@@ -125,27 +136,33 @@ def ground_truth(seed: int, shape: tuple[int, ...], index: int = 0, dtype: Scene
     wide = np.uint16 if dtype == "uint8" else np.uint32
     out: Image = np.empty((bands, shape[0], shape[1]), dtype)
     for band in range(bands):
-        out[band] = summer[band].take(columns, axis=1).take(rows, axis=0)
-        if season:
-            loss = fading[band].take(columns, axis=1).take(rows, axis=0)
-            scaled = loss.astype(wide)
-            scaled *= wide(season)
-            scaled >>= wide(8)
-            out[band] -= scaled.astype(dtype)
+        for strip in _strips(*shape[:2]):
+            out[band, strip] = summer[band].take(columns, axis=1).take(rows[strip], axis=0)
+            if season:
+                loss = fading[band].take(columns, axis=1).take(rows[strip], axis=0)
+                scaled = loss.astype(wide)
+                scaled *= wide(season)
+                scaled >>= wide(8)
+                out[band, strip] -= scaled.astype(dtype)
     return out[0] if len(shape) == 2 else np.ascontiguousarray(out.transpose(1, 2, 0))
 
 
-def _clouds(key: int, shape: tuple[int, ...], dtype: SceneDtype) -> tuple[Image, Image]:
-    """Clouds over half of the picture: their values, 0 where clear; and a mask, all bits set where clear."""
+def _weather(key: int) -> F32:
+    """Where it is cloudy: above 0, over half of the field."""
     field = fractal(key, *_CLOUD_GRID, cells=3, octaves=4, gain=0.6)
     grain = lattice(hash_key(key, 99), *_CLOUD_GRID)
     grain *= np.float32(0.06)
     field += grain
     flat = field.reshape(-1)
     field -= np.partition(flat, flat.size // 2)[flat.size // 2]
+    return field
+
+
+def _clouds(field: F32, shape: tuple[int, ...], dtype: SceneDtype, strip: slice) -> tuple[Image, Image]:
+    """Some rows of the picture's clouds: their values, 0 where clear; and a mask, all bits set where clear."""
     scale = 1 if dtype == "uint8" else 257
     unsigned = np.dtype(dtype).type
-    thickness = upsample(field, shape[0], shape[1])
+    thickness = upsample(field, shape[0], shape[1], part=strip)
     cloudy: Image = (thickness > 0).astype(unsigned)
     thickness *= np.float32(-150 * scale)  # some tenth of the field's range from thinnest to thickest
     thickness += np.float32(CLOUD_MAX * scale)
@@ -162,7 +179,7 @@ def _truth(seed: int, bands: int, dtype: SceneDtype) -> tuple[Image, Image]:
     summer = np.empty((bands, *_BASE), dtype)
     fading = np.empty((bands, *_BASE), dtype)
     for band in range(bands):
-        for strip in _strips():
+        for strip in _strips(*_BASE, 48 * _BASE[1]):
             which = band if bands > 1 else 3
             high, loss = _band(which, height[strip], moisture[strip], shade[strip])
             np.clip(high, CLEAR_MIN, 255, out=high)
@@ -173,10 +190,11 @@ def _truth(seed: int, bands: int, dtype: SceneDtype) -> tuple[Image, Image]:
     return summer, fading
 
 
-def _strips() -> Iterator[slice]:
-    """The base's rows in parts, so that what is computed on the way stays small beside a host process."""
-    for first in range(0, _BASE[0], 48):
-        yield slice(first, first + 48)
+def _strips(rows: int, columns: int, pixels: int = 1 << 20) -> Iterator[slice]:
+    """The rows in parts, so that what is computed on the way stays small beside a host process, and a large picture."""
+    step = max(1, pixels // columns)
+    for first in range(0, rows, step):
+        yield slice(first, first + step)
 
 
 def _terrain(seed: int) -> tuple[F32, F32, F32]:
@@ -194,7 +212,7 @@ def _terrain(seed: int) -> tuple[F32, F32, F32]:
     across *= reach
     flat = height.reshape(-1)
     height = down  # overwritten strip by strip with the heights at the places it leads to
-    for strip in _strips():
+    for strip in _strips(rows, columns, 48 * columns):
         row = down[strip] + np.arange(rows, dtype=np.float32)[strip, None]
         column = across[strip] + np.arange(columns, dtype=np.float32)
         place = np.clip(row, 0, rows - 1).astype(np.intp)

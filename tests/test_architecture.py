@@ -103,6 +103,7 @@ MANY = {  # of keywords that applications give: each is documented where it stan
     "Client.__init__",
     "Client.run",
     "Join.__init__",
+    "LocalCluster.__init__",
     "SceneSource.__init__",
     "contact_sheet",
 }

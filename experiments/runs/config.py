@@ -112,7 +112,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = ("download-all", "one-shot", "thalweg")
     images: Annotated[int, Option("Composites to deliver under each placement.")] = 60
     tree: Annotated[str, Option("Order of combination: binary, left-deep, star.")] = "binary"
-    rule: Annotated[str, Option("Pixel selection: max, min, latest, or package.module:function.")] = "max"
+    rule: Annotated[str, Option("Pixel selection: max, min, latest, or package.module:function @as_rule.")] = "max"
     seed: Annotated[int, Option("Of images, link assignment and generated traces.")] = 1
     traces: Annotated[
         str | None,

@@ -26,7 +26,7 @@ from thalweg.experiments.runs.job import Go, Job, Said
 from thalweg.experiments.runs.links import Emulated, Unshaped
 from thalweg.experiments.runs.processes import Processes, fail
 from thalweg.experiments.runs.session import Outcome, Session
-from thalweg.experiments.runs.workload import reference_digest
+from thalweg.experiments.runs.workload import data_roots, reference_digest
 
 WORKER = "thalweg.experiments.runs.worker"
 
@@ -73,6 +73,7 @@ class _Session(Session):
             [host for host in self.hosts if host != CLIENT],
             records,
             allow=config.allow,
+            data_roots=data_roots(self.dataflow),
             time_scale=config.time_scale,
             forecaster=config.forecaster,
         )

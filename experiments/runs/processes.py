@@ -50,6 +50,7 @@ class Processes:
         records: Path,
         *,
         allow: Collection[str],
+        data_roots: Collection[Path] = (),
         time_scale: float = 1.0,
         forecaster: str | None = None,
     ) -> dict[str, str]:
@@ -64,6 +65,7 @@ class Processes:
                 insecure=True,
                 python=self.bed.python,
             )
+            command += [f"--data-root={root}" for root in data_roots]
             if forecaster is not None:
                 command += ["--forecaster", forecaster]
             self.start(name, name, command)

@@ -98,6 +98,14 @@ def _folder_sources(folder: Path, servers: list[str], *, skip_corrupt: bool) -> 
     return codes
 
 
+def data_roots(dataflow: Dataflow) -> list[Path]:
+    """The folders that hosts are to read: those of the user's images, and where links there lead."""
+    codes = [dataflow.by_name[name].code for name in dataflow.sources]
+    folders = [Path(code.params["folder"]) for code in codes if code is not None and code.use == "image_folder"]
+    links = [path for folder in folders for path in folder.iterdir() if path.is_symlink() and path.is_file()]
+    return [*folders, *sorted({link.resolve().parent for link in links})]
+
+
 def images_available(config: RunConfig) -> int:
     """How many images every site can deliver, at most those asked for; reads the user's images once.
 

@@ -24,7 +24,7 @@ from thalweg.middleware.errors import (
     RunError,
     UsageError,
 )
-from thalweg.middleware.loading import DEFAULT_ALLOW, reorderable
+from thalweg.middleware.loading import DEFAULT_ALLOW, check_roots, reorderable
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView, Pair
 from thalweg.middleware.planning import (
     CostModel,
@@ -59,6 +59,8 @@ class Client:
         hosts: a ``LocalCluster``, or for each host's name the control endpoint it listens on.
         name: this host's name in placements.
         listen: where the other hosts reach this one; by default beside them, or on loopback.
+        allow: packages, beside Thalweg's own, whose code dataflows may name.
+        data_roots: folders whose files sources at this client may read.
         keys: the cluster's key file; needed off loopback unless ``insecure``.
         limits: how soon demands are repeated and silent hosts given up, in wall-clock seconds.
 
@@ -73,6 +75,7 @@ class Client:
         listen: str | None = None,
         advertise: str | None = None,
         allow: Collection[str] = (),
+        data_roots: Collection[str | Path] = (),
         keys: Path | None = None,
         insecure: bool = False,
         time_scale: float | None = None,
@@ -97,6 +100,7 @@ class Client:
             advertise=advertise,
             time_scale=scale,
             allow=self._allow,
+            data_roots=check_roots(data_roots),
             records=None if records is None else str(records),
             insecure=insecure,
             core=limits or CoreConfig(),

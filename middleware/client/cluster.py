@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from thalweg.middleware.errors import HostAbsentError, UsageError
+from thalweg.middleware.loading import check_roots
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.endpoints import socket_folder
 
@@ -28,6 +29,7 @@ class LocalCluster:
         count: how many, or the hosts' names.
         allow: packages, beside Thalweg's own, whose code dataflows may name.
         time_scale: emulated seconds per wall-clock second.
+        data_roots: folders whose files sources may read, as ``image_folder`` does.
         records: folder for the hosts' event logs (``<host>.jsonl``).
         limits: of each host, by the names of ``CoreConfig``, where they are not its defaults.
         transport: ``ipc``, Unix sockets in a folder of their own, or ``tcp``, loopback, which every user of this
@@ -41,6 +43,7 @@ class LocalCluster:
         count: int | Collection[str],
         *,
         allow: Collection[str] = (),
+        data_roots: Collection[str | Path] = (),
         time_scale: float = 1.0,
         records: Path | None = None,
         limits: Mapping[str, float] | None = None,
@@ -48,6 +51,8 @@ class LocalCluster:
     ) -> None:
         settings = [f"{name}={value}" for name, value in (limits or {}).items()]
         CoreConfig().limited(settings)
+        more = [f"--limit={setting}" for setting in settings]
+        more += [f"--data-root={root}" for root in check_roots(data_roots)]
         names = [f"h{i + 1}" for i in range(count)] if isinstance(count, int) else list(count)
         if not names:
             raise UsageError("a cluster needs at least one host")
@@ -64,7 +69,7 @@ class LocalCluster:
                 command = host_command(name, listen, allow=allow, time_scale=time_scale, records=records)
                 command += ["--insecure"] * (transport == "tcp")
                 self._processes[name] = subprocess.Popen(
-                    [*command, *(f"--limit={setting}" for setting in settings)],
+                    [*command, *more],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     env=host_environment(),

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from thalweg.middleware.errors import UsageError, nearest
+from thalweg.middleware.loading import MAX_PICTURE_BYTES
 from thalweg.middleware.network.forecasting import make_forecaster
 
 S_THRES = 16_384  # bytes; Ranganathan et al., section 4
@@ -66,6 +67,7 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (see ``Planned``). ``max_operators`` run here at most, of all runs. A partition that comes here has at most
     ``max_partition_bytes``. Hosts of no run, which probe before one, are ``max_passing`` at most; a line that nothing
     was sent on for ``idle_s`` is hung up. ``max_transfers`` of several chunks may be under way to this host.
+    A picture that a source decodes or generates takes at most ``max_picture_bytes``.
     """
 
     retry_s: float = 0.5
@@ -85,6 +87,7 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_transfers: int = 1024
     max_transfer_bytes: int = 1024 * 1024 * 1024
     idle_s: float = 300.0
+    max_picture_bytes: int = MAX_PICTURE_BYTES
     monitor: MonitorConfig = MonitorConfig()
 
     def dilated(self, time_scale: float) -> CoreConfig:

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from thalweg.middleware.errors import ThalwegError, UsageError, one_line
-from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.loading import DEFAULT_ALLOW, check_roots
 from thalweg.middleware.network.forecasting import FORECASTERS
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
@@ -43,6 +43,9 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--time-scale", type=float, default=1.0, help="emulated seconds per wall-clock second")
     arguments.add_argument(
         "--allow", action="append", default=[], metavar="PACKAGE", help="let dataflows name code of this package"
+    )
+    arguments.add_argument(
+        "--data-root", action="append", default=[], metavar="FOLDER", help="let sources read what is in this folder"
     )
     arguments.add_argument("--records", metavar="FILE", help="append the event log to this file (JSON Lines)")
     arguments.add_argument("--keys", type=Path, metavar="FILE", help="the cluster's CURVE key file")
@@ -118,6 +121,7 @@ def _serve(argv: list[str] | None) -> int:
         advertise=options.advertise,
         time_scale=options.time_scale,
         allow=(*DEFAULT_ALLOW, *options.allow),
+        data_roots=check_roots(options.data_root),
         records=options.records,
         insecure=options.insecure,
         core=limits.limited(options.limit),

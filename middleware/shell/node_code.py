@@ -13,14 +13,14 @@ import hashlib
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.errors import OperatorError, ThalwegError, one_line
-from thalweg.middleware.loading import keeps_state, load_code, may_reorder
+from thalweg.middleware.loading import Allow, keeps_state, load_code, may_reorder
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.shell.values import returned_by, size_of
 
@@ -70,7 +70,7 @@ class NodeCode(ABC):
 class OwnCode(NodeCode):
     """What a node's ``Code`` names, constructed; OperatorError when that is not possible here."""
 
-    def __init__(self, node: Node, allow: Collection[str]) -> None:
+    def __init__(self, node: Node, allow: Allow) -> None:
         assert node.code is not None
         self.code = load_code(node.code, allow)
         self.is_source = node.kind == "source"

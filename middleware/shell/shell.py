@@ -35,7 +35,7 @@ from zmq.backend import zmq_poll  # what a Poller calls
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import ProtocolError, UsageError, one_line
-from thalweg.middleware.loading import DEFAULT_ALLOW, registered
+from thalweg.middleware.loading import DEFAULT_ALLOW, Allowed, registered
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
@@ -76,6 +76,7 @@ class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     advertise: str | None = None  # the address peers dial, where it is not the one listened on
     time_scale: float = 1.0
     allow: tuple[str, ...] = DEFAULT_ALLOW
+    data_roots: tuple[str, ...] = ()  # the folders that sources may read
     records: str | None = None
     core: CoreConfig = CoreConfig()
     insecure: bool = False
@@ -132,7 +133,8 @@ class Shell:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._asleep = False
         self._stopping = False
-        self._workers = Workers(self.tell, config.allow)
+        allowed = Allowed(config.allow, config.data_roots, config.core.max_picture_bytes)
+        self._workers = Workers(self.tell, allowed)
         self._quick: deque[tuple[Slot, Task]] = deque()
         self._housekeeping_s = self._epoch + HOUSEKEEPING_S
         self._due_s = self._housekeeping_s  # when something is to be done that no message brings

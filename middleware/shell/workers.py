@@ -8,10 +8,11 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 
 from thalweg.middleware.dataflow import Node
+from thalweg.middleware.loading import Allow
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.shell import node_code
 from thalweg.middleware.shell.node_code import Made, NodeCode, OwnCode, StateCall
@@ -28,7 +29,7 @@ QUICK_STATE_BYTES = 65_536  # its digest takes 0.04 ms, handing it to another th
 class Slot:
     """The code of one node, constructed once, by the first worker that needs it."""
 
-    def __init__(self, node: Node, allow: Collection[str]) -> None:
+    def __init__(self, node: Node, allow: Allow) -> None:
         self.node = node
         self.code: NodeCode | None = None
         self.gone = False  # nobody wants its answers any more
@@ -78,7 +79,7 @@ class Slot:
 class Workers:
     """A few threads that take calls from a queue and hand each result to ``done`` as an event."""
 
-    def __init__(self, done: Callable[[e.Event], None], allow: Collection[str], threads: int | None = None) -> None:
+    def __init__(self, done: Callable[[e.Event], None], allow: Allow, threads: int | None = None) -> None:
         self._done = done
         self._allow = allow
         self._slots: dict[tuple[str, str], Slot] = {}

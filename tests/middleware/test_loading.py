@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from thalweg.middleware import loading
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import OperatorError
 from thalweg.middleware.loading import OperatorCode, SourceCode, load_code, registered
-from thalweg.operators import Composite, SceneSource
+from thalweg.operators import Composite, SceneSource, as_rule
 
 
 def test_registered_names_are_found() -> None:
@@ -48,15 +53,158 @@ def test_import_paths_of_allowed_packages_are_found() -> None:
         ("thalweg.operators:__import__('os')", "is not an import path"),
         (":x", "is not an import path"),
         ("thalweg.operators:a:b", "is not an import path"),
-        ("thalweg.operators.scenes:np", "comes from None"),
-        ("thalweg.operators.scenes:annotations", "comes from '__future__'"),
-        ("thalweg.operators:__all__", "comes from None"),
+        ("thalweg.operators.scenes:np", "is no class or function"),
+        ("thalweg.operators.scenes:annotations", "is no class or function"),
+        ("thalweg.operators.folder:Path", "comes from 'pathlib'"),
+        ("thalweg.operators.np:load", "cannot be imported here: No module named"),
+        ("thalweg.operators:__all__", "is private"),
+        ("thalweg.operators.scenes:_truth", "is private"),
+        ("thalweg.operators.__init__:Composite", "is private"),
+        ("thalweg.operators:write_image", "is a function; name a class with combine"),
+        ("thalweg.operators.states:pack", "is a function"),
+        ("thalweg.operators:Operator", "is abstract; it lacks combine"),
+        ("thalweg.operators.folder:CorruptImageError", "has neither combine(inputs, index) nor produce(index)"),
+        ("x" * 5000, "unknown operator 'xxx"),
     ],
 )
 def test_anything_else_is_refused_in_one_line(use: str, says: str) -> None:
     with pytest.raises(OperatorError, match=re.escape(says)) as caught:
         load_code(Code(use))
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+LENDER = """
+import functools, os, pathlib
+from collections import Counter
+from statistics import NormalDist
+calls = []
+
+def make(**params):
+    calls.append(params)
+
+def rule(a, b):
+    calls.append((a, b))
+
+class Source:
+    def __init__(self, path="", **more):
+        calls.append(path)
+    def produce(self, index):
+        return b""
+
+class _Private(Source): ...
+class Data(NormalDist): ...
+class Helper:
+    def __init__(self, path):
+        calls.append(path)
+
+class Fails(Source):
+    def __init__(self, how):
+        raise {"key": KeyError("two\\nlines"), "os": OSError(2, "no such file"), "type": TypeError("odd")}[how]
+
+partial = functools.partial(make)
+source = Source()
+"""
+
+
+@pytest.fixture
+def lender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The package ``lender``, which a host allows, beside ``other``, which leaves a file when it is imported."""
+    (tmp_path / "lender").mkdir()
+    (tmp_path / "lender/__init__.py").write_text(LENDER)
+    (tmp_path / "lender/_inner.py").write_text(LENDER)
+    (tmp_path / "lender/broken.py").write_text("raise SystemError('two\\nlines')")
+    (tmp_path / "other.py").write_text(f"import pathlib\npathlib.Path({str(tmp_path / 'left')!r}).touch()")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("lender")
+    for name in ("lender", "lender._inner", "lender.broken", "other"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        ("lender:make", "is a function; name a class"),
+        ("lender:rule", "is a function"),
+        ("lender:Helper", "has neither combine(inputs, index) nor produce(index)"),
+        ("lender:_Private", "is private"),
+        ("lender._inner:Source", "is private"),
+        ("lender:partial", "is no class or function"),
+        ("lender:source", "is no class or function"),
+        ("lender:os", "is no class or function"),
+        ("lender.os:system", "cannot be imported here: No module named 'lender.os'"),
+        ("lender:Counter", "comes from 'collections'"),
+        ("lender.broken:X", "cannot be imported here: SystemError: two lines"),
+        ("other:X", "does not allow code from 'other'"),
+        ("lender.other:X", "cannot be imported here"),
+        ("..other:X", "is not an import path"),
+    ],
+)
+def test_nothing_is_called_before_it_is_known_to_be_a_node_s_code(
+    lender: ModuleType, tmp_path: Path, use: str, says: str
+) -> None:
+    with pytest.raises(OperatorError, match=re.escape(says)) as caught:
+        load_code(Code(use, {"path": str(tmp_path / "left")}), ["lender"])
+    assert "\n" not in str(caught.value)
+    assert lender.calls == [""]  # by the module itself
+    assert not (tmp_path / "left").exists()
+
+
+def test_a_rule_that_a_dataflow_names_is_confined_in_the_same_way(lender: ModuleType) -> None:
+    for rule, says in [("lender:rule", "is no rule"), ("lender:Source", "is no rule"), ("other:f", "does not allow")]:
+        with pytest.raises(OperatorError, match=says):
+            load_code(Code("composite", {"rule": rule}), ["lender", "thalweg.operators"])
+    assert lender.calls == [""]
+    as_rule(lender.rule)
+    with pytest.raises(OperatorError, match="does not allow code from 'lender'"):
+        load_code(Code("composite", {"rule": "lender:rule"}))
+    assert load_code(Code("composite", {"rule": "lender:rule"}), ["lender"]).rule == "lender:rule"
+
+
+def test_what_a_class_has_from_a_package_that_is_not_allowed_is_not_called(lender: ModuleType) -> None:
+    class Foreign:
+        def combine(self, inputs: object, index: int) -> bytes:
+            return b""
+
+    lender.Mine = type("Mine", (Foreign,), {"__module__": "lender"})  # type: ignore[attr-defined]
+    with pytest.raises(OperatorError, match=f"has its combine.. or produce.. from '{__name__}', which is not allowed"):
+        load_code(Code("lender:Mine"), ["lender"])
+    assert load_code(Code("lender:Mine"), ["lender", __name__]).combine([], 0) == b""
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("key", "cannot be constructed here: KeyError: 'two\\nlines'"),
+        ("os", "cannot be constructed here: FileNotFoundError: [Errno 2] no such file"),
+        ("type", "'lender:Fails' does not take {'how': 'type'}: odd"),
+        (7, "cannot be constructed here: KeyError: 7"),
+    ],
+)
+def test_whatever_a_constructor_raises_is_one_line(lender: ModuleType, how: object, says: str) -> None:
+    with pytest.raises(OperatorError, match=re.escape(says)) as caught:
+        load_code(Code("lender:Fails", {"how": how}), ["lender"])
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is not None  # with its traceback
+
+
+def test_an_entry_point_is_trusted_and_may_be_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever installs a distribution with one on a host has registered it there."""
+    points = {name: EntryPoint(name, f"{__name__}:{name}", "thalweg.operators") for name in ("made", "unmade")}
+    monkeypatch.setattr(loading, "registered", lambda: points)
+    assert isinstance(load_code(Code("made", {"rule": "min"})), Composite)
+    with pytest.raises(OperatorError, match="has neither combine"):
+        load_code(Code("unmade"))
+    with pytest.raises(OperatorError, match=re.escape("did you mean 'rule'?")):
+        load_code(Code("made", {"rul": "min"}))
+
+
+def made(rule: str) -> object:
+    return Composite(rule)
+
+
+def unmade() -> object:
+    return 7
 
 
 def test_what_an_allowed_module_imported_from_elsewhere_cannot_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,12 +219,18 @@ def test_what_an_allowed_module_imported_from_elsewhere_cannot_be_called(monkeyp
 
 
 def test_what_is_neither_operator_nor_source_is_refused() -> None:
-    with pytest.raises(OperatorError, match=r"has neither combine\(inputs, index\) nor produce\(index\)"):
+    with pytest.raises(OperatorError, match=r"is a function; name a class with combine\(inputs, index\)"):
         load_code(Code("runtime_codes:not_an_operator"), ["runtime_codes"])
 
 
 def test_wrong_parameters_are_named() -> None:
     with pytest.raises(OperatorError, match=re.escape("'composite' does not take {'nonsense': 1}")):
         load_code(Code("composite", {"nonsense": 1}))
+    with pytest.raises(OperatorError, match=r"unexpected keyword argument 'rul'; did you mean 'rule'\?"):
+        load_code(Code("composite", {"rul": "min"}))
+    with pytest.raises(OperatorError, match="missing a required argument: 'site'; it takes site, sites, seed"):
+        load_code(Code("scenes"))
+    with pytest.raises(OperatorError, match="unexpected keyword argument 'self'"):
+        load_code(Code("composite", {"self": 1}))
     with pytest.raises(OperatorError, match="'scenes' does not take"):
         load_code(Code("scenes", {"site": "x"}))

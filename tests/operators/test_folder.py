@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from thalweg.middleware.errors import OperatorError
+from thalweg.middleware.dataflow import Code
+from thalweg.middleware.errors import OperatorError, UsageError
+from thalweg.middleware.loading import Allowed, check_roots, load_code
 from thalweg.operators import ImageFolderSource
 
 GREY = np.arange(60, dtype=np.uint8).reshape(6, 10)
@@ -128,14 +132,46 @@ def test_missing_and_empty_folders(tmp_path):
         ImageFolderSource(str(tmp_path))
 
 
-@pytest.mark.parametrize("limit", [40, 20], ids=["warned", "refused"])
-def test_a_decompression_bomb_is_not_decoded_nor_skipped(tmp_path, monkeypatch, limit):
+def test_a_decompression_bomb_is_not_decoded_nor_skipped(tmp_path, monkeypatch):
     Image.fromarray(GREY).save(tmp_path / "a.png")
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
     for skip in (False, True):
         source = ImageFolderSource(str(tmp_path), skip_corrupt=skip)
-        with pytest.raises(OperatorError, match=rf"a\.png has more than {limit} pixels"):
+        with pytest.raises(OperatorError, match=r"a\.png has more than 40 pixels"):
             source.produce(0)
+
+
+def test_a_picture_over_the_limit_of_its_host_is_refused_by_its_header(tmp_path):
+    Image.fromarray(GREY).save(tmp_path / "a.png")
+    (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:45])  # the header, and no pixel
+    code = Code("image_folder", {"folder": str(tmp_path), "skip_corrupt": True})
+    source = load_code(code, Allowed(max_picture_bytes=GREY.size - 1))
+    with pytest.raises(OperatorError, match=f"over max_picture_bytes={GREY.size - 1} of this host; cut it"):
+        source.produce(0)
+
+
+def test_only_folders_that_the_host_gives_are_read(tmp_path):
+    given, kept = tmp_path / "given", tmp_path / "kept"
+    for folder in (given, kept):
+        folder.mkdir()
+        Image.fromarray(GREY).save(folder / "a.png")
+    (given / "way").symlink_to(kept)
+
+    def load(folder: str) -> ImageFolderSource:
+        roots = check_roots([given])
+        return load_code(Code("image_folder", {"folder": folder}), Allowed(data_roots=roots))
+
+    assert load(f"{given}").length == load(f"{kept}/../given/").length == 1
+    for folder in (kept, given / "../kept", given / "way", f"{given}x", "/etc", "~", ".", "", tmp_path / "none"):
+        with pytest.raises(OperatorError, match=re.escape(f"this host gives only what is in {given} to read")):
+            load(str(folder))
+    (given / "b.png").symlink_to(kept / "a.png")
+    with pytest.raises(OperatorError, match=r"b\.png': this host gives only"):
+        load(f"{given}")
+    with pytest.raises(OperatorError, match="gives no folder to read; start it with --data-root FOLDER"):
+        load_code(Code("image_folder", {"folder": f"{given}"}), Allowed(data_roots=()))
+    with pytest.raises(UsageError, match=r"none' is not a folder"):
+        check_roots([tmp_path / "none"])
 
 
 def test_pixels_that_do_not_fit_are_refused_not_cut(tmp_path):

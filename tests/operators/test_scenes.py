@@ -8,7 +8,9 @@ import sys
 import numpy as np
 import pytest
 
+from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import OperatorError
+from thalweg.middleware.loading import load_code
 from thalweg.operators import Composite, SceneSource, digest, ground_truth
 from thalweg.operators.scenes import CLEAR_MIN
 
@@ -111,6 +113,17 @@ def test_the_ground_changes_slowly_and_has_structure():
     assert first.std() > 30
     assert np.abs(np.diff(first, axis=1)).mean() < first.std() / 4  # neighbours resemble each other
     np.testing.assert_array_equal(ground_truth(9, (120, 160), 360), first)
+
+
+def test_an_image_made_in_several_strips_is_the_one_that_is_made_at_once():
+    image = SceneSource(1, 2, 42, mean_bytes=3e6, bands=3, relative_deviation=0).produce(90)
+    assert digest(image) == "sha256:29d460194c92e3fa26dc7e98c898ba4d3d9677819e49aac4b89caf47688400f9"
+
+
+def test_an_image_over_the_limit_of_its_host_is_not_made():
+    code = Code("scenes", {"site": 0, "sites": 1, "seed": 1, "mean_bytes": float(1 << 30)})
+    with pytest.raises(OperatorError, match="over max_picture_bytes=268435456 of this host; ask for a smaller mean"):
+        load_code(code).produce(0)
 
 
 @pytest.mark.parametrize(

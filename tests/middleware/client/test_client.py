@@ -22,6 +22,7 @@ from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree, left_deep_tree, star_tree
 from thalweg.middleware.errors import DataflowError, HostLostError, PlacementError, RunError, UsageError
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.operators import write_image
 
 BLOCKS = blocks()["h1"]
 KB, MB = 1_000, 1_000_000
@@ -47,6 +48,21 @@ def test_a_quick_operator_that_stalls_does_not_hold_up_its_host(client: Client, 
         other = client.run(chain(BLOCKS, MIX), {"o": "h1"}, partitions=30)  # new nodes there, quick ones soon
         assert [each.index for each in other] == list(range(30))
     assert [each.index for each in run] == list(range(20, 40))
+
+
+def test_a_host_reads_only_the_folders_that_it_was_given(tmp_path: Path) -> None:
+    given, kept = tmp_path / "given", tmp_path / "kept"
+    for folder in (given, kept):
+        folder.mkdir()
+        write_image(np.full((2, 3), 7, np.uint8), folder / "a.png")
+    with LocalCluster(1, data_roots=[given]) as cluster, Client(cluster) as client:
+        for folder in (given, kept):
+            run = client.run(chain(Code("image_folder", {"folder": str(folder)}), Code("composite")), {"o": "h1"})
+            if folder is given:
+                assert [each.value.tolist() for each in run] == [[[7, 7, 7], [7, 7, 7]]]
+            else:
+                with pytest.raises(RunError, match=f"gives only what is in {given} to read; start it with --data-root"):
+                    next(run)
 
 
 # --- what comes out ---------------------------------------------------------------------------------
