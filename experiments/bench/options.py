@@ -11,7 +11,7 @@ from thalweg.experiments.command import Option
 Sizes = tuple[int, ...]
 Rounds = Annotated[int, Option("Rounds of every side; figures are medians.", least=1)]
 Transport = Annotated[
-    Literal["ipc", "tcp"], Option("What all sides talk over: Unix sockets, or loopback.", shown="ipc")
+    Literal["ipc", "tcp", "curve"], Option("What all sides talk over: Unix sockets, loopback, loopback with keys.")
 ]
 Servers = Annotated[Sizes, Option("Servers of a network; repeat it for several.", metavar="N", least=1)]
 

@@ -20,15 +20,29 @@ import zmq
 
 from thalweg.experiments.bench.workload import FixedSource, maximum
 
+Keys = tuple[str, str] | None
 
-def node(site: int | None, size_bytes: int, listen: str) -> None:
+
+def secure(socket: Any, keys: Keys, *, server: bool) -> None:
+    """Encrypt what a socket says, with the one key pair (public, secret) that all have."""
+    if keys is not None:
+        socket.curve_publickey, socket.curve_secretkey = (key.encode() for key in keys)
+        if server:
+            socket.curve_server = True
+        else:
+            socket.curve_serverkey = keys[0].encode()
+
+
+def node(site: int | None, size_bytes: int, listen: str, keys: Keys) -> None:
     """Run one node for ever, which listens there; ``site`` is that of a source, None for an operator."""
     context = zmq.Context()
     replies = context.socket(zmq.REP)
+    secure(replies, keys, server=True)
     replies.bind(listen)
     children = _meet(replies.getsockopt_string(zmq.LAST_ENDPOINT))
     requests = [context.socket(zmq.REQ) for _ in children]
     for socket, endpoint in zip(requests, children, strict=True):
+        secure(socket, keys, server=False)
         socket.connect(endpoint)
     source = None if site is None else FixedSource(site, size_bytes)
     index = 0
@@ -46,11 +60,12 @@ def node(site: int | None, size_bytes: int, listen: str) -> None:
         index += 1
 
 
-def hop(size_bytes: int, zero_copy: bool) -> None:
+def hop(size_bytes: int, zero_copy: bool, keys: Keys) -> None:
     """Send a partition for each credit message that arrives, for ever."""
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     (endpoint,) = _meet("")
+    secure(dealer, keys, server=False)
     dealer.connect(endpoint)
     dealer.send(b"")  # tells the other side where credits go
     source = FixedSource(0, size_bytes)

@@ -13,6 +13,7 @@ from typing import Any
 import zmq
 
 from thalweg.emulation.testbeds.open import open_testbed
+from thalweg.experiments.bench.peers_raw import Keys, secure
 from thalweg.experiments.runs.processes import Processes
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import RunError
@@ -47,13 +48,16 @@ def raw_tree(dataflow: Dataflow, size_bytes: int, transport: str) -> Iterator[Ra
     nodes = [name for name in dataflow.upward if name != dataflow.sink]
     sites = {name: site for site, name in enumerate(dataflow.sources)}
     with socket_folder() as folder, _socket(zmq.REQ) as sink, contextlib.ExitStack() as stack:
+        keys = _keys(transport)
+        shared = {"size_bytes": size_bytes, "keys": keys}
         specs = {
-            name: {"site": sites.get(name), "size_bytes": size_bytes, "listen": _listen(transport, folder, number)}
+            name: {"site": sites.get(name), "listen": _listen(transport, folder, number), **shared}
             for number, name in enumerate(nodes)
         }
         endpoints, tell = stack.enter_context(_peers("node", specs))
         for name in nodes:
             tell(name, [endpoints[child] for child in dataflow.by_name[name].inputs])
+        secure(sink, keys, server=False)
         sink.connect(endpoints[dataflow.by_name[dataflow.sink].inputs[0]])
         yield RawTree(sink)
 
@@ -83,11 +87,20 @@ class RawLink:
 @contextlib.contextmanager
 def raw_link(size_bytes: int, transport: str) -> Iterator[RawLink]:
     """A link for partitions of that size, up and waiting."""
-    spec = {"size_bytes": size_bytes, "zero_copy": size_bytes >= ZERO_COPY_BYTES}
+    keys = _keys(transport)
+    spec = {"size_bytes": size_bytes, "zero_copy": size_bytes >= ZERO_COPY_BYTES, "keys": keys}
     with socket_folder() as folder, _socket(zmq.ROUTER) as router, _peers("hop", {"hop": spec}) as (_, tell):
+        secure(router, keys, server=True)
         router.bind(_listen(transport, folder, 0))
         tell("hop", [router.getsockopt_string(zmq.LAST_ENDPOINT)])
         yield RawLink(router)
+
+
+def _keys(transport: str) -> Keys:
+    if transport != "curve":
+        return None
+    public, secret = zmq.curve_keypair()
+    return public.decode(), secret.decode()
 
 
 def _listen(transport: str, folder: str, number: int) -> str:

@@ -16,6 +16,7 @@ from thalweg.experiments.cli.bench import app as bench
 from thalweg.experiments.cli.compare import compare
 from thalweg.experiments.cli.doctor import doctor
 from thalweg.experiments.cli.host import host
+from thalweg.experiments.cli.keys import app as keys
 from thalweg.experiments.cli.place import place
 from thalweg.experiments.cli.report import report
 from thalweg.experiments.cli.run import run
@@ -48,6 +49,7 @@ app.command("doctor")(doctor)
 app.command("run")(run)
 app.add_typer(testbed, name="testbed", help="Launch an emulated WAN and use it.", no_args_is_help=True)
 app.command("host", context_settings=UNREAD, add_help_option=False)(host)
+app.add_typer(keys, name="keys", help="Certificates of hosts and clients.", no_args_is_help=True)
 app.command("compare")(compare)
 app.command("sweep")(sweep)
 app.command("analyze")(analyze)

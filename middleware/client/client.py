@@ -57,11 +57,12 @@ class Client:
 
     Args:
         hosts: a ``LocalCluster``, or for each host's name the control endpoint it listens on.
-        name: this host's name in placements.
+        name: this host's name in placements; by default that of its certificate, or ``client``.
         listen: where the other hosts reach this one; by default beside them, or on loopback.
         allow: packages, beside Thalweg's own, whose code dataflows may name.
         data_roots: folders whose files sources at this client may read.
-        keys: the cluster's key file; needed off loopback unless ``insecure``.
+        keys: this client's own secret certificate (``thalweg keys new``); needed off loopback unless ``insecure``.
+        members: the folder of public certificates; by default ``members`` beside ``keys``.
         limits: how soon demands are repeated and silent hosts given up, in wall-clock seconds.
 
     Raises HostAbsentError when a host does not answer within ``HELLO_S``, UsageError for names that do not match.
@@ -71,12 +72,13 @@ class Client:
         self,
         hosts: LocalCluster | Mapping[str, str],
         *,
-        name: str = "client",
+        name: str | None = None,
         listen: str | None = None,
         advertise: str | None = None,
         allow: Collection[str] = (),
         data_roots: Collection[str | Path] = (),
         keys: Path | None = None,
+        members: Path | None = None,
         insecure: bool = False,
         time_scale: float | None = None,
         records: Path | None = None,
@@ -84,10 +86,13 @@ class Client:
     ) -> None:
         addresses = hosts.addresses if isinstance(hosts, LocalCluster) else hosts
         scale = time_scale or (hosts.time_scale if isinstance(hosts, LocalCluster) else 1.0)
+        if keys is None and isinstance(hosts, LocalCluster):
+            keys = hosts.certificate(name or "client")
+        self._keys = None if keys is None else Keys.load(Path(keys), members, "client")
+        name = name or ("client" if self._keys is None else self._keys.own.name)
         if name in addresses:
             raise UsageError(f"the client cannot be called {name!r}: a host has that name")
         listen = listen_among(addresses.values(), listen)
-        self._keys = None if keys is None else Keys.load(keys)
         self._allow = (*DEFAULT_ALLOW, *allow)
         self._peers = say_hello(addresses, self._keys)
         self._runs: weakref.WeakValueDictionary[str, Run] = weakref.WeakValueDictionary()  # who drops one ends it

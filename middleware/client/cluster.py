@@ -18,6 +18,7 @@ from thalweg.middleware.errors import HostAbsentError, UsageError
 from thalweg.middleware.loading import check_roots
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.endpoints import socket_folder
+from thalweg.middleware.shell.security import MEMBERS, PUBLIC, SECRET, Role, new_certificate, write_certificate
 
 START_S = 30.0  # a host process that has not said it listens by then is not coming
 
@@ -32,8 +33,8 @@ class LocalCluster:
         data_roots: folders whose files sources may read, as ``image_folder`` does.
         records: folder for the hosts' event logs (``<host>.jsonl``).
         limits: of each host, by the names of ``CoreConfig``, where they are not its defaults.
-        transport: ``ipc``, Unix sockets in a folder of their own, or ``tcp``, loopback, which every user of this
-            machine can dial: for measurements.
+        transport: ``ipc``, Unix sockets in a folder of their own; ``curve``, loopback with certificates; or ``tcp``,
+            loopback without, which every user of this machine can dial: both for measurements.
 
     Raises HostAbsentError when a process does not come up. Use it as a context manager, or call ``close()``.
     """
@@ -47,7 +48,7 @@ class LocalCluster:
         time_scale: float = 1.0,
         records: Path | None = None,
         limits: Mapping[str, float] | None = None,
-        transport: Literal["ipc", "tcp"] = "ipc",
+        transport: Literal["ipc", "curve", "tcp"] = "ipc",
     ) -> None:
         settings = [f"{name}={value}" for name, value in (limits or {}).items()]
         CoreConfig().limited(settings)
@@ -63,11 +64,14 @@ class LocalCluster:
         self.time_scale = time_scale
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._folder = socket_folder()
+        self._transport = transport
         try:
             for number, name in enumerate(names):
                 listen = f"ipc://{self._folder.name}/{number}" if transport == "ipc" else "tcp://127.0.0.1:*"
                 command = host_command(name, listen, allow=allow, time_scale=time_scale, records=records)
                 command += ["--insecure"] * (transport == "tcp")
+                if (certificate := self.certificate(name, "host")) is not None:
+                    command += ["--keys", str(certificate)]
                 self._processes[name] = subprocess.Popen(
                     [*command, *more],
                     stdin=subprocess.PIPE,
@@ -83,6 +87,17 @@ class LocalCluster:
         for name in names:  # in their order, not in that of their coming up
             self.addresses[name] = lines[name]["control"]
             self.pids[name] = int(lines[name]["pid"])
+
+    def certificate(self, name: str, role: Role = "client") -> Path | None:
+        """The secret certificate of one of the cluster's, made when it is first asked for; None without keys."""
+        if self._transport != "curve":
+            return None
+        folder = Path(self._folder.name)
+        made = folder / f"{name}{SECRET}"
+        if not made.exists():
+            member, _, _ = new_certificate(name, role, folder)
+            write_certificate(folder / MEMBERS / f"{name}{PUBLIC}", member.text())
+        return made
 
     def poll(self) -> dict[str, int]:
         """The hosts that have ended, with their exit status."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Mapping
 
@@ -13,6 +12,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.endpoints import FORM, with_address
 from thalweg.middleware.shell.security import Keys, secure_dealer
+from thalweg.middleware.shell.sockets import new_identity
 
 HELLO_S = 10.0
 
@@ -29,8 +29,8 @@ def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s:
         waiting: dict[zmq.Socket[bytes], str] = {}
         for name, address in addresses.items():
             socket = context.socket(zmq.DEALER)
-            socket.setsockopt(zmq.ROUTING_ID, f"hello/{secrets.token_hex(4)}".encode())
-            secure_dealer(socket, keys)
+            socket.setsockopt(zmq.ROUTING_ID, new_identity("hello" if keys is None else keys.own.name))
+            secure_dealer(socket, keys, name)
             try:
                 socket.connect(address)
             except zmq.ZMQError as error:

@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
         description="Run a host that takes part in dataflows until it is told to stop.",
         epilog="example: thalweg host --name h1 --listen tcp://127.0.0.1:7800",
     )
-    arguments.add_argument("--name", required=False, help="the host's name in placements")
+    arguments.add_argument("--name", help="the host's name in placements; by default that of its certificate")
     arguments.add_argument(
         "--listen", default="tcp://127.0.0.1:7800", help="control endpoint; bulk takes the next port"
     )
@@ -48,8 +48,13 @@ def parser() -> argparse.ArgumentParser:
         "--data-root", action="append", default=[], metavar="FOLDER", help="let sources read what is in this folder"
     )
     arguments.add_argument("--records", metavar="FILE", help="append the event log to this file (JSON Lines)")
-    arguments.add_argument("--keys", type=Path, metavar="FILE", help="the cluster's CURVE key file")
-    arguments.add_argument("--make-key", type=Path, metavar="FILE", help="write a new key file and exit")
+    arguments.add_argument("--keys", type=Path, metavar="FILE", help="the host's secret certificate: thalweg keys new")
+    arguments.add_argument(
+        "--members",
+        type=Path,
+        metavar="DIR",
+        help="public certificates of all members; by default members beside --keys",
+    )
     arguments.add_argument("--insecure", action="store_true", help="listen off loopback without keys")
     arguments.add_argument(
         "--max-operators",
@@ -93,10 +98,8 @@ def _complain(what: str) -> None:
 
 def _serve(argv: list[str] | None) -> int:
     options = parser().parse_args(argv)
-    if options.make_key is not None:
-        Keys.make().save(options.make_key)
-        return 0
-    if not options.name:
+    keys = None if options.keys is None else Keys.load(options.keys, options.members, "host")
+    if not options.name and keys is None:
         parser().error("--name is required")
     if options.max_operators < 0:
         raise UsageError(
@@ -114,9 +117,8 @@ def _serve(argv: list[str] | None) -> int:
             _complain(command.reason)
 
     limits = CoreConfig(max_operators=options.max_operators, monitor=MonitorConfig(forecaster=options.forecaster))
-    keys = None if options.keys is None else Keys.load(options.keys)
     config = ShellConfig(
-        name=options.name,
+        name=options.name or (keys.own.name if keys else ""),
         listen=options.listen,
         advertise=options.advertise,
         time_scale=options.time_scale,

@@ -1,66 +1,275 @@
-"""CURVE keys: off loopback both sides prove that they hold the cluster's key.
+"""Certificates: who may talk to a host, and who it was that said something.
 
-A cluster shares one key file (``thalweg host --make-key FILE``). Every socket uses it as server and as client, and a
-server admits only that public key.
+Rules:
+
+- R1: Each host and each client has a key pair. Its secret certificate is a file that it alone can read; its public one
+  is a file ``NAME.key`` in every member's members folder. Both are in the format of ``zmq.auth``, with name, role
+  (``host`` or ``client``) and expiry as metadata. Who has no file there is nobody.
+- R2: Who sent a message is the member whose key the connection has proved. An identity of another name is refused.
+- R3: The folder is read again when it has changed: seen at every handshake, and in housekeeping. Who is in it no more,
+  or has expired, is refused from then on, on open connections too. What cannot be read admits nobody.
+- R4: A host leads no runs: of role ``host``, ``Install`` and ``Remove`` are refused.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
+import re
+import threading
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import zmq
 
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import ProtocolError, UsageError, one_line
+from thalweg.middleware.protocol import messages as m
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zmq.auth.thread import ThreadAuthenticator
 
+Role = Literal["host", "client"]
+PUBLIC, SECRET = ".key", ".key_secret"  # how pyzmq calls the files
+MEMBERS = "members"  # the folder beside a secret certificate, unless another is given
 _DOMAIN = "thalweg"
+_HEARD = 4096  # connections whose sender is remembered; beyond it, all are looked up again
+_Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=128)]
+_Z85 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z.:+=^!/*?&<>()\[\]{}@%$#-]{40}\Z")]
 
 
-class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A CURVE key pair in Z85 text."""
+class Member(msgspec.Struct, frozen=True):
+    """A public certificate: whose it is, for what, until when (UTC), and the key in Z85 text."""
 
-    public: str
+    name: _Name
+    role: Role
+    public: _Z85
+    expires: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+
+    @property
+    def expired(self) -> bool:
+        return self.expires is not None and self.expires.timestamp() <= time.time()
+
+    @property
+    def fingerprint(self) -> str:
+        """What two people compare over the telephone."""
+        return hashlib.sha256(self.public.encode()).hexdigest()[:32]
+
+    def text(self, secret: str = "") -> str:
+        """The certificate's file, with the secret key if that is given."""
+        said = {"name": self.name, "role": self.role}
+        if self.expires is not None:
+            said["expires"] = self.expires.isoformat()
+        lines = [f"# Thalweg, {'SECRET certificate: keep it to yourself' if secret else 'public certificate'}", ""]
+        lines += ["metadata", *(f"    {key} = {value}" for key, value in said.items())]
+        lines += ["curve", f'    public-key = "{self.public}"', *([f'    secret-key = "{secret}"'] if secret else [])]
+        return "\n".join(lines) + "\n"
+
+
+def read_certificate(path: Path) -> tuple[Member, str]:
+    """A certificate, and its secret key or an empty text. UsageError for a file that is none."""
+    from zmq.auth.certs import load_certificate  # brings asyncio along, which hosts without keys can do without
+
+    try:
+        public, secret = load_certificate(path)
+        text = path.read_text(encoding="utf-8")
+        said = {**_metadata(text), "public": public.decode()}
+        return msgspec.convert(said, Member, strict=False), (secret or b"").decode()
+    except OSError as error:
+        raise UsageError(f"cannot read the certificate {path}: {error.strerror or 'there is no such file'}") from None
+    except (ValueError, msgspec.ValidationError) as error:
+        raise UsageError(
+            f"{path} is not a certificate with name, role and expiry: {one_line(error)}; make one with thalweg keys new"
+        ) from None
+
+
+def _metadata(text: str) -> dict[str, str]:
+    """The ``key = value`` lines under ``metadata``."""
+    section = re.search(r"^metadata[ \t]*\n((?:[ \t]+.*\n?|\s*\n)*)", text, re.MULTILINE)
+    lines = section[1].splitlines() if section else []
+    pairs = (line.partition("=") for line in lines if "=" in line)
+    return {key.strip(): value.strip().strip("\"'") for key, _, value in pairs}
+
+
+def new_certificate(name: str, role: Role, out: Path, days: float | None = None) -> tuple[Member, Path, Path]:
+    """A key pair of its own: the member, and its public and its secret file in folder ``out``. None is overwritten."""
+    public, secret = zmq.curve_keypair()
+    expires = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
+    try:
+        said = {"name": name, "role": role, "public": public.decode(), "expires": expires}
+        member = msgspec.convert(said, Member)
+    except msgspec.ValidationError:
+        raise UsageError(f"{name!r} is no name of a certificate; use letters, digits, '.', '_' and '-'") from None
+    files = out / f"{name}{PUBLIC}", out / f"{name}{SECRET}"
+    for path, text, mode in ((files[1], member.text(secret.decode()), 0o600), (files[0], member.text(), 0o644)):
+        write_certificate(path, text, mode)
+    return member, *files
+
+
+def write_certificate(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a certificate, and its folder if there is none; an existing file is left alone."""
+    try:
+        path.parent.mkdir(0o755, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        raise UsageError(f"{path} exists; a certificate is never overwritten") from None
+    except OSError as error:
+        raise UsageError(f"cannot write the certificate {path}: {error.strerror}") from None
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def read_members(folder: Path) -> tuple[list[Member], list[str]]:
+    """The public certificates of a folder, expired ones too, by name; and what is wrong with files that are none."""
+    members, wrong = [], []
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix == PUBLIC)
+    except OSError as error:
+        return [], [f"cannot read the members folder {folder}: {error.strerror}"]
+    for path in paths:
+        try:
+            member, _ = read_certificate(path)
+        except UsageError as error:
+            wrong.append(str(error))
+            continue
+        if member.name == path.stem:
+            members.append(member)
+        else:
+            wrong.append(f"{path} is the certificate of {member.name!r}; call it {member.name}{PUBLIC}")
+    return members, wrong
+
+
+class Members:
+    """Who may talk here: the folder of public certificates as it is now. UsageError for one that cannot be used."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.version = 0  # counts how often others were found in it
+        self._by_key: dict[str, Member] = {}
+        self._by_name: dict[str, Member] = {}
+        self._heard: dict[tuple[bytes, str], Member] = {}  # by connection: its identity and its key
+        self._seen: object = None
+        self._until_s = -math.inf  # when somebody expires
+        self._folder_seen: object = None
+        self._lock = threading.Lock()  # the authenticator's thread reads the folder too
+        _, wrong = read_members(folder)
+        if wrong:
+            raise UsageError(wrong[0])
+        if folder.stat().st_mode & 0o022:
+            raise UsageError(
+                f"others may write to the members folder {folder}, and so let in whom they like; chmod go-w {folder}"
+            )
+        self.refresh()
+
+    def refresh(self) -> int:
+        """R3: read the folder again if anything in it has changed, or somebody has expired; the version."""
+        with self._lock:
+            folder_seen, seen = _look(self.folder), _look_inside(self.folder)
+            if seen != self._seen or time.time() >= self._until_s:
+                valid = [member for member in read_members(self.folder)[0] if not member.expired]
+                self._by_name = {member.name: member for member in valid}
+                self._by_key = {member.public: member for member in valid}
+                self._heard = {}  # last: who looks up what is not in it finds the present members
+                self._until_s = min((one.expires.timestamp() for one in valid if one.expires), default=math.inf)
+                self._seen = seen
+                self.version += 1
+            self._folder_seen = folder_seen
+            return self.version
+
+    def admits(self, public: str) -> bool:
+        """Whether who proves this key is a member now."""
+        if _look(self.folder) != self._folder_seen or time.time() >= self._until_s:
+            self.refresh()
+        return public in self._by_key
+
+    def sender(self, identity: bytes, public: str) -> Member:
+        """R2: the member that a message is from, by its connection. ProtocolError for nobody, or another's identity."""
+        heard = self._heard
+        member = heard.get((identity, public))
+        if member is None:
+            member = self._by_key.get(public)
+            said = identity.partition(b"/")[0].decode(errors="replace")
+            if member is None:
+                raise ProtocolError(f"a message of {said!r}, whose key is of no member (any more)")
+            if member.name != said:
+                raise ProtocolError(f"a message of {member.name!r} that says it is of {said!r}")
+            if len(heard) >= _HEARD:
+                heard.clear()
+            heard[identity, public] = member
+        return member
+
+    def public_of(self, name: str) -> str:
+        """The key of a member, or an empty text for nobody of that name."""
+        member = self._by_name.get(name)
+        return "" if member is None else member.public
+
+    def key_of(self, name: str) -> str:
+        """The key that a member proves when it is dialled; UsageError for nobody of that name."""
+        if not self.public_of(name):
+            self.refresh()
+        if not (public := self.public_of(name)):
+            raise UsageError(
+                f"there is no valid certificate of {name!r} in {self.folder}; thalweg keys allow {name}{PUBLIC}"
+                f" --members {self.folder}"
+            )
+        return public
+
+
+def _look(path: Path | os.DirEntry[str]) -> object:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _look_inside(folder: Path) -> object:
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name: _look(entry) for entry in entries}
+    except OSError:
+        return None
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """A host's or a client's own certificate, with its secret key, and the members it talks to."""
+
+    own: Member
     secret: str
+    members: Members
 
     @classmethod
-    def make(cls) -> Keys:
-        public, secret = zmq.curve_keypair()
-        return cls(public.decode(), secret.decode())
+    def load(cls, path: Path, members: Path | None = None, role: Role | None = None) -> Keys:
+        """From a secret certificate and a members folder, by default the one beside it.
 
-    @classmethod
-    def load(cls, path: Path) -> Keys:
+        Raises UsageError for files that cannot be used, for one that others can read, and for another role's.
+        """
+        own, secret = read_certificate(path)
+        if path.stat().st_mode & 0o077:
+            raise UsageError(f"others may read the secret certificate {path}; chmod 600 {path}")
+        if not secret:
+            raise UsageError(f"{path} is a public certificate; give the secret one, {path.stem}{SECRET}")
         try:
-            keys = msgspec.json.decode(path.read_bytes(), type=cls)
-        except OSError as error:
-            raise UsageError(f"cannot read the key file {path}: {error.strerror}") from None
-        except msgspec.DecodeError as error:
-            raise UsageError(f"{path} is not a key file: {error}; make one with thalweg host --make-key FILE") from None
-        try:
-            matches = zmq.curve_public(keys.secret.encode()).decode() == keys.public
+            matches = zmq.curve_public(secret.encode()).decode() == own.public
         except (ValueError, zmq.ZMQError):
             matches = False
         if not matches:
-            raise UsageError(f"{path} does not hold a key pair; make one with thalweg host --make-key FILE")
-        return keys
-
-    def save(self, path: Path) -> None:
-        """Write the file, readable by its owner only; an existing file is left alone."""
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            raise UsageError(f"{path} exists; a key file is never overwritten") from None
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+            raise UsageError(f"{path} does not hold a key pair; make one with thalweg keys new")
+        if own.expired:
+            raise UsageError(f"the certificate {path} has expired on {own.expires}; make one with thalweg keys new")
+        if role not in (None, own.role):
+            raise UsageError(f"{path} is the certificate of a {own.role}; make one with thalweg keys new --role {role}")
+        return cls(own, secret, Members(members or path.parent / MEMBERS))
 
 
 def secure_router(socket: zmq.Socket[bytes], keys: Keys | None, endpoint: str, *, insecure: bool) -> None:
-    """Make a bound socket demand the cluster's key; refuse to be open to a network without one."""
+    """Make a bound socket demand a member's key; refuse to be open to others without one."""
     if keys is None:
         if endpoint.startswith("ipc://"):
             return  # only who may enter its folder can dial it
@@ -72,24 +281,40 @@ def secure_router(socket: zmq.Socket[bytes], keys: Keys | None, endpoint: str, *
         return
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.secret)
-    socket.setsockopt_string(zmq.CURVE_PUBLICKEY, keys.public)
+    socket.setsockopt_string(zmq.CURVE_PUBLICKEY, keys.own.public)
     socket.setsockopt_string(zmq.ZAP_DOMAIN, _DOMAIN)
 
 
-def start_authenticator(context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> ThreadAuthenticator:
-    """A thread that admits to the context's servers only who holds ``keys``; to be stopped before the context."""
-    from zmq.auth.thread import ThreadAuthenticator  # brings asyncio along, which hosts without keys can do without
+def start_authenticator(context: zmq.Context[zmq.Socket[bytes]], members: Members) -> ThreadAuthenticator:
+    """A thread that admits only members to the context's servers; to be stopped before the context."""
+    from zmq.auth.thread import ThreadAuthenticator
 
     authenticator = ThreadAuthenticator(context)
     authenticator.start()
-    admit = SimpleNamespace(callback=lambda domain, key: key == keys.public.encode())
-    authenticator.configure_curve_callback(domain=_DOMAIN, credentials_provider=admit)
+    admit: Callable[[str, bytes], bool] = lambda domain, key: members.admits(key.decode())  # noqa: E731
+    authenticator.configure_curve_callback(domain=_DOMAIN, credentials_provider=SimpleNamespace(callback=admit))
     return authenticator
 
 
-def secure_dealer(socket: zmq.Socket[bytes], keys: Keys | None) -> None:
-    """Make a dialling socket prove the cluster's key."""
+def secure_dealer(socket: zmq.Socket[bytes], keys: Keys | None, host: str) -> None:
+    """Make a socket that dials ``host`` prove who it is, and have the other end prove that it is ``host``.
+
+    Raises UsageError when there is no certificate of ``host``.
+    """
     if keys is not None:
-        socket.setsockopt_string(zmq.CURVE_SERVERKEY, keys.public)
-        socket.setsockopt_string(zmq.CURVE_PUBLICKEY, keys.public)
+        socket.setsockopt_string(zmq.CURVE_SERVERKEY, keys.members.key_of(host))
+        socket.setsockopt_string(zmq.CURVE_PUBLICKEY, keys.own.public)
         socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.secret)
+
+
+def check_leader(keys: Keys, sender: Member, message: m.Install | m.Remove) -> None:
+    """R4, and that this host knows who is in the run; ProtocolError says what is wrong."""
+    if sender.role != "client":
+        raise ProtocolError(f"{sender.name!r} has the certificate of a host, which leads no runs")
+    if isinstance(message, m.Install):
+        for peer in message.peers:
+            if peer.name != keys.own.name:
+                try:
+                    keys.members.key_of(peer.name)
+                except UsageError as error:
+                    raise ProtocolError(str(error)) from None

@@ -248,32 +248,32 @@ class Shell:
         if taken is None:
             return
         identity, (frame,) = taken
-        sender = name_of(identity)
+        sender = self._sockets.sender(identity, frame)
         now = time.monotonic()
         for message in frames.decode_all(frame.bytes):
             kind = type(message)
             if kind is m.Credit:
                 self._credited(sender, message, now)  # type: ignore[arg-type]
                 continue
-            if kind is not m.Demand and kind in (m.Hello, m.Ping, m.Install, m.Remove):
-                self._sockets.remember(sender, identity)
-            self._handle(e.MessageReceived(sender, message), now)
+            if kind is m.Install or kind is m.Remove:
+                self._sockets.check_leader(identity, frame, message)  # type: ignore[arg-type]
+            self._handle(e.MessageReceived(sender, message), now, identity)
 
     def _take_bulk(self) -> None:
         taken = self._sockets.take(self._sockets.bulk, 2)
         if taken is None:
             return
         identity, (head, frame) = taken
+        sender = self._sockets.sender(identity, head)
         chunk = frames.decode_chunk(head.bytes)
         try:
-            self._bulk_came(identity, chunk, frame.buffer, time.monotonic())
+            self._bulk_came(identity, sender, chunk, frame.buffer, time.monotonic())
         except ProtocolError:
             raise
         except Exception as error:  # R5
             self._break(chunk.message.run, chunk.message, error)
 
-    def _bulk_came(self, identity: bytes, chunk: m.Chunk, body: memoryview, now: float) -> None:
-        sender = name_of(identity)
+    def _bulk_came(self, identity: bytes, sender: str, chunk: m.Chunk, body: memoryview, now: float) -> None:
         size, total, message = body.nbytes, chunk.total_bytes, chunk.message
         if total > self.config.core.max_partition_bytes:
             raise ProtocolError(f"a partition of {total} bytes is over this host's limit")
@@ -294,7 +294,7 @@ class Shell:
                 raise ProtocolError(f"a probe of {message.source.name!r} that came from {sender!r}")
             self._answer_probe(sender, message, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now))
         elif line is None:
-            self._sockets.post(message.run, sender, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now))
+            self._sockets.post(message.run, sender, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now), identity)
         else:  # R3
             if not self._sockets.holding:
                 self._credits_due_s = now + CREDIT_HOLD_S
@@ -310,7 +310,8 @@ class Shell:
         if incoming is None:
             wanted = chunk.offset == 0 and self.core.wants(chunk.message)
             if not (wanted and self._has_room(sender, chunk)):  # R4
-                self._sockets.post(chunk.message.run, sender, m.Credit(chunk.transfer, 0, True, 0.0, gap_s, now))
+                refused = m.Credit(chunk.transfer, 0, True, 0.0, gap_s, now)
+                self._sockets.post(chunk.message.run, sender, refused, identity)
                 if (
                     chunk.offset == 0 and not wanted and isinstance(chunk.message, m.State)
                 ):  # whoever sent it is told why not
@@ -360,7 +361,8 @@ class Shell:
 
     # --- commands --------------------------------------------------------------------------------------
 
-    def _handle(self, event: e.Event, now: float) -> None:
+    def _handle(self, event: e.Event, now: float, asker: bytes = b"") -> None:
+        """Tell the core, and do what it commands; ``asker``: the connection from which the event came."""
         scaled = (now - self._epoch) * self.config.time_scale
         try:
             commands = self.core.handle(event, scaled)
@@ -372,7 +374,7 @@ class Shell:
                     if command.bulk:
                         self._send_bulk(command)
                     else:
-                        self._sockets.post(command.run, command.to, command.message)  # type: ignore[arg-type]
+                        self._sockets.post(command.run, command.to, command.message, asker)  # type: ignore[arg-type]
                 elif type(command) is e.RunOperator:
                     self._have_made(command)
                 elif type(command) is e.Record:
@@ -551,6 +553,7 @@ class Shell:
         self._credits_due_s = due_s if due_s > now else now + CREDIT_HOLD_S  # where one was refused
 
     def _keep_house(self, now: float) -> None:
+        self._sockets.look_at_members()
         for number, out in list(self._outgoing.items()):
             if now - out.progress_s > STUCK_S:
                 del self._outgoing[number]

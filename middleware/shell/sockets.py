@@ -2,7 +2,8 @@
 
 Every host binds two ROUTER sockets, one for control and one for bulk, and dials each peer with one DEALER to
 either. Messages to a peer go through the dealer; a peer that cannot be dialled (a client behind a firewall asking
-``Hello``) is answered through the router, which is mandatory: an unroutable answer is an error, never a silent drop.
+``Hello``) is answered through the router, on the connection that asked and on no other. The router is mandatory: an
+unroutable answer is an error, never a silent drop.
 Endpoints are of TCP, or Unix sockets in a folder that only their owner can enter (``endpoints``).
 Rules:
 
@@ -14,6 +15,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import resource
@@ -32,22 +34,29 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.endpoints import advertised, beside, may_dial, take_away
-from thalweg.middleware.shell.security import Keys, secure_dealer, secure_router, start_authenticator
+from thalweg.middleware.shell.security import (
+    Keys,
+    check_leader,
+    secure_dealer,
+    secure_router,
+    start_authenticator,
+)
 from thalweg.middleware.shell.transfers import CHUNK_BYTES, MAX_CHUNK_BYTES
 
 NOBLOCK = int(zmq.NOBLOCK)  # plain numbers: combining pyzmq's enumerations takes longer than a send
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 ZERO_COPY_BYTES = 1024 * 1024  # below it, copying is cheaper than keeping track
-PASSING = ("", BEFORE_RUNS)  # stand for the run where a peer is of none
+REFUSED = "refused"  # stands for all runs that members may not begin here
+PASSING = ("", BEFORE_RUNS, REFUSED)  # stand for the run where a peer is of none
 BULK_QUEUED = (
     64  # chunks that wait for a peer which does not read, or for this host: the credit allows honest ones less
 )
 BULK_UNREAD = 8
 SKIPPED_FRAMES = 2_000  # of a message of too many that are thrown away at once: about a millisecond
-ROUTES = 1024  # peers that can be answered without being dialled
 SPARE_DESCRIPTORS = 64  # for what is no socket
 TOLD_S = 60.0  # between two lines that say the same
 Socket = zmq.Socket[bytes]
+End = tuple[str, str]  # an endpoint, and the host that is to be there: with keys, a dealer goes to it alone
 _log = logging.getLogger("thalweg")
 _send = zmq.backend.Socket.send  # which zmq.Socket.send calls
 
@@ -61,7 +70,7 @@ class Line:
         self.run = run
         self.host = peer.name
         self.peer = peer
-        self.ends = {peer.control, peer.bulk}
+        self.ends: set[End] = {(peer.control, peer.name), (peer.bulk, peer.name)}
         self.used = True  # since it was looked at last, at ``used_s``
         self.used_s = time.monotonic()
         self.control: Socket | None = None
@@ -77,7 +86,7 @@ class Line:
 class Sockets:
     """Both routers of host ``name``, and a dealer to each end of each peer that was sent something.
 
-    Raises UsageError for an endpoint that cannot be listened on.
+    Raises UsageError for an endpoint that cannot be listened on, and for a certificate of another name.
     """
 
     def __init__(
@@ -90,28 +99,32 @@ class Sockets:
         insecure: bool,
         limits: CoreConfig | None = None,
     ) -> None:
+        if keys is not None and keys.own.name != name:
+            raise UsageError(
+                f"{name!r} cannot use the certificate of {keys.own.name!r}; a name is that of its certificate"
+            )
         self._name = name
         self._keys = keys
+        self._members = 0 if keys is None else keys.members.version
         self._limits = limits or CoreConfig()
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 2 * self._limits.max_sockets + 64)  # some are being closed
         self._bound: list[str] = []
-        self._instance = secrets.token_hex(4)
-        self._authenticator = None if keys is None else start_authenticator(self._context, keys)
+        self._authenticator = None if keys is None else start_authenticator(self._context, keys.members)
         try:
             bulk_listen = beside(listen)
             self.control, control = self._bind(listen, insecure)
             self.bulk, bulk = self._bind(bulk_listen, insecure, BULK_UNREAD)
-            self.me = m.Peer(name, advertised(control, advertise), advertised(bulk, advertise), self._instance)
+            ends = advertised(control, advertise), advertised(bulk, advertise)
+            self.me = m.Peer(name, *ends, secrets.token_hex(4))
         except BaseException:
             self.destroy(0)
             raise
         self.lines: dict[str, dict[str, Line]] = {}  # by run and host
-        self.dealers: dict[str, Socket] = {}  # by endpoint
+        self.dealers: dict[End, Socket] = {}
+        self._dialled: dict[End, str] = {}  # the keys that dealers demand, with keys
         self.holding: set[Line] = set()  # those on which credits wait
-        self._dealt = 0  # dealers so far
-        self._routes: dict[str, bytes] = {}
-        self._lines_at: Counter[str] = Counter()  # by endpoint
+        self._lines_at: Counter[End] = Counter()
         self._surplus: set[Socket] = set()  # those that a message of too many frames is read from
         self._told_s: dict[str, float] = {}  # when what was logged last
 
@@ -153,8 +166,9 @@ class Sockets:
                 del self._lines_at[end]
                 self._close(end)
 
-    def _close(self, endpoint: str) -> None:
-        dealer = self.dealers.pop(endpoint, None)
+    def _close(self, end: End) -> None:
+        self._dialled.pop(end, None)
+        dealer = self.dealers.pop(end, None)
         if dealer is not None:
             dealer.close()
 
@@ -162,8 +176,8 @@ class Sockets:
         """Forget where a run's hosts are, and hang up on those that no other run talks to."""
         for line in self.lines.pop(run, {}).values():
             self._forget(line)
-        for endpoint in self.dealers.keys() - self._lines_at.keys():  # dialled by a transfer that still has its line
-            self._close(endpoint)
+        for end in self.dealers.keys() - self._lines_at.keys():  # dialled by a transfer that still has its line
+            self._close(end)
 
     def line(self, run: str, host: str) -> Line | None:
         lines = self.lines.get(run)
@@ -172,20 +186,39 @@ class Sockets:
     def approach(self, line: Line) -> bool:
         """Connect, if that is still to be done; False where no socket can be had now."""
         try:
-            line.control = self._dealer(line.peer.control)
-            line.bulk = self._dealer(line.peer.bulk, bulk=True)
+            line.control = self._dealer((line.peer.control, line.host))
+            line.bulk = self._dealer((line.peer.bulk, line.host), bulk=True)
         except zmq.ZMQError as error:  # R1
             line.hang_up()
             self._tell(f"{line.host!r} cannot be dialled", f"{error}; more descriptors (ulimit -n) may help")
             return False
         return True
 
-    def remember(self, host: str, identity: bytes) -> None:
-        """``host`` can be answered through the control router."""
-        self._routes.pop(host, None)
-        self._routes[host] = identity  # the latest is the last
-        if len(self._routes) > ROUTES:
-            del self._routes[next(iter(self._routes))]
+    def sender(self, identity: bytes, frame: zmq.Frame) -> str:
+        """The host that a message is from, with keys for certain; ProtocolError for none."""
+        if self._keys is None:
+            return name_of(identity)
+        return self._keys.members.sender(identity, str(frame.get("User-Id"))).name
+
+    def check_leader(self, identity: bytes, frame: zmq.Frame, message: m.Install | m.Remove) -> None:
+        """ProtocolError when its sender may not say so, or this host has no certificate of one in the run."""
+        if self._keys is None:
+            return
+        member = self._keys.members.sender(identity, str(frame.get("User-Id")))
+        try:
+            check_leader(self._keys, member, message)
+        except ProtocolError as error:
+            if isinstance(message, m.Install):  # is told why
+                self.meet(REFUSED, [peer for peer in message.peers if peer.name == member.name])
+                self.post(REFUSED, member.name, m.Installed(message.run, self._name, str(error)))
+            raise
+
+    def look_at_members(self) -> None:
+        """Hang up on hosts that are members no more, or by another key; to be called every few seconds."""
+        if self._keys is None or self._members == self._keys.members.refresh():
+            return
+        self._members, public_of = self._keys.members.version, self._keys.members.public_of
+        self._hang_up([end for end, public in self._dialled.items() if public != public_of(end[1])])
 
     def hang_up_idle(self, now: float) -> None:
         """R2: of lines that nothing has been sent on for ``idle_s``."""
@@ -197,13 +230,13 @@ class Sockets:
                 busy |= line.ends
         self._hang_up(self.dealers.keys() - busy)
 
-    def _hang_up(self, endpoints: Collection[str]) -> None:
-        if endpoints:
+    def _hang_up(self, ends: Collection[End]) -> None:
+        if ends:
             for line in self._all_lines():
-                if not line.ends.isdisjoint(endpoints):
+                if not line.ends.isdisjoint(ends):
                     line.hang_up()
-        for endpoint in endpoints:
-            self._close(endpoint)
+        for end in ends:
+            self._close(end)
 
     def _all_lines(self) -> Iterator[Line]:
         return (line for lines in self.lines.values() for line in lines.values())
@@ -254,11 +287,14 @@ class Sockets:
         self.holding.add(line)
         return False
 
-    def post(self, run: str, host: str, message: m.Control) -> bool:
-        """Send a control message with the credits that wait for one; False when it was refused (R1)."""
+    def post(self, run: str, host: str, message: m.Control, asker: bytes = b"") -> bool:
+        """Send a control message with the credits that wait for one; False when it was refused (R1).
+
+        ``asker``: the connection of the message that this answers, for a host to which there is no line.
+        """
         line = self.line(run, host)
         if line is None:
-            return self._post_back(host, frames.encode(message))
+            return asker != b"" and name_of(asker) == host and self._post_back(asker, frames.encode(message))
         if line.control is None and not self.approach(line):
             return False
         assert line.control is not None
@@ -282,10 +318,7 @@ class Sockets:
                 self.holding.discard(line)
         return True
 
-    def _post_back(self, host: str, frame: bytes) -> bool:
-        identity = self._routes.get(host)
-        if identity is None:
-            return False
+    def _post_back(self, identity: bytes, frame: bytes) -> bool:
         try:
             self.control.send(identity, NOBLOCK_MORE)
             self.control.send(frame, NOBLOCK)
@@ -361,29 +394,33 @@ class Sockets:
         self._bound.append(bound := socket.getsockopt_string(zmq.LAST_ENDPOINT))
         return socket, bound
 
-    def _dealer(self, endpoint: str, *, bulk: bool = False) -> Socket:
-        socket = self.dealers.get(endpoint)
+    def _dealer(self, end: End, *, bulk: bool = False) -> Socket:
+        socket = self.dealers.get(end)
         if socket is None:
             self._make_room()
             socket = self._context.socket(zmq.DEALER)
             socket.setsockopt(zmq.SNDHWM, BULK_QUEUED if bulk else 1000)
             socket.setsockopt(zmq.RCVHWM, 1)  # nothing comes back on it
             socket.setsockopt(zmq.MAXMSGSIZE, 1024)
-            # An identity of its own: one that is used again while the last connection still closes goes unread.
-            self._dealt += 1
-            socket.setsockopt(zmq.ROUTING_ID, f"{self._name}/{self._instance}/{self._dealt}".encode())
+            # An identity of its own: one that is used again while the last connection still closes goes unread, and
+            # one that somebody else knows, he can connect with and so take the connection over.
+            socket.setsockopt(zmq.ROUTING_ID, new_identity(self._name))
             socket.setsockopt(zmq.LINGER, 200)
             socket.setsockopt(zmq.RECONNECT_IVL, 50)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
             _heartbeat(socket)
+            endpoint, host = end
+            if self._keys is not None:  # before it is used: if it changes in between, the host is dialled once more
+                self._dialled[end] = self._keys.members.public_of(host)
             try:
-                secure_dealer(socket, self._keys)
-                if may_dial(self.me.control, endpoint):
-                    socket.connect(endpoint)
+                with contextlib.suppress(UsageError):  # until there is a certificate of the host, nothing goes there
+                    secure_dealer(socket, self._keys, host)
+                    if may_dial(self.me.control, endpoint):
+                        socket.connect(endpoint)
             except zmq.ZMQError:
                 socket.close(0)
                 raise
-            self.dealers[endpoint] = socket
+            self.dealers[end] = socket
         return socket
 
 
@@ -401,6 +438,11 @@ def _pass_refusal(error: zmq.ZMQError) -> None:
 def _heartbeat(socket: Socket) -> None:
     socket.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30_000)
+
+
+def new_identity(name: str) -> bytes:
+    """What a connection of host ``name`` calls itself by: nobody can guess it."""
+    return f"{name}/".encode() + secrets.token_bytes(16)
 
 
 @lru_cache(maxsize=1024)

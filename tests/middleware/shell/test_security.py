@@ -1,54 +1,323 @@
-"""Keys: who holds the cluster's gets in, and nobody else; nothing listens off loopback without one."""
+"""Certificates: who is a member gets in under its own name, and nobody else; nothing listens off loopback without."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import pytest
+import zmq
+import zmq.auth
 from flows import chain
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.dataflow import Code
-from thalweg.middleware.errors import HostLostError, UsageError
+from thalweg.middleware.errors import HostLostError, ProtocolError, RunError, UsageError
+from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell.security import Keys
+from thalweg.middleware.shell import shell as shell_module
+from thalweg.middleware.shell.security import (
+    MEMBERS,
+    Keys,
+    Members,
+    Role,
+    new_certificate,
+    read_certificate,
+    secure_dealer,
+    write_certificate,
+)
 from thalweg.middleware.shell.shell import Shell, ShellConfig
+from thalweg.middleware.shell.sockets import new_identity
+
+FLOW = chain(Code("scenes", {"site": 0, "sites": 1, "seed": 1}), Code("composite"))
+SOON_S = 10.0
 
 
-@pytest.fixture
-def key_file(tmp_path: Path) -> Path:
-    path = tmp_path / "cluster.key"
-    Keys.make().save(path)
-    return path
+def make(folder: Path, name: str, role: Role = "host", *, days: float | None = None, member: bool = True) -> Path:
+    """A secret certificate, whose public one is in the folder of members unless it is a stranger's."""
+    made, _, secret = new_certificate(name, role, folder, days)
+    (folder / MEMBERS).mkdir(exist_ok=True)
+    if member:
+        write_certificate(folder / MEMBERS / f"{name}.key", made.text())
+    return secret
 
 
-def test_the_clusters_key_lets_a_run_pass_and_any_other_does_not(key_file: Path, tmp_path: Path) -> None:
-    stranger = tmp_path / "stranger.key"
-    Keys.make().save(stranger)
-    host = Shell(ShellConfig("h1"), keys=Keys.load(key_file))
+@contextmanager
+def host(folder: Path, name: str) -> Iterator[Shell]:
+    secret = folder / f"{name}.key_secret"
+    shell = Shell(ShellConfig(name), keys=Keys.load(secret if secret.exists() else make(folder, name)))
     try:
-        addresses = {"h1": host.me.control}
-        for keys in (Keys.load(stranger), None):
-            with pytest.raises(HostLostError, match=r"did not answer within 0\.3 s.*with the same keys"):
-                say_hello(addresses, keys, timeout_s=0.3)
-        with Client(addresses, keys=key_file) as client:
-            flow = chain(Code("scenes", {"site": 0, "sites": 1, "seed": 1}))
-            assert len(list(client.run(flow, {}, partitions=3))) == 3
-        assert host.frames_rejected == 0
+        yield shell
+        assert shell.alive
     finally:
-        host.close()
+        shell.close()
 
 
-def test_a_host_with_a_key_is_not_answered_by_one_without() -> None:
-    host = Shell(ShellConfig("h1"))
+@contextmanager
+def dialled(keys: Keys, to: str, endpoint: str, identity: bytes) -> Iterator[zmq.Socket[bytes]]:
+    """A socket by hand, under any identity."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVTIMEO, 5000)
+        socket.setsockopt(zmq.ROUTING_ID, identity)
+        secure_dealer(socket, keys, to)
+        socket.connect(endpoint)
+        yield socket
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SOON_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# --- files ------------------------------------------------------------------------------------------
+
+
+def test_certificates_are_those_of_pyzmq_and_never_overwritten(tmp_path: Path) -> None:
+    member, public, secret = new_certificate("h-1.example", "host", tmp_path / "there", 30)
+    assert (public.name, secret.name) == ("h-1.example.key", "h-1.example.key_secret")
+    assert (public.stat().st_mode & 0o777, secret.stat().st_mode & 0o777) == (0o644, 0o600)
+    known, none = zmq.auth.load_certificate(public)
+    both = zmq.auth.load_certificate(secret)
+    assert (known.decode(), none) == (member.public, None)
+    assert both[1] is not None
+    assert both == (known, read_certificate(secret)[1].encode())
+    assert zmq.curve_public(both[1]) == known
+    assert read_certificate(public) == (member, "")
+    assert member.expires is not None
+    assert 29.9 < (member.expires - datetime.now(UTC)).total_seconds() / 86400 < 30.1
+    before = secret.read_bytes()
+    with pytest.raises(UsageError, match=r"h-1\.example\.key_secret exists; a certificate is never overwritten"):
+        new_certificate("h-1.example", "client", tmp_path / "there")
+    assert secret.read_bytes() == before
+    for name in ("", "../x", "a/b", ".hidden", "a b", "x" * 129):
+        with pytest.raises(UsageError, match="is no name of a certificate"):
+            new_certificate(name, "host", tmp_path)
+
+
+def test_a_certificate_that_pyzmq_made_needs_its_metadata(tmp_path: Path) -> None:
+    public, secret = zmq.auth.create_certificates(tmp_path, "h1", {"name": "h1", "role": "host", "site": "Pisa"})
+    assert read_certificate(Path(secret))[0].name == "h1"
+    with pytest.raises(UsageError, match=r"h1\.key is not a certificate with name, role and expiry.*`name`"):
+        read_certificate(Path(public))  # pyzmq writes the metadata into the secret one only
+
+
+def test_a_secret_certificate_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> None:
+    good, other, old = make(tmp_path, "h1"), make(tmp_path, "h2"), make(tmp_path, "old", days=-1)
+    mixed = tmp_path / "mixed.key_secret"
+    write_certificate(mixed, read_certificate(good)[0].text(read_certificate(other)[1]), 0o600)
+    private_no_more = make(tmp_path, "h3")
+    private_no_more.chmod(0o640)
+    public = tmp_path / "h1.key"
+    public.chmod(0o600)
+    nothing = tmp_path / "nothing"
+    nothing.write_text("-----BEGIN KEY-----")
+    for path, says in (
+        (private_no_more, "others may read the secret certificate .*h3.key_secret; chmod 600 "),
+        (public, "is a public certificate; give the secret one, h1.key_secret"),
+        (mixed, "does not hold a key pair"),
+        (old, "has expired on 20"),
+        (nothing, "is not a certificate with name, role and expiry: No public key found"),
+        (tmp_path / "absent", "cannot read the certificate .*: there is no such file"),
+        (tmp_path, "cannot read the certificate .*: Is a directory"),
+    ):
+        with pytest.raises(UsageError, match=says) as caught:
+            Keys.load(path, role="host")
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError, match="is the certificate of a host; make one with thalweg keys new --role client"):
+        Client({}, keys=good)
+    with pytest.raises(UsageError, match="'h9' cannot use the certificate of 'h1'; a name is that of its certificate"):
+        Shell(ShellConfig("h9"), keys=Keys.load(good))
+    with pytest.raises(UsageError, match=r"cannot read the members folder .*/x: No such file"):
+        Keys.load(good, tmp_path / "x")
+    (tmp_path / MEMBERS).chmod(0o770)
+    with pytest.raises(UsageError, match=r"others may write to the members folder .*; chmod go-w "):
+        Keys.load(good)
+
+
+def test_members_are_those_of_the_folder_as_it_is_now(tmp_path: Path) -> None:
+    make(tmp_path, "h1")
+    make(tmp_path, "old", days=-1)
+    folder = tmp_path / MEMBERS
+    (folder / "notes.txt").write_text("no certificate")
+    members = Members(folder)
+    key = members.key_of("h1")
+    assert members.admits(key)
+    for name in ("old", "h2"):
+        with pytest.raises(UsageError, match=f"no valid certificate of '{name}' in .*; thalweg keys allow {name}.key"):
+            members.key_of(name)
+    make(tmp_path, "h2")
+    assert members.refresh() == members.version == 2
+    assert members.admits(members.key_of("h2"))
+    (folder / "h1.key").unlink()
+    assert not members.admits(key)
+    (folder / "h2.key").write_text("garbled")  # in place: the folder itself stays as it is
+    members.refresh()
+    assert members.public_of("h2") == ""
+    (folder / "h2.key").write_text(read_certificate(make(tmp_path, "h3"))[0].text())
+    with pytest.raises(UsageError, match=r"h2\.key is the certificate of 'h3'; call it h3\.key"):
+        Members(folder)
+    make(tmp_path, "brief", days=0.3 / 86400)
+    members.refresh()
+    brief = members.public_of("brief")
+    until(lambda: not members.admits(brief))
+
+
+# --- who gets in ------------------------------------------------------------------------------------
+
+
+def test_members_run_together_and_strangers_are_not_answered(tmp_path: Path) -> None:
+    client = make(tmp_path, "alice", "client")
+    stranger = make(tmp_path, "bob", "client", member=False)
+    with host(tmp_path, "h1") as first, host(tmp_path, "h2") as second:
+        addresses = {"h1": first.me.control, "h2": second.me.control}
+        for keys in (Keys.load(stranger), None):
+            with pytest.raises(HostLostError, match=r"did not answer within 0\.3 s"):
+                say_hello(addresses, keys, timeout_s=0.3)
+        with pytest.raises(
+            UsageError, match=r"there is no valid certificate of 'h9' in .*; thalweg keys allow h9\.key"
+        ):
+            say_hello({"h9": first.me.control}, Keys.load(client))
+        with Client(addresses, keys=client) as alice:
+            assert alice.name == "alice"
+            assert [each.index for each in alice.run(FLOW, {"o": "h2"}, partitions=3)] == [0, 1, 2]
+        assert (first.frames_rejected, second.frames_rejected) == (0, 0)
+
+
+def test_what_is_not_the_host_that_was_dialled_is_not_talked_to(tmp_path: Path) -> None:
+    client = make(tmp_path, "alice", "client")
+    make(tmp_path, "h2")
+    with host(tmp_path, "h1") as first, pytest.raises(HostLostError):
+        say_hello({"h2": first.me.control}, Keys.load(client), timeout_s=0.3)
+
+
+def test_a_member_cannot_speak_for_another(tmp_path: Path) -> None:
+    alice, bob = make(tmp_path, "alice", "client"), make(tmp_path, "bob", "client")
+    with host(tmp_path, "h1") as first, Client({"h1": first.me.control}, keys=alice) as client:
+        run = client.run(FLOW, {"o": "h1"})
+        next(run)
+        with dialled(Keys.load(bob), "h1", first.me.control, new_identity("alice")) as forged:
+            forged.send(frames.encode(m.Remove(run.id)))
+            forged.send(frames.encode(m.Hello()))
+            until(lambda: first.frames_rejected == 2)
+            assert forged.poll(100) == 0
+        assert [next(run).index for _ in range(5)] == [1, 2, 3, 4, 5]
+
+
+def test_a_host_leads_no_runs(tmp_path: Path, make_install: Callable[..., m.Install]) -> None:
+    alice = make(tmp_path, "alice", "client")
+    other = Keys.load(make(tmp_path, "h2"))
+    with host(tmp_path, "h1") as first, Client({"h1": first.me.control}, keys=alice) as client:
+        run = client.run(FLOW, {"o": "h1"})
+        next(run)
+        with dialled(other, "h1", first.me.control, new_identity("h2")) as socket:
+            socket.send(frames.encode(make_install()))
+            socket.send(frames.encode(m.Remove(run.id)))
+            socket.send(frames.encode(m.Hello()))
+            while not isinstance(frames.decode_control(socket.recv()), m.Welcome):
+                continue
+        assert first.frames_rejected == 2
+        assert list(first.core.runs) == [run.id]
+
+
+def test_a_host_that_does_not_know_another_of_the_run_says_so(tmp_path: Path) -> None:
+    alice = make(tmp_path, "alice", "client")
+    with ExitStack() as stack:
+        shells = [stack.enter_context(host(tmp_path, name)) for name in ("h1", "h2")]
+        kept = (tmp_path / MEMBERS / "h2.key").rename(tmp_path / "kept")
+        everyone = tmp_path / "everyone"
+        everyone.mkdir()
+        for name in ("alice", "h1", "h2"):
+            write_certificate(everyone / f"{name}.key", (tmp_path / f"{name}.key").read_text())
+        addresses = {shell.me.name: shell.me.control for shell in shells}
+        client = stack.enter_context(Client(addresses, keys=alice, members=everyone))
+        with pytest.raises(RunError, match=r"no valid certificate of 'h2' in .*; thalweg keys allow h2\.key --members"):
+            list(client.run(FLOW, {"o": "h2"}, partitions=3))
+        kept.rename(tmp_path / MEMBERS / "h2.key")
+        assert len(list(client.run(FLOW, {"o": "h2"}, partitions=3))) == 3
+
+
+def test_who_is_revoked_is_refused_within_seconds_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell_module, "HOUSEKEEPING_S", 0.2)
+    alice, bob = make(tmp_path, "alice", "client"), make(tmp_path, "bob", "client")
+    with host(tmp_path, "h1") as first, Client({"h1": first.me.control}, keys=alice) as client:
+        run = client.run(FLOW, {"o": "h1"})
+        keys = Keys.load(bob)
+        with dialled(keys, "h1", first.me.control, new_identity("bob")) as socket:
+            socket.send(frames.encode(m.Hello()))
+            assert isinstance(frames.decode_control(socket.recv()), m.Welcome)
+            (tmp_path / MEMBERS / "bob.key").unlink()
+            deadline = time.monotonic() + SOON_S
+            while first.frames_rejected == 0:  # the connection is open still
+                socket.send(frames.encode(m.Hello()))
+                next(run)
+                assert time.monotonic() < deadline
+        with pytest.raises(HostLostError):
+            say_hello({"h1": first.me.control}, keys, timeout_s=0.3)
+        before = next(run).index
+        assert [next(run).index for _ in range(5)] == list(range(before + 1, before + 6))
+
+
+# --- without keys -----------------------------------------------------------------------------------
+
+
+def test_a_host_without_a_certificate_is_not_answered_by_one_with(tmp_path: Path) -> None:
+    plain = Shell(ShellConfig("h1"))
+    make(tmp_path, "h1")
     try:
         with pytest.raises(HostLostError):
-            say_hello({"h1": host.me.control}, Keys.make(), timeout_s=0.3)
-        assert list(say_hello({"h1": host.me.control})) == ["h1"]
+            say_hello({"h1": plain.me.control}, Keys.load(make(tmp_path, "alice", "client")), timeout_s=0.3)
+        assert list(say_hello({"h1": plain.me.control})) == ["h1"]
     finally:
-        host.close()
+        plain.close()
+
+
+def test_connections_have_names_that_nobody_can_guess_or_take_over() -> None:
+    seen: set[bytes] = set()
+    shell = Shell(ShellConfig("h1"))
+    take = shell._sockets.take
+
+    def spy(socket: zmq.Socket[bytes], parts: int) -> tuple[bytes, list[zmq.Frame]] | None:
+        taken = take(socket, parts)
+        if taken is not None:
+            seen.add(taken[0])
+        return taken
+
+    shell._sockets.take = spy  # type: ignore[method-assign]
+    try:
+        with Client({"h1": shell.me.control}) as client:
+            assert len(list(client.run(FLOW, {"o": "client"}, partitions=3))) == 3
+            known = (client.shell.me.instance, shell.me.instance)
+        assert {identity.partition(b"/")[0] for identity in seen} == {b"hello", b"client"}
+        assert all(len(identity.partition(b"/")[2]) == 16 for identity in seen)
+        assert not any(word.encode() in identity for identity in seen for word in known)
+    finally:
+        shell.close()
+
+
+def test_an_answer_goes_to_the_connection_that_asked_and_to_no_other() -> None:
+    shell = Shell(ShellConfig("h1"))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as true, context.socket(zmq.DEALER) as stranger:
+        for socket, identity in ((true, b"h2/true"), (stranger, b"h2/stranger")):
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.RCVTIMEO, 5000)
+            socket.setsockopt(zmq.ROUTING_ID, identity)
+            socket.connect(shell.me.control)
+        stranger.send(frames.encode(m.Hello()))
+        assert isinstance(frames.decode_control(stranger.recv()), m.Welcome)
+        for run in ("a", "b", "c"):  # answers meant for the true one
+            true.send(frames.encode(m.Ping(run)))
+            assert frames.decode_control(true.recv()) == m.Pong(run, False)
+        assert stranger.poll(0) == 0
+    shell.close()
 
 
 @pytest.mark.parametrize("listen", ["tcp://0.0.0.0:*", "tcp://*:*", "tcp://[::]:*", "tcp://192.0.2.1:7800"])
@@ -57,36 +326,19 @@ def test_off_loopback_a_key_is_needed(listen: str) -> None:
         Shell(ShellConfig("h1", listen=listen))
 
 
-def test_off_loopback_with_a_key_or_on_request(key_file: Path) -> None:
+def test_off_loopback_with_a_key_or_on_request(tmp_path: Path) -> None:
     for shell in (
-        Shell(ShellConfig("h1", listen="tcp://0.0.0.0:*"), keys=Keys.load(key_file)),
+        Shell(ShellConfig("h1", listen="tcp://0.0.0.0:*"), keys=Keys.load(make(tmp_path, "h1"))),
         Shell(ShellConfig("h1", listen="tcp://0.0.0.0:*", insecure=True)),
     ):
-        assert m.Peer is type(shell.me)
         assert shell.me.control.startswith("tcp://0.0.0.0:")
         shell.close()
 
 
-def test_a_key_file_is_its_owners_and_never_overwritten(key_file: Path) -> None:
-    assert key_file.stat().st_mode & 0o777 == 0o600
-    before = key_file.read_bytes()
-    with pytest.raises(UsageError, match="never overwritten"):
-        Keys.make().save(key_file)
-    assert key_file.read_bytes() == before
-
-
-def test_what_is_no_key_file_is_a_usage_error(tmp_path: Path) -> None:
-    path = tmp_path / "key"
-    with pytest.raises(UsageError, match="cannot read the key file"):
-        Keys.load(path)
-    one, other = Keys.make(), Keys.make()
-    mixed = Keys(one.public, other.secret)
-    for content, says in (
-        (b"-----BEGIN KEY-----", "is not a key file"),
-        (b'{"public": "x"}', "is not a key file"),
-        (b'{"public": "x", "secret": "y"}', "does not hold a key pair"),
-        (msgspec.json.encode(mixed), "does not hold a key pair"),
-    ):
-        path.write_bytes(content)
-        with pytest.raises(UsageError, match=says):
-            Keys.load(path)
+def test_a_key_that_is_no_members_speaks_for_nobody(tmp_path: Path) -> None:
+    make(tmp_path, "h1")
+    members = Members(tmp_path / MEMBERS)
+    assert members.sender(b"h1/x", members.public_of("h1")).name == "h1"
+    for identity, key in ((b"h1/x", "0" * 40), (b"h2/x", members.public_of("h1")), (b"h1", "")):
+        with pytest.raises(ProtocolError, match="a message of 'h1'"):
+            members.sender(identity, key)
