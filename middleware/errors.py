@@ -49,25 +49,50 @@ class ProtocolError(ThalwegError):
     """A message that cannot be decoded, or is of another protocol version or over a size limit."""
 
 
-class HostLostError(ThalwegError):
-    """A host the flow cannot do without did not come up, or went away for good."""
+class RunError(ThalwegError):
+    """A run ended before its last partition; the text says which node or host ended it, and why.
+
+    What is known of it, else None: ``node`` and ``host`` are those at fault, ``index`` the partition that was being
+    made; ``cause_type`` is the class that the node's code raised (``ValueError``, ``readings.Broken``), and
+    ``remote_traceback`` the traceback's lines on that host, without the runtime's own.
+    """
+
+    def __init__(
+        self,
+        said: str,
+        *,
+        node: str | None = None,
+        host: str | None = None,
+        index: int | None = None,
+        cause_type: str | None = None,
+        remote_traceback: str | None = None,
+    ) -> None:
+        super().__init__(said)
+        self.node, self.host, self.index = node, host, index
+        self.cause_type, self.remote_traceback = cause_type, remote_traceback
+
+
+class HostLostError(RunError):
+    """A host the flow cannot do without did not come up, or went away for good: ``host``."""
 
 
 class HostAbsentError(HostLostError, UsageError):
     """A host that was named does not answer, or never came up: nothing has been lost, nothing was begun."""
 
 
-class RunError(ThalwegError):
-    """A run ended before its last partition; the text says which node or host ended it, and why."""
+def printable(text: str) -> str:
+    """Text as it can be encoded and shown on any terminal: its lines, with a space for each control character."""
+    text = text.encode("utf-8", "replace").decode()
+    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else " " for c in text)
 
 
 def one_line(said: object) -> str:
-    """The text of an error, or of anything, as one line that can be encoded: a file's name may not be UTF-8."""
+    """The text of an error, or of anything, as one line: a file's name may not be UTF-8, an error may have colours."""
     try:
         text = str(said)
     except Exception:  # a user's own class
         text = "an error without a text"
-    return " ".join(text.encode("utf-8", "replace").decode().split())
+    return " ".join(printable(text).split())
 
 
 def nearest(word: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.5) -> str:

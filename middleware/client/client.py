@@ -330,7 +330,7 @@ class Client:
                     self._news.notify_all()
             case e.Fail("", reason):
                 for each in list(self._runs.values()):
-                    each.take(e.Fail(each.id, reason))
+                    each.take(e.Fail(each.id, reason, host=self.name))
             case e.Ready(run) | e.Deliver(run) | e.Fail(run) | e.Placed(run) | e.TreeChanged(run) | e.Plan(run):
                 if (concerned := self._runs.get(run)) is not None:
                     concerned.take(command)

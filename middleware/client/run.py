@@ -16,9 +16,10 @@ import msgspec
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.core.relocation.shape import reshape
 from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
-from thalweg.middleware.errors import PlacementError, RunError
+from thalweg.middleware.errors import HostLostError, PlacementError, RunError, one_line, printable
 from thalweg.middleware.loading import reorderable
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -128,7 +129,7 @@ class Run:
                     if isinstance(command, e.Deliver):
                         return Delivered(command.index, command.value, command.size_bytes)
         if self._failure is not None:
-            raise RunError(self._failure.reason)
+            raise _error_of(self._failure)
         return None
 
     def __iter__(self) -> Run:
@@ -217,6 +218,19 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _error_of(failure: e.Fail) -> RunError:
+    """What the application is told; text of other hosts may hold anything."""
+    cause = failure.cause or m.Cause()
+    return (HostLostError if failure.lost else RunError)(
+        one_line(failure.reason),
+        node=one_line(failure.node) or None,
+        host=failure.host or None,
+        index=cause.index,
+        cause_type=one_line(cause.kind) or None,
+        remote_traceback=printable(cause.traceback) or None,
+    )
 
 
 def warn_dropped(what: str, source: object) -> None:

@@ -170,7 +170,7 @@ class HostCore:
         if len(self._broken) > REMEMBERED:
             del self._broken[next(iter(self._broken))]
         if run_id in self.coordinator.led:
-            run.out.fail(event.reason)
+            run.out.fail(event.reason, host=self.host)
         else:
             out.send(run.install.client, m.Failed(run_id, "", reason))
         out.emit(e.CloseRun(run_id))

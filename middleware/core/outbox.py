@@ -101,11 +101,13 @@ class Outbox:
         if self.desk.recording:
             self.emit(e.Record(self.run, kind, fields))
 
-    def fail(self, reason: str) -> None:
+    def fail(
+        self, reason: str, *, node: str = "", host: str = "", lost: bool = False, cause: m.Cause | None = None
+    ) -> None:
         """Tell the application, once, that the run cannot go on."""
         if not self.failed:
             self.failed = True
-            self.emit(e.Fail(self.run, reason))
+            self.emit(e.Fail(self.run, reason, node, host, lost, cause))
 
 
 class Alarm:

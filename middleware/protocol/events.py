@@ -10,7 +10,7 @@ from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.history import Past, Variability
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.protocol.adaptation import Adaptation
-from thalweg.middleware.protocol.messages import Install, Message, Peer
+from thalweg.middleware.protocol.messages import Cause, Install, Message, Peer
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -57,6 +57,7 @@ class OperatorFailed(Event, frozen=True):
     run: str
     node: str
     reason: str
+    cause: Cause | None = None
 
 
 class NodeOpened(Event, frozen=True):
@@ -322,10 +323,14 @@ class Ready(Command, frozen=True):
 
 
 class Fail(Command, frozen=True):
-    """The run cannot go on; ``reason`` names the node or host."""
+    """The run cannot go on; ``reason`` names the node or host. ``lost``: the host is gone, which is why."""
 
     run: str
     reason: str
+    node: str = ""
+    host: str = ""
+    lost: bool = False
+    cause: Cause | None = None
 
 
 class Forgotten(Command, frozen=True):

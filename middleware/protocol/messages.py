@@ -239,11 +239,21 @@ class Located(_OfRun, frozen=True):
     locations: tuple[Location, ...]
 
 
+class Cause(msgspec.Struct, frozen=True):
+    """What a node's code raised: the class, where in that code, and at which partition, as far as that is known."""
+
+    index: Index | None = None
+    kind: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    traceback: Annotated[str, msgspec.Meta(max_length=8_192)] = ""
+
+
 class Failed(_OfRun, frozen=True):
-    """A node's code failed; the run cannot go on. To the client."""
+    """A node's code failed, or waits for ``lost``, a host that is gone; the run cannot go on. To the client."""
 
     node: str
     reason: Text
+    cause: Cause | None = None
+    lost: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
 
 class Lost(_OfRun, frozen=True):

@@ -10,19 +10,26 @@ Rules:
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 import msgspec
 
 from thalweg.middleware.dataflow import Node
-from thalweg.middleware.errors import OperatorError, ThalwegError, one_line
+from thalweg.middleware.errors import OperatorError, ThalwegError, one_line, printable
 from thalweg.middleware.loading import Allow, keeps_state, load_code, may_reorder
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.values import returned_by, size_of
+
+RUNTIME = str(Path(__file__).parents[1]) + os.sep
+TRACEBACK = 6_000  # characters of one that are told: what is in the middle of a longer one is left out
 
 
 class Made(msgspec.Struct, frozen=True, gc=False):
@@ -137,12 +144,22 @@ def open_node(opener: Opener, command: e.OpenNode) -> e.NodeOpened:
     return e.NodeOpened(command.run, node.name)
 
 
+def load(opener: Opener, command: e.OpenNode) -> e.OperatorFailed | None:
+    """Construct code that belongs here: why it cannot be, if so."""
+    try:
+        opener()
+    except BaseException as error:  # R1
+        return e.OperatorFailed(command.run, command.node.name, _reason(error), _cause(error))
+    return None
+
+
 def make(opener: Opener, command: e.RunOperator) -> Made | e.OperatorFailed:
     """Run the code once."""
     try:
         return opener().make(command.index, command.inputs)
     except BaseException as error:  # R1
-        return e.OperatorFailed(command.run, command.node, _reason(error, f" at partition {command.index}"))
+        reason = _reason(error, f" at partition {command.index}")
+        return e.OperatorFailed(command.run, command.node, reason, _cause(error, command.index))
 
 
 def finished(command: e.RunOperator, made: Made, duration_s: float) -> e.OperatorFinished:
@@ -210,3 +227,37 @@ def _reason(error: BaseException, where: str = "") -> str:
     if isinstance(error, ValueError | TypeError) and SEALED.search(said):
         said += "; inputs, and what code has returned, are read-only: work on a copy"
     return f"{type(error).__name__}{where}: {said}"
+
+
+def _cause(error: BaseException, index: int | None = None) -> m.Cause:
+    """What user code raised, and its own lines of the traceback: none where the runtime found the fault itself."""
+    if isinstance(error, ThalwegError) and error.__context__ is not None and not _theirs(error.__traceback__):
+        error = error.__context__  # loading says in a line of its own why code cannot be constructed
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return m.Cause(index, one_line(name)[:256], _lines(error, _theirs(error.__traceback__)))
+
+
+def _theirs(raised: TracebackType | None) -> list[tuple[FrameType, int]]:
+    """The frames and lines of user code in a traceback, outermost first."""
+    found = []
+    while raised is not None:
+        if not raised.tb_frame.f_code.co_filename.startswith((RUNTIME, "<frozen importlib")):
+            found.append((raised.tb_frame, raised.tb_lineno))
+        raised = raised.tb_next
+    return found
+
+
+def _lines(error: BaseException, frames: list[tuple[FrameType, int]]) -> str:
+    if not frames:
+        return ""
+    import traceback  # only failures need it: a host starts sooner without
+
+    try:
+        told = traceback.TracebackException(type(error), error, None, compact=True)
+        told.stack = traceback.StackSummary.extract(iter(frames))
+        lines = printable("".join(told.format()).strip())
+    except Exception as failed:  # the error's class, or what loads its source, is a user's own
+        return f"a traceback that cannot be shown: {type(failed).__name__}"
+    middle = "\n…\n" if len(lines) > TRACEBACK else ""
+    return f"{lines[: TRACEBACK // 3]}{middle}{lines[-2 * TRACEBACK // 3 :]}" if middle else lines

@@ -33,6 +33,7 @@ class Slot:
         self.node = node
         self.code: NodeCode | None = None
         self.gone = False  # nobody wants its answers any more
+        self._logged = False
         self._streak = 0  # quick calls of late, less the others
         self._wanted = QUICK_CALLS
         self._allow = allow
@@ -66,7 +67,7 @@ class Slot:
         made = node_code.make(self.open, command)
         took_s = time.perf_counter() - begun_s
         if type(made) is not Made:
-            return made  # type: ignore[return-value]
+            return self.failed(made)  # type: ignore[arg-type]
         if took_s < QUICK_S:
             self._streak = min(self._streak + 1, self._wanted + QUICK_CALLS)
         elif took_s < SLOW_S:  # perhaps only its thread had to wait for the processor
@@ -74,6 +75,17 @@ class Slot:
         else:
             self._streak, self._wanted = 0, self._wanted * AGAIN
         return node_code.finished(command, made, took_s)
+
+    def failed(self, event: e.OperatorFailed) -> e.OperatorFailed:
+        """The same; the first is logged, with where in its code the node failed."""
+        if not self._logged:
+            import logging  # only failures need it: a host starts sooner without
+
+            self._logged = True
+            where = event.cause.traceback if event.cause else ""
+            said = f"run {event.run}: node {event.node!r}: {event.reason}" + (where and f"\n{where}")
+            logging.getLogger("thalweg").error("%s", said)  # on standard error, where nobody says otherwise
+        return event
 
 
 class Workers:
@@ -138,5 +150,5 @@ class Workers:
 
 
 def _try(slot: Slot, command: e.OpenNode) -> e.OperatorFailed | None:
-    opened = node_code.open_node(slot.open, command)
-    return e.OperatorFailed(opened.run, opened.node, opened.error) if opened.error else None
+    failed = node_code.load(slot.open, command)
+    return None if failed is None else slot.failed(failed)

@@ -167,7 +167,7 @@ class Demands:
             return True
         if host not in self._directory.hosts:
             reason = f"its partition {demand.index} was on host {host!r}, which went away"
-            self._out.send(self._install.client, m.Failed(self._out.run, name, reason))
+            self._out.send(self._install.client, m.Failed(self._out.run, name, reason, lost=host))
         elif demand.hops < MAX_HOPS:
             self._out.send(host, _passed_on(demand))
             here = self.nodes.get(demand.consumer)
@@ -218,7 +218,7 @@ class Demands:
 
     def failed(self, event: e.OperatorFailed) -> None:
         """A node's code cannot go on, and so the run cannot."""
-        self._out.send(self._install.client, m.Failed(self._out.run, event.node, event.reason[:4000]))
+        self._out.send(self._install.client, m.Failed(self._out.run, event.node, event.reason[:4000], event.cause))
 
     def next(self, _: e.NextRequested) -> Iterable[Note]:
         """The application wants the next partition."""

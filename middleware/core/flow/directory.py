@@ -91,7 +91,8 @@ class Directory:
             if self._leads:
                 self._out.emit(e.Placed(self._out.run, entry.node, entry.host))
                 if entry.host in self.lost:  # it went there before it was, and is lost with it
-                    self._out.fail(f"host {entry.host!r}, which holds {entry.node}, {self.lost[entry.host]}")
+                    why = f"host {entry.host!r}, which holds {entry.node}, {self.lost[entry.host]}"
+                    self._out.fail(why, host=entry.host, lost=True)
         return taken
 
     def switch_over(self, commit: m.Commit) -> None:

@@ -85,7 +85,7 @@ class Coordinator:
         if led is None or sender not in led.installing:
             return
         if message.error:
-            yield from self._lost(led, sender, f"cannot take part: {message.error}")
+            yield from self._lost(led, sender, f"cannot take part: {message.error}", gone=False)
             return
         led.installing.discard(sender)
         led.heard_s[sender] = self._out.now
@@ -127,7 +127,8 @@ class Coordinator:
         led = self.led.get(message.run)
         if led is not None:
             who = f"node {message.node!r} on host" if message.node else "host"
-            led.out.fail(f"{who} {sender!r}: {message.reason}")
+            about, gone = f"{who} {sender!r}: {message.reason}", message.lost
+            led.out.fail(about, node=message.node, host=gone or sender, lost=bool(gone), cause=message.cause)
 
     def drop(self, run: str) -> None:
         """Forget a run whose removal broke; the other hosts drop it when its lease is over."""
@@ -179,14 +180,14 @@ class Coordinator:
         led.out.emit(e.Ready(led.out.run))
         yield Started()
 
-    def _lost(self, led: _Led, host: str, how: str) -> Notes:
+    def _lost(self, led: _Led, host: str, how: str, *, gone: bool = True) -> Notes:
         """R4: a host is gone for good, the end of the run if it holds something, else only of its part in it."""
         directory, out = led.directory, led.out
         if directory is None:
             return
         held = [entry.node for entry in directory.locations.values() if entry.host == host]
         if held:
-            out.fail(f"host {host!r}, which holds {', '.join(held)}, {how}")
+            out.fail(f"host {host!r}, which holds {', '.join(held)}, {how}", host=host, lost=gone)
             return
         led.remote.discard(host)
         led.installing.discard(host)

@@ -54,7 +54,7 @@ class Suspicions:
         if self._out.now - self.since_s[run, host] >= lease_s:  # R3
             node, what = waits
             why = f"host {host!r}, {what}, has not answered it for {lease_s:g} s; is a way cut?"
-            self._out.of(run).send(client, m.Failed(run, node, why))
+            self._out.of(run).send(client, m.Failed(run, node, why, lost=host))
 
     def go_on(self) -> None:
         """All have been checked."""

@@ -182,10 +182,39 @@ def test_failing_code_ends_the_run_with_node_and_host(client: Client, how: str, 
         take_all(run, delivered)
     assert delivered == [0, 1][: len(delivered)]  # the failure may overtake what is still on its way
     assert str(caught.value) == f"node 'o' on host 'h2': {says}"
+    error = caught.value
+    ours = how in ("none", "text", "objects")  # the runtime's own word on what the code returned
+    assert (error.node, error.host, error.index) == ("o", "h2", 2)
+    assert (error.cause_type == "thalweg.middleware.errors.OperatorError") == ours
+    assert (error.remote_traceback is None) == ours
     with pytest.raises(RunError, match="node 'o' on host 'h2'"):  # also who comes later is told
         next(run)
     run.close()
     assert list(run) == []
+
+
+def test_the_lines_of_the_code_that_failed_arrive_and_are_logged_on_its_host(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+    flow = chain(Code("runtime_codes:Blocks", {"site": 0}), Code("runtime_codes:Raises", {"how": "value"}))
+    with LocalCluster(1, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW) as client:
+        with pytest.raises(RunError) as caught:
+            list(client.run(flow, {"o": "h1"}))
+        with pytest.raises(RunError) as constructed:
+            list(client.run(chain(BLOCKS, Code("runtime_codes:Picky")), {"o": "h1"}))
+    lines = (caught.value.remote_traceback or "").splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert [line.split(", ")[-1] for line in lines if line.startswith("  File")] == ["in combine"], "its own lines only"
+    assert lines[-2:] == ["ValueError: two lines", "of text"]
+    assert 'raise ValueError("two lines\\nof text")' in lines[2]
+    assert (caught.value.cause_type, caught.value.index) == ("ValueError", 2)
+    assert (constructed.value.cause_type, constructed.value.index) == ("RuntimeError", None)
+    assert 'raise RuntimeError("never")' in (constructed.value.remote_traceback or "")
+    logged = capfd.readouterr().err
+    assert logged.count('raise ValueError("two lines') == 1
+    assert logged.count('raise RuntimeError("never")') == 1
+    assert ": node 'o': ValueError at partition 2: two lines of text\nTraceback" in logged
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_a_client_whose_own_part_broke_fails_the_run_and_removes_it(make_book: B
     book = make_book("client")
     install = make_install()
     book << e.RunRequested(install) >> ANY
-    book << e.RunBroken("r", "why") >> [e.Fail("r", "why"), e.CloseRun("r")]
+    book << e.RunBroken("r", "why") >> [e.Fail("r", "why", host="client"), e.CloseRun("r")]
     book << e.RunAbandoned("r") >> ANY
     assert [book.core.coordinator.led[run].removing for run in book.core.coordinator.led] == [{"h1", "h2"}]
     book << e.RunBroken("r", "why") >> [e.CloseRun("r"), e.Forgotten("r")]  # over its removal

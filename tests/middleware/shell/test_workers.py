@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from thalweg.middleware.dataflow import Code, Node
+from thalweg.middleware.errors import OperatorError
 from thalweg.middleware.loading import reorderable
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import frames
+from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.node_code import digest_of
 from thalweg.middleware.shell.workers import Slot, Task, Workers
 from thalweg.operators import Operator
@@ -218,3 +221,61 @@ def test_a_first_call_says_why_its_code_cannot_be_loaded() -> None:
     failed = slot.make(e.RunOperator("r", "o", 0, (b"value",)))
     assert isinstance(failed, e.OperatorFailed)
     assert "Absent" in failed.reason
+
+
+class Coloured(Exception):
+    """Whose text is long, and not only text."""
+
+    def __str__(self) -> str:
+        return "\x1b[31mred\x07 " + "x" * 20_000
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class Throws(Operator):
+    """Raises what it is told to, from within some calls of its own."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        return self.deeper(index or 200)
+
+    def deeper(self, depth: int) -> None:
+        if not depth:
+            raise {"coloured": Coloured, "wordless": Wordless, "ours": OperatorError}[self.what]("said")
+        self.deeper(depth - 1)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "says"),
+    [
+        ("coloured", f"{__name__}.Coloured", "x" * 2_000),
+        ("wordless", f"{__name__}.Wordless", "Wordless: <exception str() failed>"),
+        ("ours", "thalweg.middleware.errors.OperatorError", "OperatorError: said"),
+    ],
+)
+def test_a_traceback_fits_a_message_and_a_terminal(what: str, kind: str, says: str) -> None:
+    slot = Slot(Node("o", "operator", ("s",), Code(f"{__name__}:Throws", {"what": what})), (__name__,))
+    failed = slot.make(e.RunOperator("r", "o", 3, (b"value",)))
+    assert isinstance(failed, e.OperatorFailed)
+    cause = failed.cause
+    assert cause is not None
+    assert (cause.kind, cause.index) == (kind, 3)
+    assert cause.traceback.startswith("Traceback (most recent call last):\n")
+    assert says in cause.traceback
+    assert cause.traceback.replace("\n", "").isprintable()
+    assert "node_code.py" not in cause.traceback
+    assert "\n" not in failed.reason
+    sent = m.Failed("r", "o", failed.reason[:4000], cause)
+    assert frames.decode_control(frames.encode(sent)) == sent
+
+
+def test_what_the_runtime_says_itself_has_no_lines_of_user_code() -> None:
+    slot = Slot(Node("o", "operator", ("s",), Code("nosuch")), ())
+    failed = slot.make(e.RunOperator("r", "o", 0, (b"value",)))
+    assert isinstance(failed, e.OperatorFailed)
+    assert failed.cause == m.Cause(None, "thalweg.middleware.errors.OperatorError")

@@ -20,6 +20,10 @@ Book = Callable[..., Playbook]
 CONFIG = CoreConfig(retry_s=0.5, retry_max_s=8.0, ping_s=2.0, liveness_s=5.0)
 
 
+def lost(host: str, why: str) -> e.Fail:
+    return e.Fail("r", why, host=host, lost=True)
+
+
 def pings(*hosts: str) -> list[e.Command]:
     return [e.Send("r", host, m.Ping("r")) for host in hosts]
 
@@ -81,7 +85,8 @@ def test_install_is_repeated_to_those_that_have_not_answered(asked: Playbook, ma
 
 def test_a_host_that_cannot_take_part_ends_the_run(asked: Playbook) -> None:
     refusal = m.Installed("r", "h2", "no location for node 'o'")
-    asked << got("h2", refusal) >> [e.Fail("r", "host 'h2', which holds o, cannot take part: no location for node 'o'")]
+    why = "host 'h2', which holds o, cannot take part: no location for node 'o'"
+    asked << got("h2", refusal) >> [e.Fail("r", why, host="h2")]
     asked << got("h1", m.Installed("r", "h1")) >> []
     asked << got("h2", refusal) >> []  # one failure is enough
 
@@ -93,14 +98,14 @@ def test_a_host_that_never_installs_ends_the_run_though_it_answers(asked: Playbo
         asked << got("h1", m.Pong("r")) >> []
         asked << got("h2", m.Welcome("h2", "tcp://h2:1", "tcp://h2:2")) >> []
     reason = "host 'h2', which holds o, did not install the run within 5 s"
-    asked.at(6.0) << e.TimerFired("ping r") >> [*pings("h1"), e.Fail("r", reason)]
+    asked.at(6.0) << e.TimerFired("ping r") >> [*pings("h1"), lost("h2", reason)]
 
 
 def test_a_silent_host_ends_the_run_with_what_it_holds(ready: Playbook) -> None:
     for now in (2.0, 4.0):
         ready.at(now) << e.TimerFired("ping r") >> [*pings("h1", "h2"), e.SetTimer("ping r", now + 2)]
         ready << got("h2", m.Pong("r")) >> []
-    ready.at(6.0) << e.TimerFired("ping r") >> [e.Fail("r", "host 'h1', which holds s, has been silent for 5 s")]
+    ready.at(6.0) << e.TimerFired("ping r") >> [lost("h1", "host 'h1', which holds s, has been silent for 5 s")]
     ready.at(8.0) << e.TimerFired("ping r") >> []
 
 
@@ -109,7 +114,7 @@ def test_patience_lengthens_what_a_host_may_be_silent(make_book: Book, make_inst
     book << e.RunRequested(make_install()) >> ANY
     book.at(8.0) << e.TimerFired("ping r") >> [e.SetTimer("ping r", 10.0)]
     reason = "host 'h1', which holds s, did not install the run within 10 s"
-    book.at(11.0) << e.TimerFired("ping r") >> [e.Fail("r", reason)]
+    book.at(11.0) << e.TimerFired("ping r") >> [lost("h1", reason)]
 
 
 def test_any_message_is_a_sign_of_life(ready: Playbook) -> None:
@@ -121,7 +126,7 @@ def test_any_message_is_a_sign_of_life(ready: Playbook) -> None:
 def test_a_host_that_lost_the_run_ends_it(ready: Playbook) -> None:
     ready << got("h9", m.Pong("r", False)) >> []
     reason = "host 'h2', which holds o, no longer knows the run; was it restarted?"
-    ready << got("h2", m.Pong("r", False)) >> [e.Fail("r", reason)]
+    ready << got("h2", m.Pong("r", False)) >> [lost("h2", reason)]
 
 
 def welcome(host: str, instance: str) -> m.Welcome:
@@ -143,7 +148,7 @@ def test_a_host_that_was_restarted_before_it_heard_of_the_run_is_asked_again(
 
 def test_a_host_that_was_restarted_once_it_had_its_part_is_lost(ready: Playbook) -> None:
     ready << got("h2", welcome("h2", "")) >> []
-    ready << got("h2", welcome("h2", "again")) >> [e.Fail("r", "host 'h2', which holds o, was restarted")]
+    ready << got("h2", welcome("h2", "again")) >> [lost("h2", "host 'h2', which holds o, was restarted")]
 
 
 def test_not_knowing_the_run_is_no_failure_before_it_is_installed_or_once_it_is_removed(ready: Playbook) -> None:
@@ -153,7 +158,7 @@ def test_not_knowing_the_run_is_no_failure_before_it_is_installed_or_once_it_is_
 
 def test_a_lost_peer_ends_the_run_at_once(ready: Playbook) -> None:
     ready << e.PeerLost("r", "h9") >> []
-    ready << e.PeerLost("r", "h2") >> [e.Fail("r", "host 'h2', which holds o, went away")]
+    ready << e.PeerLost("r", "h2") >> [lost("h2", "host 'h2', which holds o, went away")]
     ready << e.PeerLost("r", "h1") >> []
 
 
@@ -161,17 +166,24 @@ def test_failing_code_ends_the_run_with_its_node_and_host(make_book: Book, make_
     client, host = make_book("client"), make_book("h2")
     client << e.RunRequested(make_install()) >> ANY
     host << got("client", make_install()) >> ANY
-    failed = m.Failed("r", "o", "ValueError at partition 3: no")
-    host << e.OperatorFailed("r", "o", "ValueError at partition 3: no") >> [e.Send("r", "client", failed)]
+    cause = m.Cause(3, "ValueError", "Traceback …")
+    failed = m.Failed("r", "o", "ValueError at partition 3: no", cause)
+    host << e.OperatorFailed("r", "o", "ValueError at partition 3: no", cause) >> [e.Send("r", "client", failed)]
     reason = "node 'o' on host 'h2': ValueError at partition 3: no"
-    client << got("h2", failed) >> [e.Fail("r", reason)]
+    client << got("h2", failed) >> [e.Fail("r", reason, "o", "h2", cause=cause)]
     client << got("h2", failed) >> []
+
+
+def test_what_another_host_says_of_a_lost_one_is_that_ones_loss(ready: Playbook) -> None:
+    why = "node 'o' on host 'h2': host 'h1', which holds s, has not answered it for 60 s; is a way cut?"
+    said = m.Failed("r", "o", why.partition(": ")[2], lost="h1")
+    ready << got("h2", said) >> [e.Fail("r", why, "o", "h1", lost=True)]
 
 
 def test_failing_code_on_the_client_itself(make_book: Book, make_install: Make) -> None:
     book = make_book("client")
     book << e.RunRequested(make_install({"o": "client"})) >> ANY
-    book << e.OperatorFailed("r", "o", "no") >> [e.Fail("r", "node 'o' on host 'client': no")]
+    book << e.OperatorFailed("r", "o", "no") >> [e.Fail("r", "node 'o' on host 'client': no", "o", "client")]
 
 
 def test_a_long_reason_is_cut_to_what_a_message_may_carry(make_book: Book, make_install: Make) -> None:
@@ -255,7 +267,7 @@ def test_what_was_on_a_lost_host_without_the_clients_knowledge_ends_the_run(spar
     spare << e.PeerLost("r", "h3") >> ANY
     commit = m.Located("r", (m.Location("o", "h3", 2),))
     reason = "host 'h3', which holds o, went away"
-    spare << got("h2", commit) >> [e.Placed("r", "o", "h3"), e.Fail("r", reason)]
+    spare << got("h2", commit) >> [e.Placed("r", "o", "h3"), lost("h3", reason)]
     spare << got("h2", commit) >> []
 
 

@@ -40,7 +40,7 @@ def test_a_host_that_is_waited_for_in_vain_is_pinged_and_then_the_client_is_told
     for at_s in (8.5, 9.5, 10.5, 11.5, 12.5):
         waiting.at(at_s) << e.TimerFired("silence") >> [PING, e.SetTimer("silence", at_s + 1.0)]
     why = "host 'h1', which holds 's', has not answered it for 6 s; is a way cut?"
-    told = e.Send("r", CLIENT, m.Failed("r", "o", why))
+    told = e.Send("r", CLIENT, m.Failed("r", "o", why, lost="h1"))
     for at_s in (13.5, 14.5):  # as long as it is so: a word of it may be lost
         waiting.at(at_s) << e.TimerFired("silence") >> [PING, told, e.SetTimer("silence", at_s + 1.0)]
 
@@ -81,7 +81,7 @@ def test_a_host_whose_output_does_not_get_through_finds_it_out_as_well(make_book
     book.at(5.0) << failed >> [e.SetTimer("silence", 6.0), ping]
     book.at(11.0) << e.TimerFired("silence") >> ANY
     why = "host 'h2', which holds 'o', has not answered it for 6 s; is a way cut?"
-    assert book.sent(CLIENT) == [m.Failed("r", "s", why)]
+    assert book.sent(CLIENT) == [m.Failed("r", "s", why, lost="h2")]
 
 
 WAYS = [(a, b) for a, b in itertools.permutations(("h1", "h3", "h5"), 2) if {a, b} != {"h1", "h5"}]
