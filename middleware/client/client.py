@@ -61,7 +61,7 @@ class Client:
         listen: where the other hosts reach this one; by default beside them, or on loopback.
         allow: packages, beside Thalweg's own, whose code dataflows may name.
         data_roots: folders whose files sources at this client may read.
-        keys: this client's own secret certificate (``thalweg keys new``); needed off loopback unless ``insecure``.
+        keys: this client's own secret certificate (``thalweg keys new``); needed over TCP unless ``insecure``.
         members: the folder of public certificates; by default ``members`` beside ``keys``.
         limits: how soon demands are repeated and silent hosts given up, in wall-clock seconds.
 
@@ -87,7 +87,7 @@ class Client:
         addresses = hosts.addresses if isinstance(hosts, LocalCluster) else hosts
         scale = time_scale or (hosts.time_scale if isinstance(hosts, LocalCluster) else 1.0)
         if keys is None and isinstance(hosts, LocalCluster):
-            keys = hosts.certificate(name or "client")
+            keys, insecure = hosts.certificate(name or "client"), insecure or hosts.insecure
         self._keys = None if keys is None else Keys.load(Path(keys), members, "client")
         name = name or ("client" if self._keys is None else self._keys.own.name)
         if name in addresses:

@@ -65,11 +65,12 @@ class LocalCluster:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._folder = socket_folder()
         self._transport = transport
+        self.insecure = transport == "tcp"
         try:
             for number, name in enumerate(names):
                 listen = f"ipc://{self._folder.name}/{number}" if transport == "ipc" else "tcp://127.0.0.1:*"
                 command = host_command(name, listen, allow=allow, time_scale=time_scale, records=records)
-                command += ["--insecure"] * (transport == "tcp")
+                command += ["--insecure"] * self.insecure
                 if (certificate := self.certificate(name, "host")) is not None:
                     command += ["--keys", str(certificate)]
                 self._processes[name] = subprocess.Popen(

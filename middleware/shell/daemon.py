@@ -33,11 +33,13 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog="thalweg host",
         description="Run a host that takes part in dataflows until it is told to stop.",
-        epilog="example: thalweg host --name h1 --listen tcp://127.0.0.1:7800",
+        epilog="example: thalweg host --listen tcp://192.0.2.7:7800 --keys h1.key_secret",
     )
     arguments.add_argument("--name", help="the host's name in placements; by default that of its certificate")
     arguments.add_argument(
-        "--listen", default="tcp://127.0.0.1:7800", help="control endpoint; bulk takes the next port"
+        "--listen",
+        default="tcp://127.0.0.1:7800",
+        help="control endpoint, where bulk takes the next port, or ipc:///FOLDER/NAME",
     )
     arguments.add_argument("--advertise", help="address that peers dial, where it is not the one listened on")
     arguments.add_argument("--time-scale", type=float, default=1.0, help="emulated seconds per wall-clock second")
@@ -55,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="public certificates of all members; by default members beside --keys",
     )
-    arguments.add_argument("--insecure", action="store_true", help="listen off loopback without keys")
+    arguments.add_argument("--insecure", action="store_true", help="listen over TCP without keys")
     arguments.add_argument(
         "--max-operators",
         type=int,

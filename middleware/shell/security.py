@@ -271,14 +271,15 @@ class Keys(msgspec.Struct, frozen=True):
 def secure_router(socket: zmq.Socket[bytes], keys: Keys | None, endpoint: str, *, insecure: bool) -> None:
     """Make a bound socket demand a member's key; refuse to be open to others without one."""
     if keys is None:
-        if endpoint.startswith("ipc://"):
-            return  # only who may enter its folder can dial it
+        if endpoint.startswith("ipc://") or insecure:  # only who may enter its folder can dial a Unix socket
+            return
         address = endpoint.removeprefix("tcp://").rpartition(":")[0]
-        if not insecure and not (address.startswith("127.") or address in ("localhost", "[::1]")):
-            raise UsageError(
-                f"{endpoint} is not loopback, and no key was given; use --keys FILE, or --insecure in a closed network"
-            )
-        return
+        loopback = address.startswith("127.") or address in ("localhost", "[::1]")
+        raise UsageError(
+            f"without keys {endpoint} is open to {'every user of this machine' if loopback else 'all who reach it'};"
+            " give --keys FILE, or listen on a Unix socket (ipc:///FOLDER/NAME), or say --insecure (of a Client: keys,"
+            " listen, insecure)"
+        )
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.secret)
     socket.setsockopt_string(zmq.CURVE_PUBLICKEY, keys.own.public)

@@ -42,7 +42,16 @@ daemon.run()
 @contextmanager
 def host(breaks: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A host process in which something breaks: itself, and where it listens."""
-    command = [sys.executable, "-c", HOST.format(breaks=breaks), "--name", "h1", "--listen", "tcp://127.0.0.1:*"]
+    command = [
+        sys.executable,
+        "-c",
+        HOST.format(breaks=breaks),
+        "--name",
+        "h1",
+        "--listen",
+        "tcp://127.0.0.1:*",
+        "--insecure",
+    ]
     paths = os.pathsep.join([str(TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     pipe = subprocess.PIPE
     more = ["--allow", "runtime_codes", *options]
@@ -96,7 +105,7 @@ def test_a_defect_closes_the_run_it_broke_and_its_neighbour_goes_on(breaks: str,
     records = tmp_path / "records"
     at_s: list[float] = []
     with host(breaks.format(here=here, there=there), "--records", str(records)) as (process, address):
-        with Client({"h1": address}, allow=["runtime_codes"]) as client:
+        with Client({"h1": address}, insecure=True, allow=["runtime_codes"]) as client:
             neighbour = client.run(FLOW, {"o": "h1"}, label="neighbour")
 
             def take() -> None:

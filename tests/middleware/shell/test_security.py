@@ -1,4 +1,4 @@
-"""Certificates: who is a member gets in under its own name, and nobody else; nothing listens off loopback without."""
+"""Certificates: who is a member gets in under its own name, and nobody else; nothing listens over TCP without."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_who_is_revoked_is_refused_within_seconds_and_others_go_on(
 
 
 def test_a_host_without_a_certificate_is_not_answered_by_one_with(tmp_path: Path) -> None:
-    plain = Shell(ShellConfig("h1"))
+    plain = Shell(ShellConfig("h1", insecure=True))
     make(tmp_path, "h1")
     try:
         with pytest.raises(HostLostError):
@@ -282,7 +282,7 @@ def test_a_host_without_a_certificate_is_not_answered_by_one_with(tmp_path: Path
 
 def test_connections_have_names_that_nobody_can_guess_or_take_over() -> None:
     seen: set[bytes] = set()
-    shell = Shell(ShellConfig("h1"))
+    shell = Shell(ShellConfig("h1", insecure=True))
     take = shell._sockets.take
 
     def spy(socket: zmq.Socket[bytes], parts: int) -> tuple[bytes, list[zmq.Frame]] | None:
@@ -293,7 +293,7 @@ def test_connections_have_names_that_nobody_can_guess_or_take_over() -> None:
 
     shell._sockets.take = spy  # type: ignore[method-assign]
     try:
-        with Client({"h1": shell.me.control}) as client:
+        with Client({"h1": shell.me.control}, insecure=True) as client:
             assert len(list(client.run(FLOW, {"o": "client"}, partitions=3))) == 3
             known = (client.shell.me.instance, shell.me.instance)
         assert {identity.partition(b"/")[0] for identity in seen} == {b"hello", b"client"}
@@ -304,7 +304,7 @@ def test_connections_have_names_that_nobody_can_guess_or_take_over() -> None:
 
 
 def test_an_answer_goes_to_the_connection_that_asked_and_to_no_other() -> None:
-    shell = Shell(ShellConfig("h1"))
+    shell = Shell(ShellConfig("h1", insecure=True))
     with zmq.Context() as context, context.socket(zmq.DEALER) as true, context.socket(zmq.DEALER) as stranger:
         for socket, identity in ((true, b"h2/true"), (stranger, b"h2/stranger")):
             socket.setsockopt(zmq.LINGER, 0)
@@ -320,13 +320,19 @@ def test_an_answer_goes_to_the_connection_that_asked_and_to_no_other() -> None:
     shell.close()
 
 
-@pytest.mark.parametrize("listen", ["tcp://0.0.0.0:*", "tcp://*:*", "tcp://[::]:*", "tcp://192.0.2.1:7800"])
-def test_off_loopback_a_key_is_needed(listen: str) -> None:
-    with pytest.raises(UsageError, match="is not loopback, and no key was given; use --keys FILE, or --insecure"):
+@pytest.mark.parametrize(
+    ("listen", "who"),
+    [
+        *((f"tcp://{address}:*", "all who reach it") for address in ("0.0.0.0", "*", "[::]", "192.0.2.1")),
+        *((f"tcp://{address}:*", "every user of this machine") for address in ("127.0.0.1", "localhost", "[::1]")),
+    ],
+)
+def test_over_tcp_a_key_is_needed(listen: str, who: str) -> None:
+    with pytest.raises(UsageError, match=rf"without keys .* is open to {who}; give --keys FILE, .* or say --insecure"):
         Shell(ShellConfig("h1", listen=listen))
 
 
-def test_off_loopback_with_a_key_or_on_request(tmp_path: Path) -> None:
+def test_over_tcp_with_a_key_or_on_request(tmp_path: Path) -> None:
     for shell in (
         Shell(ShellConfig("h1", listen="tcp://0.0.0.0:*"), keys=Keys.load(make(tmp_path, "h1"))),
         Shell(ShellConfig("h1", listen="tcp://0.0.0.0:*", insecure=True)),

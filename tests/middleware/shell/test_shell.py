@@ -162,7 +162,7 @@ def test_unfinished_transfers_are_bounded_and_only_of_hosts_of_the_run(
     dial: Callable[..., zmq.Socket[bytes]], make_install: Callable[..., m.Install]
 ) -> None:
     """``o`` is on h2, so what comes for it here is to be forwarded; h2 has a part in the run, ``x`` has none."""
-    with running(ShellConfig("h1", core=CoreConfig(max_transfers=3))) as host:
+    with running(ShellConfig("h1", insecure=True, core=CoreConfig(max_transfers=3))) as host:
         asker, bulks = dial(host.me.control, b"client/1"), {}
         asker.send(frames.encode(make_install()))
         asker.send(frames.encode(m.Hello()))
@@ -185,7 +185,7 @@ def test_unfinished_transfers_are_bounded_and_only_of_hosts_of_the_run(
 
 def test_what_is_rejected_fills_no_disk(tmp_path: Path, dial: Callable[..., zmq.Socket[bytes]]) -> None:
     records = tmp_path / "log"
-    with running(ShellConfig("h1", records=str(records))) as host:
+    with running(ShellConfig("h1", insecure=True, records=str(records))) as host:
         host._recorder.open_run("r", "", 0.0)
         rude = dial(host.me.control)
         for _ in range(500):
@@ -203,7 +203,7 @@ def test_what_is_rejected_fills_no_disk(tmp_path: Path, dial: Callable[..., zmq.
 
 
 def test_probes_of_runs_that_are_over_are_answered_and_leave_one_line(dial: Callable[..., zmq.Socket[bytes]]) -> None:
-    with running(ShellConfig("a")) as host, running(ShellConfig("tester")) as other:
+    with running(ShellConfig("a", insecure=True)) as host, running(ShellConfig("tester", insecure=True)) as other:
         bulk = dial(host.me.bulk)
         for number in range(1, 21):
             probe = m.Probe(f"over-{number}", 1, other.me, True, 0)
@@ -224,14 +224,14 @@ def test_probes_of_runs_that_are_over_are_answered_and_leave_one_line(dial: Call
 
 def test_a_port_in_use_is_a_usage_error_and_leaves_nothing() -> None:
     before = set(threading.enumerate())
-    with running(ShellConfig("a")) as first:
+    with running(ShellConfig("a", insecure=True)) as first:
         for endpoint in (first.me.control, first.me.bulk):
             with pytest.raises(UsageError, match=f"{endpoint} is already in use; choose another port"):
-                Shell(ShellConfig("b", listen=endpoint))
+                Shell(ShellConfig("b", listen=endpoint, insecure=True))
         port = int(first.me.control.rpartition(":")[2])
         # the kernel may have given the port below to somebody else, which then is what is in use
         with pytest.raises(UsageError, match=f"tcp://127.0.0.1:({port}|{port - 1}) is already in use"):
-            Shell(ShellConfig("b", listen=f"tcp://127.0.0.1:{port - 1}"))  # its bulk port is taken
+            Shell(ShellConfig("b", listen=f"tcp://127.0.0.1:{port - 1}", insecure=True))  # its bulk port is taken
     for thread in set(threading.enumerate()) - before:
         thread.join(5)
         assert not thread.is_alive(), thread
@@ -251,7 +251,7 @@ def test_a_port_in_use_is_a_usage_error_and_leaves_nothing() -> None:
 )
 def test_what_is_no_endpoint_is_a_usage_error(listen: str) -> None:
     with pytest.raises(UsageError, match=r"tcp://|ipc:///FOLDER/NAME with a path of at most 102"):
-        Shell(ShellConfig("a", listen=listen))
+        Shell(ShellConfig("a", listen=listen, insecure=True))
 
 
 def free(port: int) -> bool:
@@ -266,7 +266,7 @@ def free_ports() -> int:
 
 def test_two_consecutive_ports_are_used_and_advertised() -> None:
     port = free_ports()
-    with running(ShellConfig("a", listen=f"tcp://127.0.0.1:{port}", advertise="gate.example")) as shell:
+    with running(ShellConfig("a", insecure=True, listen=f"tcp://127.0.0.1:{port}", advertise="gate.example")) as shell:
         ends = (f"tcp://gate.example:{port}", f"tcp://gate.example:{port + 1}")
         assert shell.me == m.Peer("a", *ends, shell.me.instance)
 
@@ -285,9 +285,9 @@ def test_time_cannot_stand_still(scale: float) -> None:
 
 def test_a_host_hangs_up_on_clients_that_are_gone() -> None:
     flow = chain(SCENES, host="a")
-    with running(ShellConfig("a")) as host:
+    with running(ShellConfig("a", insecure=True)) as host:
         for _ in range(3):
-            with Client({"a": host.me.control}) as client:
+            with Client({"a": host.me.control}, insecure=True) as client:
                 assert len(list(client.run(flow, {}, partitions=2))) == 2
                 ports = {client.shell.me.control, client.shell.me.bulk}
             say_hello({"a": host.me.control})  # what came before is done
@@ -300,7 +300,7 @@ def test_a_transfer_to_a_host_that_listens_elsewhere_now_finds_no_closed_sockets
         return m.Peer("x", f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 1}", instance)
 
     chunk = m.Chunk(1, 1, 0, PART)
-    sockets = Sockets("a", "tcp://127.0.0.1:*", None, None, insecure=False)
+    sockets = Sockets("a", "tcp://127.0.0.1:*", None, None, insecure=True)
     try:
         sockets.meet("r", [other_peer("before", 1)])
         line = sockets.line("r", "x")
@@ -323,7 +323,7 @@ def test_no_event_waits_for_the_next_timer() -> None:
         if isinstance(command, e.Report):
             heard[command.source].set()
 
-    shell = Shell(ShellConfig("h1"), on_application)
+    shell = Shell(ShellConfig("h1", insecure=True), on_application)
     late: list[str] = []
 
     def tell(name: str) -> None:
@@ -351,7 +351,7 @@ def test_no_event_waits_for_the_next_timer() -> None:
 def host_process(
     name: str, *more: str, listen: str = "tcp://127.0.0.1:*"
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    command = [*host_command(name, listen, allow=ALLOW), *more]
+    command = [*host_command(name, listen, allow=ALLOW, insecure=True), *more]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         try:
@@ -370,7 +370,7 @@ def test_signals_and_the_parents_end_end_a_host_promptly_and_cleanly(tmp_path: P
             for how in ("sigterm", "sigint", "orphan")
         }
         addresses = {name: control for name, (_, control) in hosts.items()}
-        with Client(addresses) as client:
+        with Client(addresses, insecure=True) as client:
             flow = chain(SCENES, Code("composite"), Code("composite"), host="sigterm")
             run = client.run(flow, {"o": "sigint", "p": "orphan"})
             next(run)  # they are in the middle of a run
@@ -390,7 +390,11 @@ def test_signals_and_the_parents_end_end_a_host_promptly_and_cleanly(tmp_path: P
 
 
 def test_a_host_without_descriptors_lives_and_its_run_goes_on() -> None:
-    with host_process("h1") as (process, control), Client({"h1": control}) as client, ExitStack() as stack:
+    with (
+        host_process("h1") as (process, control),
+        Client({"h1": control}, insecure=True) as client,
+        ExitStack() as stack,
+    ):
         run = client.run(chain(SCENES, Code("composite")), {"o": "h1"})
         next(run)
         used = len(os.listdir(f"/proc/{process.pid}/fd"))
@@ -417,7 +421,7 @@ def test_a_client_outlives_the_restart_of_a_host() -> None:
     listen = f"tcp://127.0.0.1:{free_ports()}"
     with ExitStack() as stack:
         before, _ = stack.enter_context(host_process("h1", listen=listen))
-        client = stack.enter_context(Client({"h1": listen}))
+        client = stack.enter_context(Client({"h1": listen}, insecure=True))
         assert [each.index for each in client.run(flow, {"o": "h1"}, partitions=3)] == [0, 1, 2]
         before.kill()
         before.wait()
@@ -441,11 +445,22 @@ def finish(*options: str) -> tuple[int, str]:
 
 def test_a_host_process_says_in_one_line_why_it_does_not_start(tmp_path: Path) -> None:
     other = tmp_path / "nothing" / "log"
-    with running(ShellConfig("a")) as shell:
+    with running(ShellConfig("a", insecure=True)) as shell:
         mistakes = {
-            ("--listen", shell.me.control): f"{shell.me.control} is already in use; choose another port with --listen",
-            ("--listen", "tcp://0.0.0.0:7999"): "tcp://0.0.0.0:7999 is not loopback, and no key was given",
-            ("--records", str(other)): f"cannot write the records {other}: No such file or directory",
+            (
+                "--listen",
+                shell.me.control,
+                "--insecure",
+            ): f"{shell.me.control} is already in use; choose another port with --listen",
+            (
+                "--listen",
+                "tcp://127.0.0.1:7999",
+            ): "without keys tcp://127.0.0.1:7999 is open to every user of this machine",
+            (
+                "--listen",
+                "tcp://0.0.0.0:7999",
+            ): "without keys tcp://0.0.0.0:7999 is open to all who reach it; give --keys",
+            ("--records", str(other), "--insecure"): f"cannot write the records {other}: No such file or directory",
             ("--keys", str(other)): f"cannot read the certificate {other}: there is no such file",
         }
         for options, says in mistakes.items():

@@ -30,7 +30,7 @@ def peer(number: int, name: str = "x") -> m.Peer:
 @contextmanager
 def opened(**limits: float) -> Iterator[Sockets]:
     settings = [f"{name}={value}" for name, value in limits.items()]
-    sockets = Sockets("a", "tcp://127.0.0.1:*", None, None, insecure=False, limits=CoreConfig().limited(settings))
+    sockets = Sockets("a", "tcp://127.0.0.1:*", None, None, insecure=True, limits=CoreConfig().limited(settings))
     try:
         yield sockets
     finally:
