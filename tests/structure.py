@@ -18,7 +18,7 @@ FLOORS: tuple[str, ...] = (
     "middleware.loading middleware.network",
     "middleware.protocol",
     "middleware.core middleware.core.notes",
-    "middleware.core.outbox",
+    "middleware.core.outbox middleware.core.past",
     "middleware.core.monitoring",
     "middleware.core.shared",
     "middleware.core.flow",

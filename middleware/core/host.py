@@ -2,9 +2,9 @@
 
 Rules:
 
-R1. A run is opened by ``Install`` (one that was sent before this host was restarted, or that comes after the run's
-    ``Remove``, opens none) and closed by ``Remove`` or when its client has been silent for ``lease_s``. Messages of
-    unknown runs change nothing.
+R1. A run is opened by ``Install`` (one that was sent before this host was restarted, or is of a run that is over,
+    opens none, see ``past``) and closed by ``Remove`` or when its client has been silent for ``lease_s``. Messages of
+    unknown runs change nothing, but that ``Remove`` says that they are over.
 R2. Whatever comes off the wire, it is answered, recorded or ignored: nothing of it can end a host.
 R3. What a host says to itself it hears after everything that came of the event before.
 R4. A run whose parts may contradict each other is dropped without asking them. Its client is told why, also when it
@@ -15,7 +15,6 @@ The run of an event is found here, once; what happens in it is in ``run``.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -25,13 +24,14 @@ from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, Prober
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.notes import Notes
 from thalweg.middleware.core.outbox import Alarm, Desk, Local, Outbox, Timer
+from thalweg.middleware.core.past import Past
 from thalweg.middleware.core.run import MESSAGES, RunCore
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
-REMEMBERED = 64  # runs that are over: what is late of older ones is not to be expected
+REMEMBERED = 64  # runs that were dropped, and why
 OF_RUNS = frozenset({*MESSAGES, m.Demand, m.Partition, m.State, m.Located, m.Lost})
 
 
@@ -57,7 +57,7 @@ class HostCore:
         self._heard: Local | None = None  # what the host said to itself, and hears now
         self._broken: dict[str, str] = {}  # runs that were dropped, and why
         self._spent: dict[str, tuple[int, int, int]] = {}  # run -> what had been spent when it began
-        self._removed: deque[str] = deque(maxlen=REMEMBERED)
+        self.past = Past(self.config)
 
     def handle(self, event: e.Event, now: float) -> list[e.Command]:
         """What to do about ``event``, which happened at ``now`` (seconds, never decreasing)."""
@@ -89,6 +89,7 @@ class HostCore:
     def validate(self) -> None:
         """Check the invariants of every run; for tests and the virtual shell."""
         for run in self.runs.values():
+            assert not self.past.knows(run.install.client, run.id, self.desk.now), f"run {run.id} is over"
             run.validate()
 
     # --- runs -----------------------------------------------------------------------------------------
@@ -119,6 +120,7 @@ class HostCore:
         run.close()
         run.out.record("monitor", detail={"news_bytes": news, "probe_bytes": probes, "bytes_sent": sent})
         run.out.emit(e.CloseRun(run_id))
+        self.past.add(run.install.client, run_id, self.desk.now)
 
     def _told(self, run_id: str, told: Notes) -> None:
         """What the coordinator has to tell one of its runs, unless a stranger of the client's name removed it (R2)."""
@@ -165,7 +167,7 @@ class HostCore:
             return
         self._spent.pop(run_id, None)
         self.monitor.histories.pop(run_id, None)
-        self._removed.append(run_id)
+        self.past.add(run.install.client, run_id, self.desk.now)
         self._broken[run_id] = reason
         if len(self._broken) > REMEMBERED:
             del self._broken[next(iter(self._broken))]
@@ -339,13 +341,13 @@ class HostCore:
             self.out.emit(e.Meet("", tuple(peer for peer in message.peers if peer.name == sender)))
             self.out.send(sender, self._welcome())
             return
-        if message.run in self._removed:
+        if self.past.knows(message.client, message.run, self.desk.now):
             return  # R1: late
         error = ""
         if message.run in self.runs:
             self.out.emit(e.Meet(message.run, message.peers))
         else:
-            error = _why_not(message)
+            error = self.past.full(message.client) or _why_not(message)
             if not error:
                 self._open(message)
                 if self._lease.at_s is None:
@@ -362,9 +364,10 @@ class HostCore:
     def _on_remove(self, sender: str, message: m.Remove) -> None:
         self.out.of(message.run).send(sender, m.Removed(message.run, self.host))
         run = self.runs.get(message.run)
-        if run is not None and run.install.client == sender:
+        if run is None:
+            self.past.add(sender, message.run, self.desk.now, opened=False)
+        elif run.install.client == sender:
             self._close(message.run)
-            self._removed.append(message.run)
 
     def _on_removed(self, sender: str, message: m.Removed) -> None:
         self.coordinator.on_removed(sender, message)

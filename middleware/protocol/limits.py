@@ -62,12 +62,13 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of a host: times in seconds of the shell's (possibly dilated) clock, and room.
 
     ``patience``: so many times ``liveness_s`` and ``lease_s`` may pass before whoever is silent is given up; they say
-    how soon that is looked into. ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a
-    vote, is waited for; ``probe_s``: how long a planner waits for links to be measured, unless partitions take longer
-    (see ``Planned``). ``max_operators`` run here at most, of all runs. A partition that comes here has at most
-    ``max_partition_bytes``. Hosts of no run, which probe before one, are ``max_passing`` at most; a line that nothing
-    was sent on for ``idle_s`` is hung up. ``max_transfers`` of several chunks may be under way to this host.
-    A picture that a source decodes or generates takes at most ``max_picture_bytes``.
+    how soon that is looked into. ``late_s``: how late a message may come; see ``core.past`` for ``max_past_runs``.
+    ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a vote, is waited for;
+    ``probe_s``: how long a planner waits for links to be measured, unless partitions take longer (see ``Planned``).
+    ``max_operators`` run here at most, of all runs. A partition that comes here has at most ``max_partition_bytes``.
+    Hosts of no run, which probe before one, are ``max_passing`` at most; a line that nothing was sent on for ``idle_s``
+    is hung up. ``max_transfers`` of several chunks may be under way to this host. A picture that a source decodes or
+    generates takes at most ``max_picture_bytes``.
     """
 
     retry_s: float = 0.5
@@ -76,10 +77,12 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     liveness_s: float = 15.0
     lease_s: float = 60.0
     patience: float = 1.0
+    late_s: float = 60.0
     handoff_s: float = 10.0
     barrier_s: float = 10.0
     probe_s: float = 10.0
     max_operators: int = 1000
+    max_past_runs: int = 32_768
     max_state_bytes: int = 64 * 1024 * 1024
     max_partition_bytes: int = 256 * 1024 * 1024
     max_sockets: int = 2048

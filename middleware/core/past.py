@@ -1,0 +1,70 @@
+"""The runs that are over at a host, so that nothing of them that comes late opens one again.
+
+Rules:
+
+R1. A run that was closed here, or that its client removed before it came here, is known as over for as long as its
+    client may go on with it unheard (``lease_s``, times ``patience``), and what it sends then may be late (``late_s``).
+R2. Runs are told apart by their clients too: nobody has another's run forgotten, or refused.
+R3. ``max_past_runs`` are known one by one. Beyond that those of the client that has most are known as one: until all of
+    them may be forgotten none of its runs is opened. Where they are spread over very many names, so it is for all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from thalweg.middleware.protocol.limits import CoreConfig
+
+ALL = ""  # instead of a run's id, or of a client's name; neither is ever empty
+FEW = 64  # the client that has most has at least this part of all
+
+
+class Past:
+    """Known until when: by client and run, what is forgotten first comes first."""
+
+    def __init__(self, limits: CoreConfig) -> None:
+        self._limits = limits
+        self._kept_s = limits.patience * limits.lease_s + limits.late_s  # R1
+        self.until_s: dict[tuple[str, str], float] = {}
+
+    def add(self, client: str, run: str, now: float, *, opened: bool = True) -> None:
+        """A run is over now; without ``opened`` it has never been here."""
+        self._forget(now)
+        until_s = self.until_s
+        one = next((each for each in ((ALL, ALL), (client, ALL)) if each in until_s), None)
+        if one is not None and not opened:
+            return  # it is refused as it is, and whoever is refused removes what was
+        key = one or (client, run)
+        until_s.pop(key, None)
+        until_s[key] = now + self._kept_s
+        if len(until_s) > self._limits.max_past_runs:
+            self._merge()
+
+    def _forget(self, now: float) -> None:
+        until_s = self.until_s
+        while until_s and until_s[oldest := next(iter(until_s))] <= now:
+            del until_s[oldest]
+
+    def _merge(self) -> None:
+        """R3: know fewer of them apart."""
+        (most, count), *_ = Counter(client for client, _ in self.until_s).most_common(1)
+        last_s = next(reversed(self.until_s.values()))
+        if count * FEW < len(self.until_s):
+            self.until_s = {(ALL, ALL): last_s}
+            return
+        self.until_s = {key: at_s for key, at_s in self.until_s.items() if key[0] != most}
+        self.until_s[most, ALL] = last_s
+
+    def knows(self, client: str, run: str, now: float) -> bool:
+        """Whether that run is over."""
+        self._forget(now)
+        return (client, run) in self.until_s
+
+    def full(self, client: str) -> str:
+        """Why none of a client's runs can be opened; empty where they can."""
+        if (client, ALL) in self.until_s or (ALL, ALL) in self.until_s:
+            return (
+                f"more runs have ended here lately than the {self._limits.max_past_runs} that are known one by one;"
+                f" begin another after {self._kept_s:g} s, or raise the limit max_past_runs"
+            )
+        return ""
