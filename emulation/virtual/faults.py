@@ -3,16 +3,17 @@
 Rules:
 
 - A plan is a seed and a list of faults. A fault of a message names it: the *n*-th of its kind from one host to another,
-  so that the name means much the same when other faults are left out. ``Storm`` stands for very many of these: it
-  decides for every message from the plan's seed, and what it did is in ``FaultyWorld.done``, message by message, so
-  that the same run can be had from an explicit list, or from less.
+  so that the name means much the same when other faults are left out. ``Storm`` and ``Late`` stand for very many of
+  these: they decide for every message from the plan's seed, and what they did is in ``FaultyWorld.done``, message by
+  message, so that the same run can be had from an explicit list, or from less.
 - A message that is lost is lost on its way, after it has taken its time. The sender of a lost partition, state or
   probe is told so ``STUCK_S`` later, as a shell does that has had no answer for long; nobody is told of any other.
 - A copy, and what is late, reaches a host that was restarted meanwhile.
 - A cut link loses what is on its way over it. A crashed host loses its core, its code, its timers, and what is on its
   way to it or waits to be sent; restarted, it is a host of the same name that knows of no run.
 - A slow host takes longer to compute, and is late to see messages and timers.
-- After every event: no node is on two hosts, and nothing is held that the rules of a node do not allow. What a core's
+- After every event: no node is on two hosts, nothing is held that the rules of a node do not allow, and a run that is
+  over on a host, which has closed it or heard that its client removed it, has not come back there. What a core's
   own ``validate`` checks is checked with ``WorldConfig.validate``.
 """
 
@@ -40,6 +41,7 @@ STUCK_S = 5.0  # until the sender of a lost bulk message hears of it
 HANDLING_S = 0.002  # what a host takes to open code, take or restore a state, or hand something to the application
 LOST_IN_A_ROW = 3  # messages of one link that the storm takes at most; a link that loses more is a cut one
 MANY_EVENTS = 200_000  # of one trial; a run of this kind has some thousands
+LONGEST_S = 60.0  # that a message is late
 EARLY = -2.0, -0.3  # powers of ten: 0.01 to 0.5 s; hosts take their part in a run within 0.1 to 0.3 s
 
 At = Annotated[float, msgspec.Meta(ge=0)]
@@ -138,9 +140,18 @@ class Storm(_Fault, frozen=True, tag="weather"):
     delay_s: Span = 0.5
 
 
+class Late(_Fault, frozen=True):
+    """Of all messages so many come twice, or late, at any time within ``within_s``: many after the run's end."""
+
+    duplicate: Share = 0.0
+    delay: Share = 0.0
+    within_s: Span = LONGEST_S
+
+
 Kind = tuple[str, str, str]  # of messages: source, target, what they are
 OfMessage = Drop | Duplicate | Delay | Unconfirmed
-Fault = OfMessage | Outage | Cut | Crash | Slow | Storm
+Fault = OfMessage | Outage | Cut | Crash | Slow | Storm | Late
+OVER_ALL = Storm | Late  # of these faults are no single ones
 
 
 class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -205,6 +216,11 @@ def draw_plan(seed: int, hosts: Sequence[str], duration_s: float) -> FaultPlan:
     if dice.random() < 0.06:
         source, target = dice.sample(names, 2)
         faults.append(Outage(source, target, when()))
+    dice = Random(f"{seed} late")
+    if dice.random() < 0.25:
+        faults.append(Late(round(dice.uniform(0.02, 0.3), 3), round(dice.uniform(0.0, 0.05), 3)))
+        for host in names[:-1]:
+            faults.append(Duplicate(names[-1], host, "Install", 1, round(dice.uniform(1.0, LONGEST_S), 3)))
     return FaultPlan(seed, tuple(faults))
 
 
@@ -214,8 +230,9 @@ class FaultyWorld(World):
     ``patience_s``: a run that delivers nothing for so long, after the last of the plan's times, has ``stalled``.
     ``crashed_s``, ``back_s``: when a host crashed first, and was last restarted, if it is up. ``fallen``: the nodes
     that were on a host when it crashed, for those that had a part in a run. ``begun``: the hosts that began to hand
-    over a node at a version of its location. ``failed_s``, ``at_failure``: when the run ended early, and where the
-    client, and the newest word that any host had, put each node then.
+    over a node at a version of its location. ``left``: the hosts on which the run is over. ``failed_s``,
+    ``at_failure``: when the run ended early, and where the client, and the newest word that any host had, put each
+    node then.
     Raises UsageError for a plan that names an unknown host, AssertionError for what must never be.
     """
 
@@ -242,12 +259,14 @@ class FaultyWorld(World):
         self.crashed_s: dict[str, float] = {}
         self.back_s: dict[str, float] = {}
         self.begun: dict[tuple[str, int], set[VirtualHost]] = {}
+        self.left: set[VirtualHost] = set()
         self.failed_s: float | None = None
         self.at_failure: dict[str, tuple[str, str]] = {}
         self.stalled = False
         self.progress_s = plan.over_s
         self._storms = [fault for fault in plan.faults if isinstance(fault, Storm)]
-        self._dice: dict[Kind, Random] = {}
+        self._lates = [fault for fault in plan.faults if isinstance(fault, Late)]
+        self._dice: dict[tuple[str, *Kind], Random] = {}
         self._in_a_row: defaultdict[Pair, int] = defaultdict(int)
         self._counts: defaultdict[Kind, int] = defaultdict(int)
         self._of_message: defaultdict[tuple[Kind, int], list[OfMessage]] = defaultdict(list)
@@ -293,6 +312,8 @@ class FaultyWorld(World):
         if self.hosts[host.name] is not host or host.name in self.down:
             return  # it was meant for what the host was before it crashed
         super()._handle(host, event)
+        if isinstance(event, e.MessageReceived) and isinstance(event.message, m.Remove) and event.sender == self.client:
+            self.left.add(host)
         self._check(host)
 
     def _soon(self, host: VirtualHost, event: e.Event) -> None:
@@ -320,6 +341,8 @@ class FaultyWorld(World):
                 self.at_failure[name] = here.host, newest.host
         elif isinstance(command, e.Forgotten):
             self.progress_s = max(self.progress_s, self.now)
+        elif isinstance(command, e.CloseRun):
+            self.left.add(host)
         super()._rare(host, command)
 
     def _delivered(self, host: VirtualHost, command: e.Deliver) -> None:
@@ -339,15 +362,18 @@ class FaultyWorld(World):
         super()._send(host, send)
 
     def _drawn(self, kind: Kind, number: int, bulk: bool) -> Collection[OfMessage]:
-        """What the storm does to a message: always the same to the same message."""
-        if not self._storms:
-            return ()
-        link = kind[:2]
-        dice = self._dice.get(kind)
-        if dice is None:
-            dice = self._dice[kind] = Random(f"{self.plan.seed} weather {' '.join(kind)}")
+        """What the storm, and what comes late, does to a message: always the same to the same message."""
         fates: list[OfMessage] = []
+        for late in self._lates:
+            dice = self._of_kind("late", kind)
+            again, slow, after_s = dice.random(), dice.random(), max(0.001, round(dice.uniform(0.0, late.within_s), 3))
+            if again < late.duplicate:
+                fates.append(Duplicate(*kind, number, after_s))
+            elif slow < late.delay:
+                fates.append(Delay(*kind, number, after_s))
+        link = kind[:2]
         for storm in self._storms:
+            dice = self._of_kind("weather", kind)
             drop, duplicate, delay, unconfirmed = dice.random(), dice.random(), dice.random(), dice.random()
             after_s, late_s = (max(0.001, round(dice.expovariate(1 / storm.delay_s), 3)) for _ in range(2))
             if drop < storm.drop and self._in_a_row[link] < LOST_IN_A_ROW:
@@ -362,6 +388,13 @@ class FaultyWorld(World):
         lost = any(isinstance(fate, Drop) for fate in fates)
         self._in_a_row[link] = self._in_a_row[link] + 1 if lost else 0
         return fates
+
+    def _of_kind(self, what: str, kind: Kind) -> Random:
+        """Chance for messages of a kind."""
+        dice = self._dice.get((what, *kind))
+        if dice is None:
+            dice = self._dice[what, *kind] = Random(f"{self.plan.seed} {what} {' '.join(kind)}")
+        return dice
 
     def _cut(self, link: Pair, since_s: float) -> bool:
         return any(since_s < until_s and from_s <= self.now for from_s, until_s in self._cuts.get(link, ()))
@@ -462,6 +495,7 @@ class FaultyWorld(World):
     def _check(self, host: VirtualHost) -> None:
         """No node is on two hosts, and a node holds one output, retains one, and has one set of inputs."""
         core = host.core
+        assert not (core.runs and host in self.left), f"the run is back on host {host.name}"
         nodes: set[str] = set()
         for run in core.runs.values():
             nodes.update(run.flow.nodes)

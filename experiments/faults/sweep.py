@@ -17,7 +17,7 @@ from typing import ClassVar, TypeVar
 
 import msgspec
 
-from thalweg.emulation.virtual.faults import Fault, FaultPlan, OfMessage, Storm
+from thalweg.emulation.virtual.faults import OVER_ALL, Fault, FaultPlan, OfMessage
 from thalweg.experiments.command import Tell
 from thalweg.experiments.faults.trials import TrialResult, drawn_plan, run_trial
 from thalweg.experiments.sweeps.trial import Outcome, Trial
@@ -244,7 +244,7 @@ def minimize(plan: FaultPlan, run: Run = run_trial) -> FaultPlan:
     first, done = run(plan)
     if first.outcome != "failed":
         return plan
-    explicit: list[Fault] = [fault for fault in plan.faults if not isinstance(fault, Storm)]
+    explicit: list[Fault] = [fault for fault in plan.faults if not isinstance(fault, OVER_ALL)]
     explicit += [fault for fault in done if fault not in explicit]
     runs = events = 0
 

@@ -29,13 +29,14 @@ import numpy as np
 
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.faults import (
+    LONGEST_S,
+    OVER_ALL,
     Crash,
     Cut,
     FaultPlan,
     FaultyWorld,
     OfMessage,
     Outage,
-    Storm,
     draw_plan,
 )
 from thalweg.emulation.virtual.links import LinkRate
@@ -73,7 +74,7 @@ LIMITS = CoreConfig(
 )
 LONG_CUT_S = LIMITS.liveness_s / 2  # the storm, and what else is cut, can make it the rest
 LONG_SILENCE_S = LIMITS.lease_s / 2  # the same between two hosts of which neither is the client
-PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0  # by then a run has ended that is to end
+PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0 + 2 * LONGEST_S  # by then a run has ended that is to end
 STARTUP_S, DISK_S = 0.005, 0.01
 
 LOCAL_COSTS: tuple[LocalCost, ...] = ("critical-path", "period", "expected-period")
@@ -435,7 +436,7 @@ def _result(
     problem = problem or _problem(plan, world, log, expected, delivered, duplicate, out_of_order)
     outcome: Outcome = "failed" if problem else "ended" if world.failed else "abandoned" if gone else "delivered"
     kind, what = problem or (_how_ended(world), world.failed or "")
-    timed = [fault for fault in plan.faults if not isinstance(fault, OfMessage | Storm)]
+    timed = [fault for fault in plan.faults if not isinstance(fault, OfMessage | OVER_ALL)]
     counts = Counter(fault.kind for fault in (*timed, *world.done))
     return TrialResult(
         seed=plan.seed,

@@ -23,6 +23,7 @@ from thalweg.emulation.virtual.faults import (
     Fault,
     FaultPlan,
     FaultyWorld,
+    Late,
     Outage,
     Slow,
     Storm,
@@ -129,7 +130,7 @@ def test_a_seed_draws_one_plan_that_can_be_written_down() -> None:
                 for_good += 1
             assert not isinstance(fault, Outage | Cut) or 0 < (fault.for_s or 1) < 100
     assert 0 < for_good < 30
-    assert kinds == {Storm, Outage, Cut, Crash, Slow, Duplicate}
+    assert kinds == {Storm, Outage, Cut, Crash, Slow, Duplicate, Late}
 
 
 def test_crashes_are_drawn_while_a_run_is_installed_and_after_which_a_late_copy_comes() -> None:
@@ -199,6 +200,17 @@ def test_what_a_storm_did_can_be_done_again_message_by_message() -> None:
     assert {type(fault) for fault in world.done} == {Drop, Duplicate, Delay, Unconfirmed}
     assert again.log_digest == world.log_digest
     assert Seen(STORM, seed=4).go(RandomMoves(100, 3)).log_digest != world.log_digest
+
+
+def test_time_goes_on_until_all_that_is_late_has_come() -> None:
+    world = Seen(Late(0.3, 0.05, 60.0), seed=3).go()
+    assert world.all_delivered()
+    after_s = [fault.after_s for fault in world.done if isinstance(fault, Duplicate)]
+    assert 50.0 < max(after_s) <= 60.0
+    assert world.now > max(world.times_s) + 50.0
+    assert Seen(*world.done, seed=3).go().log_digest == world.log_digest
+    stormy = Seen(STORM, Late(1e-9), seed=3).go()  # which takes nothing from the storm's chance
+    assert Seen(STORM, seed=3).go().done == stormy.done
 
 
 def test_a_storm_never_loses_more_than_a_few_messages_in_a_row() -> None:

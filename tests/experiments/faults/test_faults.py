@@ -19,6 +19,7 @@ from thalweg.emulation.virtual.faults import (
     Duplicate,
     Fault,
     FaultPlan,
+    Late,
     OfMessage,
     Outage,
     Slow,
@@ -39,6 +40,7 @@ from thalweg.experiments.faults.trials import (
 )
 from thalweg.middleware.core.monitoring.coordinator import Coordinator
 from thalweg.middleware.core.monitoring.silence import Suspicions
+from thalweg.middleware.core.past import Past
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.planning.registry import RandomMoves, RandomReshapes
@@ -67,6 +69,17 @@ def test_a_late_copy_of_the_installation_does_not_open_the_run_on_a_host_that_wa
     faults = (Duplicate("client", "h1", "Install", 1, 3.3), Crash("h1", 3.0, 0.2))
     result, _ = run_trial(FaultPlan(seed, faults))
     assert result.outcome in ("delivered", "ended"), result
+
+
+def test_what_comes_late_brings_no_run_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = [Duplicate("client", host, "Install", 1, 55.0) for host in ("h1", "h2")]
+    plans = [FaultPlan(1, tuple(copies)), FaultPlan(2, tuple(copies)), drawn_plan(87)]
+    assert any(isinstance(fault, Late) for fault in plans[-1].faults)
+    assert {run_trial(plan)[0].outcome for plan in plans} == {"delivered"}
+    monkeypatch.setattr(Past, "knows", lambda *_: False)
+    for plan in plans:
+        result, _ = run_trial(plan)
+        assert (result.kind, result.what[:23]) == ("AssertionError", "the run is back on host"), result
 
 
 def test_a_plan_gives_one_result() -> None:
