@@ -15,13 +15,13 @@ from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.faults.trials import drawn_plan, run_trial
 
 RUNS = {
-    "--placement global --period 60 --seed 3": "4012fdf8a4e210445394e4b32d869d27cc522052a0e48d0f85babcdfc8cf5055",
-    "--placement local --period 60 --seed 1 --k 2": "61b927bdf1d8a73f60b79f96aaf8696a84d03f7c0c807b1c60543a4e081f58ec",
-    "--placement thalweg --period 60 --seed 2": "bd2e2e24039ed0e5dc6dc861b07d9dea437ae6f4bfa0605677b8b0ccde7fe797",
-    "--placement random-moves --moves 20 --seed 4": "3219db9f00ea9dbcf970456c87681aad1496eab028b5f67f1edeb22e21f76ded",
-    "--placement one-shot --bytes --seed 1": "5f9423a50e2846e2a8aacd930e0be627a456450fd9cd507842edaa0fb4d4069c",
+    "--placement global --period 60 --seed 3": "aa70e392099db49eeee72c312dffd2260bf25cfde80e0ebcffde25e5af750507",
+    "--placement local --period 60 --seed 1 --k 2": "f2d55eeeadcb6d420c9ed080c351c82f65d9c5a6d4e2bcb6eca1ebb79b97faff",
+    "--placement thalweg --period 60 --seed 2": "b74cb5ca4ca9d1d5c26b8f85dc5ec2fec710b4b2bbe4abd1e56b73df81598340",
+    "--placement random-moves --moves 20 --seed 4": "4a38f1ebe94e6ebb9e43833f7682fe1e31b55055d912a7c837b371ab01f91e74",
+    "--placement one-shot --bytes --seed 1": "0dcd4a517fa57cc5dbad28e4aaeab4828cab7188fb7c74ba979234aeb8d70e06",
 }
-FAULTS = {22: "be7a8ee496e9cfda160694c2191f354fe75e4b295a66f5228a7926aa0d1ee2e2"}
+FAULTS = {22: "c79b1b3ebafb675f78816184526329c1a226216d93aa99b9986d13b0e61607e8"}
 
 
 @pytest.mark.parametrize("options", RUNS)

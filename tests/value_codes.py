@@ -120,6 +120,13 @@ class Passes(Operator):
         return inputs[0][1:] if self.part else inputs[0]
 
 
+class Counts(Operator):
+    """The bytes of its input."""
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        return str(len(inputs[0])).encode()
+
+
 WRITES: dict[str, Callable[[Any], Any]] = {
     "assigns": lambda array: array.__setitem__(0, 1),
     "out": lambda array: np.add(array, 1, out=array),

@@ -102,7 +102,8 @@ class World:
         self.client = self.names[-1]
         self.now = 0.0
         self.events = 0
-        self.peers = tuple(m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2", "1") for name in hosts)
+        limit = self.config.core.max_partition_bytes
+        self.peers = tuple(m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2", "1", limit) for name in hosts)
         self.hosts = {
             peer.name: VirtualHost(
                 peer.name, HostCore(peer, self.config.core), self.config.compute_factor.get(peer.name, 1.0)

@@ -53,6 +53,7 @@ from thalweg.middleware.network.view import links_between
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalMoves
+from thalweg.middleware.protocol.limits import CoreConfig
 
 BOUND_SHARE, BOUND_TRIPS = 1.2, 4
 HOSTS = ("h1", "h2", "h3", "h4")
@@ -223,7 +224,8 @@ def run_on(
     trips_s: dict[int, list[float]] = {}
     with contextlib.ExitStack() as stack:
         processes = Processes(bed, stack, records)
-        addresses = processes.start_hosts(HOSTS, records, allow=ALLOW)
+        room = max(CoreConfig().max_state_bytes, *sizes_bytes)
+        addresses = processes.start_hosts(HOSTS, records, allow=ALLOW, limits=[f"max_state_bytes={room}"])
         words = processes.start_worker(__name__, Job(addresses, processes.listen(CLIENT), tuple(sizes_bytes), moves))
         while len(trips_s) < len(sizes_bytes):
             said = next(words)
@@ -304,6 +306,8 @@ def bench_move(options: MoveOptions, progress: Progress = silent) -> dict[str, A
     sizes_bytes, moves, rate_bps = [kib * 1024 for kib in options.sizes_kib], options.moves, parse_rate(options.rate)
     if moves < 1 or not sizes_bytes or min(sizes_bytes) < 0 or not 0 < rate_bps < math.inf:
         raise UsageError("bench move needs at least one move, sizes of at least 0 bytes, and a rate above 0")
+    if max(sizes_bytes) > m.MAX_PARTITION_BYTES:
+        raise UsageError(f"bench move: a state has at most {m.MAX_PARTITION_BYTES // 1024} KiB")
     if len(set(sizes_bytes)) < len(sizes_bytes):
         raise UsageError("bench move needs every size once")
     answer: dict[str, Any] = {"bench": "move", "cpus": os.cpu_count(), "load": os.getloadavg()[0], "reason": None}

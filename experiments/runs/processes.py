@@ -53,8 +53,12 @@ class Processes:
         data_roots: Collection[Path] = (),
         time_scale: float = 1.0,
         forecaster: str | None = None,
+        limits: Sequence[str] = (),
     ) -> dict[str, str]:
-        """Start a host process on each, which keeps its ``records``; their control endpoints, when they are ready."""
+        """Start a host process on each, which keeps its ``records``; their control endpoints, when they are ready.
+
+        ``limits``: those of the hosts, as ``NAME=VALUE``, that are not the defaults.
+        """
         for name in names:
             command = host_command(
                 name,
@@ -68,6 +72,7 @@ class Processes:
             command += [f"--data-root={root}" for root in data_roots]
             if forecaster is not None:
                 command += ["--forecaster", forecaster]
+            command += [f"--limit={limit}" for limit in limits]
             self.start(name, name, command)
         return {name: line["control"] for name, line in self.ready().items()}
 

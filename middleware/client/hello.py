@@ -63,7 +63,7 @@ def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s:
                     raise UsageError(f"the host at {addresses[name]} is called {answer.host!r}, not {name!r}")
                 like = addresses[name]
                 ends = (with_address(answer.control, like), with_address(answer.bulk, like))
-                peers[name] = m.Peer(name, *ends, answer.instance)
+                peers[name] = m.Peer(name, *ends, answer.instance, answer.max_partition_bytes)
     finally:
         context.destroy(linger=0)
     return {name: peers[name] for name in addresses}

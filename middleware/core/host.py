@@ -315,7 +315,8 @@ class HostCore:
         self.out.send(sender, self._welcome())
 
     def _welcome(self) -> m.Welcome:
-        return m.Welcome(self.host, self.me.control, self.me.bulk, self.codes, self.me.instance)
+        me = self.me
+        return m.Welcome(self.host, me.control, me.bulk, self.codes, me.instance, me.max_partition_bytes)
 
     def _on_welcome(self, sender: str, message: m.Welcome) -> None:
         for run_id, note in self.coordinator.on_welcome(sender, message):

@@ -10,6 +10,7 @@ import msgspec
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.loading import MAX_PICTURE_BYTES
 from thalweg.middleware.network.forecasting import make_forecaster
+from thalweg.middleware.protocol.messages import DEFAULT_PARTITION_BYTES, MAX_PARTITION_BYTES
 
 S_THRES = 16_384  # bytes; Ranganathan et al., section 4
 T_THRES = 40.0  # seconds; section 4: a little less than half the time between changes by 10 %
@@ -63,12 +64,12 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``patience``: so many times ``liveness_s`` and ``lease_s`` may pass before whoever is silent is given up; they say
     how soon that is looked into. ``late_s``: how late a message may come; see ``core.past`` for ``max_past_runs``.
-    ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a vote, is waited for;
-    ``probe_s``: how long a planner waits for links to be measured, unless partitions take longer (see ``Planned``).
-    ``max_operators`` run here at most, of all runs. A partition that comes here has at most ``max_partition_bytes``.
-    Hosts of no run, which probe before one, are ``max_passing`` at most; a line that nothing was sent on for ``idle_s``
-    is hung up. ``max_transfers`` of several chunks may be under way to this host. A picture that a source decodes or
-    generates takes at most ``max_picture_bytes``.
+    ``handoff_s``, ``barrier_s``: how long a host that an operator shall come to, or a vote, is waited for; ``probe_s``:
+    how long a planner waits for links to be measured, unless partitions take longer (see ``Planned``).
+    ``max_operators`` run here at most, of all runs. A partition of its runs has at most ``max_partition_bytes``,
+    wherever it is made. Hosts of no run, which probe before one, are ``max_passing`` at most; a line that nothing was
+    sent on for ``idle_s`` is hung up. ``max_transfers`` of several chunks may be under way to this host. A picture that
+    a source decodes or generates takes at most ``max_picture_bytes``.
     """
 
     retry_s: float = 0.5
@@ -84,7 +85,7 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_operators: int = 1000
     max_past_runs: int = 32_768
     max_state_bytes: int = 64 * 1024 * 1024
-    max_partition_bytes: int = 256 * 1024 * 1024
+    max_partition_bytes: int = DEFAULT_PARTITION_BYTES
     max_sockets: int = 2048
     max_passing: int = 1024
     max_transfers: int = 1024
@@ -92,6 +93,13 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_s: float = 300.0
     max_picture_bytes: int = MAX_PICTURE_BYTES
     monitor: MonitorConfig = MonitorConfig()
+
+    def __post_init__(self) -> None:
+        for name in ("max_state_bytes", "max_partition_bytes"):
+            if getattr(self, name) > MAX_PARTITION_BYTES:
+                raise UsageError(
+                    f"the limit {name}={getattr(self, name)} is over {MAX_PARTITION_BYTES}, the most there is"
+                )
 
     def dilated(self, time_scale: float) -> CoreConfig:
         """The same limits of wall-clock time on a clock that runs ``time_scale`` times as fast."""

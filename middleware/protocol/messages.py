@@ -9,7 +9,8 @@ import msgspec
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.protocol.adaptation import LocalMoves
 
-MAX_PARTITION_BYTES = 1024 * 1024 * 1024
+MAX_PARTITION_BYTES = 1024 * 1024 * 1024  # of any host
+DEFAULT_PARTITION_BYTES = 256 * 1024 * 1024
 MAX_DIMENSIONS = 8  # of an array
 INLINE_STATE_BYTES = 16_384  # a state up to this travels as control, ahead of all bulk
 MAX_GAP_S = 3600.0  # between two bulk messages; an hour stands for longer ones, and for none before
@@ -20,6 +21,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Room = Annotated[int, msgspec.Meta(ge=0, le=MAX_PARTITION_BYTES)]  # bytes of a transfer
 # What a socket can dial without refusing it at once: a host that is told anything else drops the message.
 _TCP = r"tcp://([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Za-z:.%]+\]):[0-9]{1,5}"
 _UNIX = r"ipc:///[!-~]{1,106}"  # with the slash, what fits into sockaddr_un; no abstract name, which any user can dial
@@ -90,13 +92,15 @@ class Shape(msgspec.Struct, frozen=True, array_like=True):
 class Peer(msgspec.Struct, frozen=True, array_like=True):
     """Where a host listens: its control and bulk endpoints (``tcp://address:port``, or ``ipc:///path``).
 
-    ``instance`` is another one each time the host is started; empty where that is not known.
+    ``instance`` is another one each time the host is started; empty where that is not known. The host takes no
+    partition of more than ``max_partition_bytes``.
     """
 
     name: Name
     control: Endpoint
     bulk: Endpoint
     instance: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    max_partition_bytes: Room = DEFAULT_PARTITION_BYTES
 
 
 class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -152,6 +156,7 @@ class Welcome(_Message, frozen=True):
     bulk: Endpoint
     codes: tuple[Name, ...] = ()
     instance: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    max_partition_bytes: Room = DEFAULT_PARTITION_BYTES
 
 
 class Ping(_Message, frozen=True):
@@ -420,7 +425,7 @@ class Chunk(_Message, frozen=True):
     """Header of one piece of a transfer; the next frame is its bytes, at ``offset`` of ``total_bytes``."""
 
     transfer: Index
-    total_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_PARTITION_BYTES)]
+    total_bytes: Room
     offset: Index
     message: Partition | Probe | State
     dtype: Annotated[str, msgspec.Meta(max_length=64)] = ""

@@ -110,7 +110,7 @@ class Shell:
         except BaseException:
             self._sockets.destroy(0)
             raise
-        self.me = self._sockets.me
+        self.me = msgspec.structs.replace(self._sockets.me, max_partition_bytes=config.core.max_partition_bytes)
         self.core = HostCore(self.me, config.core.dilated(config.time_scale), tuple(sorted(registered())))
         self.core.desk.recording = self._recorder.active
         self._on_application = on_application or (lambda command: None)
@@ -275,7 +275,7 @@ class Shell:
 
     def _bulk_came(self, identity: bytes, sender: str, chunk: m.Chunk, body: memoryview, now: float) -> None:
         size, total, message = body.nbytes, chunk.total_bytes, chunk.message
-        if total > self.config.core.max_partition_bytes:
+        if type(message) is m.Partition and total > self.me.max_partition_bytes:
             raise ProtocolError(f"a partition of {total} bytes is over this host's limit")
         before_s = self._arrived.get(identity, -math.inf)
         if before_s < 0 and len(self._arrived) >= CONNECTIONS_KNOWN:

@@ -9,6 +9,7 @@ R3. What a host has to tell (newer locations, measured links) rides on its deman
     the first partition after its change-over, and on the first demand in another tree.
 R4. The last output of a node that has left, or has another consumer, is its *tail*: kept until a later one is demanded.
 R5. Between two nodes of one host nothing is lost, so nothing is repeated.
+R6. A partition that any host of the run would refuse is refused where it is made, wherever its consumer is.
 """
 
 from __future__ import annotations
@@ -89,6 +90,9 @@ class Demands:
         self._host, self._desk = setting.out.host, setting.out.desk  # whose clock is read for every message
         self._telling_up = setting.install.news and setting.install.moves is not None
         self.opened_s = setting.out.now
+        peers = setting.install.peers
+        self._narrowest = min(peers, key=lambda peer: peer.max_partition_bytes, default=None)
+        self._room = self._narrowest.max_partition_bytes if self._narrowest is not None else m.MAX_PARTITION_BYTES
         self.nodes: dict[str, NodeCore] = {}
         for node in tree.dataflow.nodes:
             if directory.locations[node.name].host == self._host:
@@ -230,6 +234,9 @@ class Demands:
         node = self.nodes.get(event.node)
         if node is None:
             return NOTHING
+        if event.size_bytes > self._room:
+            self._refuse(event)
+            return NOTHING
         if self._books.of:
             self.compute_s[event.node] = event.duration_s
         verdict, actions = node.on_finished(Output(event.index, event.value, event.size_bytes, event.end))
@@ -237,6 +244,13 @@ class Demands:
             return NOTHING
         told = self._perform(node, actions)
         return told if self._tree.former is None else (*told, notes.Made(event.node))
+
+    def _refuse(self, event: e.OperatorFinished) -> None:
+        """R6: end the run, as what a node has made is too large."""
+        assert self._narrowest is not None
+        limit = f"host {self._narrowest.name!r} takes at most {self._room} (its limit max_partition_bytes)"
+        reason = f"partition {event.index} has {event.size_bytes} bytes; {limit}: make it smaller, or raise the limit"
+        self.failed(e.OperatorFailed(event.run, event.node, reason))
 
     def transfer_over(self, message: m.Partition, *, arrived: bool) -> None:
         """A partition's transfer is over; unless it has ``arrived``, nobody knows what became of it."""

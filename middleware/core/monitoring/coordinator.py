@@ -108,7 +108,8 @@ class Coordinator:
             if peer is None or peer.instance == message.instance or led.removing:
                 continue
             if sender in led.installing and led.needed:  # R2: nothing can have moved to the one before it
-                now = msgspec.structs.replace(peer, instance=message.instance)
+                limit = message.max_partition_bytes
+                now = msgspec.structs.replace(peer, instance=message.instance, max_partition_bytes=limit)
                 peers = tuple(now if each is peer else each for each in led.install.peers)
                 led.install = msgspec.structs.replace(led.install, peers=peers)
                 led.out.send(sender, led.install)

@@ -25,6 +25,7 @@ from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.network.view import links_between
 from thalweg.middleware.planning.registry import RandomMoves
+from thalweg.middleware.protocol.limits import CoreConfig
 
 ALLOW = ("value_codes",)
 TESTS = Path(__file__).parents[2]
@@ -55,7 +56,7 @@ def line(client: Client, flow: Dataflow, host: str) -> str:
     """How a run ends whose operators are all there, but for where they are."""
     with pytest.raises(RunError) as caught:
         list(client.run(flow, dict.fromkeys(flow.operators, host)))
-    return re.sub("'(h1|h2|client)'", "its host", str(caught.value))
+    return re.sub("'(h1|h2|client|narrow)'", "its host", str(caught.value))
 
 
 # --- the same everywhere ------------------------------------------------------------------------------
@@ -145,3 +146,20 @@ def test_what_the_application_has_is_its_own(client: Client) -> None:
     values = [each.value for each in client.run(flow, {}, partitions=12)]
     assert [np.unique(value).tolist() for value in values] == [[(7 * i + 1) % 251] for i in range(12)]
     assert not any(value.flags.writeable for value in values)
+
+
+# --- how large ----------------------------------------------------------------------------------------
+
+
+def test_a_partition_over_the_smallest_limit_ends_the_run_at_once_wherever_it_goes(cluster: LocalCluster) -> None:
+    narrow = CoreConfig(max_partition_bytes=256 * KB - 1)
+    with Client(cluster, name="narrow", allow=ALLOW, limits=narrow) as client:
+        fits, over = (code("Camera", size=size, way="buffer") for size in (256 * KB - 1, 256 * KB))
+        counts = chain(over, code("Counts"))  # what comes to the application is small
+        said = {line(client, flow, host) for flow in (counts, chain(over, code("Passes"))) for host in client.hosts}
+        assert said == {
+            "node 's' on host its host: partition 0 has 262144 bytes; host its host takes at most 262143 (its limit"
+            " max_partition_bytes): make it smaller, or raise the limit"
+        }
+        run = client.run(chain(fits, code("Passes")), {"o": "h2"}, partitions=3)
+        assert [each.size_bytes for each in run] == [256 * KB - 1] * 3

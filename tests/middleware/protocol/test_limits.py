@@ -18,6 +18,7 @@ def test_limits_are_set_by_name_and_keep_their_kind():
     ("setting", "said"),
     [
         ("max_partition_byte=1", "did you mean 'max_partition_bytes'"),
+        ("max_partition_bytes=1073741825", "over 1073741824, the most there is"),
         ("monitor=1", "unknown limit 'monitor'"),
         ("lease_s", "not lease_s=NUMBER"),
         ("lease_s=-1", "not lease_s=NUMBER"),
