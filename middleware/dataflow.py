@@ -169,6 +169,15 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
             )
 
 
+def sink_at(dataflow: Dataflow, host: str) -> Dataflow:
+    """The same tree with its sink pinned to ``host``, where nothing pins it."""
+    sink = dataflow.by_name[dataflow.sink]
+    if sink.pinned is not None:
+        return dataflow
+    pinned = msgspec.structs.replace(sink, pinned=host)
+    return Dataflow(tuple(pinned if node is sink else node for node in dataflow.nodes))
+
+
 def _producers_first(dataflow: Dataflow) -> list[str]:
     """Depth-first order with producers before consumers; raises DataflowError on a cycle."""
     order: list[str] = []

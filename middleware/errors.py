@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 
 LISTED = 12  # known words that an error lists when none is near
@@ -93,6 +94,11 @@ def one_line(said: object) -> str:
     except Exception:  # a user's own class
         text = "an error without a text"
     return " ".join(printable(text).split())
+
+
+def warn_dropped(what: str, source: object) -> None:
+    """Somebody has let go of what holds hosts, sockets or processes, and has not closed it."""
+    warnings.warn(f"{what} was dropped and not closed; use with", ResourceWarning, stacklevel=3, source=source)
 
 
 def nearest(word: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.5) -> str:

@@ -118,6 +118,20 @@ class Raises(Operator):
                 return np.array([object()])
 
 
+class Dies(Operator):
+    """Takes its host along at partition ``at``: by ``os._exit`` with this status, or by a signal (less than 0)."""
+
+    def __init__(self, status: int, at: int = 2) -> None:
+        self.status, self.at = status, at
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        if index == self.at:
+            if self.status >= 0:
+                os._exit(self.status)
+            os.kill(os.getpid(), -self.status)
+        return inputs[0]
+
+
 class Picky(Operator):
     """Cannot be constructed."""
 

@@ -11,18 +11,21 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client.cluster import LocalCluster, fate_of
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.replanning import MEASURED, Search, ask_hints
-from thalweg.middleware.client.run import Home, Run, warn_dropped
+from thalweg.middleware.client.run import Home, Run
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
-from thalweg.middleware.dataflow import FIXED, Dataflow, check_placement
+from thalweg.middleware.dataflow import FIXED, Dataflow, check_placement, sink_at
 from thalweg.middleware.errors import (
+    HostAbsentError,
     HostLostError,
     PlacementError,
     ProtocolError,
     RunError,
     UsageError,
+    nearest,
+    warn_dropped,
 )
 from thalweg.middleware.loading import DEFAULT_ALLOW, check_roots, reorderable
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView, Pair
@@ -85,6 +88,7 @@ class Client:
         limits: CoreConfig | None = None,
     ) -> None:
         addresses = hosts.addresses if isinstance(hosts, LocalCluster) else hosts
+        ended = hosts.poll() if isinstance(hosts, LocalCluster) else {}
         scale = time_scale or (hosts.time_scale if isinstance(hosts, LocalCluster) else 1.0)
         if keys is None and isinstance(hosts, LocalCluster):
             keys, insecure = hosts.certificate(name or "client"), insecure or hosts.insecure
@@ -94,7 +98,12 @@ class Client:
             raise UsageError(f"the client cannot be called {name!r}: a host has that name")
         listen = listen_among(addresses.values(), listen)
         self._allow = (*DEFAULT_ALLOW, *allow)
-        self._peers = say_hello(addresses, self._keys)
+        if ended and len(ended) == len(addresses):
+            host, status = next(iter(ended.items()))
+            raise HostAbsentError(f"no host of the cluster is left: {host!r} {fate_of(status)}", host=host)
+        self._peers = say_hello({host: addresses[host] for host in addresses if host not in ended}, self._keys)
+        self._gone: dict[str, str] = {}  # hosts that have ended, and how
+        self._closing = ""  # why nothing can be begun any more
         self._runs: weakref.WeakValueDictionary[str, Run] = weakref.WeakValueDictionary()  # who drops one ends it
         self._news = threading.Condition()  # of what is reported, and of what is forgotten
         self._open: set[str] = set()
@@ -113,11 +122,13 @@ class Client:
         self.shell = Shell(config, _weak(self._on_application), self._keys)
         self._peers[name] = self.shell.me
         self._numbers = itertools.count()
+        if isinstance(hosts, LocalCluster):
+            hosts.tell_ends(self.lost)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """All hosts an operator can be placed on; this client is the last."""
-        return tuple(self._peers)
+        """All hosts an operator can be placed on, without those that are lost; this client is the last."""
+        return tuple(host for host in self._peers if host not in self._gone)
 
     @property
     def name(self) -> str:
@@ -141,15 +152,32 @@ class Client:
             hints: sizes and times of the nodes; by default the nodes' own code is asked.
             view: what is known already; links it holds are not probed.
 
-        Raises UsageError for unknown names, HostLostError for a link that cannot be measured.
+        Raises UsageError for unknown names, HostAbsentError when a host that the dataflow needs is lost, HostLostError
+        for a link that cannot be measured, RunError when the client is closed.
         """
-        dataflow.validate(self._peers)
+        dataflow = self._begin(dataflow)
         return plan_with_probes(
             get_planner(planner) if isinstance(planner, str) else planner,
             self._task(dataflow, hints, costs).but(view=view or NetworkView({})),
             get_cost_model(model) if isinstance(model, str) else model,
             self.probe,
         )
+
+    def _begin(self, dataflow: Dataflow) -> Dataflow:
+        """Something is to be done with a dataflow: what, if it can be."""
+        self._check_open()
+        dataflow.validate(self._peers.keys() | self._gone)
+        self._check_there({node.name: node.pinned for node in dataflow.nodes if node.pinned})
+        return sink_at(dataflow, self.name)
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise RunError(self._closing, host=self.name)
+
+    def _check_there(self, placement: Mapping[str, str]) -> None:
+        for node, host in placement.items():
+            if how := self._gone.get(host):
+                raise HostAbsentError(f"host {host!r}, where {node!r} is to be, {how}", node=node, host=host)
 
     def _task(self, dataflow: Dataflow, hints: Hints | None, costs: CostParameters | None) -> Task:
         """What is to be planned, before anything is known of the network."""
@@ -191,12 +219,11 @@ class Client:
                 by other runs on them.
                 Default: what planning, and whatever ran before, has measured, as old as it is.
 
-        Raises DataflowError, PlacementError, UsageError for what no message can carry, RunError when the client is
-        closed; while iterating RunError, which names the node or host at fault.
+        Raises DataflowError, PlacementError, UsageError for what no message can carry, HostAbsentError when a host that
+        the run needs is lost, RunError when the client is closed; while iterating RunError, which names the node or
+        host at fault.
         """
-        if not self.shell.alive:
-            raise RunError(f"the client {self.name!r} is closed; make another")
-        dataflow.validate(self._peers)
+        dataflow = self._begin(dataflow)
         if dataflow.by_name[dataflow.sink].pinned not in (None, self.name):
             raise UsageError(f"the sink is pinned to another host than this client {self.name!r}")
         if partitions is not None and partitions < 1:
@@ -217,17 +244,17 @@ class Client:
             if result.dataflow != dataflow:  # the planner chose the tree as well
                 dataflow, hints = result.dataflow.validate(self._peers), result.hints
             placement = result.placement
-        full = check_placement(dataflow, {dataflow.sink: self.name, **placement}, self._peers)
-        if full[dataflow.sink] != self.name:
-            raise PlacementError(
-                f"the sink {dataflow.sink!r} is placed on {full[dataflow.sink]!r}; it is at the client"
-            )
+        where = placement.get(dataflow.sink, self.name)
+        if where != self.name:
+            raise PlacementError(f"the sink {dataflow.sink!r} is placed on {where!r}; it is at the client")
+        full = check_placement(dataflow, {dataflow.sink: self.name, **placement}, self._peers.keys() | self._gone)
+        self._check_there(full)
         run_id = f"{secrets.token_hex(6)}-{next(self._numbers)}"
         install = m.Install(
             run=run_id,
             dataflow=dataflow,
             locations=tuple(m.Location(node, host, 1) for node, host in full.items()),
-            peers=tuple(self._peers.values()),
+            peers=tuple(self._peers[host] for host in self.hosts),
             client=self.name,
             partitions=partitions,
             label=label,
@@ -249,33 +276,48 @@ class Client:
                 planner,
                 name or "global",
             )
-        home = Home(self.name, self.hosts, self._allow, self.shell.tell, self._closed)
+        home = Home(self.name, lambda: self.hosts, self._allow, self.shell.tell, self._closed)
         run = Run(home, run_id, full, dataflow, search)
-        self._runs[run_id] = run
         with self._news:
+            self._check_open()
+            self._runs[run_id] = run
             self._open.add(run_id)
         free = FIXED
         if isinstance(adaptation, GlobalMoves):
             free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), self._allow)
         self.shell.tell(e.RunRequested(install, adaptation, free.codes, tuple(measured.items()), free.merging))
+        for host, how in list(self._gone.items()):  # meanwhile, perhaps
+            self.shell.tell(e.PeerLost(run_id, host, how))
         return run
 
     def probe(self, links: Iterable[Pair]) -> dict[Link, LinkEstimate]:
         """Measure the bandwidth of these directed links (a 16 KB round trip per pair of hosts).
 
         Returns estimates in bit/s of emulated time, also of the opposite directions, which come for free.
-        Raises HostLostError naming a link that could not be measured.
+        Raises UsageError for an unknown host, HostLostError naming a link that could not be measured, RunError when the
+        client is closed; all of them also while it waits.
         """
         wanted = {Link(a, b) for a, b in links if a != b}
+        if unknown := sorted({host for link in wanted for host in link} - self._peers.keys() - self._gone.keys()):
+            raise UsageError(f"there is no host {unknown[0]!r}; {nearest(unknown[0], self._peers)}")
+
+        def vain() -> bool:
+            return bool(self._closing) or any(host in self._gone for link in wanted for host in link)
+
         with self._news:
             for link in wanted:
                 self._reports.pop(link, None)
             for _ in range(PROBE_TRIES):
-                self._ask_probes(wanted - self._reports.keys())
+                if not vain():
+                    self._ask_probes(wanted - self._reports.keys())
                 known = -1
                 while known < len(self._reports):
                     known = len(self._reports)
-                    if self._news.wait_for(lambda: wanted <= self._reports.keys(), PROBE_S):
+                    if self._news.wait_for(lambda: vain() or wanted <= self._reports.keys(), PROBE_S):
+                        self._check_open()
+                        for host in sorted({host for link in wanted for host in link} & self._gone.keys()):
+                            how = self._gone[host]
+                            raise HostLostError(f"no link of host {host!r} can be measured: it {how}", host=host)
                         news = self._reports
                         pairs = wanted | {Link(b, a) for a, b in wanted}
                         return {link: news[link] for link in pairs if link in news}
@@ -290,18 +332,30 @@ class Client:
         for source, targets in by_source.items():
             self.shell.tell(e.ProbesRequested(BEFORE_RUNS, self._peers[source], tuple(targets), self.shell.me))
 
-    def lost(self, host: str) -> None:
-        """Tell the client that a host is gone for good, so that runs on it end at once."""
+    def lost(self, host: str, how: str = "went away") -> None:
+        """Tell the client that a host is gone for good: runs that need it end at once, and later ones do without it.
+
+        A client of a ``LocalCluster`` is told by that. ``how`` goes on a sentence that begins with the host's name.
+        """
+        with self._news:
+            self._gone.setdefault(host, how)
+            self._news.notify_all()
         for run_id in list(self._runs):
-            self.shell.tell(e.PeerLost(run_id, host))
+            self.shell.tell(e.PeerLost(run_id, host, self._gone[host]))
 
     def close(self) -> None:
-        """End all runs and leave the cluster; idempotent."""
+        """End all runs, and what waits in ``plan`` and ``probe``, and leave the cluster; idempotent."""
+        self._close_to(f"the client {self.name!r} is closed; make another")
         for run in list(self._runs.values()):
             run.close()
         with self._news:
             self._news.wait_for(lambda: not self._open or not self.shell.alive, 2)
         self.shell.close()
+
+    def _close_to(self, why: str) -> None:
+        with self._news:
+            self._closing = self._closing or why
+            self._news.notify_all()
 
     def __del__(self) -> None:
         shell = getattr(self, "shell", None)
@@ -329,6 +383,7 @@ class Client:
                     self._open.discard(run)
                     self._news.notify_all()
             case e.Fail("", reason):
+                self._close_to(reason)
                 for each in list(self._runs.values()):
                     each.take(e.Fail(each.id, reason, host=self.name))
             case e.Ready(run) | e.Deliver(run) | e.Fail(run) | e.Placed(run) | e.TreeChanged(run) | e.Plan(run):

@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import signal
 import subprocess
 import sys
+import sysconfig
+import threading
 import time
-from collections.abc import Collection, Mapping
+import weakref
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from thalweg.middleware.errors import HostAbsentError, UsageError
+from thalweg.middleware.errors import HostAbsentError, UsageError, warn_dropped
 from thalweg.middleware.loading import check_roots
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.endpoints import socket_folder
@@ -63,6 +67,7 @@ class LocalCluster:
         self.pids: dict[str, int] = {}
         self.time_scale = time_scale
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._watch = _Watch(self._processes)
         self._folder = socket_folder()
         self._transport = transport
         self.insecure = transport == "tcp"
@@ -70,6 +75,7 @@ class LocalCluster:
             for number, name in enumerate(names):
                 listen = f"ipc://{self._folder.name}/{number}" if transport == "ipc" else "tcp://127.0.0.1:*"
                 command = host_command(name, listen, allow=allow, time_scale=time_scale, records=records)
+                command[1:1] = ["-P"]  # its working directory comes last: own_environment
                 command += ["--insecure"] * self.insecure
                 if (certificate := self.certificate(name, "host")) is not None:
                     command += ["--keys", str(certificate)]
@@ -77,9 +83,11 @@ class LocalCluster:
                     [*command, *more],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    env=host_environment(),
+                    env=own_environment(),
                     start_new_session=True,
                 )
+                self._watch.add(name)
+            self._watch.start()
             streams = {name: p.stdout.fileno() for name, p in self._processes.items() if p.stdout is not None}
             lines = wait_ready_lines(streams, START_S)
         except BaseException:
@@ -101,8 +109,16 @@ class LocalCluster:
         return made
 
     def poll(self) -> dict[str, int]:
-        """The hosts that have ended, with their exit status."""
+        """The hosts that have ended, with their exit status (less than 0: the signal that ended one)."""
         return {name: status for name, p in self._processes.items() if (status := p.poll()) is not None}
+
+    def tell_ends(self, tell: Callable[[str, str], None]) -> None:
+        """Have a method called with the name and the fate of each host that has ended, or ends; in another thread.
+
+        A fate goes on a sentence that begins with the host's name: ``ended with status 3``. The method's object is not
+        kept by this.
+        """
+        self._watch.subscribe(tell)
 
     def kill(self, name: str) -> None:
         """End one host at once, as a crash would."""
@@ -125,13 +141,81 @@ class LocalCluster:
                 if stream is not None:
                     with contextlib.suppress(OSError):
                         stream.close()
+        self._watch.join()
         self._folder.cleanup()
+
+    def __del__(self) -> None:
+        if any(process.returncode is None for process in getattr(self, "_processes", {}).values()):
+            self.close()
+            warn_dropped(f"the cluster of {', '.join(self._processes)}", self)
 
     def __enter__(self) -> LocalCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Watch:
+    """Waits for the ends of a cluster's processes, and tells of each at once; does not keep the cluster.
+
+    Rules:
+
+    - R1: Who subscribes hears of every end once, also of those before.
+    - R2: A process is asked for before anybody can have waited for its end, so that its number is still its own.
+    """
+
+    def __init__(self, processes: Mapping[str, subprocess.Popen[bytes]]) -> None:
+        self._processes = processes
+        self._ends = selectors.DefaultSelector()
+        self._lock = threading.Lock()
+        self._fates: dict[str, str] = {}
+        self._subscribers: list[weakref.WeakMethod[Callable[[str, str], None]]] = []
+        self._thread = threading.Thread(target=self._wait, name="thalweg-cluster", daemon=True)
+
+    def add(self, name: str) -> None:
+        self._ends.register(os.pidfd_open(self._processes[name].pid), selectors.EVENT_READ, name)  # R2
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def subscribe(self, tell: Callable[[str, str], None]) -> None:
+        with self._lock:
+            self._subscribers.append(weakref.WeakMethod(tell))
+            for name, fate in self._fates.items():  # R1
+                tell(name, fate)
+
+    def join(self) -> None:
+        """All processes have ended: let go of them."""
+        if not self._thread.ident:  # the cluster did not come up
+            self._close()
+        elif threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _wait(self) -> None:
+        while self._ends.get_map():
+            for key, _ in self._ends.select():
+                self._ends.unregister(key.fd)
+                os.close(key.fd)
+                fate = fate_of(self._processes[key.data].wait())
+                with self._lock:
+                    self._fates[key.data] = fate
+                    for each in self._subscribers:
+                        if (tell := each()) is not None:
+                            tell(key.data, fate)
+        self._close()
+
+    def _close(self) -> None:
+        for key in list((self._ends.get_map() or {}).values()):
+            self._ends.unregister(key.fd)
+            os.close(key.fd)
+        self._ends.close()
+
+
+def fate_of(status: int) -> str:
+    """How a process ended, as its exit status tells: ``ended with status -11 (SIGSEGV)``."""
+    names = {-number: number.name for number in signal.Signals}
+    return f"ended with status {status}" + (f" ({names[status]})" if status in names else "")
 
 
 def host_command(
@@ -159,6 +243,19 @@ def host_command(
 def host_environment() -> dict[str, str]:
     """One thread a process for numerical libraries: hosts share the machine's cores."""
     return {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
+
+
+def own_environment() -> dict[str, str]:
+    """The same for a host that finds modules where this process does, and after that in its working directory.
+
+    Where this interpreter finds its own is left out: what operators start may be another one.
+    """
+    places = sysconfig.get_paths()
+    library = places["stdlib"]
+    own = {*places.values(), library, f"{Path(library).parent}/python{sys.version_info[0]}{sys.version_info[1]}.zip"}
+    path = [str(Path(entry).absolute()) for entry in [*sys.path, ""] if entry not in own]
+    path = [entry for entry in path if not entry.startswith(library + os.sep)]
+    return host_environment() | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
 
 
 def wait_ready_lines(descriptors: Mapping[str, int], timeout_s: float) -> dict[str, dict[str, str]]:

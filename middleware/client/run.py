@@ -6,17 +6,16 @@ import asyncio
 import contextlib
 import threading
 import time
-import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
 
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.core.relocation.shape import reshape
-from thalweg.middleware.dataflow import Dataflow, Placement, check_placement
-from thalweg.middleware.errors import HostLostError, PlacementError, RunError, one_line, printable
+from thalweg.middleware.dataflow import Dataflow, Placement, check_placement, sink_at
+from thalweg.middleware.errors import HostLostError, PlacementError, RunError, one_line, printable, warn_dropped
 from thalweg.middleware.loading import reorderable
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -31,10 +30,10 @@ class Delivered(msgspec.Struct, frozen=True):
 
 
 class Home(msgspec.Struct, frozen=True):
-    """What a run uses of its client: its name, all hosts, what code it allows, and whom to tell what."""
+    """What a run uses of its client: its name, the hosts there are, what code it allows, and whom to tell what."""
 
     name: str
-    hosts: tuple[str, ...]
+    hosts: Callable[[], Collection[str]]
     allow: tuple[str, ...]
     tell: Callable[[e.Event], None]
     closed: Callable[[str], None]
@@ -170,7 +169,7 @@ class Run:
         node that is pinned.
         """
         dataflow, present = self.tree
-        check_placement(dataflow, {**present, **placement}, self._home.hosts)
+        check_placement(dataflow, {**present, **placement}, self._home.hosts())
         for name in placement:
             if (kind := dataflow.by_name[name].kind) != "operator":
                 raise PlacementError(f"{name!r} is the {kind}; only operators move")
@@ -187,8 +186,9 @@ class Run:
         say why. A later call replaces one that has not begun. Raises DataflowError for a tree that would not give the
         same bytes, PlacementError for an unknown node or host.
         """
-        hosts = self._home.hosts
-        full = check_placement(dataflow.validate(hosts), {dataflow.sink: self._home.name, **placement}, hosts)
+        hosts = self._home.hosts()
+        dataflow = sink_at(dataflow.validate(hosts), self._home.name)
+        full = check_placement(dataflow, {dataflow.sink: self._home.name, **placement}, hosts)
         present, where = self.tree
         codes = [tree.by_name[name].code for tree in (dataflow, present) for name in tree.operators]
         free = reorderable(codes, self._home.allow)
@@ -231,8 +231,3 @@ def _error_of(failure: e.Fail) -> RunError:
         cause_type=one_line(cause.kind) or None,
         remote_traceback=printable(cause.traceback) or None,
     )
-
-
-def warn_dropped(what: str, source: object) -> None:
-    """Somebody has let go of what holds hosts, sockets or processes, and has not closed it."""
-    warnings.warn(f"{what} was dropped and not closed; use with", ResourceWarning, stacklevel=3, source=source)

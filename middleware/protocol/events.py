@@ -106,10 +106,11 @@ class TransferFailed(Event, frozen=True):
 
 
 class PeerLost(Event, frozen=True):
-    """``peer`` has given no sign of life for longer than the liveness limit."""
+    """``peer`` is gone for good, as whoever started it knows: ``how`` goes on a sentence that begins with its name."""
 
     run: str
     peer: str
+    how: str = "went away"
 
 
 class RunRequested(Event, frozen=True):

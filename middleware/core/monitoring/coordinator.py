@@ -139,7 +139,8 @@ class Coordinator:
     def on_peer_lost(self, event: e.PeerLost) -> Notes:
         led = self.led.get(event.run)
         if led is not None and event.peer in led.remote:
-            yield from self._lost(led, event.peer, "went away")
+            yield from self._lost(led, event.peer, event.how)
+            led.remote.discard(event.peer)  # nobody is there to answer a Remove
 
     def on_timer(self, timer: Timer, run: str) -> Notes:
         led, limits = self.led.get(run), self._limits

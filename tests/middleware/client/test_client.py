@@ -323,7 +323,7 @@ def test_closing_the_client_ends_the_iterations_that_wait(cluster: LocalCluster)
 
 def test_a_killed_host_ends_the_run_within_the_liveness_limit(cluster: LocalCluster) -> None:
     limits = CoreConfig(ping_s=0.1, liveness_s=0.5)
-    with LocalCluster(["k1", "k2"]) as doomed, Client(doomed, allow=ALLOW, limits=limits) as client:
+    with LocalCluster(["k1", "k2"]) as doomed, Client(doomed.addresses, allow=ALLOW, limits=limits) as client:
         scenes = {host: Code("scenes", {"site": i, "sites": 2, "seed": 1}) for i, host in enumerate(["k1", "k2"])}
         flow = star_tree(scenes, Code("composite"))
         run = client.run(flow, {"op0": "k2"})

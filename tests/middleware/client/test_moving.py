@@ -307,7 +307,7 @@ def test_the_run_goes_on_without_a_host_that_holds_nothing(path_to_codes: None, 
 
 def test_a_host_that_holds_the_operator_ends_the_run_in_one_line(path_to_codes: None) -> None:
     flow = complete_binary_tree(blocks(HOSTS[:2]), MIX)
-    with LocalCluster(HOSTS, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW, limits=HASTY) as client:
+    with LocalCluster(HOSTS, allow=ALLOW) as cluster, Client(cluster.addresses, allow=ALLOW, limits=HASTY) as client:
         run = client.run(flow, {"op0": "h1"})
         taken = Taken(run)
         taken.move({"op0": "h3"})

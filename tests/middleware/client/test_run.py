@@ -28,7 +28,7 @@ class Core:
     def __init__(self, length: int, last: e.Command) -> None:
         self.asked, self.length, self.last = 0, length, last
         self.closed: list[str] = []
-        home = Home("client", ("h1",), ALLOW, self.tell, self.closed.append)
+        home = Home("client", lambda: ("h1",), ALLOW, self.tell, self.closed.append)
         self.run = Run(home, "r", {}, FLOW, None)
         self.answers = threading.Thread(target=self._answer)
         self._demands = threading.Semaphore(0)

@@ -1,0 +1,195 @@
+"""A local cluster: its hosts find what their parent finds, and what becomes of one is known at once."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from flows import chain
+from runtime_codes import ALLOW, MIX, blocks
+
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.dataflow import Code, complete_binary_tree
+from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, ThalwegError
+
+AT_ONCE_S = 2.0  # it takes milliseconds; what is not told at once takes ten times as long
+FLOW = chain(blocks()["h1"], MIX)
+
+
+@pytest.fixture
+def doomed() -> Iterator[LocalCluster]:
+    with LocalCluster(3, allow=ALLOW) as cluster:
+        yield cluster
+
+
+def raised_at_once(kind: type[ThalwegError], call: Callable[[], Any]) -> str:
+    begun_s = time.monotonic()
+    with pytest.raises(kind) as caught:
+        call()
+    assert time.monotonic() - begun_s < AT_ONCE_S
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "fate"),
+    [(3, "ended with status 3"), (-11, "ended with status -11 (SIGSEGV)"), (-9, "ended with status -9 (SIGKILL)")],
+)
+def test_the_end_of_a_host_ends_its_run_at_once_and_the_next_does_without_it(
+    doomed: LocalCluster, status: int, fate: str
+) -> None:
+    flow = chain(blocks()["h1"], Code("runtime_codes:Dies", {"status": status}))
+    with Client(doomed, allow=ALLOW) as client:
+        run = client.run(flow, {"o": "h2"})
+        next(run)
+        raised_at_once(HostLostError, lambda: list(run))
+        with pytest.raises(HostLostError) as caught:
+            next(run)
+        assert isinstance(caught.value, RunError)
+        assert str(caught.value) == f"host 'h2', which holds o, {fate}"
+        assert (caught.value.host, caught.value.node) == ("h2", None)
+        assert client.hosts == ("h1", "h3", "client")
+        said = raised_at_once(HostAbsentError, lambda: client.run(FLOW, {"o": "h2"}))
+        assert said == f"host 'h2', where 'o' is to be, {fate}"
+        pinned = complete_binary_tree(blocks(["h1", "h2"]), MIX)
+        assert f"host 'h2', where 'source@h2' is to be, {fate}" == raised_at_once(
+            HostAbsentError, lambda: client.plan(pinned)
+        )
+        assert "no link of host 'h2' can be measured: it ended" in raised_at_once(
+            HostLostError, lambda: client.probe([("h1", "h2")])
+        )
+        begun_s = time.monotonic()
+        assert len(list(client.run(FLOW, {"o": "h3"}, partitions=3))) == 3
+        assert len(list(client.run(FLOW, partitions=3))) == 3  # planned without it
+        assert time.monotonic() - begun_s < 5 * AT_ONCE_S
+    with Client(doomed, allow=ALLOW) as later:
+        assert later.hosts == ("h1", "h3", "client")
+        assert raised_at_once(HostAbsentError, lambda: later.run(FLOW, {"o": "h2"})).endswith(fate)
+    assert doomed.poll() == {"h2": status}
+
+
+def test_the_run_goes_on_without_a_host_that_holds_nothing(doomed: LocalCluster) -> None:
+    with Client(doomed, allow=ALLOW) as client, client.run(FLOW, {"o": "h2"}) as run:
+        next(run)
+        doomed.kill("h3")
+        assert next(run).index == 1
+        while "h3" in client.hosts:
+            next(run)
+        assert next(run).index > 1
+
+
+def test_what_waits_for_a_host_or_for_a_client_that_ends_is_told(doomed: LocalCluster) -> None:
+    both = complete_binary_tree(blocks(["h1", "h2"]), MIX)
+    calls: list[Callable[[Client], Any]] = [
+        lambda client: client.plan(both),
+        lambda client: client.run(both),
+        lambda client: client.probe([("h1", "h2")]),
+    ]
+    with ExitStack() as stack, ThreadPoolExecutor(6) as pool:
+        clients = [stack.enter_context(Client(doomed, allow=ALLOW)) for _ in range(6)]
+        os.kill(doomed.pids["h2"], signal.SIGSTOP)  # it answers no probe
+        waiting = [pool.submit(call, client) for call, client in zip(2 * calls, clients, strict=True)]
+        assert not wait(waiting, 0.3).done
+        begun_s = time.monotonic()
+        for client in clients[:3]:
+            client.close()
+        wait(waiting[:3])
+        doomed.kill("h2")
+        wait(waiting)
+        assert time.monotonic() - begun_s < AT_ONCE_S
+    for each in waiting[:3]:
+        with pytest.raises(RunError, match=r"^the client 'client' is closed; make another$"):
+            each.result()
+    for each in waiting[3:]:
+        with pytest.raises(
+            HostLostError, match=r"^no link of host 'h2' can be measured: it ended with status -9 \(SIGK"
+        ):
+            each.result()
+
+
+def test_a_closed_client_says_so_at_once(doomed: LocalCluster) -> None:
+    client = Client(doomed, allow=ALLOW)
+    client.close()
+    for call in (
+        lambda: client.plan(FLOW),
+        lambda: client.probe([("h1", "h2")]),
+        lambda: client.run(FLOW),
+        lambda: client.run(FLOW, {"o": "h1"}),
+    ):
+        assert raised_at_once(RunError, call) == "the client 'client' is closed; make another"
+
+
+def test_a_cluster_without_any_host_left_is_refused(doomed: LocalCluster) -> None:
+    for name in doomed.addresses:
+        doomed.kill(name)
+    said = raised_at_once(HostAbsentError, lambda: Client(doomed))
+    assert said == "no host of the cluster is left: 'h1' ended with status -9 (SIGKILL)"
+
+
+def test_a_cluster_leaves_nothing_behind_and_is_closed_when_it_is_dropped() -> None:
+    LocalCluster(1).close()
+    before = psutil.Process().num_fds(), threading.active_count()
+    clusters = [LocalCluster(1), LocalCluster(["only"])]
+    pids = [pid for cluster in clusters for pid in cluster.pids.values()]
+    clusters.pop().close()
+    with pytest.warns(ResourceWarning, match="the cluster of h1 was dropped and not closed; use with"):
+        _drop(clusters)
+    assert not any(map(psutil.pid_exists, pids))
+    assert (psutil.Process().num_fds(), threading.active_count()) == before
+
+
+def _drop(clusters: list[LocalCluster]) -> None:
+    clusters.clear()
+    gc.collect()
+
+
+# --- where hosts find modules -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["script", "module"])
+def test_the_readmes_example_runs_from_anywhere(tmp_path: Path, how: str) -> None:
+    text = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    (block,) = [each for each in text.split("```python\n")[1:] if "LocalCluster" in each.partition("```")[0]]
+    home, away = tmp_path / "app", tmp_path / "empty"
+    home.mkdir()
+    away.mkdir()
+    (home / "readings.py").write_text(block.partition("```")[0])
+    words = {"script": [str(home / "readings.py")], "module": ["-m", "readings"]}
+    env = dict(os.environ)
+    if how == "module":
+        env["PYTHONPATH"] = os.pathsep.join([str(home), *filter(None, [env.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, *words[how]],
+        cwd=away, env=env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [str(index) for index in range(100)]
+
+
+def test_hosts_find_what_was_put_on_the_path_and_leave_what_they_start_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lately.py").write_text(
+        "import os\nfrom thalweg import Source\n\n\nclass Path(Source):\n    def produce(self, index):\n"
+        "        return os.environ['PYTHONPATH'].encode() if index == 0 else None\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    flow = chain(Code("lately:Path"), MIX)
+    with LocalCluster(1, allow=["lately", *ALLOW]) as cluster, Client(cluster) as client:
+        (told,) = client.run(flow, {"o": "h1"})
+    path = bytes(told.value).decode().removesuffix("|0").split(os.pathsep)
+    assert path[0] == str(tmp_path)
+    assert str(Path.cwd()) in path
+    assert not [entry for entry in path if "site-packages" in entry or entry == str(Path(os.__file__).parent)]
