@@ -8,6 +8,7 @@ Source: Ranganathan, Acharya, Saltz (1998), section 2.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, reduce
 from typing import Any, Literal, NamedTuple, get_args
@@ -122,8 +123,7 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         be several sinks.
         """
         if len(self.by_name) != len(self.nodes):
-            names = [node.name for node in self.nodes]
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = next(name for name, count in Counter(node.name for node in self.nodes).items() if count > 1)
             raise DataflowError(f"node {twice!r} is defined twice; give every node its own name")
         sinks = self.sinks
         if len(sinks) != 1 and not (graph and sinks):

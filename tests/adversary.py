@@ -404,7 +404,8 @@ class Scripted(World):
         kind = host.name, send.to, type(send.message).__name__
         number = self._counts[kind] + 1
         lost = kind[:2] in self.cut or (self.loses is not None and self.loses(host.name, send))
-        if lost or (send.bulk and isinstance(send.message, m.State) and not self.cores[send.to].wants(send.message)):
+        state = send.bulk and isinstance(send.message, m.State)
+        if lost or (state and not self.cores[send.to].wants(host.name, send.message)):
             self._prepare(Drop(*kind, number))
         for after_s in self.again_s:
             self._prepare(Duplicate(*kind, number, after_s))

@@ -24,7 +24,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -422,7 +422,9 @@ class FaultyWorld(World):
                 case Unconfirmed():
                     confirmed = False
         received = e.MessageReceived(transfer.source, send.message, send.payload, send.size_bytes)
-        if transfer.rank != CONTROL and send.size_bytes > CHUNK_BYTES and not target.core.wants(send.message):  # type: ignore[arg-type]
+        message: Any = send.message
+        large = transfer.rank != CONTROL and send.size_bytes > CHUNK_BYTES
+        if large and not target.core.wants(source.name, message):
             if isinstance(send.message, m.State):  # whoever sent it is told why not
                 self._at(late_s, target, msgspec.structs.replace(received, payload=None))
             self._at(late_s, source, e.TransferFailed(transfer.target, send.message))

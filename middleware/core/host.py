@@ -2,10 +2,11 @@
 
 Rules:
 
-R1. A run is opened by ``Install`` (one that was sent before this host was restarted, or is of a run that is over,
-    opens none, see ``past``) and closed by ``Remove`` or when its client has been silent for ``lease_s``. Messages of
-    unknown runs change nothing, but that ``Remove`` says that they are over.
-R2. Whatever comes off the wire, it is answered, recorded or ignored: nothing of it can end a host.
+R1. A run is opened by its client's ``Install`` (one that was sent before this host was restarted, or is of a run that
+    is over, opens none, see ``past``) and closed by ``Remove`` or when its client has been silent for ``lease_s``.
+    Messages of unknown runs change nothing, but that ``Remove`` says that they are over.
+R2. Whatever comes off the wire, it is answered, recorded or ignored: nothing of it can end a host. What is said of a
+    run counts only from who may say it (R4 of ``run``); ``_why_not`` says which runs are not opened, and why.
 R3. What a host says to itself it hears after everything that came of the event before.
 R4. A run whose parts may contradict each other is dropped without asking them. Its client is told why, also when it
     asks again; an ``Install`` that comes again opens none.
@@ -27,12 +28,14 @@ from thalweg.middleware.core.outbox import Alarm, Desk, Local, Outbox, Timer
 from thalweg.middleware.core.past import Past
 from thalweg.middleware.core.run import MESSAGES, RunCore
 from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
 REMEMBERED = 64  # runs that were dropped, and why
 OF_RUNS = frozenset({*MESSAGES, m.Demand, m.Partition, m.State, m.Located, m.Lost})
+OF_HOSTS = frozenset({m.Hello, m.Welcome})  # all others name a run
 
 
 class HostCore:
@@ -71,7 +74,7 @@ class HostCore:
         commands, desk.commands = desk.commands, []
         return commands
 
-    def wants(self, message: m.Partition | m.Probe | m.State) -> bool:
+    def wants(self, sender: str, message: m.Partition | m.Probe | m.State) -> bool:
         """Whether a partition or state that begins to arrive has been asked for and not come yet.
 
         A shell takes no memory for one that has not.
@@ -79,7 +82,7 @@ class HostCore:
         if isinstance(message, m.Probe):
             return True
         run = self.runs.get(message.run)
-        return run is not None and run.wants(message)
+        return run is not None and run.wants(sender, message)
 
     def forwards(self, message: m.Partition | m.Probe | m.State) -> bool:
         """Whether a partition is for a node that is on another host."""
@@ -195,7 +198,9 @@ class HostCore:
             else:
                 run.message(sender, message, payload)
         elif kind in self._MESSAGES:
-            self._MESSAGES[kind](self, sender, message)
+            run = self.runs.get(message.run) if kind not in OF_HOSTS else None
+            if run is None or run.may_say(sender, kind):
+                self._MESSAGES[kind](self, sender, message)
         elif kind not in OF_RUNS:
             self.out.record("unexpected", peer=sender, detail={"message": kind.__name__})  # R2
 
@@ -305,9 +310,9 @@ class HostCore:
         """Whether a probe belongs to a run that goes on here, or is for a plan before any run."""
         return run == BEFORE_RUNS or run in self.runs
 
-    def _hosts_of(self, run: str) -> set[str]:
+    def _hosts_of(self, run: str) -> frozenset[str]:
         known = self.runs.get(run)
-        return set() if known is None else {peer.name for peer in known.install.peers}
+        return frozenset() if known is None else known.members
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -333,7 +338,8 @@ class HostCore:
             self.out.of(message.run).send(sender, m.Pong(message.run, not message.run))
 
     def _on_pong(self, sender: str, message: m.Pong) -> None:
-        self.silence.on_pong(sender)
+        if message.run in self.runs or self.silence.asked(sender):
+            self.silence.on_pong(sender)
         if not message.known:
             self._told(message.run, self.coordinator.on_unknown(sender, message.run))
 
@@ -344,16 +350,29 @@ class HostCore:
             return
         if self.past.knows(message.client, message.run, self.desk.now):
             return  # R1: late
-        error = ""
-        if message.run in self.runs:
-            self.out.emit(e.Meet(message.run, message.peers))
+        error, run = "", self.runs.get(message.run)
+        if run is not None:
+            self.out.emit(e.Meet(message.run, run.install.peers))
         else:
-            error = self.past.full(message.client) or _why_not(message)
+            error = self.past.full(message.client) or self._why_not(sender, message)
             if not error:
                 self._open(message)
                 if self._lease.at_s is None:
                     self._lease.by(self.out.now + self.config.lease_s / 2)
         self.out.of(message.run).send(sender, m.Installed(message.run, self.host, error))
+
+    def _why_not(self, sender: str, install: m.Install) -> str:
+        """R2: why this host takes no part in a run; empty when it does."""
+        runs, nodes, limits = len(self.runs), len(install.dataflow.nodes), self.config
+        if sender != install.client or sender == self.host:
+            return f"the run's client is {install.client!r}, and {sender!r} asks for it; a client installs its own runs"
+        if all(peer.name != self.host for peer in install.peers):
+            return f"host {self.host!r} is not among the run's peers"
+        if runs >= limits.max_runs:
+            return f"it has {runs} runs, and takes {limits.max_runs}; end one, or start it with --limit max_runs=NUMBER"
+        if nodes > limits.max_nodes:
+            return f"the run has {nodes} nodes, and it takes {limits.max_nodes}; start it with --limit max_nodes=NUMBER"
+        return _check_install(install)[:4000]
 
     def _before_me(self, peer: m.Peer) -> bool:
         """Whether what was sent is for the host that was here before this one was started."""
@@ -364,11 +383,10 @@ class HostCore:
 
     def _on_remove(self, sender: str, message: m.Remove) -> None:
         self.out.of(message.run).send(sender, m.Removed(message.run, self.host))
-        run = self.runs.get(message.run)
-        if run is None:
-            self.past.add(sender, message.run, self.desk.now, opened=False)
-        elif run.install.client == sender:
+        if message.run in self.runs:
             self._close(message.run)
+        else:
+            self.past.add(sender, message.run, self.desk.now, opened=False)
 
     def _on_removed(self, sender: str, message: m.Removed) -> None:
         self.coordinator.on_removed(sender, message)
@@ -385,7 +403,8 @@ class HostCore:
             self.prober.on_probe(sender, message)
 
     def _on_probe_result(self, sender: str, message: m.ProbeResult) -> None:
-        self._measured(self.prober.on_result(message))
+        if sender in (message.estimate.source, message.estimate.target):
+            self._measured(self.prober.on_result(message))
 
     def _check_leases(self) -> None:
         """R1: drop the runs whose clients have been silent for too long."""
@@ -432,16 +451,26 @@ class HostCore:
     }
 
 
-def _why_not(install: m.Install) -> str:
-    """Why a run cannot be opened; empty when it can."""
+def _check_install(install: m.Install) -> str:
+    """Why a run cannot be opened, whoever asks for it, wherever; empty when it can."""
+    if not install.run.isprintable() or " " in install.run:
+        return f"the run's name {install.run!r} has characters that are not printed, or a space"
+    hosts, where = {peer.name for peer in install.peers}, {entry.node: entry.host for entry in install.locations}
+    flow = install.dataflow
+    for name in (install.client, *where.values()):
+        if name not in hosts:
+            return f"host {name!r} has a part in the run, and is not among its peers"
+    if len(hosts) < len(install.peers) or not all(name.isprintable() for name in hosts):
+        return "a host is named twice among the run's peers, or with characters that are not printed"
     try:
-        install.dataflow.validate()
-        located, nodes = {entry.node for entry in install.locations}, install.dataflow.by_name.keys()
-        missing, unknown = nodes - located, located - nodes
-        if missing:
-            return f"no location for node {min(missing)!r}"
-        if unknown:
-            return f"a location for {min(unknown)!r}, which is no node"
-    except Exception as problem:  # R2: whatever is wrong with it, the client is told, not this host
-        return str(problem)[:4000]
+        flow.validate(hosts)
+    except DataflowError as problem:
+        return str(problem)
+    missing, unknown = flow.by_name.keys() - where.keys(), where.keys() - flow.by_name.keys()
+    if missing:
+        return f"no location for node {min(missing)!r}"
+    if unknown:
+        return f"a location for {min(unknown)!r}, which is no node"
+    if len(where) < len(install.locations):
+        return "a node has two locations"
     return ""

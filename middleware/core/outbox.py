@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.middleware.errors import one_line, printable
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
@@ -107,7 +108,9 @@ class Outbox:
         """Tell the application, once, that the run cannot go on."""
         if not self.failed:
             self.failed = True
-            self.emit(e.Fail(self.run, reason, node, host, lost, cause))
+            if cause is not None:  # said by others, as the reason may be, and perhaps shown by a terminal
+                cause = m.Cause(cause.index, one_line(cause.kind), printable(cause.traceback))
+            self.emit(e.Fail(self.run, one_line(reason), node, host, lost, cause))
 
 
 class Alarm:

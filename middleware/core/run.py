@@ -6,7 +6,9 @@ R1. A part owns its fields, and nobody else writes them.
 R2. A part calls only what lies below it, and yields notes to what lies above. ``HEARS`` says which parts hear a note,
     in which order; each hears it before the part that yielded it goes on.
 R3. What rides on a message (newer locations, measured links, a commit) is taken off here, before the message is heard.
-R4. Only the client's word counts where it has the last one; whoever passes it on with a partition had it from there.
+R4. Who may say what is one table: some of it only the client (``FROM_CLIENT``), the rest only hosts of the run
+    (``Install.peers``), of which some is for the client (``TO_CLIENT``). A partition of a node that cannot move comes
+    from its host, unless it was forwarded. What others say is recorded, and changes nothing.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Done: Proposer.on_done,
     m.Relocated: Departures.on_relocated,
 }
-FROM_CLIENT = frozenset({m.Commit, m.Abort, m.Retire, m.Lost})
+FROM_CLIENT = frozenset({m.Install, m.Ping, m.Remove, m.Commit, m.Abort, m.Retire, m.Lost})
 TO_CLIENT = frozenset({m.Vote, m.Done, m.Relocated})
 
 
@@ -87,6 +89,10 @@ class RunCore:
         self.setting = setting = Setting(out, limits, install)
         self.heard_s = out.now  # from the client
         self._host, self._monitor = out.host, shared.monitor
+        self.members = frozenset({peer.name for peer in install.peers} | {out.host, install.client})
+        first, still = install.dataflow.by_name, install.locations  # what appears in another tree may move
+        stays = [entry for entry in still if first[entry.node].kind != "operator" or first[entry.node].pinned]
+        self._may_send = {entry.node: frozenset({entry.host}) for entry in stays}
         self._alarm = Alarm(out, Timer.MOVE)
         self.tree = tree = Tree(install.dataflow)  # R1: from here down each gets those that it may call
         self.directory = directory = Directory(setting)
@@ -137,25 +143,45 @@ class RunCore:
 
     # --- messages -------------------------------------------------------------------------------------
 
+    def may_say(self, sender: str, kind: type[Any]) -> bool:
+        """R4: whether ``sender`` may send a message of that kind; recorded if not."""
+        if sender == self.install.client or (sender in self.members and kind not in FROM_CLIENT):
+            return True
+        self._unexpected(sender, kind)
+        return False
+
+    def _unexpected(self, sender: str, kind: type[Any]) -> None:
+        self.out.record("unexpected", peer=sender, detail={"message": kind.__name__})
+
     def demand(self, sender: str, demand: m.Demand) -> None:
-        if sender != self._host:  # R3
-            if demand.news is not None:
+        if sender != self._host:
+            if sender not in self.members:  # R4
+                self._unexpected(sender, m.Demand)
+                return
+            if demand.news is not None:  # R3
                 self._take_news(sender, demand.news, 0)
-            if demand.commit is not None and sender in self.directory.hosts:
+            if demand.commit is not None:
                 self.hear(self.member.on_commit(sender, demand.commit))
         heard = self.flow.demand(sender, demand)
         if heard:
             self.hear(heard)
 
     def partition(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> None:
-        if sender != self._host:  # R3
-            if part.news is not None:
+        if sender != self._host:
+            if sender not in self._may_send.get(part.producer, self.members) and not self._forwards(sender, part):
+                self._unexpected(sender, m.Partition)
+                return
+            if part.news is not None:  # R3
                 self._take_news(sender, part.news, size_bytes)
             if part.commit is not None:
                 self.hear(self.member.on_commit(sender, part.commit))
         heard = self.flow.partition(sender, part, value, size_bytes)
         if heard:
             self.hear(heard)
+
+    def _forwards(self, sender: str, part: m.Partition) -> bool:
+        """R4: whether a host that never had the producer may have this from who has, as the consumer was there once."""
+        return part.hops > 0 and sender in self.members and part.consumer not in self._may_send
 
     def _take_news(self, sender: str, news: m.News, size_bytes: int) -> None:
         """What rode on a message of ``size_bytes``."""
@@ -171,9 +197,7 @@ class RunCore:
     def message(self, sender: str, message: Any, payload: Any = None) -> None:
         """Any other message of this run."""
         kind = type(message)
-        if kind in FROM_CLIENT and sender != self.install.client:  # R4
-            return
-        if kind in TO_CLIENT and not self.setting.leads:
+        if not self.may_say(sender, kind) or (kind in TO_CLIENT and not self.setting.leads):
             return
         if kind is m.State:
             part = self.inheritance if message.heir else self.arrivals
@@ -196,8 +220,10 @@ class RunCore:
         if held:  # which the client did not know
             self.out.send(client, m.Located(self.id, held))
 
-    def wants(self, message: m.Partition | m.State) -> bool:
+    def wants(self, sender: str, message: m.Partition | m.State) -> bool:
         """Whether a partition or state that begins to arrive has been asked for and not come yet."""
+        if sender not in self.members:
+            return False
         if isinstance(message, m.State):
             return self.inheritance.wants(message) if message.heir else self.arrivals.wants(message)
         node = self.flow.nodes.get(message.consumer)

@@ -69,7 +69,8 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``max_operators`` run here at most, of all runs. A partition of its runs has at most ``max_partition_bytes``,
     wherever it is made. Hosts of no run, which probe before one, are ``max_passing`` at most; a line that nothing was
     sent on for ``idle_s`` is hung up. ``max_transfers`` of several chunks may be under way to this host. A picture that
-    a source decodes or generates takes at most ``max_picture_bytes``.
+    a source decodes or generates takes at most ``max_picture_bytes``. ``max_runs`` go on here at most, each of at most
+    ``max_nodes`` (an ``Install`` has ``frames.MAX_CONTROL_BYTES`` besides).
     """
 
     retry_s: float = 0.5
@@ -83,6 +84,8 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     barrier_s: float = 10.0
     probe_s: float = 10.0
     max_operators: int = 1000
+    max_runs: int = 1000
+    max_nodes: int = 20_000
     max_past_runs: int = 32_768
     max_state_bytes: int = 64 * 1024 * 1024
     max_partition_bytes: int = DEFAULT_PARTITION_BYTES

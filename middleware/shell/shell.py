@@ -308,7 +308,7 @@ class Shell:
         key = identity, chunk.transfer
         incoming = self._incoming.get(key)
         if incoming is None:
-            wanted = chunk.offset == 0 and self.core.wants(chunk.message)
+            wanted = chunk.offset == 0 and self.core.wants(sender, chunk.message)
             if not (wanted and self._has_room(sender, chunk)):  # R4
                 refused = m.Credit(chunk.transfer, 0, True, 0.0, gap_s, now)
                 self._sockets.post(chunk.message.run, sender, refused, identity)

@@ -31,7 +31,10 @@ def peer_of(host: str) -> m.Peer:
 
 @pytest.fixture
 def make_install() -> Callable[..., m.Install]:
-    """``make_install({"o": "h2"})``: the chain with ``s`` on h1, ``t`` on the client, and ``o`` where it is told."""
+    """``make_install({"o": "h2"})``: the chain with ``s`` on h1, ``t`` on the client, and ``o`` where it is told.
+
+    ``others``: hosts of the run that hold nothing.
+    """
 
     def make(
         placement: Mapping[str, str] | None = None,
@@ -39,13 +42,14 @@ def make_install() -> Callable[..., m.Install]:
         run: str = "r",
         partitions: int | None = None,
         dataflow: Dataflow | None = None,
+        others: tuple[str, ...] = (),
     ) -> m.Install:
         hosts = {"s": "h1", "o": "h2", "t": "client", **(placement or {})}
         return m.Install(
             run=run,
             dataflow=dataflow or chain(CODE, CODE, client="client").validate(),
             locations=tuple(m.Location(node, host, 1) for node, host in hosts.items()),
-            peers=tuple(peer_of(host) for host in sorted(set(hosts.values()))),
+            peers=tuple(peer_of(host) for host in sorted({*hosts.values(), "client", *others})),
             client="client",
             partitions=partitions,
         )

@@ -51,10 +51,13 @@ class Coordinator:
     def __init__(self, out: Outbox, limits: CoreConfig) -> None:
         self._out, self._limits = out, limits
         self.led: dict[str, _Led] = {}
+        self._heard_s: dict[str, float] = {}  # by the hosts of all of them: when anything came from there
 
     def start(self, out: Outbox, install: m.Install, directory: Directory) -> Notes:
         """Have a run, which is open here, installed on all of its hosts."""
         led = self.led[install.run] = _Led(out, install, directory, out.now)
+        for host in led.remote:
+            self._heard_s.setdefault(host, out.now)
         for host in sorted(led.remote):
             out.send(host, install)
         if not led.needed:
@@ -76,9 +79,8 @@ class Coordinator:
 
     def heard(self, host: str) -> None:
         """Something has come from ``host``."""
-        for led in self.led.values():
-            if host in led.heard_s and host not in led.installing:  # R3
-                led.heard_s[host] = self._out.now
+        if host in self._heard_s:
+            self._heard_s[host] = self._out.now
 
     def on_installed(self, sender: str, message: m.Installed) -> Notes:
         led = self.led.get(message.run)
@@ -126,10 +128,11 @@ class Coordinator:
 
     def on_failed(self, sender: str, message: m.Failed) -> None:
         led = self.led.get(message.run)
-        if led is not None:
-            who = f"node {message.node!r} on host" if message.node else "host"
-            about, gone = f"{who} {sender!r}: {message.reason}", message.lost
-            led.out.fail(about, node=message.node, host=gone or sender, lost=bool(gone), cause=message.cause)
+        if led is None or led.directory is None or message.node not in ("", *led.directory.locations):
+            return
+        who = f"node {message.node!r} on host" if message.node else "host"
+        about, gone = f"{who} {sender!r}: {message.reason}", message.lost
+        led.out.fail(about, node=message.node, host=gone or sender, lost=bool(gone), cause=message.cause)
 
     def drop(self, run: str) -> None:
         """Forget a run whose removal broke; the other hosts drop it when its lease is over."""
@@ -155,12 +158,14 @@ class Coordinator:
             self._remove(led)
         elif timer is Timer.PING and not led.removing and not out.failed:
             for host in sorted(led.remote):
-                if out.now - led.heard_s[host] > silent_s:  # R3
-                    how = "did not install the run within" if host in led.installing else "has been silent for"
+                installing = host in led.installing
+                heard_s = led.heard_s[host] if installing else max(led.heard_s[host], self._heard_s[host])
+                if out.now - heard_s > silent_s:  # R3
+                    how = "did not install the run within" if installing else "has been silent for"
                     yield from self._lost(led, host, f"{how} {silent_s:g} s")
                     if out.failed:
                         return
-                elif host not in led.installing:
+                elif not installing:
                     out.send(host, m.Ping(run))
                     self._tell_lost(led, host)
             out.wake(Timer.PING, out.now + limits.ping_s)
@@ -176,6 +181,8 @@ class Coordinator:
 
     def _forget(self, led: _Led) -> None:
         del self.led[led.out.run]
+        if not self.led:
+            self._heard_s.clear()
         led.out.emit(e.Forgotten(led.out.run))
 
     def _ready(self, led: _Led) -> Notes:

@@ -12,6 +12,8 @@ R3. When it has lasted for ``lease_s`` times ``patience`` the client is told (``
 
 from __future__ import annotations
 
+import math
+
 from thalweg.middleware.core.outbox import Outbox, Timer
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
@@ -38,6 +40,10 @@ class Suspicions:
         self.since_s[key] = now
         self._ping(run, host)  # R1
 
+    def asked(self, host: str) -> bool:
+        """Whether it was pinged, lately."""
+        return host in self._answered_s
+
     def on_pong(self, sender: str) -> None:
         """Both directions to ``sender`` work."""
         self._answered_s[sender] = self._out.now
@@ -60,9 +66,13 @@ class Suspicions:
         """All have been checked."""
         if self.since_s:
             self._wake()
+        else:
+            lately_s = self._out.now - self._limits.liveness_s
+            self._answered_s = {host: at_s for host, at_s in self._answered_s.items() if at_s > lately_s}
 
     def _wake(self) -> None:
         self._out.wake(Timer.SILENCE, self._out.now + self._limits.ping_s)
 
     def _ping(self, run: str, host: str) -> None:
+        self._answered_s.setdefault(host, -math.inf)
         self._out.of(run).send(host, m.Ping(""))

@@ -47,7 +47,7 @@ class Reshaping:
     """What a host does about another shape, told by the barrier."""
 
     def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow, ways: Ways) -> None:
-        self._out, self._leads = setting.out, setting.leads
+        self._out, self._leads, self._max_nodes = setting.out, setting.leads, setting.limits.max_nodes
         self._tree, self._directory, self._flow = tree, directory, flow
         self._departures, self._arrivals, self._inheritance = ways.departures, ways.arrivals, ways.inheritance
 
@@ -55,6 +55,9 @@ class Reshaping:
         """R2: load the code of what would appear here; why this host is against it, or empty."""
         shape, host = message.shape, self._out.host
         assert shape is not None
+        nodes = len(self._tree.dataflow.nodes) + len(shape.grafts)
+        if nodes > self._max_nodes:
+            return f"the other tree may have {nodes} nodes, and it takes {self._max_nodes} (its limit max_nodes)"
         try:
             flow = regrow(self._tree.dataflow, shape.grafts)
         except DataflowError as error:

@@ -20,7 +20,7 @@ LIMITS = CoreConfig(lease_s=10.0, late_s=20.0, max_past_runs=100)
 
 
 def install(make_install: Make, run: str, client: str = "client") -> m.Install:
-    return msgspec.structs.replace(make_install(), run=run, client=client)
+    return msgspec.structs.replace(make_install(others=(client,)), run=run, client=client)
 
 
 def answer(book: Playbook, message: m.Install) -> str | None:

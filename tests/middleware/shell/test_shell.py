@@ -148,8 +148,8 @@ def test_a_partition_nobody_asked_for_is_given_no_memory(
     run = client.run(BLOCKS, {"o": "client"})
     next(run)
     control, bulk = dial(client.shell.me.control), dial(client.shell.me.bulk)
-    control.send(frames.encode(m.Ping(run.id)))  # makes the way back known
-    assert control.recv() == frames.encode(m.Pong(run.id))
+    control.send(frames.encode(m.Ping("")))  # makes the way back known
+    assert control.recv() == frames.encode(m.Pong(""))
     bulk.send_multipart([frames.encode(m.Chunk(5, 10**8, 0, m.Partition(run.id, "s", "o", 10**6))), b"x"])
     credit = frames.decode_control(control.recv())
     assert isinstance(credit, m.Credit)
@@ -330,7 +330,7 @@ def test_no_event_waits_for_the_next_timer() -> None:
         message = m.ProbeResult("r", m.Estimate(name, "h1", 1, 0, 1, 0))
         for _ in range(3000):
             heard[name].clear()
-            shell.tell(e.MessageReceived("peer", message))
+            shell.tell(e.MessageReceived(name, message))
             if not heard[name].wait(3):
                 late.append(name)
                 return

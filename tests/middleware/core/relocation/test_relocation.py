@@ -583,10 +583,10 @@ def test_a_state_that_is_larger_than_the_other_host_takes_is_refused(
 
 
 def test_a_state_is_let_in_only_where_its_operator_is_expected(new: Playbook) -> None:
-    assert new.core.wants(STATE)
-    assert not new.core.wants(msgspec.structs.replace(STATE, size_bytes=2**40))
-    assert not new.core.wants(msgspec.structs.replace(STATE, node="s"))
-    assert not new.core.wants(msgspec.structs.replace(STATE, run="another"))
+    assert new.core.wants("h3", STATE)
+    assert not new.core.wants("h3", msgspec.structs.replace(STATE, size_bytes=2**40))
+    assert not new.core.wants("h3", msgspec.structs.replace(STATE, node="s"))
+    assert not new.core.wants("h3", msgspec.structs.replace(STATE, run="another"))
     stranger = msgspec.structs.replace(STATE, version=7)
     refusal = m.Refuse("r", "o", 7, "it was not offered here")
     new << got("h1", stranger) >> [e.Send("r", "h1", refusal)]

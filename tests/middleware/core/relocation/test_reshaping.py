@@ -296,10 +296,10 @@ def test_an_heir_makes_nothing_before_it_has_the_states(merging_host: Callable[[
 def test_a_state_may_come_before_the_word_that_the_tree_changes(merging_host: Callable[[str], Playbook]) -> None:
     book = opened(merging_host("h3"))
     large = bytes(m.INLINE_STATE_BYTES + 1)
-    assert book.core.wants(state(large))
-    assert not book.core.wants(state(bytes(65 * 1024 * 1024)))
+    assert book.core.wants("h3", state(large))
+    assert not book.core.wants("h3", state(bytes(65 * 1024 * 1024)))
     book << got("h2", state(large), large, len(large)) >> []
-    assert not book.core.wants(state(large))
+    assert not book.core.wants("h3", state(large))
     book << got(CLIENT, told(0)) >> ANY
     assert book.only(e.MergeStates) == [e.MergeStates("r", "n~1", 1, (e.Inherited(large, "digest", 1),))]
 

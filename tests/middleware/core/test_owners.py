@@ -1,0 +1,256 @@
+"""Who may say what of a run: its client, its hosts, and nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from flows import chain
+from hostile import state_of
+from playbook import ANY, Playbook, got
+
+from thalweg.middleware.core.run import FROM_CLIENT
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
+
+Make = Callable[..., m.Install]
+Book = Callable[..., Playbook]
+
+MOVE = m.Move("o", "h2", "h3", 1)
+NEWS = m.News((m.Location("o", "h3", 2),), (m.Estimate("h1", "h2", 1, 0, 1, 0),))
+COMMIT = m.Commit("r", 1, 3, (MOVE,))
+STATE = m.State("r", "o", 1, 0, -1, 1, 1, "d", inline=b"x")
+SAID: list[m.Message] = [
+    m.Ping("r"),
+    m.Pong("r"),
+    m.Pong("r", False),
+    m.Installed("r", "h2", "no"),
+    m.Remove("r"),
+    m.Removed("r", "h2"),
+    m.Demand("r", "s", "o", 0, version=9, news=NEWS, commit=COMMIT),
+    m.Partition("r", "o", "t", 0, end=True, news=NEWS, commit=COMMIT),
+    m.Partition("r", "o", "t", 0, hops=1),
+    m.Located("r", (m.Location("o", "h3", 2**53 - 1),)),
+    m.Failed("r", "o", "because"),
+    m.Lost("r", "h2", ()),
+    m.Offer("r", "o", 1),
+    m.Accept("r", "o", 1),
+    m.Refuse("r", "o", 1, "no"),
+    STATE,
+    m.Claim("r", "o", "n"),
+    m.Restored("r", "o", 1),
+    m.Withdraw("r", "o", 1),
+    m.Resumed("r", "o", 1),
+    m.Relocated("r", "o", True, m.Location("o", "h3", 2)),
+    m.Propose("r", 1, (MOVE,)),
+    m.Vote("r", 1, "h2", 0),
+    COMMIT,
+    m.Abort("r", 1),
+    m.Retire("r", 1),
+    m.Done("r", 1, "h2"),
+    m.ProbeRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
+    m.Probe("r", 1, m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), True),
+    m.ProbeResult("r", m.Estimate("h9", "h1", 1, 0, 1, 0)),
+]
+
+
+@pytest.fixture
+def hosts(make_book: Book, make_install: Make) -> dict[str, Playbook]:
+    """All hosts of a run, as it begins: ``s`` on h1, ``o`` on h2, ``t`` on the client, and nothing on h3."""
+    install = make_install(others=("h3",))
+    books = {name: make_book(name) for name in ("h1", "h2", "h3")}
+    for book in books.values():
+        book << got("client", install) >> ANY
+    books["client"] = make_book("client")
+    books["client"] << e.RunRequested(install) >> ANY
+    for name in books.keys() - {"client"}:
+        books["client"] << got(name, m.Installed("r", name)) >> ANY
+    books["client"] << e.NextRequested("r") >> ANY
+    books["h2"] << got("client", m.Demand("r", "o", "t", 0, version=1)) >> ANY
+    return books
+
+
+def test_all_that_is_said_of_a_run_is_said_here() -> None:
+    kinds = {kind for kind in get_args(m.Message) if "run" in kind.__struct_fields__}
+    assert kinds - {type(each) for each in SAID} == {m.Install}
+
+
+@pytest.mark.parametrize("host", ["h1", "h2", "h3", "client"])
+@pytest.mark.parametrize("said", SAID, ids=lambda said: type(said).__name__)
+def test_a_stranger_says_nothing_of_a_run(hosts: dict[str, Playbook], host: str, said: m.Message) -> None:
+    book = hosts[host]
+    before = state_of(book.core.runs)
+    (
+        book
+        << got("h9", said, b"forged", 6)
+        >> [e.Record("r", "unexpected", {"peer": "h9", "detail": {"message": type(said).__name__}})]
+    )
+    assert state_of(book.core.runs) == before
+
+
+@pytest.mark.parametrize("said", [each for each in SAID if type(each) in FROM_CLIENT], ids=lambda s: type(s).__name__)
+def test_only_the_client_has_the_last_word(hosts: dict[str, Playbook], said: m.Message) -> None:
+    for book in hosts.values():
+        before = state_of(book.core.runs)
+        sender = "h3" if book.core.host != "h3" else "h2"
+        book << got(sender, said) >> []
+        assert book.recorded() == ["unexpected"]
+        assert state_of(book.core.runs) == before
+
+
+def test_what_is_for_the_client_is_nothing_to_others(hosts: dict[str, Playbook]) -> None:
+    book = hosts["h1"]
+    before = state_of(book.core.runs)
+    for said in (m.Vote("r", 1, "h2", 0), m.Done("r", 1, "h2"), m.Failed("r", "o", "because")):
+        book << got("h2", said) >> []
+    assert state_of(book.core.runs) == before
+
+
+# --- partitions -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def source_at_h1(make_book: Book, make_install: Make) -> Playbook:
+    """A client that waits for the first partition of ``s`` on h1, for its own operator ``o``."""
+    book = make_book("client")
+    book << e.RunRequested(make_install({"o": "client"}, others=("h2", "h3"))) >> ANY
+    book << e.NextRequested("r") >> ANY
+    return book
+
+
+def test_a_partition_of_a_source_comes_from_its_host(source_at_h1: Playbook) -> None:
+    forged = m.Partition("r", "s", "o", 0)
+    for sender in ("h2", "h9"):
+        source_at_h1 << got(sender, forged, b"forged", 6) >> []
+        assert source_at_h1.recorded() == ["unexpected"]
+    source_at_h1 << got("h1", forged, b"right", 5) >> [e.RunOperator("r", "o", 0, (b"right",))]
+
+
+def test_or_from_a_host_that_passes_it_on_to_an_operator(source_at_h1: Playbook) -> None:
+    passed_on = m.Partition("r", "s", "o", 0, hops=1)
+    source_at_h1 << got("h9", passed_on, b"forged", 6) >> []
+    source_at_h1 << got("h2", passed_on, b"right", 5) >> [e.RunOperator("r", "o", 0, (b"right",))]
+
+
+def test_nobody_passes_a_source_on_to_the_sink(make_book: Book, make_install: Make) -> None:
+    flow = Dataflow((Node("s", "source", (), Code("x"), "h1"), Node("t", "sink", ("s",), None, "client")))
+    plain = make_install(others=("h3",), dataflow=flow)
+    install = msgspec.structs.replace(plain, locations=tuple(each for each in plain.locations if each.node != "o"))
+    book = make_book("client")
+    book << e.RunRequested(install) >> ANY
+    book << e.NextRequested("r") >> ANY
+    book << got("h3", m.Partition("r", "s", "t", 0, hops=1), b"forged", 6) >> []
+    book << got("h1", m.Partition("r", "s", "t", 0), b"right", 5) >> [e.Deliver("r", 0, b"right", 5)]
+
+
+# --- the end of a run -------------------------------------------------------------------------------
+
+
+def test_a_host_fails_only_for_a_node_of_the_run_and_as_text(hosts: dict[str, Playbook]) -> None:
+    book = hosts["client"]
+    book << got("h2", m.Failed("r", "nobody", "because")) >> []
+    cause = m.Cause(3, "Error\x1b[31m", "line one\nline \x1btwo")
+    book << got("h2", m.Failed("r", "o", "\x1b]0;owned\x07 line\nanother \u202e\x00.", cause)) >> ANY
+    (fail,) = book.only(e.Fail)
+    assert fail.reason == "node 'o' on host 'h2': ]0;owned line another ."
+    assert fail.cause == m.Cause(3, "Error [31m", "line one\nline  two")
+
+
+def test_no_word_comes_after_the_end_of_a_run(hosts: dict[str, Playbook]) -> None:
+    book = hosts["client"]
+    book << e.RunAbandoned("r") >> ANY
+    book << got("h9", m.Removed("r", "h1")) >> []
+    book << got("h2", m.Failed("r", "o", "because")) >> []
+    assert "r" in book.core.coordinator.led
+
+
+# --- who begins a run -------------------------------------------------------------------------------
+
+
+def test_a_stranger_changes_nothing_of_a_run_by_its_name(hosts: dict[str, Playbook], make_install: Make) -> None:
+    elsewhere = tuple(m.Peer(each.name, "tcp://evil:1", "tcp://evil:2") for each in make_install().peers)
+    forged = msgspec.structs.replace(make_install(), peers=elsewhere)
+    book = hosts["h2"]
+    book << got("h9", forged) >> []
+    assert book.recorded() == ["unexpected"]
+    book << got("h9", msgspec.structs.replace(forged, client="h9")) >> []
+    (meet,) = (book << got("client", forged)).only(e.Meet)
+    assert meet.peers == make_install(others=("h3",)).peers
+
+
+def changed(**fields: Any) -> Callable[[m.Install], m.Install]:
+    return lambda install: msgspec.structs.replace(install, **fields)
+
+
+def with_locations(*more: m.Location) -> Callable[[m.Install], m.Install]:
+    return lambda install: msgspec.structs.replace(install, locations=(*install.locations, *more))
+
+
+NOT_OPENED = {
+    "of another": (changed(client="h2"), "the run's client is 'h2', and 'client' asks for it"),
+    "of nobody here": (changed(peers=()), "host 'h1' is not among the run's peers"),
+    "without a host": (
+        lambda install: msgspec.structs.replace(install, peers=install.peers[1:]),
+        "host 'client' has a part in the run, and is not among its peers",
+    ),
+    "host twice": (
+        lambda install: msgspec.structs.replace(install, peers=(*install.peers, install.peers[0])),
+        "a host is named twice",
+    ),
+    "node twice": (with_locations(m.Location("o", "h1", 1)), "a node has two locations"),
+    "unknown host": (with_locations(m.Location("o", "h7", 1)), "host 'h7' has a part in the run, and is not among"),
+    "unknown node": (with_locations(m.Location("x", "h1", 1)), "a location for 'x', which is no node"),
+    "name": (changed(run="r\x1b[2J"), "the run's name 'r\\x1b[2J' has characters that are not printed"),
+    "words": (changed(run="r o"), "the run's name 'r o' has characters that are not printed, or a space"),
+}
+
+
+@pytest.mark.parametrize("why", NOT_OPENED)
+def test_a_run_that_cannot_be_is_not_opened(make_book: Book, make_install: Make, why: str) -> None:
+    change, said = NOT_OPENED[why]
+    book = make_book("h1")
+    book << got("client", change(make_install())) >> ANY
+    (answer,) = book.sent("client")
+    assert answer.error.startswith(said)
+    assert not book.core.runs
+
+
+def test_a_host_opens_no_run_of_its_own_for_others(make_book: Book, make_install: Make) -> None:
+    book = make_book("client")
+    book << got("h2", make_install()) >> ANY
+    (answer,) = book.sent("h2")
+    assert answer.error == "the run's client is 'client', and 'h2' asks for it; a client installs its own runs"
+    assert not book.core.runs
+
+
+def test_a_host_takes_a_limited_number_of_runs_and_of_nodes(make_book: Book, make_install: Make) -> None:
+    book = make_book("h1", CoreConfig(max_runs=2, max_nodes=3))
+    large = chain(Code("x"), Code("x"), Code("x"), client="client").validate()
+    book << got("client", make_install({"p": "h1"}, dataflow=large)) >> ANY
+    (answer,) = book.sent("client")
+    assert answer.error == "the run has 4 nodes, and it takes 3; start it with --limit max_nodes=NUMBER"
+    for run in ("a", "b"):
+        book << got("client", make_install(run=run)) >> ANY
+    book << got("client", make_install(run="c")) >> ANY
+    (answer,) = book.sent("client")
+    assert answer.error == "it has 2 runs, and takes 2; end one, or start it with --limit max_runs=NUMBER"
+    assert book.core.runs.keys() == {"a", "b"}
+
+
+# --- probes -----------------------------------------------------------------------------------------
+
+
+def test_probes_of_a_run_are_between_its_hosts_and_in_their_own_names(hosts: dict[str, Playbook]) -> None:
+    book, evil = hosts["h1"], {name: m.Peer(name, "tcp://evil:1", "tcp://evil:2") for name in ("h2", "h7", "client")}
+    request = m.ProbeRequest("r", (evil["h7"], evil["h2"]), evil["client"])
+    book << got("client", request) >> ANY
+    assert book.only(e.Meet) == []  # they are where the run's client said
+    assert {send.to for send in book.only(e.Send)} == {"h2"}
+    book << got("h2", m.Probe("r", 1, evil["h2"], True)) >> []
+    book << got("h3", m.Probe("r", 1, evil["h2"], True)) >> []  # in another's name
+    book << got("h3", request) >> []
+    book << got("h3", m.ProbeResult("r", m.Estimate("h1", "h2", 1, 0, 1, 0))) >> []  # of a link that is not its own
