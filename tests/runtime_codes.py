@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -91,6 +93,21 @@ class Stalls(Operator):
         if index == self.at:
             with open(self.path, "rb") as pipe:
                 pipe.read()
+        return inputs[0]
+
+
+class Hangs(Operator):
+    """Sleeps for ``sleeps_s`` at every partition; does not return at all at partition ``at``, or as it is made (-1)."""
+
+    def __init__(self, at: int | None = None, sleeps_s: float = 0.0) -> None:
+        self.at, self.sleeps_s = at, sleeps_s
+        self.combine((b"",), -1)
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        if index == self.at:
+            threading.Event().wait()
+        if self.sleeps_s:
+            time.sleep(self.sleeps_s)
         return inputs[0]
 
 

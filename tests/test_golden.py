@@ -15,13 +15,13 @@ from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.faults.trials import drawn_plan, run_trial
 
 RUNS = {
-    "--placement global --period 60 --seed 3": "aa70e392099db49eeee72c312dffd2260bf25cfde80e0ebcffde25e5af750507",
-    "--placement local --period 60 --seed 1 --k 2": "f2d55eeeadcb6d420c9ed080c351c82f65d9c5a6d4e2bcb6eca1ebb79b97faff",
-    "--placement thalweg --period 60 --seed 2": "b74cb5ca4ca9d1d5c26b8f85dc5ec2fec710b4b2bbe4abd1e56b73df81598340",
-    "--placement random-moves --moves 20 --seed 4": "4a38f1ebe94e6ebb9e43833f7682fe1e31b55055d912a7c837b371ab01f91e74",
-    "--placement one-shot --bytes --seed 1": "0dcd4a517fa57cc5dbad28e4aaeab4828cab7188fb7c74ba979234aeb8d70e06",
+    "--placement global --period 60 --seed 3": "63fec81e297f45c3d36f9fe99507854348db5418d0ba02604e2865f172bbbead",
+    "--placement local --period 60 --seed 1 --k 2": "bb8ce55de5f59d864fa25b4f29a2be7b547578bb2e4c9a07dc1d56792774edbb",
+    "--placement thalweg --period 60 --seed 2": "32e50a7eccf91c48ede6decbaa749497b18cc9b112806805e328410da5749820",
+    "--placement random-moves --moves 20 --seed 4": "d366b6f56780d0208426c6c975ab868fdac97a68066667d03cd585a583b119ef",
+    "--placement one-shot --bytes --seed 1": "68a8efb9fa355d3cbce05aff94ce4435860567e83dcfc533086b928543e48f62",
 }
-FAULTS = {22: "c79b1b3ebafb675f78816184526329c1a226216d93aa99b9986d13b0e61607e8"}
+FAULTS = {22: "424266f1e5e0c1b781be8f81d546811c8511fd18b4fd2f4a1b5f6d222631ed11"}
 
 
 @pytest.mark.parametrize("options", RUNS)

@@ -52,7 +52,8 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``take_up_s``: how long a message lies at its host before the host takes it up; others pass meanwhile.
     ``interfaces_bps``: of hosts whose interface is limited, on links that are shaped.
-    ``compute_factor``: how many times as long a host's processor takes as others'. ``validate``: check the
+    ``compute_factor``: how many times as long a host's processor takes as others'. ``call_timeout_s``: what a run's
+    calls may take of simulated time. ``validate``: check the
     invariants of a core after each of its events.
     """
 
@@ -61,6 +62,7 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     take_up_s: float = 0.0
     interfaces_bps: dict[str, float] = {}
     compute_factor: dict[str, float] = {}
+    call_timeout_s: float | None = None
     core: CoreConfig = CoreConfig()
     validate: bool = False
 
@@ -222,13 +224,17 @@ class World:
         if not isinstance(made, Made):
             self._soon(host, made)
             return
+        seconds = made.seconds * host.factor if command.inputs else made.seconds
+        answer: e.Event = node_code.finished(command, made, seconds)
+        limit_s = self.config.call_timeout_s
+        if limit_s is not None and seconds > limit_s:
+            seconds, why = limit_s, f"{node_code.name_of(command)} {node_code.not_within(limit_s)}"
+            answer = node_code.overdue(command.run, command.node, command.index, why)
         if command.inputs:
-            seconds = made.seconds * host.factor
             done_s = host.cpu_free_s = max(self.now, host.cpu_free_s) + seconds
         else:
-            seconds = made.seconds
             done_s = host.disk_free_s = max(self.now, host.disk_free_s) + seconds
-        self._schedule(done_s, self._tell, (host, node_code.finished(command, made, seconds)))
+        self._schedule(done_s, self._tell, (host, answer))
 
     def _soon(self, host: VirtualHost, event: e.Event) -> None:
         self._schedule(self.now, self._tell, (host, event))
@@ -333,6 +339,7 @@ class World:
             epoch_s=0.0,
             moves=adaptation if isinstance(adaptation, LocalMoves) else None,
             news=isinstance(adaptation, GlobalMoves | LocalMoves),
+            call_timeout_s=self.config.call_timeout_s,
         )
         self._over = False
         request = e.RunRequested(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import secrets
 import threading
 import time
@@ -198,6 +199,7 @@ class Client:
         hints: Hints | None = None,
         epoch_s: float | None = None,
         known: Mapping[Link, LinkEstimate] | None = None,
+        call_timeout_s: float | None = None,
     ) -> Run:
         """Start ``dataflow`` and return its partitions as an iterator, blocking or asynchronous.
 
@@ -218,6 +220,8 @@ class Client:
                 then, as when an emulator starts its traces again: what hosts have measured before is forgotten, also
                 by other runs on them.
                 Default: what planning, and whatever ran before, has measured, as old as it is.
+            call_timeout_s: how many wall-clock seconds a call of an operator's or source's own code may take, or its
+                loading; one that takes longer ends the run. Default: any.
 
         Raises DataflowError, PlacementError, UsageError for what no message can carry, HostAbsentError when a host that
         the run needs is lost, RunError when the client is closed; while iterating RunError, which names the node or
@@ -228,6 +232,8 @@ class Client:
             raise UsageError(f"the sink is pinned to another host than this client {self.name!r}")
         if partitions is not None and partitions < 1:
             raise UsageError(f"partitions must be at least 1, not {partitions}")
+        if call_timeout_s is not None and not 0 < call_timeout_s < math.inf:
+            raise UsageError(f"call_timeout_s is {call_timeout_s!r}; give seconds above 0, or None for no limit")
         measured: Mapping[Link, LinkEstimate] = {} if known is None else known
         name = label
         if isinstance(placement, str):
@@ -262,6 +268,7 @@ class Client:
             moves=adaptation if isinstance(adaptation, LocalMoves) else None,
             news=isinstance(adaptation, GlobalMoves | LocalMoves),
             afresh=known is not None,
+            call_timeout_s=call_timeout_s,
         )
         try:
             frames.decode_control(frames.encode(install))  # what a host would refuse is refused here

@@ -158,6 +158,8 @@ class HostCore:
 
     def _on_broken(self, event: e.RunBroken) -> None:
         """R4: drop a run."""
+        if not event.run:
+            return
         self._at_work, self._heard = "", None
         run_id, out = event.run, self.out.of(event.run)
         run = self.runs.pop(run_id, None)

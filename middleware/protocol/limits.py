@@ -70,7 +70,7 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wherever it is made. Hosts of no run, which probe before one, are ``max_passing`` at most; a line that nothing was
     sent on for ``idle_s`` is hung up. ``max_transfers`` of several chunks may be under way to this host. A picture that
     a source decodes or generates takes at most ``max_picture_bytes``. ``max_runs`` go on here at most, each of at most
-    ``max_nodes`` (an ``Install`` has ``frames.MAX_CONTROL_BYTES`` besides).
+    ``max_nodes`` (an ``Install`` has ``frames.MAX_CONTROL_BYTES`` besides). ``max_threads`` make calls of their code.
     """
 
     retry_s: float = 0.5
@@ -87,6 +87,7 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_runs: int = 1000
     max_nodes: int = 20_000
     max_past_runs: int = 32_768
+    max_threads: int = 64
     max_state_bytes: int = 64 * 1024 * 1024
     max_partition_bytes: int = DEFAULT_PARTITION_BYTES
     max_sockets: int = 2048

@@ -185,6 +185,7 @@ class Install(_OfRun, frozen=True):
     moves: LocalMoves | None = None  # operators decide for themselves where they run
     news: bool = True  # somebody decides on moves while it runs, so what links carry is passed on
     afresh: bool = False  # links begin anew with this run: what was measured of them before says nothing
+    call_timeout_s: Annotated[float, msgspec.Meta(ge=0)] | None = None  # of a call of a node's code
 
 
 class Installed(_OfRun, frozen=True):

@@ -261,3 +261,19 @@ def _lines(error: BaseException, frames: list[tuple[FrameType, int]]) -> str:
         return f"a traceback that cannot be shown: {type(failed).__name__}"
     middle = "\n…\n" if len(lines) > TRACEBACK else ""
     return f"{lines[: TRACEBACK // 3]}{middle}{lines[-2 * TRACEBACK // 3 :]}" if middle else lines
+
+
+def name_of(command: e.RunOperator | StateCall) -> str:
+    """What a call is called where it takes too long."""
+    if isinstance(command, e.RunOperator):
+        return f"{'combine' if command.inputs else 'produce'}() of partition {command.index}"
+    return {e.TakeState: "snapshot()", e.RestoreState: "restore()", e.MergeStates: "merge()"}[type(command)]
+
+
+def overdue(run: str, node: str, index: int | None, what: str) -> e.OperatorFailed:
+    """What is told of a call, for partition ``index`` where it is for one, that took too long or was never begun."""
+    return e.OperatorFailed(run, node, what, m.Cause(index, "TimeoutError"))
+
+
+def not_within(limit_s: float) -> str:
+    return f"has not returned within {limit_s:g} s (call_timeout_s)"

@@ -17,7 +17,6 @@ Everything that decides is in the core; here are only bytes, clocks and threads.
 from __future__ import annotations
 
 import heapq
-import logging
 import math
 import os
 import time
@@ -53,7 +52,7 @@ from thalweg.middleware.shell.transfers import (
     what_is,
 )
 from thalweg.middleware.shell.values import value_of
-from thalweg.middleware.shell.workers import Slot, Task, Workers
+from thalweg.middleware.shell.workers import Call, Slot, Task, Workers
 
 HOUSEKEEPING_S = 5.0
 REJECTED_ROWS = 10  # of what is rejected between two rounds of housekeeping; the others are only counted
@@ -63,9 +62,6 @@ CREDIT_HOLD_S = 0.02  # how long the last credit of a transfer waits for a messa
 TAKE_OVER_S = 0.02  # a quick node's call that lasts longer loses its thread the sockets
 BEYOND_REPAIR = frozenset({zmq.ETERM, zmq.ENOTSOCK})  # of the sockets: there is nothing left to serve
 STUCK_S = 60.0  # without any credit; a chunk takes 32 s on the slowest link a testbed makes (64 kbit/s)
-
-
-_log = logging.getLogger("thalweg")
 
 
 class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,8 +130,9 @@ class Shell:
         self._asleep = False
         self._stopping = False
         allowed = Allowed(config.allow, config.data_roots, config.core.max_picture_bytes)
-        self._workers = Workers(self.tell, allowed)
+        self._workers = Workers(self.tell, allowed, config.core.max_threads)
         self._quick: deque[tuple[Slot, Task]] = deque()
+        self._quick_call: Call | None = None  # under way, where it may take too long
         self._housekeeping_s = self._epoch + HOUSEKEEPING_S
         self._due_s = self._housekeeping_s  # when something is to be done that no message brings
         self._duty = Duty(self._loop, self._ended, f"thalweg-{config.name}", TAKE_OVER_S)
@@ -191,6 +188,9 @@ class Shell:
     def _loop(self) -> bool:
         """Serve until the shell is to stop (True), or another thread has taken the duty over (False)."""
         control = self._sockets.control
+        workers = self._workers
+        if self._quick_call is not None and not self._quick_call.over:  # this thread has taken the duty over meanwhile
+            workers.watch(self._quick_call)
         polled: Any = [(each, int(zmq.POLLIN)) for each in (self._wake_read, control, self._sockets.bulk)]
         while not self._stopping:
             self._asleep = True  # said before looking into the inbox: whoever tells after that look writes to the pipe
@@ -200,6 +200,8 @@ class Shell:
                 due_s = self._due_s
                 if self._sockets.holding and self._credits_due_s < due_s:
                     due_s = self._credits_due_s
+                if workers.due_s < due_s:
+                    due_s = workers.due_s
                 wait_ms = max(0, int((due_s - time.monotonic()) * 1000) + 1)
             ready: list[tuple[Any, int]] = zmq_poll(polled, wait_ms)
             self._asleep = False
@@ -221,6 +223,9 @@ class Shell:
             now = time.monotonic()
             if now >= self._due_s:
                 self._do_what_is_due(now)
+            if now >= workers.due_s:
+                for failed in workers.overdue(now):
+                    self._handle(failed, now)
             if now >= self._credits_due_s and self._sockets.holding:
                 self._send_credits(now)
         return True
@@ -235,10 +240,14 @@ class Shell:
             if not duty.present:
                 self._workers.submit(slot, command)
                 continue
+            self._quick_call = call = self._workers.timed(slot, command)
             number = duty.begin()
             event = slot.make(command)
+            if call is not None:
+                call.over = True
             if not duty.end(number):
-                self.tell(event)
+                if not slot.gone:
+                    self.tell(event)
                 return False
             self._handle(event, time.monotonic())
         return True
@@ -422,7 +431,11 @@ class Shell:
         self._recorder.write(run, "error", {"detail": {"reason": said, "event": what}})
         if not run or run != self._broke:
             self._broke = run
-            _log.error("thalweg host %r: run %s broke at %s: %s", self.config.name, run or "(none)", what, said)
+            import logging  # only failures need it: a host starts sooner without
+
+            logging.getLogger("thalweg").error(
+                "thalweg host %r: run %s broke at %s: %s", self.config.name, run or "(none)", what, said
+            )
         return f"a defect of the runtime there broke the run at {what}: {said}"
 
     def _have_made(self, command: Task) -> None:
@@ -451,7 +464,8 @@ class Shell:
                     self._sockets.approach(line)
             case e.OpenRun(install, nodes):
                 self._recorder.open_run(install.run, install.label, install.epoch_s)
-                self._workers.open(install.run, [install.dataflow.by_name[name] for name in nodes])
+                coded = [install.dataflow.by_name[name] for name in nodes]
+                self._workers.open(install.run, coded, install.call_timeout_s)
                 self._record_load()
             case e.CloseRun(run):
                 self._record_load()

@@ -1,13 +1,27 @@
 """Operators run here, in threads of their own, so that they never hold up a host's sockets.
 
-Calls of a node that has proved quick may also be made by the shell's own thread (see ``duty``)."""
+Calls of a node that has proved quick may also be made by the shell's own thread (see ``duty``).
+
+Rules:
+
+- R1: Calls of one node are made one after the other, in the order in which they came.
+- R2: A run takes another thread only while more are free than it has: whatever its calls do, it never takes the last.
+- R3: Threads are made when they are needed, ``max_threads`` at most: for a run's first ``PROMPT`` calls at once, for
+  others when they have waited for ``GROW_S``. One that has had nothing to do for ``IDLE_S`` ends.
+- R4: A call whose run is closed, or whose node has left, is abandoned. Nobody can end it: its answer goes nowhere, and
+  its thread counts until it returns.
+- R5: A call that lasts longer than its run allows is answered with ``OperatorFailed``; so is one for which there has
+  been no thread for ``NO_THREAD_S``, of a run that has none.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -19,6 +33,10 @@ from thalweg.middleware.shell.node_code import Made, NodeCode, OwnCode, StateCal
 
 Task = e.RunOperator | StateCall
 
+PROMPT = min(4, os.cpu_count() or 1)
+GROW_S = 0.1
+IDLE_S = 10.0
+NO_THREAD_S = 10.0
 QUICK_S = 0.001
 QUICK_CALLS = 3  # of less than QUICK_S each make a node quick
 SLOW_S = 0.01  # one such call, and it takes AGAIN times as many until the node is quick again
@@ -26,13 +44,46 @@ AGAIN = 16
 QUICK_STATE_BYTES = 65_536  # its digest takes 0.04 ms, handing it to another thread and back 0.2 ms
 
 
+class Lane:
+    """The calls of one run: the nodes whose next one waits for a thread, and how many are under way."""
+
+    __slots__ = ("busy", "run", "timeout_s", "waiting")
+
+    def __init__(self, run: str, timeout_s: float | None) -> None:
+        self.run, self.timeout_s = run, timeout_s
+        self.busy = 0
+        self.waiting: deque[Slot] = deque()
+
+
+class Call:
+    """One call of a node's code, to be made or under way."""
+
+    __slots__ = ("begun_s", "command", "make", "over", "overdue", "slot")
+
+    def __init__(self, slot: Slot, command: Task | None, make: Callable[[], e.Event | None]) -> None:
+        self.slot, self.command, self.make = slot, command, make  # without a command it loads the code
+        self.begun_s = 0.0
+        self.over = self.overdue = False
+
+    def failed(self, why: str) -> e.OperatorFailed:
+        self.overdue = True
+        slot, command = self.slot, self.command
+        what = "loading its code" if command is None or slot.code is None else node_code.name_of(command)
+        index = command.index if isinstance(command, e.RunOperator) else None
+        return slot.failed(node_code.overdue(slot.lane.run, slot.node.name, index, f"{what} {why}"))
+
+
 class Slot:
     """The code of one node, constructed once, by the first worker that needs it."""
 
-    def __init__(self, node: Node, allow: Allow) -> None:
+    def __init__(self, node: Node, allow: Allow, lane: Lane | None = None) -> None:
         self.node = node
+        self.lane = lane or Lane("", None)
         self.code: NodeCode | None = None
         self.gone = False  # nobody wants its answers any more
+        self.calls: deque[Call] = deque()  # that wait
+        self.busy = False  # one is under way
+        self.waits_s = 0.0  # since when the first of them could be made
         self._logged = False
         self._streak = 0  # quick calls of late, less the others
         self._wanted = QUICK_CALLS
@@ -89,30 +140,43 @@ class Slot:
 
 
 class Workers:
-    """A few threads that take calls from a queue and hand each result to ``done`` as an event."""
+    """Threads that make calls and hand each result to ``done`` as an event.
 
-    def __init__(self, done: Callable[[e.Event], None], allow: Allow, threads: int | None = None) -> None:
+    ``due_s``: when ``overdue`` is to be asked next.
+    """
+
+    def __init__(self, done: Callable[[e.Event], None], allow: Allow, max_threads: int = 64) -> None:
+        self.due_s = math.inf
         self._done = done
         self._allow = allow
+        self._most = max(1, max_threads)
         self._slots: dict[tuple[str, str], Slot] = {}
-        self._queue: queue.SimpleQueue[Callable[[], e.Event | None] | None] = queue.SimpleQueue()
-        count = threads or min(4, os.cpu_count() or 1)
-        self._threads = [
-            threading.Thread(target=self._work, name=f"thalweg-operator-{i}", daemon=True) for i in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._lanes: dict[str, Lane] = {}
+        self._lock = threading.Lock()  # of all from here on, and of what lanes, slots and calls hold
+        self._waiting: dict[str, Lane] = {}  # those with calls that wait, the next to be served first
+        self._calls: set[Call] = set()  # under way
+        self._idle: list[queue.SimpleQueue[Call | None]] = []
+        self._threads: set[threading.Thread] = set()
+        self._stopping = False
 
-    def open(self, run: str, nodes: list[Node]) -> None:
+    def open(self, run: str, nodes: list[Node], timeout_s: float | None = None) -> None:
         """Find out early whether the code of these nodes can be loaded: ``OperatorFailed`` if not."""
+        self._lanes[run] = Lane(run, timeout_s)
         for node in nodes:
             if node.code is not None:
-                slot = self._slots[run, node.name] = Slot(node, self._allow)
-                self._queue.put(partial(_try, slot, e.OpenNode(run, node)))
+                slot = self._slot(run, node)
+                self._have_made(Call(slot, None, partial(_try, slot, e.OpenNode(run, node))))
+
+    def _slot(self, run: str, node: Node) -> Slot:
+        self.close_node(e.CloseNode(run, node.name))
+        slot = self._slots[run, node.name] = Slot(node, self._allow, self._lanes.setdefault(run, Lane(run, None)))
+        return slot
 
     def close(self, run: str) -> None:
+        """The run is over: abandon its calls (R4)."""
         for key in [key for key in self._slots if key[0] == run]:
-            self._slots.pop(key).gone = True
+            self.close_node(e.CloseNode(*key))
+        self._lanes.pop(run, None)
 
     def slot(self, command: Task) -> Slot | None:
         """Where the call is made; None when the node is gone."""
@@ -120,35 +184,202 @@ class Workers:
 
     def submit(self, slot: Slot, command: Task) -> None:
         """Have a call made by a thread here."""
-        self._queue.put(partial(slot.make, command))
+        self._have_made(Call(slot, command, partial(slot.make, command)))
 
     def open_node(self, command: e.OpenNode) -> None:
         """Construct the code of an operator that may come here: ``NodeOpened``."""
-        slot = self._slots[command.run, command.node.name] = Slot(command.node, self._allow)
-        self._queue.put(partial(node_code.open_node, slot.open, command))
+        slot = self._slot(command.run, command.node)
+        self._have_made(Call(slot, None, partial(node_code.open_node, slot.open, command)))
 
     def close_node(self, command: e.CloseNode) -> None:
         slot = self._slots.pop((command.run, command.node), None)
         if slot is not None:
-            slot.gone = True
+            with self._lock:
+                slot.gone = True
+                slot.calls.clear()
+                if slot in slot.lane.waiting:
+                    slot.lane.waiting.remove(slot)
+                    self._still_waits(slot.lane)
 
     def stop(self, wait_s: float = 1.0) -> None:
         """End the threads after their present call; one in user code that takes longer is left to the process's end."""
-        for _ in self._threads:
-            self._queue.put(None)
+        with self._lock:
+            self._stopping = True
+            for box in self._idle:
+                box.put(None)
+            threads = list(self._threads)
         deadline = time.monotonic() + wait_s
-        for thread in self._threads:
+        for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _work(self) -> None:
-        while (task := self._queue.get()) is not None:
-            event = task()
-            del task
-            if event is not None:
-                self._done(event)
-            del event
+    # --- calls that another thread makes ---------------------------------------------------------------
+
+    def timed(self, slot: Slot, command: Task) -> Call | None:
+        """A call that the shell's thread makes itself, where it may become overdue."""
+        if slot.lane.timeout_s is None:
+            return None
+        call = Call(slot, command, _never)
+        call.begun_s = time.monotonic()
+        return call
+
+    def watch(self, call: Call) -> None:
+        """That thread has lost the duty over this call; ``Call.over`` is to be set when it returns."""
+        with self._lock:
+            self._calls.add(call)
+            self._watch(call)
+
+    # --- what is due -----------------------------------------------------------------------------------
+
+    def overdue(self, now: float) -> list[e.OperatorFailed]:
+        """Give threads to calls that have waited, and up those that take too long (R3, R5)."""
+        failed: list[e.OperatorFailed] = []
+        with self._lock:
+            self.due_s = math.inf
+            for lane in list(self._waiting.values()):
+                failed += self._look_at(lane, now)
+            self._calls = {call for call in self._calls if not call.over}
+            for call in self._calls:
+                limit_s = call.slot.lane.timeout_s
+                if limit_s is None or call.overdue or call.slot.gone:
+                    continue
+                if now - call.begun_s >= limit_s:
+                    failed.append(call.failed(node_code.not_within(limit_s)))
+                else:
+                    self._watch(call)
+        return failed
+
+    def _look_at(self, lane: Lane, now: float) -> list[e.OperatorFailed]:
+        waiting, failed = lane.waiting, []
+        while waiting and now - waiting[0].waits_s >= GROW_S and self._begin(waiting[0], grow=True):
+            waiting.popleft()
+        if waiting and lane.busy == 0 and now - waiting[0].waits_s >= NO_THREAD_S:
+            lost = sum(call.slot.gone for call in self._calls)
+            why = f"was not begun: all {self._most} threads (max_threads) of this host are in calls, {lost} of them of "
+            call = waiting.popleft().calls.popleft()
+            failed = [call.failed(f"{why}runs that are over; wait for them, or start it with --limit max_threads=N")]
+        if self._still_waits(lane):
+            grows_s = waiting[0].waits_s + GROW_S
+            self.due_s = min(
+                self.due_s, grows_s if now < grows_s else now + NO_THREAD_S / 10, self._begins_s(lane, now)
+            )
+        return failed
+
+    def _still_waits(self, lane: Lane) -> bool:
+        if not lane.waiting:
+            self._waiting.pop(lane.run, None)
+        return bool(lane.waiting)
+
+    def _begins_s(self, lane: Lane, now: float) -> float:
+        """When a call may be overdue that waits now: it may be begun at any time."""
+        return math.inf if lane.timeout_s is None else now + lane.timeout_s
+
+    def _watch(self, call: Call) -> None:
+        if call.slot.lane.timeout_s is not None:
+            self.due_s = min(self.due_s, call.begun_s + call.slot.lane.timeout_s)
+
+    # --- threads ---------------------------------------------------------------------------------------
+
+    def _have_made(self, call: Call) -> None:
+        slot = call.slot
+        lane = slot.lane
+        with self._lock:
+            slot.calls.append(call)
+            if slot.busy or len(slot.calls) > 1:  # R1
+                return
+            slot.waits_s = now = time.monotonic()
+            if lane.waiting or not self._begin(slot, grow=lane.busy < PROMPT):
+                self._let_wait(slot)
+                self.due_s = min(self.due_s, now + GROW_S, self._begins_s(lane, now))
+
+    def _let_wait(self, slot: Slot) -> None:
+        slot.lane.waiting.append(slot)
+        self._waiting[slot.lane.run] = slot.lane
+
+    def _free(self, lane: Lane) -> bool:
+        """Whether the run may have another thread (R2)."""
+        return lane.busy < self._most - len(self._calls)
+
+    def _begin(self, slot: Slot, *, grow: bool) -> bool:
+        """Have a node's next call made, if there is a thread for it, or with ``grow`` may be."""
+        if not self._free(slot.lane):
+            return False
+        if self._idle:
+            box = self._idle.pop()
+        elif grow and len(self._threads) < self._most:
+            box = queue.SimpleQueue()
+            thread = threading.Thread(target=self._work, args=(box,), name="thalweg-operator", daemon=True)
+            self._threads.add(thread)
+            try:
+                thread.start()
+            except RuntimeError:  # this process may have no more of them
+                self._threads.discard(thread)
+                return False
+        else:
+            return False
+        box.put(self._next_of(slot))
+        return True
+
+    def _next_of(self, slot: Slot) -> Call:
+        call = slot.calls.popleft()
+        slot.busy = True
+        slot.lane.busy += 1
+        call.begun_s = time.monotonic()
+        self._calls.add(call)
+        self._watch(call)
+        return call
+
+    def _work(self, box: queue.SimpleQueue[Call | None]) -> None:
+        while (call := self._wait(box)) is not None:
+            while call is not None:
+                event = call.make()
+                wanted = not (call.overdue or call.slot.gone)  # R4
+                following = self._ended(call, box)
+                if wanted and event is not None:
+                    self._done(event)
+                call = following
+                del event, following
+        with self._lock:
+            self._threads.discard(threading.current_thread())
+
+    def _wait(self, box: queue.SimpleQueue[Call | None]) -> Call | None:
+        while True:
+            try:
+                return box.get(timeout=IDLE_S)
+            except queue.Empty:
+                with self._lock:
+                    if box in self._idle:  # else a call is being put into it
+                        self._idle.remove(box)
+                        self._threads.discard(threading.current_thread())
+                        return None
+
+    def _ended(self, call: Call, box: queue.SimpleQueue[Call | None]) -> Call | None:
+        """A call is over; the next for this thread, if one waits."""
+        slot = call.slot
+        with self._lock:
+            call.over, slot.busy = True, False
+            slot.lane.busy -= 1
+            self._calls.discard(call)
+            if slot.calls:
+                slot.waits_s = time.monotonic()
+                self._let_wait(slot)
+            if self._stopping:
+                box.put(None)
+                return None
+            for run, lane in self._waiting.items():
+                if self._free(lane):
+                    del self._waiting[run]
+                    following = self._next_of(lane.waiting.popleft())
+                    if lane.waiting:
+                        self._waiting[run] = lane  # behind the others
+                    return following
+            self._idle.append(box)
+            return None
 
 
 def _try(slot: Slot, command: e.OpenNode) -> e.OperatorFailed | None:
     failed = node_code.load(slot.open, command)
     return None if failed is None else slot.failed(failed)
+
+
+def _never() -> None:
+    """In place of a call that another thread makes."""

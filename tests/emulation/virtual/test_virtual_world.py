@@ -301,6 +301,21 @@ def test_a_world_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
 # --- code that fails ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("node", "host", "call"), [("s", "h1", "produce"), ("o", "h2", "combine")])
+def test_a_call_of_more_simulated_time_than_its_run_allows_ends_it(node: str, host: str, call: str) -> None:
+    class Later(Takes):
+        def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+            self.seconds = 9.0 if index == 2 else 3.0
+            return super().make(index, inputs)
+
+    codes: dict[str, Callable[[], NodeCode]] = {"s": Takes, "o": Takes, node: Later}
+    watched = Watched(codes, config=WorldConfig("independent", startup_s=0.0, call_timeout_s=4.0, validate=True))
+    delivered_s = watched.run(CHAIN, {"s": "h1", "o": "h2", "t": "client"}, partitions=9)
+    assert len(delivered_s) <= 2
+    why = f"{call}() of partition 2 has not returned within 4 s (call_timeout_s)"
+    assert watched.world.failed == f"node {node!r} on host {host!r}: {why}"
+
+
 @pytest.mark.parametrize("node", ["s", "o"])
 def test_code_that_raises_ends_the_run_with_one_line_and_leaves_nothing(node: str) -> None:
     codes: dict[str, Callable[[], NodeCode]] = {"s": Takes, "o": Takes}

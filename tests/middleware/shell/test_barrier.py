@@ -1,8 +1,9 @@
-"""What breaks in a host closes one run and ends no host; what ends a host ends it with status 1 and one line."""
+"""What breaks or hangs in a host costs one run and no host; what ends a host ends it with status 1 and one line."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -17,8 +18,8 @@ import pytest
 from flows import chain
 
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.dataflow import Code
-from thalweg.middleware.errors import RunError
+from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.errors import RunError, UsageError
 
 TESTS = Path(__file__).parents[2]
 FLOW = chain(Code("runtime_codes:Blocks", {"site": 0, "sizes": [100]}), Code("runtime_codes:Mix"))
@@ -136,3 +137,45 @@ def test_a_defect_closes_the_run_it_broke_and_its_neighbour_goes_on(breaks: str,
     assert row["placement"] == "broken"
     assert "AttributeError" in row["detail"]["reason"]
     assert row["detail"]["event"]
+
+
+def hanging(at: int) -> Dataflow:
+    return chain(FLOW.by_name["s"].code, Code("runtime_codes:Hangs", {"at": at}))
+
+
+def test_calls_that_hang_or_sleep_cost_their_own_runs_alone() -> None:
+    with host("", "--limit", "max_threads=12") as (process, address):
+        with Client({"h1": address}, allow=["runtime_codes"]) as client:
+            neighbour = client.run(FLOW, {"o": "h1"})
+            next(neighbour)
+            for at, says in (
+                (0, "combine() of partition 0 has not"),
+                (30, "combine() of partition 30 has not"),  # it has proved quick before
+                (60, "combine() of partition 60 has not"),
+                (-1, "loading its code has not"),
+            ):
+                with pytest.raises(RunError) as error:
+                    list(client.run(hanging(at), {"o": "h1"}, call_timeout_s=0.3))
+                assert f"node 'o' on host 'h1': {says} returned within 0.3 s (call_timeout_s)" in str(error.value)
+                assert next(neighbour)
+            for at in (0, 30, -1):  # without a limit they hang until closed
+                run = client.run(hanging(at), {"o": "h1"})
+                for _ in range(at):
+                    next(run)
+                begun_s = time.monotonic()
+                assert len([next(neighbour) for _ in range(50)]) == 50
+                assert time.monotonic() - begun_s < 5.0
+                run.close()
+            assert [each.index for each in client.run(FLOW, {"o": "h1"}, partitions=30)] == list(range(30))
+        begun_s = time.monotonic()
+        process.terminate()
+        _, log = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert log.count("\n") == log.count("has not returned within 0.3 s") == 4, log
+    assert time.monotonic() - begun_s < 5.0
+
+
+@pytest.mark.parametrize("limit_s", [0, -1.0, math.inf, math.nan])
+def test_a_limit_of_calls_that_is_none_is_a_usage_error(limit_s: float, client: Client) -> None:
+    with pytest.raises(UsageError, match=r"^call_timeout_s is .*; give seconds above 0"):
+        client.run(FLOW, {"o": "h1"}, call_timeout_s=limit_s)

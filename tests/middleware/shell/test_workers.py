@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,8 +17,9 @@ from thalweg.middleware.loading import reorderable
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.shell import workers as shell_workers
 from thalweg.middleware.shell.node_code import digest_of
-from thalweg.middleware.shell.workers import Slot, Task, Workers
+from thalweg.middleware.shell.workers import GROW_S, NO_THREAD_S, Slot, Task, Workers
 from thalweg.operators import Operator
 
 WAIT_S = 10.0  # for an event that comes within milliseconds
@@ -94,7 +97,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
-        self.workers = Workers(self.events.put, (__name__,), threads=1)
+        self.workers = Workers(self.events.put, (__name__,), 1)
 
     def open(self, version: object) -> None:
         """A node ``o`` of run ``r`` whose state is of this version."""
@@ -279,3 +282,194 @@ def test_what_the_runtime_says_itself_has_no_lines_of_user_code() -> None:
     failed = slot.make(e.RunOperator("r", "o", 0, (b"value",)))
     assert isinstance(failed, e.OperatorFailed)
     assert failed.cause == m.Cause(None, "thalweg.middleware.errors.OperatorError")
+
+
+# --- calls that take long, and what they leave to others ----------------------------------------------
+
+LET_GO = threading.Event()
+ENTERED: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+
+class Hangs(Versioned):
+    """Does not return until somebody lets it go, from one of its methods."""
+
+    def __init__(self, how: str = "combine") -> None:
+        super().__init__(1)
+        self.how = how
+        self.enter("construct")
+
+    def enter(self, what: str) -> None:
+        if what == self.how:
+            ENTERED.put(what)
+            assert LET_GO.wait(WAIT_S)
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        self.enter("combine")
+        return b"made"
+
+    def snapshot(self) -> bytes:
+        self.enter("snapshot")
+        return super().snapshot()
+
+    def restore(self, state: bytes) -> None:
+        self.enter("restore")
+
+    def merge(self, states: Sequence[bytes]) -> bytes:
+        self.enter("merge")
+        return b"a state"
+
+
+class Crowd:
+    """Workers, and what they have answered."""
+
+    def __init__(self, max_threads: int) -> None:
+        self.events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+        self.workers = Workers(self.events.put, (__name__,), max_threads)
+
+    def open(self, run: str, count: int = 1, how: str = "combine", timeout_s: float | None = None) -> None:
+        nodes = [Node(f"o{i}", "operator", ("s",), Code(f"{__name__}:Hangs", {"how": how})) for i in range(count)]
+        self.workers.open(run, nodes, timeout_s)
+
+    def combine(self, run: str, *names: str, index: int = 0) -> None:
+        for name in names or ("o0",):
+            self.submit(e.RunOperator(run, name, index, (b"value",)))
+
+    def submit(self, command: Task) -> None:
+        slot = self.workers.slot(command)
+        assert slot is not None
+        self.workers.submit(slot, command)
+
+    def answer(self) -> e.Event:
+        return self.events.get(timeout=WAIT_S)
+
+    def entered(self, count: int) -> None:
+        """Wait until so many calls hang; what waits for a thread meanwhile has waited long enough for one."""
+        deadline = time.monotonic() + WAIT_S
+        while count:
+            assert time.monotonic() < deadline
+            assert self.workers.overdue(time.monotonic() + GROW_S) == []
+            with contextlib.suppress(queue.Empty):
+                ENTERED.get(timeout=0.01)
+                count -= 1
+
+
+@pytest.fixture
+def crowd(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Crowd]]:
+    monkeypatch.setattr(shell_workers, "PROMPT", 2)
+    made: list[Crowd] = []
+
+    def make(max_threads: int) -> Crowd:
+        made.append(Crowd(max_threads))
+        return made[-1]
+
+    LET_GO.clear()
+    yield make
+    LET_GO.set()
+    for one in made:
+        one.workers.stop(WAIT_S)
+        assert not one.workers._threads
+    while not ENTERED.empty():
+        ENTERED.get()
+
+
+def test_hung_calls_of_some_runs_never_take_the_last_thread(crowd: Callable[[int], Crowd]) -> None:
+    one = crowd(8)
+    for run, threads in (("a", 4), ("b", 2), ("c", 1)):  # half of what is left each
+        one.open(run, 8)
+        one.combine(run, *(f"o{i}" for i in range(8)))
+        one.entered(threads)
+    assert ENTERED.empty()
+    one.open("d", 2, how="nothing")
+    one.combine("d", "o0", "o1")
+    made = [one.answer() for _ in range(2)]
+    assert {event.node for event in made if isinstance(event, e.OperatorFinished)} == {"o0", "o1"}
+    for run in ("a", "b", "c"):
+        one.workers.close(run)  # none is ended by that, but none of its calls that wait is begun
+    LET_GO.set()
+    one.combine("d", index=1)
+    assert isinstance(one.answer(), e.OperatorFinished)
+    assert one.events.empty()
+
+
+def test_a_call_for_which_there_is_no_thread_is_answered(crowd: Callable[[int], Crowd]) -> None:
+    one = crowd(1)
+    one.open("a")
+    one.combine("a")
+    one.entered(1)
+    one.workers.close("a")
+    one.open("b")
+    waits_s = time.monotonic()
+    assert one.workers.due_s <= waits_s + GROW_S
+    assert one.workers.overdue(waits_s + 0.9 * NO_THREAD_S) == []
+    assert one.workers.due_s < waits_s + 1.1 * NO_THREAD_S
+    (failed,) = one.workers.overdue(waits_s + NO_THREAD_S)
+    assert failed.reason == (
+        "loading its code was not begun: all 1 threads (max_threads) of this host are in calls, 1 of them of runs that "
+        "are over; wait for them, or start it with --limit max_threads=N"
+    )
+    LET_GO.set()
+    one.open("c")
+    one.combine("c")
+    assert isinstance(one.answer(), e.OperatorFinished)  # the thread came back
+
+
+def test_calls_of_one_node_are_made_one_after_the_other(crowd: Callable[[int], Crowd]) -> None:
+    one = crowd(8)
+    one.open("r", how="snapshot")
+    one.submit(e.TakeState("r", "o0", 1))
+    one.entered(1)
+    one.combine("r")
+    one.workers.overdue(time.monotonic() + GROW_S)
+    assert one.events.empty()
+    LET_GO.set()
+    assert isinstance(one.answer(), e.StateTaken)
+    assert isinstance(one.answer(), e.OperatorFinished)
+
+
+def test_threads_without_work_end(crowd: Callable[[int], Crowd], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell_workers, "IDLE_S", 0.01)
+    one = crowd(8)
+    one.open("r", 4)
+    one.combine("r", "o0", "o1", "o2", "o3")
+    one.entered(4)
+    threads = list(one.workers._threads)
+    assert len(threads) == 4
+    LET_GO.set()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert not one.workers._threads
+    one.combine("r", index=1)
+    assert sum(isinstance(one.answer(), e.OperatorFinished) for _ in range(5)) == 5
+
+
+@pytest.mark.parametrize(
+    ("how", "command", "what"),
+    [
+        ("combine", e.RunOperator("r", "o0", 7, (b"value",)), "combine() of partition 7"),
+        ("snapshot", e.TakeState("r", "o0", 1), "snapshot()"),
+        ("restore", e.RestoreState("r", "o0", 1, b"", digest_of(b""), 1), "restore()"),
+        ("merge", e.MergeStates("r", "o0", 1, (e.Inherited(b"", digest_of(b""), 1),)), "merge()"),
+        ("construct", None, "loading its code"),
+    ],
+)
+def test_a_call_that_takes_longer_than_its_run_allows_fails_once(
+    crowd: Callable[[int], Crowd], how: str, command: Task | None, what: str
+) -> None:
+    one = crowd(4)
+    one.open("r", how=how, timeout_s=3.0)
+    if command is not None:
+        one.submit(command)
+    one.entered(1)
+    begun_s = time.monotonic()
+    assert one.workers.due_s <= begun_s + 3.0
+    assert one.workers.overdue(begun_s + 1.0) == []
+    assert one.workers.due_s <= begun_s + 3.0
+    cause = m.Cause(7 if how == "combine" else None, "TimeoutError")
+    failed = e.OperatorFailed("r", "o0", f"{what} has not returned within 3 s (call_timeout_s)", cause)
+    assert one.workers.overdue(begun_s + 3.0) == [failed]
+    assert one.workers.overdue(begun_s + 9.0) == []
+    LET_GO.set()
+    one.open("other", how="nothing")
+    one.combine("other")
+    assert isinstance(one.answer(), e.OperatorFinished)  # and nothing of the call that was given up
+    assert one.events.empty()
