@@ -1,13 +1,26 @@
-"""A file that others find whole or not at all: it is written beside its place, and takes its name when complete."""
+"""Files that others find whole or not at all, and files of others, which are read in bounded memory and time."""
 
 from __future__ import annotations
 
 import os
+import re
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from thalweg.middleware.errors import RunError, ThalwegError
+from thalweg.middleware.errors import RunError, ThalwegError, UsageError
+
+MAX_TEXT_BYTES = 4 * 1024 * 1024  # of a file that somebody wrote by hand, or a description of a run
+MAX_JSON_BYTES = 64 * 1024 * 1024
+MAX_DEPTH = 64  # of brackets, and parts of a dotted key: both cost the square of it
+MAX_DIGITS = 4300  # of a number: Python's own limit
+_TOML = re.compile(
+    r'"""(?:[^\\]|\\.)*?"""|"(?:[^"\\\n]|\\.)*"|#[^\n]*|(?P<open>[\[{])|(?P<close>[\]}])|(?P<dot>\.)|(?P<space>\s+)'
+    r"|'''.*?'''|'[^'\n]*'|(?P<word>[\w+-]+)|(?P<other>.)",
+    re.DOTALL,
+)
 
 
 @contextmanager
@@ -41,3 +54,43 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+# --- files of others ----------------------------------------------------------------------------------
+
+
+def read_bounded(path: str | os.PathLike[str], most_bytes: int = MAX_TEXT_BYTES) -> bytes:
+    """The bytes of a file, whatever it is; UsageError for more than ``most_bytes``, OSError as it comes."""
+    with open(path, "rb") as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise UsageError(f"{os.fspath(path)} has more than {most_bytes} bytes; name the file that was meant")
+    return data
+
+
+def decode_toml(text: str) -> dict[str, Any]:
+    """What stands in TOML. ValueError, mostly with ``(at line …``, for text that is none, or nested too deep."""
+    depth = dots = 0
+    for token in _TOML.finditer(text):
+        if token[0] in ("''", '""') and text.startswith(token[0][0], token.end()):
+            break  # a long text without an end: nothing after it is read
+        match token.lastgroup:
+            case "space":
+                continue
+            case "dot":
+                dots += 1
+            case "open":
+                depth += 1
+            case "close":
+                depth -= 1
+            case "word" if len(token[0]) > MAX_DIGITS and token[0].strip("+-_").isdigit():
+                raise _toml_error(text, token, "a number has too many digits")
+        if token.lastgroup in ("open", "close", "other"):
+            dots = 0
+        if max(depth, dots) > MAX_DEPTH:
+            raise _toml_error(text, token, f"it is nested deeper than {MAX_DEPTH} levels")
+    return tomllib.loads(text)
+
+
+def _toml_error(text: str, token: re.Match[str], said: str) -> ValueError:
+    return ValueError(f"{said} (at line {text.count(chr(10), 0, token.start()) + 1}, column 1)")

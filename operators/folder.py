@@ -20,6 +20,7 @@ Image = NDArray[Any]
 
 SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".tif", ".tiff"))
 FORMATS = ("PNG", "JPEG", "TIFF")
+_TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF 6.0, section 15
 _STRIP_PIXELS = 1 << 20
 SIZE_SAMPLE = 64  # headers read for size_bytes; more would make a large folder slow to start
 
@@ -143,11 +144,13 @@ def _decode(file: BinaryIO, path: Path, most_bytes: int) -> Image:
     if mode == "F":
         raise OperatorError(f"image {path} has floating-point pixels; save it with 8 or 16 bits")
     width, height = image.size
-    size_bytes = width * height * (1 if mode in ("1", "L", "P") else 4)  # what Pillow holds, at most
+    tags = getattr(image, "tag_v2", {})  # of a TIFF, whose tile may be larger than the picture
+    pixels = max(width * height, tags.get(_TILE_WIDTH, 0) * tags.get(_TILE_LENGTH, 0))
+    size_bytes = pixels * (1 if mode in ("1", "L", "P") else 4)  # what Pillow holds, at most
     if size_bytes > most_bytes:
         raise OperatorError(
             f"image {path} of {width}x{height} pixels takes {size_bytes} bytes to decode, over max_picture_bytes="
-            f"{most_bytes} of this host; cut it into smaller images, or raise that limit"
+            f"{most_bytes}; cut it into smaller images, or raise that limit (thalweg host --limit)"
         )
     kind = _kind(mode)
     out: Image = np.empty((height, width, 3) if kind == "RGB" else (height, width), np.uint16 if not kind else np.uint8)
@@ -155,10 +158,10 @@ def _decode(file: BinaryIO, path: Path, most_bytes: int) -> Image:
     step = max(1, _STRIP_PIXELS // max(1, width))
     for top in range(0, height, step):  # what is computed on the way stays small
         strip = image.crop((0, top, width, min(height, top + step)))
-        pixels = np.asarray(strip if not kind or mode == kind else strip.convert(kind))
-        if mode == "I" and (pixels.min() < 0 or pixels.max() > 0xFFFF):
+        part = np.asarray(strip if not kind or mode == kind else strip.convert(kind))
+        if mode == "I" and (part.min() < 0 or part.max() > 0xFFFF):
             raise OperatorError(f"image {path} has pixels beyond 16 bits; save it with 8 or 16 bits")
-        out[top : top + step] = pixels
+        out[top : top + step] = part
     return out
 
 

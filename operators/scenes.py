@@ -92,8 +92,8 @@ class SceneSource(Source):
         size_bytes = math.prod(shape) * np.dtype(self.dtype).itemsize
         if size_bytes > self._most_bytes:
             raise OperatorError(
-                f"scenes: image {index} would have {size_bytes} bytes, over max_picture_bytes={self._most_bytes} of"
-                " this host; ask for a smaller mean_bytes, or raise that limit"
+                f"scenes: image {index} would have {size_bytes} bytes, over max_picture_bytes={self._most_bytes};"
+                " ask for a smaller mean_bytes, or raise that limit (thalweg host --limit)"
             )
         truth = ground_truth(self.seed, shape, index, self.dtype)
         field = _weather(hash_key(self.seed, _CLOUDS, self.site, index))

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.emulation.traces.files import ENVIRONMENT_VARIABLE, text_lines
+from thalweg.emulation.traces.files import ENVIRONMENT_VARIABLE, shown, text_lines
 from thalweg.emulation.traces.pool import read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError, nearest
@@ -27,6 +27,7 @@ GENERATED = "generated"
 Kind = Literal["bandwidth", "latency", "throughput"]
 # A grid's column, and what makes its values SI.
 _COLUMNS: dict[Kind, tuple[str, float]] = {"latency": ("rtt_ms", 1e-3), "throughput": ("bandwidth_bps", 1.0)}
+MAX_SITES = 4096
 _PROVIDERS = ("aws", "azure", "gcp", "ibm")
 _SERIES = re.compile(r"(?:(b\d+)_)?(.+?)__(.+?)(?:__(\d+))?")
 
@@ -126,7 +127,7 @@ def read_grid(path: Path, kind: Kind) -> Grid:
     header = [cell.strip() for cell in rows[0].split(",")]
     if header[:2] == ["src", "dst"]:
         if header[2:] != [column]:
-            raise TraceError(f"{path}:1: the header is {rows[0]!r}, not 'src,dst,{column}'; is this a {kind} data set?")
+            raise TraceError(f"{path}:1: the header is {shown(rows[0])}, not 'src,dst,{column}'; is this of {kind}?")
         sites, values = _pairs(path, rows)
     else:
         sites, values = _square(path, rows, header)
@@ -154,12 +155,12 @@ def grid_kind(path: Path) -> Kind | None:
 
 def _square(path: Path, rows: list[str], header: list[str]) -> tuple[list[str], npt.NDArray[np.float64]]:
     sites = header[1:]
-    values = np.empty((len(sites), len(sites)))
     if len(rows) != len(sites) + 1:
         raise TraceError(
             f"{path}: a header of {len(sites)} sites and {len(rows) - 1} rows; a grid is square, or has the header"
             " src,dst,rtt_ms or src,dst,bandwidth_bps"
         )
+    values = _room(path, len(sites))
     for i, row in enumerate(rows[1:]):
         name, _, rest = row.partition(",")
         cells = rest.split(",")
@@ -170,6 +171,12 @@ def _square(path: Path, rows: list[str], header: list[str]) -> tuple[list[str], 
         except ValueError as error:
             raise TraceError(f"{path}:{i + 2}: {error}") from None
     return sites, values
+
+
+def _room(path: Path, sites: int) -> npt.NDArray[np.float64]:
+    if sites > MAX_SITES:
+        raise TraceError(f"{path}: {sites} sites, more than {MAX_SITES}; leave out those that nobody stands at")
+    return np.full((sites, sites), np.nan)
 
 
 def _pairs(path: Path, rows: list[str]) -> tuple[list[str], npt.NDArray[np.float64]]:
@@ -184,8 +191,8 @@ def _pairs(path: Path, rows: list[str]) -> tuple[list[str], npt.NDArray[np.float
                 raise TraceError(f"{path}:{line}: the pair {source} → {target} stands there twice")
             found[pair] = float(value) if value else np.nan
         except ValueError:
-            raise TraceError(f"{path}:{line}: {row!r} is not source,destination,number") from None
-    values = np.full((len(numbers), len(numbers)), np.nan)
+            raise TraceError(f"{path}:{line}: {shown(row)} is not source,destination,number") from None
+    values = _room(path, len(numbers))
     for pair, one in found.items():
         values[pair] = one
     return list(numbers), values

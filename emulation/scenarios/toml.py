@@ -21,6 +21,7 @@ from msgspec import Meta, inspect
 from thalweg.emulation import units
 from thalweg.emulation.scenarios.data_sets import near_miss
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.files import decode_toml, read_bounded
 
 Path = tuple[str | int, ...]
 MOST_OPEN = 5  # brackets and braces at the end of a line
@@ -182,17 +183,14 @@ def read_toml(path: str | os.PathLike[str], what: str, *kinds: type[Keys]) -> Sp
     """A file's top table, with the keys of ``kinds``. Raises UsageError for none, for what is not TOML, other keys."""
     name = os.fspath(path)
     try:
-        with open(name, "rb") as file:
-            data = file.read()
+        data = read_bounded(name)
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
-        tree = msgspec.toml.decode(text)
+        tree = decode_toml(text)
     except OSError as error:
         raise UsageError(f"cannot read {name}: {error.strerror}; name {what}") from None
     except UnicodeDecodeError as error:
         line, why = data.count(b"\n", 0, error.start) + 1, "this is not UTF-8 text; save the file as UTF-8"
-    except RecursionError:
-        line, why = 1, f"its brackets are nested too deep; {what} is flat"
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         said, _, at = str(error).partition(" (at ")
         found = re.match(r"line (\d+),", at)
         line = int(found[1]) if found else max(1, text.rstrip().count("\n") + 1)

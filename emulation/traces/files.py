@@ -14,7 +14,7 @@ import numpy as np
 
 from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray
 from thalweg.middleware.errors import TraceError, UsageError
-from thalweg.middleware.files import whole
+from thalweg.middleware.files import read_bounded, whole
 
 ENVIRONMENT_VARIABLE = "THALWEG_TRACES"  # names the folder of a collection of data sets
 HEADER = "time_s,bandwidth_bps"
@@ -22,6 +22,8 @@ CSV_SUFFIX = ".csv"
 MAHIMAHI_SUFFIXES = frozenset({".mahi", ".up", ".down", ".trace"})
 MAHIMAHI_PACKET_BYTES = 1500  # mahimahi's mm-link(1): each line is an opportunity to deliver one MTU
 MAHIMAHI_STEP_S = 1.0
+MAX_BYTES = 64 * 1024 * 1024
+MAX_LINES = 4_000_000  # two weeks in steps of 0.3 s; of a schedule, five minutes of 150 Mbit/s
 MAX_BINS = 10_000_000  # a mistaken time stamp must not fill the memory
 
 
@@ -35,7 +37,7 @@ def read_csv(path: str | Path, *, name: str | None = None, rebase: bool = False)
     path = Path(path)
     lines = text_lines(path)
     if lines[0].strip() != HEADER:
-        raise TraceError(f"{path}:1: the header is {_shown(lines[0])}, not {HEADER!r}; is this a bandwidth trace?")
+        raise TraceError(f"{path}:1: the header is {shown(lines[0])}, not {HEADER!r}; is this a bandwidth trace?")
     if len(lines) == 1:
         raise TraceError(f"{path}: no rows after the header; a trace needs at least one")
     rows = _csv_fast(lines[1:], rebase)
@@ -67,7 +69,7 @@ def _csv_careful(path: Path, lines: list[str], rebase: bool) -> tuple[FloatArray
         at = f"{path}:{number}"
         fields = line.split(",")
         if len(fields) != 2:
-            raise TraceError(f"{at}: {_shown(line)} has {len(fields)} column(s), not the 2 of {HEADER!r}")
+            raise TraceError(f"{at}: {shown(line)} has {len(fields)} column(s), not the 2 of {HEADER!r}")
         time_s, rate_bps = (_number(at, *pair) for pair in zip(HEADER.split(","), fields, strict=True))
         if rate_bps < 0:
             raise TraceError(f"{at}: bandwidth_bps is {fields[1].strip()}, below 0; an outage is 0")
@@ -90,9 +92,9 @@ def _number(at: str, column: str, text: str) -> float:
     except ValueError:
         value = None
     if value is None:
-        raise TraceError(f"{at}: {column} is {_shown(text.strip())}, not a number")
+        raise TraceError(f"{at}: {column} is {shown(text.strip())}, not a number")
     if not math.isfinite(value):
-        raise TraceError(f"{at}: {column} is {_shown(text.strip())}; it must be finite")
+        raise TraceError(f"{at}: {column} is {shown(text.strip())}; it must be finite")
     return value
 
 
@@ -135,7 +137,7 @@ def _mahimahi_stamps(path: Path, lines: list[str]) -> np.ndarray[tuple[int], np.
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not (text.isascii() and text.isdigit() and len(text) < 16):
-            raise TraceError(f"{path}:{number}: {_shown(text)} is not a time stamp in whole milliseconds")
+            raise TraceError(f"{path}:{number}: {shown(text)} is not a time stamp in whole milliseconds")
         if found and int(text) < found[-1]:
             raise TraceError(
                 f"{path}:{number}: time stamp {text} is earlier than the one before, {found[-1]}; sort them"
@@ -238,7 +240,9 @@ def text_lines(path: Path) -> list[str]:
     Raises TraceError for a file that cannot be read or is not text.
     """
     try:
-        data = path.read_bytes()
+        data = read_bounded(path, MAX_BYTES)
+        if (count := data.count(b"\n")) > MAX_LINES:
+            raise TraceError(f"{path} has {count} lines, more than {MAX_LINES}; divide it")
         text = data.decode("utf-8-sig")
     except OSError as error:
         _cannot_read(error)
@@ -257,5 +261,6 @@ def _text(value: float) -> str:
     return str(int(value)) if value.is_integer() and value < 2**53 else repr(value)
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """The beginning of what stands in a file, for an error."""
     return repr(text if len(text) <= 40 else text[:40] + "…")

@@ -20,6 +20,7 @@ from thalweg.experiments.cli.console import JsonOption, output, print_json
 from thalweg.experiments.cli.options import find_own_code
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError, nearest
+from thalweg.middleware.files import decode_toml, read_bounded
 from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView, links_between
 from thalweg.middleware.planning import (
     Answers,
@@ -112,10 +113,12 @@ class PlacementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def load_problem(path: Path) -> Task:
     """Read and check a placement file; UsageError naming the file and the key, host or node that is wrong."""
     try:
-        spec = msgspec.toml.decode(path.read_bytes(), type=PlacementFile)
+        data = read_bounded(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    try:
+        spec = msgspec.convert(decode_toml(data.decode()), PlacementFile)
+    except (ValueError, msgspec.MsgspecError) as error:
         raise UsageError(f"{path}: {_explain(str(error))}") from error
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
@@ -219,7 +222,7 @@ def _options(pairs: Sequence[str] | None, flag: str) -> dict[str, Any]:
             raise UsageError(f"{flag} {pair!r} is not KEY=VALUE")
         try:
             options[key] = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             options[key] = value
     return options
 

@@ -22,6 +22,7 @@ from thalweg.experiments.command import Tell
 from thalweg.experiments.faults.trials import TrialResult, drawn_plan, run_trial
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import RunError, UsageError
+from thalweg.middleware.files import MAX_JSON_BYTES, read_bounded
 
 T = TypeVar("T")
 Run = Callable[[FaultPlan], tuple[TrialResult, tuple[OfMessage, ...]]]
@@ -223,10 +224,10 @@ def replay(what: str) -> tuple[TrialResult, str]:
 def load_plan(path: Path) -> FaultPlan:
     """The plan in a file. Raises UsageError when it cannot be read or is none."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=FaultPlan)
+        return msgspec.json.decode(read_bounded(path, MAX_JSON_BYTES), type=FaultPlan)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}; give a seed or the file of a plan") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{path} is no fault plan: {error}") from None
 
 

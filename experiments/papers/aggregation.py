@@ -42,7 +42,7 @@ from thalweg.experiments.sweeps.grid import PLACE
 from thalweg.experiments.sweeps.sweep import load_results, load_sweep, study_of
 from thalweg.experiments.sweeps.trial import Arm
 from thalweg.middleware.errors import RunError, UsageError, one_line
-from thalweg.middleware.files import whole
+from thalweg.middleware.files import MAX_JSON_BYTES, read_bounded, whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -397,18 +397,19 @@ def load_figures(folder: Path) -> FigureData[Any]:
     path = folder / FIGURES_JSON
     again = "aggregate the sweep again"
     try:
-        made_by = msgspec.json.decode(path.read_bytes(), type=_MadeBy)
+        data = read_bounded(path, MAX_JSON_BYTES)
+        made_by = msgspec.json.decode(data, type=_MadeBy)
         if (made_by.format, made_by.version) != (FORMAT, __version__):
             raise UsageError(
                 f"{path} has format {made_by.format} of version {made_by.version or 'unknown'} instead of {FORMAT} of"
                 f" {__version__}; {again}"
             )
         study = find_study(study_of(folder))
-        found: FigureData[Any] = msgspec.json.decode(path.read_bytes(), type=FigureData[study.result])  # type: ignore[name-defined]
+        found: FigureData[Any] = msgspec.json.decode(data, type=FigureData[study.result])  # type: ignore[name-defined]
         return found
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}; {again}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is damaged ({error}); {again}") from None
 
 

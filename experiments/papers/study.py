@@ -527,7 +527,7 @@ def find_study(name: str | None = None) -> Study:
     """The study of that paper's folder; UsageError when there is none."""
     try:
         found: Study = import_module(f"thalweg.experiments.papers.{name or FIRST_STUDY}.study").STUDY
-    except ModuleNotFoundError:
+    except (ModuleNotFoundError, ValueError):  # ValueError: of a name that is no module's
         raise UsageError(f"there is no study {name!r}: thalweg/experiments/papers has no such folder") from None
     return found
 

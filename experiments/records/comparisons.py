@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.files import MAX_JSON_BYTES, read_bounded
 
 COMPARISON = "comparison.json"
 CLOSE = 0.1  # how far simulation may be from emulation, unless told otherwise
@@ -70,8 +71,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def load_comparison(path: Path) -> Comparison:
     """Read ``comparison.json``; UsageError when it is damaged."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Comparison)
-    except (OSError, msgspec.MsgspecError) as error:
+        return msgspec.json.decode(read_bounded(path, MAX_JSON_BYTES), type=Comparison)
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"{path} is damaged ({error}); make the comparison again") from None
 
 

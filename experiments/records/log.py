@@ -11,10 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from thalweg.experiments.records.records import EVENTS
-from thalweg.middleware.errors import UsageError
+from thalweg.experiments.records.records import EVENTS, SCHEMA
+from thalweg.middleware.errors import UsageError, one_line
 
 BATCH_ROWS = 16_384
+MAX_BYTES = 256 * 1024 * 1024  # of a column in one piece, and of its texts in BATCH_ROWS records
+MAX_ROWS = 100_000_000  # a day of a hundred hosts is some millions
 TreeRow = tuple[str, list[str], str]  # name, inputs and host of an operator or the sink
 
 
@@ -81,22 +83,52 @@ class Row(msgspec.Struct, frozen=True):
 
 
 _COLUMNS = list(Row.__struct_fields__)
+_TEXTS = [field.name for field in SCHEMA if field.type == pa.string()]
 _SILENT = Detail()
 _decode = msgspec.json.Decoder(Detail).decode
 
 
 def read_log(folder: Path, *kinds: str) -> Iterator[Row]:
     """The records of these kinds; UsageError when one has not the detail of its kind."""
-    events, wanted = folder / EVENTS, pa.array(kinds)
-    with pq.ParquetFile(events) as file:
-        for batch in file.iter_batches(columns=_COLUMNS, batch_size=BATCH_ROWS):
-            kept = batch.filter(pc.is_in(batch["kind"], wanted))
-            for *said, text in zip(*(kept[column].to_pylist() for column in _COLUMNS), strict=True):
-                try:
-                    yield Row(*(*said, _decode(text) if text else _SILENT))
-                except msgspec.DecodeError as error:
-                    what = f"the detail of a record {said[4]!r} is damaged ({error})"
-                    raise UsageError(f"{events}: {what}; run it again") from None
+    wanted = pa.array(kinds)
+    for batch in _batches(folder, _COLUMNS):
+        kept = batch.filter(pc.is_in(batch["kind"], wanted))
+        for *said, text in zip(*(kept[column].to_pylist() for column in _COLUMNS), strict=True):
+            try:
+                yield Row(*(*said, _decode(text) if text else _SILENT))
+            except (msgspec.DecodeError, RecursionError) as error:
+                what = f"the detail of a record {said[4]!r} is damaged ({error})"
+                raise UsageError(f"{folder / EVENTS}: {what}; run it again") from None
+
+
+def _batches(folder: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """These columns of the log, some rows at a time; UsageError where it is damaged, or would fill the memory.
+
+    A text that many rows share stands in the file once, so that a small file may hold any number of bytes: texts are
+    read as they stand there, and counted before they are written out.
+    """
+    events = folder / EVENTS
+    try:
+        with pq.ParquetFile(events, read_dictionary=_TEXTS) as file:
+            log = file.metadata
+            groups = map(log.row_group, range(log.num_row_groups))
+            sizes = (each.column(i).total_uncompressed_size for each in groups for i in range(each.num_columns))
+            largest = max(sizes, default=0)
+            if log.num_rows > MAX_ROWS or largest > MAX_BYTES:
+                raise pa.ArrowInvalid(f"{log.num_rows} records, {largest} bytes in one piece")
+            for batch in file.iter_batches(columns=columns, batch_size=BATCH_ROWS):
+                written = [_written(batch[name]) if name in _TEXTS else batch[name] for name in columns]
+                yield pa.RecordBatch.from_arrays(written, columns)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise UsageError(f"{events} is damaged ({one_line(error)[:200]}); run it again") from None
+
+
+def _written(texts: pa.DictionaryArray) -> pa.StringArray:
+    """Every row's text, where they have room."""
+    lengths = pc.binary_length(texts.dictionary).cast(pa.int64())
+    if (size := pc.sum(lengths.take(texts.indices)).as_py() or 0) > MAX_BYTES:
+        raise pa.ArrowInvalid(f"{size} bytes of text in {len(texts)} records")
+    return texts.cast(pa.string())
 
 
 class LinkSum(NamedTuple):
@@ -111,13 +143,12 @@ def sum_links(folder: Path, kind: str, column: str) -> dict[tuple[str, str, str]
     """By placement, host and peer, where all three are said; of these records there are many."""
     found: dict[tuple[str, str, str], LinkSum] = {}
     by = ["placement", "host", "peer"]
-    with pq.ParquetFile(folder / EVENTS) as file:
-        for batch in file.iter_batches(columns=[*by, "kind", "t_s", column], batch_size=BATCH_ROWS):
-            said = (pc.field("kind") == kind) & pc.field("placement").is_valid() & pc.field("peer").is_valid()
-            sums = pa.Table.from_batches([batch]).filter(said).group_by(by)
-            for row in sums.aggregate([([], "count_all"), (column, "sum"), ("t_s", "max")]).to_pylist():
-                link = row["placement"], row["host"], row["peer"]
-                known, total = found.get(link, LinkSum()), row[f"{column}_sum"] or 0
-                last_s = max(known.last_s, row["t_s_max"])
-                found[link] = LinkSum(known.rows + row["count_all"], known.total + total, last_s)
+    for batch in _batches(folder, [*by, "kind", "t_s", column]):
+        said = (pc.field("kind") == kind) & pc.field("placement").is_valid() & pc.field("peer").is_valid()
+        sums = pa.Table.from_batches([batch]).filter(said).group_by(by)
+        for row in sums.aggregate([([], "count_all"), (column, "sum"), ("t_s", "max")]).to_pylist():
+            link = row["placement"], row["host"], row["peer"]
+            known, total = found.get(link, LinkSum()), row[f"{column}_sum"] or 0
+            last_s = max(known.last_s, row["t_s_max"])
+            found[link] = LinkSum(known.rows + row["count_all"], known.total + total, last_s)
     return found

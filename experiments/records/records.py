@@ -11,7 +11,6 @@ import itertools
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thalweg.middleware.errors import RunError, UsageError
-from thalweg.middleware.files import whole
+from thalweg.middleware.files import decode_toml, read_bounded, whole
 
 RUN_TOML = "run.toml"
 EVENTS = "events.parquet"
@@ -176,7 +175,10 @@ def _check_range(record: Record) -> None:
 def half_written(run_folder: Path) -> list[str]:
     """Names of the host logs whose last line was half-written, from the event log's metadata."""
     metadata = pq.read_metadata(run_folder / EVENTS).metadata or {}
-    return list(json.loads(metadata.get(_TORN, b"[]")))
+    try:
+        return msgspec.json.decode(metadata.get(_TORN, b"[]"), type=list[str])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UsageError(f"{run_folder / EVENTS} is damaged ({error}); run it again") from None
 
 
 # --- run.toml ---------------------------------------------------------------------------------------
@@ -193,11 +195,11 @@ def save_run(run_folder: Path, info: RunInfo) -> Path:
 def read_toml(path: Path, verb: str, newest: int) -> dict[str, Any]:
     """What a folder of ``thalweg verb`` says of itself, in a format up to ``newest``; UsageError when it does not."""
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        tree = decode_toml(read_bounded(path).decode())
     except (FileNotFoundError, NotADirectoryError):
         what = f"{path.parent} is not a {verb} folder (no {path.name})"
         raise UsageError(f"{what}; name one that `{verb}` wrote") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
     if isinstance(form := tree.get("format", newest), int) and form > newest:
         raise UsageError(f"{path} is of format {form} and this version reads up to {newest}; upgrade thalweg")

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from markupsafe import Markup
+from numpy.typing import NDArray
 from rich.table import Table
 
 from thalweg.emulation.units import format_rate
@@ -30,11 +31,12 @@ from thalweg.experiments.views.tables import (
     trees_table,
 )
 from thalweg.experiments.views.timelines import Course, host_colours, read_courses
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import OperatorError, UsageError, one_line
 
 PICTURES = 6  # composites shown of a placement
 PICTURE_PIXELS = 176  # their larger side
 SHEET_PIXELS = 900
+PIXELS_BYTES = 64 * 1024 * 1024  # of a picture that is shown
 LISTED = 60  # moves of a placement; of more the first are listed
 UNFOLDED = 15  # of more, the list is folded
 MATRIX = 40  # hosts; of more, only the links that are furthest off are listed
@@ -210,10 +212,8 @@ def drawn_plots(folder: Path, info: RunInfo) -> Iterator[list[Path]]:
 
 
 def _plot(path: Path) -> bytes:
-    try:
-        return fewer_colours(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path} is damaged ({error}); remove it, and it is drawn again") from None
+    _checked(path, "it is drawn again")
+    return fewer_colours(path.read_bytes())
 
 
 def _plot_order(path: Path) -> tuple[int, str]:
@@ -245,21 +245,25 @@ def _fitting(room: Room, kind: str, pictures: Iterable[tuple[bytes, str, str]]) 
             yield Picture(data, kind, alt, caption)
 
 
+def _checked(path: Path, then: str) -> NDArray[Any]:
+    """The pixels of a picture of a run folder, which may be anybody's; UsageError for one that is damaged, or huge."""
+    from thalweg.operators.folder import read_image
+
+    try:
+        return read_image(path, PIXELS_BYTES)
+    except OperatorError as error:
+        what = one_line(error).partition(";")[0]  # without advice on sources
+        raise UsageError(f"{path} is damaged or too large ({what}); remove it, and {then}") from None
+
+
 def scaled_jpeg(path: Path, pixels: int) -> bytes:
     """A picture no larger than ``pixels``; one band in the colours that the overview has."""
-    import numpy as np
     from PIL import Image
 
     from thalweg.operators.pictures import colour
 
-    try:
-        with Image.open(path) as image:
-            values = np.asarray(image)
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UsageError(f"{path} is damaged ({error}); remove it, and the report does without") from None
-    if values.dtype not in (np.uint8, np.uint16):
-        values = np.clip(values, 0, 65535).astype(np.uint16)  # Pillow's name for 16 bits has changed with its versions
-    shown = Image.fromarray(colour(values[..., :3] if values.ndim == 3 else values))
+    values = _checked(path, "the report does without")
+    shown = Image.fromarray(colour(values))
     shown.thumbnail((pixels, pixels))
     out = io.BytesIO()
     shown.save(out, "JPEG", quality=80, optimize=True)

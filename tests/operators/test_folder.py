@@ -146,7 +146,7 @@ def test_a_picture_over_the_limit_of_its_host_is_refused_by_its_header(tmp_path)
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:45])  # the header, and no pixel
     code = Code("image_folder", {"folder": str(tmp_path), "skip_corrupt": True})
     source = load_code(code, Allowed(max_picture_bytes=GREY.size - 1))
-    with pytest.raises(OperatorError, match=f"over max_picture_bytes={GREY.size - 1} of this host; cut it"):
+    with pytest.raises(OperatorError, match=f"over max_picture_bytes={GREY.size - 1}; cut it"):
         source.produce(0)
 
 

@@ -122,7 +122,7 @@ def test_an_image_made_in_several_strips_is_the_one_that_is_made_at_once():
 
 def test_an_image_over_the_limit_of_its_host_is_not_made():
     code = Code("scenes", {"site": 0, "sites": 1, "seed": 1, "mean_bytes": float(1 << 30)})
-    with pytest.raises(OperatorError, match="over max_picture_bytes=268435456 of this host; ask for a smaller mean"):
+    with pytest.raises(OperatorError, match="over max_picture_bytes=268435456; ask for a smaller mean"):
         load_code(code).produce(0)
 
 

@@ -246,7 +246,7 @@ def test_plots_that_are_there_are_taken_unless_records_are_newer(new_run: Any, t
     with report_run.drawn_plots(folder, info) as paths:
         assert [path.stem for path in paths] == ["arrivals", "links-one-shot", "hosts"]
     (folder / "plots" / "hosts.png").write_bytes(b"no picture")
-    with pytest.raises(UsageError, match=r"hosts\.png is damaged .*; remove it"):
+    with pytest.raises(UsageError, match=r"hosts\.png is damaged or too large .*; remove it"):
         write_report([folder], tmp_path / "r.html")
 
 
