@@ -12,6 +12,8 @@ Rules:
 - A cut link loses what is on its way over it. A crashed host loses its core, its code, its timers, and what is on its
   way to it or waits to be sent; restarted, it is a host of the same name that knows of no run.
 - A slow host takes longer to compute, and is late to see messages and timers.
+- A hostile host is none of the run's. What it says to one of those, under its own name, is there at once; what they
+  answer goes nowhere, and no partition or state goes to it.
 - After every event: no node is on two hosts, nothing is held that the rules of a node do not allow, and a run that is
   over on a host, which has closed it or heard that its client removed it, has not come back there. What a core's
   own ``validate`` checks is checked with ``WorldConfig.validate``.
@@ -28,6 +30,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from thalweg.emulation.virtual.hostile import Hostile
 from thalweg.emulation.virtual.links import CONTROL, LinkRate, Transfer
 from thalweg.emulation.virtual.world import CodeBook, VirtualHost, World, WorldConfig
 from thalweg.middleware.core.host import HostCore
@@ -148,9 +151,18 @@ class Late(_Fault, frozen=True):
     within_s: Span = LONGEST_S
 
 
+class Hostility(_Fault, frozen=True, tag="hostile"):
+    """Host ``host``, which is none of the run's, says what it should not (``virtual.hostile``) every ``every_s``."""
+
+    host: str
+    at_s: At
+    for_s: Span
+    every_s: Span
+
+
 Kind = tuple[str, str, str]  # of messages: source, target, what they are
 OfMessage = Drop | Duplicate | Delay | Unconfirmed
-Fault = OfMessage | Outage | Cut | Crash | Slow | Storm | Late
+Fault = OfMessage | Outage | Cut | Crash | Slow | Storm | Late | Hostility
 OVER_ALL = Storm | Late  # of these faults are no single ones
 
 
@@ -161,8 +173,8 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     faults: tuple[Fault, ...] = ()
 
     def hosts(self) -> set[str]:
-        """All that its faults name."""
-        told = [msgspec.structs.asdict(fault) for fault in self.faults]
+        """All of the run's that its faults name."""
+        told = [msgspec.structs.asdict(fault) for fault in self.faults if not isinstance(fault, Hostility)]
         named = {each[key] for each in told for key in ("source", "target", "host") if key in each}
         return named.union(*(each.get("hosts", ()) for each in told))
 
@@ -221,6 +233,10 @@ def draw_plan(seed: int, hosts: Sequence[str], duration_s: float) -> FaultPlan:
         faults.append(Late(round(dice.uniform(0.02, 0.3), 3), round(dice.uniform(0.0, 0.05), 3)))
         for host in names[:-1]:
             faults.append(Duplicate(names[-1], host, "Install", 1, round(dice.uniform(1.0, LONGEST_S), 3)))
+    dice = Random(f"{seed} hostile")
+    if dice.random() < 0.2:
+        every_s = round(10 ** dice.uniform(-2, 0), 3)
+        faults.append(Hostility("stranger", round(dice.uniform(0.0, 5.0), 2), 2 * duration_s, every_s))
     return FaultPlan(seed, tuple(faults))
 
 
@@ -274,6 +290,7 @@ class FaultyWorld(World):
         # of every message under way: the hosts it was between when it was sent, and what is to become of it
         self._under_way: dict[int, tuple[VirtualHost, VirtualHost, Collection[OfMessage]]] = {}
         self._slow: defaultdict[str, list[float]] = defaultdict(list)
+        self._hostile: dict[str, Hostile] = {}
         self._nodes: dict[str, set[str]] = {name: set() for name in self.names}
         for fault in plan.faults:
             self._prepare(fault)
@@ -291,6 +308,8 @@ class FaultyWorld(World):
                     self._cuts[other, one].append((at_s, at_s + for_s))
             case Crash():
                 self._schedule(fault.at_s, self._crash, fault)
+            case Hostility():
+                self._schedule(fault.at_s, self._attack, fault)
             case Slow(host, factor, at_s, for_s):
                 self._schedule(at_s, self._slow_down, (host, factor, True))
                 self._schedule(at_s + for_s, self._slow_down, (host, factor, False))
@@ -330,7 +349,13 @@ class FaultyWorld(World):
         """How much later than others a host sees what there is to see."""
         return HANDLING_S * max(self._slow[name], default=0.0)
 
+    def _run_operator(self, host: VirtualHost, command: e.RunOperator) -> None:
+        if command.run == self.run_id:
+            super()._run_operator(host, command)
+
     def _rare(self, host: VirtualHost, command: e.Command) -> None:
+        if self._hostile and _run_of(command) not in (self.run_id, ""):
+            return
         if isinstance(command, e.Fail) and self.failed is None:
             self.failed_s = self.now
             cores = [each.core.runs for each in self.hosts.values()]
@@ -354,6 +379,11 @@ class FaultyWorld(World):
     def _send(self, host: VirtualHost, send: e.Send) -> None:
         source, target = host.name, send.to
         assert source != target, f"host {source} sends itself {send.message}"
+        if target in self._hostile:
+            assert not isinstance(send.message, m.Partition | m.State), f"host {source} sends {target} {send.message}"
+            return
+        for hostile in self._hostile.values():
+            hostile.overhear(send.message)
         kind = source, target, type(send.message).__name__
         number = self._counts[kind] = self._counts[kind] + 1
         fates = [*self._of_message.get((kind, number), ()), *self._drawn(kind, number, send.bulk)]
@@ -454,6 +484,19 @@ class FaultyWorld(World):
             failed = e.TransferFailed(transfer.target, transfer.item.message)
             self._schedule(self.now + self.stuck_s, self._tell, (source, failed))
 
+    def _attack(self, fault: Hostility) -> None:
+        """The next that a hostile host says, to one of the others."""
+        if self.now > fault.at_s + fault.for_s:
+            return
+        if fault.host not in self._hostile:
+            dice = Random(f"{self.plan.seed} hostile {fault.host}")
+            self._hostile[fault.host] = Hostile(fault.host, self.names, self.run_id, self.tree[0], dice)
+        hostile = self._hostile[fault.host]
+        message, payload, size_bytes = hostile.says()
+        host = self.hosts[hostile.dice.choice(self.names)]
+        self._handle(host, e.MessageReceived(fault.host, message, payload, size_bytes))
+        self._schedule(self.now + fault.every_s, self._attack, fault)
+
     # --- hosts ----------------------------------------------------------------------------------------
 
     def _crash(self, fault: Crash) -> None:
@@ -496,10 +539,10 @@ class FaultyWorld(World):
 
     def _check(self, host: VirtualHost) -> None:
         """No node is on two hosts, and a node holds one output, retains one, and has one set of inputs."""
-        core = host.core
-        assert not (core.runs and host in self.left), f"the run is back on host {host.name}"
+        runs = [run for run in host.core.runs.values() if run.id == self.run_id]  # but those that a hostile host has
+        assert not (runs and host in self.left), f"the run is back on host {host.name}"
         nodes: set[str] = set()
-        for run in core.runs.values():
+        for run in runs:
             nodes.update(run.flow.nodes)
             for name, leaving in run.departures.leaving.items():
                 self.begun.setdefault((name, leaving.version), set()).add(host)
@@ -517,3 +560,8 @@ class FaultyWorld(World):
             for name in self.names:
                 twice = nodes & self._nodes[name] if name != host.name else ()
                 assert not twice, f"{min(twice)} is on hosts {host.name} and {name}"
+
+
+def _run_of(command: e.Command) -> str:
+    """The run that a command is about, if it is about one."""
+    return str(command.install.run if isinstance(command, e.OpenRun) else getattr(command, "run", ""))

@@ -23,6 +23,7 @@ from thalweg.emulation.virtual.faults import (
     Fault,
     FaultPlan,
     FaultyWorld,
+    Hostility,
     Late,
     Outage,
     Slow,
@@ -130,7 +131,7 @@ def test_a_seed_draws_one_plan_that_can_be_written_down() -> None:
                 for_good += 1
             assert not isinstance(fault, Outage | Cut) or 0 < (fault.for_s or 1) < 100
     assert 0 < for_good < 30
-    assert kinds == {Storm, Outage, Cut, Crash, Slow, Duplicate, Late}
+    assert kinds == {Storm, Outage, Cut, Crash, Slow, Duplicate, Late, Hostility}
 
 
 def test_crashes_are_drawn_while_a_run_is_installed_and_after_which_a_late_copy_comes() -> None:
@@ -219,6 +220,14 @@ def test_a_storm_never_loses_more_than_a_few_messages_in_a_row() -> None:
     lost = {fault.number for fault in world.done if (fault.source, fault.target, fault.message) == kind}
     spells = [len(list(spell)) for is_lost, spell in itertools.groupby(range(1, 7), lost.__contains__) if is_lost]
     assert max(spells) == LOST_IN_A_ROW
+
+
+def test_a_hostile_host_is_heard_by_all_and_changes_nothing(calm: Seen) -> None:
+    world = Seen(Hostility("stranger", 0.0, 20.0, 0.02)).go()
+    assert world.all_delivered()
+    assert world.times_s == pytest.approx(calm.times_s, abs=0.1)
+    assert {host for host, event in world.heard() if event.sender == "stranger"} == set(HOSTS)
+    assert len([event for _, event in world.heard() if event.sender == "stranger"]) > 900
 
 
 # --- links --------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from thalweg.emulation.virtual.faults import (
     Duplicate,
     Fault,
     FaultPlan,
+    Hostility,
     Late,
     OfMessage,
     Outage,
@@ -42,6 +43,7 @@ from thalweg.middleware.core.monitoring.coordinator import Coordinator
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.past import Past
 from thalweg.middleware.core.relocation.departures import Departures
+from thalweg.middleware.core.run import RunCore
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.planning.registry import RandomMoves, RandomReshapes
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves
@@ -80,6 +82,13 @@ def test_what_comes_late_brings_no_run_back(monkeypatch: pytest.MonkeyPatch) -> 
     for plan in plans:
         result, _ = run_trial(plan)
         assert (result.kind, result.what[:23]) == ("AssertionError", "the run is back on host"), result
+
+
+def test_a_hostile_host_changes_nothing_unless_everybody_may_say_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = [FaultPlan(seed, (Hostility("stranger", 0.0, 40.0, 0.05),)) for seed in range(1, 6)]
+    assert {run_trial(plan)[0].outcome for plan in plans} == {"delivered"}
+    monkeypatch.setattr(RunCore, "may_say", lambda *_: True)
+    assert {run_trial(plan)[0].outcome for plan in plans} == {"failed"}
 
 
 def test_a_plan_gives_one_result() -> None:

@@ -1,0 +1,32 @@
+"""What a hostile host says: every kind of message, as a socket would let it through, and the same for the same seed."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+from flows import chain
+
+from thalweg.emulation.virtual.hostile import KINDS, Hostile
+from thalweg.middleware.dataflow import Code
+from thalweg.middleware.protocol import messages as m
+
+FLOW = chain(Code("s"), Code("o"), client="client")
+
+
+def said(seed: int, count: int = 2000) -> list[tuple[object, object, int]]:
+    hostile = Hostile("stranger", ("h1", "h2", "client"), "run", FLOW, Random(seed))
+    for index in range(5):
+        hostile.overhear(m.Demand("run", "s", "o", index, version=1))
+    return [hostile.says() for _ in range(count)]
+
+
+def test_it_says_every_kind_that_a_socket_lets_through_and_what_was_said_again() -> None:
+    messages = [message for message, _, _ in said(1)]
+    assert {type(message) for message in messages} == set(KINDS)
+    for message in messages:
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message)) == message
+    demands = [message for message in messages if isinstance(message, m.Demand)]
+    again = [demand for demand in demands if demand in {m.Demand("run", "s", "o", i, version=1) for i in range(5)}]
+    assert len(demands) > len(again) > 100
+    assert said(1, 50) == said(1, 50) != said(2, 50)
