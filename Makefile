@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 DEMO ?= runs/demo
 
-.PHONY: demo test check bench docs clean setup
+.PHONY: demo test check bench docs mutants clean setup
 
 setup:
 	@VENV=$(VENV) PYTHON=$(PYTHON) bash .ci/setup
@@ -31,6 +31,9 @@ bench: setup
 	$(BIN)/thalweg bench plan
 	$(BIN)/thalweg bench move
 	$(BIN)/thalweg bench sim
+
+mutants: setup
+	$(BIN)/python tests/mutants.py $(ARGS)
 
 docs: setup
 	$(BIN)/python docs/diagrams.py docs/*.md

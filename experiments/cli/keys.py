@@ -85,10 +85,7 @@ def revoke(
     known = [path.stem for path in members.glob(f"*{PUBLIC}")]
     if name not in known:
         raise UsageError(f"there is no member {name!r} in {members}; {nearest(name, known)}")
-    try:
-        (members / f"{name}{PUBLIC}").unlink()
-    except OSError as error:
-        raise UsageError(f"cannot remove {members / f'{name}{PUBLIC}'}: {error.strerror}") from None
+    (members / f"{name}{PUBLIC}").unlink()
     say(as_json, {"revoked": name}, f"{name} is revoked; hosts that look at {members} refuse it within seconds")
 
 

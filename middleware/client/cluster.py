@@ -21,7 +21,7 @@ import msgspec
 from thalweg.middleware.errors import HostAbsentError, UsageError, warn_dropped
 from thalweg.middleware.loading import check_roots
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.shell.endpoints import SocketFolder
+from thalweg.middleware.shell.endpoints import socket_folder
 from thalweg.middleware.shell.security import MEMBERS, PUBLIC, SECRET, Role, new_certificate, write_certificate
 
 START_S = 30.0  # a host process that has not said it listens by then is not coming
@@ -68,7 +68,7 @@ class LocalCluster:
         self.time_scale = time_scale
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._watch = _Watch(self._processes)
-        self._folder = SocketFolder()
+        self._folder = socket_folder()
         self._transport = transport
         self.insecure = transport == "tcp"
         try:

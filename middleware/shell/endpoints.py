@@ -8,15 +8,12 @@ as it does itself, over TCP, or in the same folder; so no message makes it dial 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
-import shutil
 import socket
 import stat
 import tempfile
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 
@@ -25,7 +22,6 @@ from thalweg.middleware.protocol.messages import Endpoint
 
 TCP, UNIX = "tcp://", "ipc://"
 BULK = ".bulk"
-PREFIX, LOCK = "thalweg-sockets-", ".held"
 FORM = "tcp://ADDRESS:PORT or ipc:///FOLDER/NAME"
 
 
@@ -80,37 +76,15 @@ def take_away(bound: Iterable[str]) -> None:
                 os.unlink(endpoint.removeprefix(UNIX))
 
 
-class SocketFolder(tempfile.TemporaryDirectory[str]):
-    """A folder for Unix sockets, of this user alone (mode 0700), whose name leaves room for theirs.
-
-    It is locked while its process lives. One whose process was killed is removed when the next is made.
-    """
-
-    def __init__(self) -> None:
-        where = tempfile.gettempdir()
-        try:
-            msgspec.convert(f"{UNIX}{where}/{PREFIX}{'x' * 24}", Endpoint)
-        except msgspec.ValidationError:
-            where = "/tmp"
-        _sweep(where)
-        super().__init__(prefix=PREFIX, dir=where, ignore_cleanup_errors=True)
-        self._lock = open(os.path.join(self.name, LOCK), "wb")  # noqa: SIM115 - held for as long as the folder
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-
-    def cleanup(self) -> None:
-        self._lock.close()
-        super().cleanup()
-
-
-def _sweep(where: str) -> None:
-    """Remove this user's folders that nobody holds."""
-    for folder in Path(where).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):
-            found = folder.lstat()
-            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
-                with (folder / LOCK).open("rb") as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder)
+def socket_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for Unix sockets, of this user alone (mode 0700), whose name leaves room for theirs."""
+    made = tempfile.TemporaryDirectory(prefix="thalweg-", ignore_cleanup_errors=True)
+    try:
+        msgspec.convert(f"{UNIX}{made.name}/{'x' * 24}", Endpoint)
+    except msgspec.ValidationError:
+        made.cleanup()
+        made = tempfile.TemporaryDirectory(prefix="thalweg-", ignore_cleanup_errors=True, dir="/tmp")
+    return made
 
 
 def listen_among(addresses: Iterable[str], listen: str | None) -> str:

@@ -13,7 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import os
@@ -135,7 +134,6 @@ def read_members(folder: Path) -> tuple[list[Member], list[str]]:
         return [], [f"cannot read the members folder {folder}: {error.strerror}"]
     for path in paths:
         try:
-            check_owned(path)
             member, _ = read_certificate(path)
         except UsageError as error:
             wrong.append(str(error))
@@ -145,16 +143,6 @@ def read_members(folder: Path) -> tuple[list[Member], list[str]]:
         else:
             wrong.append(f"{path} is the certificate of {member.name!r}; call it {member.name}{PUBLIC}")
     return members, wrong
-
-
-def check_owned(path: Path) -> None:
-    """UsageError when others than this user and root may write there, and so let in whom they like."""
-    with contextlib.suppress(OSError):  # what is not there, the next to read it says
-        found = path.stat()
-        if found.st_mode & 0o022:
-            raise UsageError(f"others may write to {path}, and so let in whom they like; chmod go-w {path}")
-        if found.st_uid not in (0, os.geteuid()):
-            raise UsageError(f"{path} is another user's, who may let in whom he likes; make a copy of your own")
 
 
 class Members:
@@ -173,7 +161,10 @@ class Members:
         _, wrong = read_members(folder)
         if wrong:
             raise UsageError(wrong[0])
-        check_owned(folder)
+        if folder.stat().st_mode & 0o022:
+            raise UsageError(
+                f"others may write to the members folder {folder}, and so let in whom they like; chmod go-w {folder}"
+            )
         self.refresh()
 
     def refresh(self) -> int:
@@ -274,7 +265,7 @@ class Keys(msgspec.Struct, frozen=True):
             raise UsageError(f"the certificate {path} has expired on {own.expires}; make one with thalweg keys new")
         if role not in (None, own.role):
             raise UsageError(f"{path} is the certificate of a {own.role}; make one with thalweg keys new --role {role}")
-        return cls(own, secret, Members(Path(members or path.parent / MEMBERS)))
+        return cls(own, secret, Members(members or path.parent / MEMBERS))
 
 
 def secure_router(socket: zmq.Socket[bytes], keys: Keys | None, endpoint: str, *, insecure: bool) -> None:

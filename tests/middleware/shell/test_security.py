@@ -47,9 +47,9 @@ def make(folder: Path, name: str, role: Role = "host", *, days: float | None = N
 
 
 @contextmanager
-def host(folder: Path, name: str, listen: str = "tcp://127.0.0.1:*") -> Iterator[Shell]:
+def host(folder: Path, name: str) -> Iterator[Shell]:
     secret = folder / f"{name}.key_secret"
-    shell = Shell(ShellConfig(name, listen), keys=Keys.load(secret if secret.exists() else make(folder, name)))
+    shell = Shell(ShellConfig(name), keys=Keys.load(secret if secret.exists() else make(folder, name)))
     try:
         yield shell
         assert shell.alive
@@ -137,11 +137,7 @@ def test_a_secret_certificate_that_cannot_be_used_is_refused_in_one_line(tmp_pat
     with pytest.raises(UsageError, match=r"cannot read the members folder .*/x: No such file"):
         Keys.load(good, tmp_path / "x")
     (tmp_path / MEMBERS).chmod(0o770)
-    with pytest.raises(UsageError, match=r"others may write to .*/members, and so let in whom they like; chmod go-w "):
-        Keys.load(good)
-    (tmp_path / MEMBERS).chmod(0o755)
-    (tmp_path / MEMBERS / "h2.key").chmod(0o664)
-    with pytest.raises(UsageError, match=r"others may write to .*/h2\.key, and so"):
+    with pytest.raises(UsageError, match=r"others may write to the members folder .*; chmod go-w "):
         Keys.load(good)
 
 
@@ -176,12 +172,10 @@ def test_members_are_those_of_the_folder_as_it_is_now(tmp_path: Path) -> None:
 # --- who gets in ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("unix", [False, True])
-def test_members_run_together_and_strangers_are_not_answered(tmp_path: Path, unix: bool) -> None:
+def test_members_run_together_and_strangers_are_not_answered(tmp_path: Path) -> None:
     client = make(tmp_path, "alice", "client")
     stranger = make(tmp_path, "bob", "client", member=False)
-    listens = [f"ipc://{tmp_path}/{number}" if unix else "tcp://127.0.0.1:*" for number in (1, 2)]
-    with host(tmp_path, "h1", listens[0]) as first, host(tmp_path, "h2", listens[1]) as second:
+    with host(tmp_path, "h1") as first, host(tmp_path, "h2") as second:
         addresses = {"h1": first.me.control, "h2": second.me.control}
         for keys in (Keys.load(stranger), None):
             with pytest.raises(HostLostError, match=r"did not answer within 0\.3 s"):

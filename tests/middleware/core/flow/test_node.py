@@ -338,6 +338,7 @@ def test_late_repeated_and_early_messages_change_nothing() -> None:
     book << Finished(1, "of another index") >> "late"
     book << Finished(0, "x") >> [Dispatch(out(0, "x")), Ask(1)]
     book << Finished(0, "x again") >> "late"
+    book << Demanded(-1) >> "late"  # nor is it answered with the output that is retained
 
 
 # --- retained, sending, again -----------------------------------------------------------------------
