@@ -134,7 +134,7 @@ def Demanded(index: int, again: bool = False) -> Stimulus:
     return lambda node: node.on_demand(index, again)
 
 
-def Arrived(producer: str, index: int, value: Any = None, *, end: bool = False) -> Stimulus:
+def Arrived(producer: str, index: int, value: Any = None, *, end: m.End = False) -> Stimulus:
     """``producer`` delivers partition ``index``, or with ``end`` the end of its stream."""
     return lambda node: node.on_partition(producer, Output(index, value, 0, end))
 

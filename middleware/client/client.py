@@ -200,6 +200,7 @@ class Client:
         epoch_s: float | None = None,
         known: Mapping[Link, LinkEstimate] | None = None,
         call_timeout_s: float | None = None,
+        strict: bool = False,
     ) -> Run:
         """Start ``dataflow`` and return its partitions as an iterator, blocking or asynchronous.
 
@@ -213,6 +214,7 @@ class Client:
                 placement says, or not unless ``Run.move`` is called.
             planner: what plans while data flows under GlobalMoves; default: one-shot from the present placement.
             partitions: how many to deliver; None: until a source ends.
+            strict: that sources end after different numbers of partitions is a RunError, after the last that all have.
             label: stands in the run's records.
             model, costs, hints: what planning goes by, at the start and later, as for :meth:`plan`.
             epoch_s: the Unix time from which the run's records count; default: now.
@@ -284,7 +286,7 @@ class Client:
                 name or "global",
             )
         home = Home(self.name, lambda: self.hosts, self._allow, self.shell.tell, self._closed)
-        run = Run(home, run_id, full, dataflow, search)
+        run = Run(home, run_id, full, dataflow, search, strict)
         with self._news:
             self._check_open()
             self._runs[run_id] = run

@@ -57,7 +57,13 @@ class Run:
     """
 
     def __init__(
-        self, home: Home, run_id: str, placement: Placement, dataflow: Dataflow, search: Search | None
+        self,
+        home: Home,
+        run_id: str,
+        placement: Placement,
+        dataflow: Dataflow,
+        search: Search | None,
+        strict: bool = False,
     ) -> None:
         self.id = run_id
         self.placement = placement
@@ -70,6 +76,7 @@ class Run:
         self._awaiting: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}  # whose tasks wait in __anext__
         self._failure: e.Fail | None = None
         self._over = False
+        self._strict = strict
 
     @property
     def tree(self) -> tuple[Dataflow, Placement]:
@@ -121,6 +128,8 @@ class Run:
                     self._failure = command
                     self._end()
                 case e.Deliver(end=True):
+                    if self._strict and command.uneven:
+                        self._failure = e.Fail(self.id, command.uneven)
                     self._end()
                 case e.Deliver() | e.Ready():
                     if not demanded:

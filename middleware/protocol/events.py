@@ -308,13 +308,17 @@ class CloseRun(Command, frozen=True):
 
 
 class Deliver(Command, frozen=True):
-    """Hand partition ``index`` to the application; ``end`` when the stream is over (no value)."""
+    """Hand partition ``index`` to the application; ``end`` when the stream is over (no value).
+
+    ``uneven``: that sources did not end together, which ones ended and which went on.
+    """
 
     run: str
     index: int
     value: Any = None
     size_bytes: int = 0
     end: bool = False
+    uneven: str = ""
 
 
 class Ready(Command, frozen=True):

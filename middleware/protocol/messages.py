@@ -21,6 +21,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
+End = bool | tuple[Name, ...]
 Room = Annotated[int, msgspec.Meta(ge=0, le=MAX_PARTITION_BYTES)]  # bytes of a transfer
 # What a socket can dial without refusing it at once: a host that is told anything else drops the message.
 _TCP = r"tcp://([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Za-z:.%]+\]):[0-9]{1,5}"
@@ -227,13 +228,14 @@ class Demand(_OfRun, frozen=True):
 class Partition(_OfRun, frozen=True):
     """Partition ``index`` of ``producer`` for ``consumer`` (bulk); ``end`` says the stream has none and is over.
 
+    Where only some of what is combined there ended, ``end`` names the nodes that had this partition.
     ``commit`` is with the first partition after a change-over, so that nobody works on it unknowing.
     """
 
     producer: Name
     consumer: Name
     index: Index
-    end: bool = False
+    end: End = False
     hops: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
     news: News | None = None
     commit: Commit | None = None

@@ -14,7 +14,7 @@ R6. A partition that any host of the run would refuse is refused where it is mad
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -38,6 +38,7 @@ from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Note
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.errors import LISTED
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -307,8 +308,7 @@ class Demands:
                 if action.again:
                     self._out.record("repeated", node=name, index=action.output.index)
             elif type(action) is Hand:
-                output = action.output
-                self._out.emit(e.Deliver(self._out.run, output.index, output.value, output.size_bytes, output.end))
+                self._deliver(action.output)
                 told = (notes.Delivered(),)
             elif type(action) is Turned:
                 self._keep_tail(node)
@@ -317,6 +317,18 @@ class Demands:
         if node.state is ENDED:
             told = (*told, notes.Ended(name))
         return told
+
+    def _deliver(self, output: Output) -> None:
+        """Hand a partition to the application, or the end, with what is to be told of it."""
+        index, end, uneven = output.index, output.end, ""
+        if isinstance(end, tuple):
+            went_on = self._tree.sources_of(end, index)
+            ended = self._tree.sources_of((self._tree.dataflow.sink,), index) - went_on
+            uneven = (
+                f"sources do not end together: partition {index} is missing from {_some(ended)}, not {_some(went_on)}"
+            )
+            self._out.record("uneven", index=index, detail={"ended": sorted(ended), "went_on": sorted(went_on)})
+        self._out.emit(e.Deliver(self._out.run, index, output.value, output.size_bytes, bool(end), uneven))
 
     def _ask(self, consumer: str, producer: str, index: int) -> None:
         """Demand a partition, from another host until it comes."""
@@ -417,6 +429,12 @@ class Demands:
     def stuck(self, host: str, since_s: float | None = None) -> None:
         """What was meant for ``host`` has not got there, perhaps since then."""
         self._wait_for(host, self.opened_s if since_s is None else since_s)
+
+
+def _some(names: Collection[str]) -> str:
+    """The first few of these names, as an error lists them."""
+    shown = ", ".join(map(repr, sorted(names)[:LISTED]))
+    return f"{shown} and {len(names) - LISTED} more" if len(names) > LISTED else shown
 
 
 def _passed_on(demand: m.Demand) -> m.Demand:

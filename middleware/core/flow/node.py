@@ -19,6 +19,8 @@ R7. Between two trees (``reshaping``): a node that is replaced ends with its las
     keeps (``Turned``); the new consumer may have demanded its first by then. One that gets other inputs gathers from
     them then.
 
+R8. A node ends when one of its inputs does, and says which of the others had a partition more.
+
 The states and what moves between them are the table ``TRANSITIONS``; anything else is a defect of the
 host core and raises. Late and repeated messages are no defects: they change nothing.
 """
@@ -32,6 +34,7 @@ import msgspec
 
 from thalweg.middleware.core.machine import Machine, Term
 from thalweg.middleware.dataflow import Node
+from thalweg.middleware.protocol import messages as m
 
 
 class NodeState(Term):
@@ -79,12 +82,12 @@ TRANSITIONS: dict[tuple[NodeState, NodeEvent], NodeState] = {
 
 
 class Output(msgspec.Struct, frozen=True, gc=False):
-    """A partition as a node holds it; ``end`` marks the end of the stream and has no value."""
+    """A partition as a node holds it; ``end`` marks the end of the stream and has no value (see ``m.Partition``)."""
 
     index: int
     value: Any = None
     size_bytes: int = 0
-    end: bool = False
+    end: m.End = False
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
@@ -316,9 +319,19 @@ class NodeCore(Machine):
                 self.to(EXHAUSTED)
             return [Hand(inputs[0])]  # R4
         if over:
-            return self._hold(Output(self.index, end=True))
+            return self._hold(Output(self.index, end=self._end_of(inputs)))
         self.to(GATHERED)  # R1
         return [RunCode(self.index, tuple([output.value for output in inputs]))]
+
+    def _end_of(self, inputs: list[Output]) -> m.End:
+        """R8: the end of this node's stream, where some or all of its inputs' have ended."""
+        had: list[str] = []
+        for name, output in zip(self.node.inputs, inputs, strict=True):
+            if not output.end:
+                had.append(name)
+            elif isinstance(output.end, tuple):
+                had += output.end
+        return tuple(had) or True
 
     def _hold(self, output: Output) -> list[Action]:
         self.to(FINISHED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from thalweg.middleware.dataflow import Dataflow, Node
@@ -35,6 +36,15 @@ class Tree:
         if self.former is None:
             return consumer in self.consumers.get(producer, ())
         return bool(self.consumers.get(producer)) and self.consumer_of(producer, index) == consumer
+
+    def sources_of(self, names: Iterable[str], index: int) -> set[str]:
+        """The sources that partition ``index`` of any of these nodes is made of; of an unknown one none."""
+        dataflow = self.dataflow if self.former is None or index > self.turn else self.former
+        below = {name for name in names if name in dataflow.by_name}
+        for name in reversed(dataflow.upward):  # consumers before producers
+            if name in below:
+                below.update(dataflow.by_name[name].inputs)
+        return below.intersection(dataflow.sources)
 
     def keeps(self, name: str) -> bool:
         """Whether a node has the same consumer in both trees, which may not have heard of the new one."""

@@ -40,6 +40,7 @@ from thalweg.middleware.core.flow.node import (
 )
 from thalweg.middleware.core.machine import InvalidTransition
 from thalweg.middleware.dataflow import Code, Node
+from thalweg.middleware.protocol import messages as m
 
 CODE = Code("some")
 
@@ -69,7 +70,7 @@ def sink(limit: int | None = None) -> NodePlaybook:
     return NodePlaybook(Traced(Node("t", "sink", ("o",)), limit))
 
 
-def out(index: int, value: object = None, *, end: bool = False) -> Output:
+def out(index: int, value: object = None, *, end: m.End = False) -> Output:
     return Output(index, value, 0, end)
 
 
@@ -120,7 +121,7 @@ def operator_passes_the_end_on_without_running() -> NodePlaybook:
     book = operator()
     book << Demanded(0) >> [Ask(0)]
     book << Arrived("a", 0, end=True) >> []
-    book << Arrived("b", 0, "b0") >> [Dispatch(out(0, end=True))]
+    book << Arrived("b", 0, "b0") >> [Dispatch(out(0, end=("b",)))]  # R8
     assert book.node.state is NodeState.ENDED
     return book
 
@@ -250,6 +251,17 @@ def test_what_is_not_in_the_table_is_a_defect(phase: NodeState, trigger: NodeEve
     with pytest.raises(InvalidTransition, match=re.escape(f"<node s {phase} at 0, demanded -1>: {trigger}")):
         node.to(trigger)
     assert node.state is phase
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [((True, True), True), ((True, ("x",)), ("x",)), ((("x", "y"), False), ("x", "y", "b")), ((False, True), ("a",))],
+)
+def test_the_end_says_who_had_a_partition_more(ends: tuple[m.End, m.End], said: m.End) -> None:
+    book = operator()
+    book << Demanded(0) >> [Ask(0)]
+    book << Arrived("a", 0, end=ends[0]) >> []
+    book << Arrived("b", 0, end=ends[1]) >> [Dispatch(out(0, end=said))]
 
 
 def test_the_end_at_the_sink_is_handed_once() -> None:
