@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from thalweg.middleware.errors import DataflowError, PlacementError
+from thalweg.middleware.errors import DataflowError, PlacementError, UsageError, expect, shown, words
 
 Kind = Literal["source", "operator", "sink"]
 Placement = dict[str, str]  # node name -> host name
@@ -122,6 +122,8 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         ``hosts``: when given, every pin must be among them. ``graph``: nodes may have several consumers, and there may
         be several sinks.
         """
+        if odd := next((node for node in self.nodes if not isinstance(node, Node)), None):
+            raise DataflowError(f"a dataflow is made of nodes, not of {shown(odd)}")
         if len(self.by_name) != len(self.nodes):
             twice = next(name for name, count in Counter(node.name for node in self.nodes).items() if count > 1)
             raise DataflowError(f"node {twice!r} is defined twice; give every node its own name")
@@ -139,10 +141,14 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         return self
 
     def _check_node(self, node: Node, hosts: Collection[str] | None) -> None:
-        if not node.name or len(node.name) > 128 or not node.name.isprintable():
+        if not isinstance(node.name, str) or not node.name or len(node.name) > 128 or not node.name.isprintable():
             raise DataflowError(f"node name {node.name!r} is not 1 to 128 printable characters")
         if node.kind not in get_args(Kind):
             raise DataflowError(f"node {node.name!r} is of unknown kind {node.kind!r}; use one of {get_args(Kind)}")
+        if isinstance(node.inputs, str):
+            raise DataflowError(f"the inputs of node {node.name!r} are a tuple of names, not {shown(node.inputs)}")
+        if node.code is not None and not isinstance(node.code, Code):
+            raise DataflowError(f"the code of node {node.name!r} is a Code(use, params), not {shown(node.code)}")
         if node.kind == "source" and node.inputs:
             raise DataflowError(f"source {node.name!r} has inputs {list(node.inputs)}; a source has none")
         if node.kind == "operator" and not node.inputs:
@@ -167,6 +173,39 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
                 f"{node.kind} {node.name!r} is pinned to unknown host {node.pinned!r};"
                 f" the hosts are {', '.join(sorted(hosts))}"
             )
+
+
+def check_codes(dataflow: Dataflow) -> None:
+    """Raise UsageError for code that hosts could not be told of as it is, or could not find."""
+    for node in dataflow.nodes:
+        code = node.code
+        if not isinstance(code, Code):
+            continue
+        if not isinstance(code.use, str) or code.use.startswith("__main__:"):
+            raise UsageError(
+                f"node {node.name!r} runs {shown(code.use)}; name code by a module that hosts can import, as"
+                " Code('readings:Mean'): no class itself, and not __main__, which is another program there"
+            )
+        expect(code.params, dict, f"the parameters of node {node.name!r} are a dict")
+        try:
+            _check_plain(code.params, f"of the parameters of node {node.name!r}")
+        except RecursionError:
+            raise UsageError(f"the parameters of node {node.name!r} contain themselves") from None
+
+
+def _check_plain(value: Any, where: str) -> None:
+    """What a message carries and gives back as it was; tuples come as lists."""
+    if type(value) is dict:
+        words(value, f"a name {where} is a text")
+        value = value.values()
+    elif type(value) not in (list, tuple):
+        if value is not None and type(value) not in (bool, int, float, str, bytes):
+            raise UsageError(
+                f"{shown(value)} {where} is {type(value).__name__}; give plain numbers, texts, bytes, lists"
+            )
+        return
+    for each in value:
+        _check_plain(each, where)
 
 
 def sink_at(dataflow: Dataflow, host: str) -> Dataflow:
@@ -234,6 +273,8 @@ def _tree(
     sources: Mapping[str, Code], operator: Code, client: str, root_of: Callable[[list[str], Combine], str]
 ) -> Dataflow:
     """Sources and sink, and the operators that ``root_of`` makes of the sources' names, until one is left."""
+    if not isinstance(sources, Mapping):
+        raise DataflowError(f"sources are a mapping of host to Code, not {shown(sources)}")
     if not sources:
         raise DataflowError("a tree needs at least one source; give a mapping of host to Code")
     leaves = [Node(f"source@{host}", "source", (), code, host) for host, code in sources.items()]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from types import UnionType
 
+SHOWN = 80  # characters of what was given, in an error
 LISTED = 12  # known words that an error lists when none is near
 
 
@@ -114,3 +116,27 @@ def nearest(word: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0
         return f"did you mean {' or '.join(repr(folded[one]) for one in found)}?"
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return f"known are {', '.join(names[:LISTED]) or 'none'}{more}"
+
+
+def expect(given: object, kind: type | UnionType, what: str) -> None:
+    """Raise UsageError unless ``given`` is a ``kind``; ``what`` says it in words. No truth value is a number."""
+    if not isinstance(given, kind) or (isinstance(given, bool) and kind is not bool):
+        raise UsageError(f"{what}, not {shown(given)}")
+
+
+def words(given: object, what: str) -> tuple[str, ...]:
+    """A collection of texts; UsageError for a single text, whose letters would be taken for them, or anything else."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise UsageError(f"{what}, not {shown(given)}")
+    for each in (found := tuple(given)):
+        expect(each, str, what)
+    return found
+
+
+def shown(given: object) -> str:
+    """What a caller gave, short enough for an error."""
+    try:
+        text = one_line(repr(given))
+    except Exception:  # a user's own class
+        text = type(given).__name__
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

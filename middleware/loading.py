@@ -16,13 +16,15 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import inspect
+import itertools
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextvars import ContextVar
 from functools import cache, lru_cache
+from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -30,7 +32,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from thalweg.middleware.dataflow import Code, Reorderable
-from thalweg.middleware.errors import OperatorError, UsageError, nearest, one_line
+from thalweg.middleware.errors import OperatorError, UsageError, nearest, one_line, shown, words
 
 GROUPS = ("thalweg.operators", "thalweg.sources")
 DEFAULT_ALLOW = ("thalweg.operators",)
@@ -190,6 +192,23 @@ def data_path(path: str) -> Path:
         return real
     given = f"gives only what is in {', '.join(roots)}" if roots else "gives no folder"
     raise OperatorError(f"{_short(path)}: this host {given} to read; start it with --data-root FOLDER")
+
+
+def check_packages(names: Iterable[str]) -> tuple[str, ...]:
+    """Packages and modules that a host shall allow; UsageError for one that cannot be found. None is imported."""
+    for name in (found := words(names, "packages to allow are a collection of names")):
+        spec, path = None, None
+        try:
+            for part in itertools.accumulate(name.split("."), "{}.{}".format):
+                spec = importlib.util.find_spec(part) if path is None else PathFinder.find_spec(part, path)
+                path = getattr(spec, "submodule_search_locations", None) or []
+        except (ImportError, ValueError, AttributeError):  # it is no name of a module
+            spec = None
+        except KeyError:  # a folder without __init__.py in a package that is not imported: what is in it is not known
+            continue
+        if spec is None:
+            raise UsageError(f"no package or module {shown(name)} is found here; allow one that can be imported")
+    return found
 
 
 def check_roots(folders: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.replanning import MEASURED, Search, ask_hints
 from thalweg.middleware.client.run import Home, Run
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
-from thalweg.middleware.dataflow import FIXED, Dataflow, check_placement, sink_at
+from thalweg.middleware.dataflow import FIXED, Dataflow, check_codes, check_placement, sink_at
 from thalweg.middleware.errors import (
     HostAbsentError,
     HostLostError,
@@ -25,8 +25,11 @@ from thalweg.middleware.errors import (
     ProtocolError,
     RunError,
     UsageError,
+    expect,
     nearest,
+    shown,
     warn_dropped,
+    words,
 )
 from thalweg.middleware.loading import DEFAULT_ALLOW, check_roots, reorderable
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView, Pair
@@ -88,9 +91,15 @@ class Client:
         records: Path | None = None,
         limits: CoreConfig | None = None,
     ) -> None:
+        if not isinstance(hosts, LocalCluster):
+            expect(hosts, Mapping, "the hosts are a LocalCluster, or a mapping of names to endpoints")
+            words((*hosts, *hosts.values()), "names and endpoints of hosts are texts")
+        expect(CoreConfig() if limits is None else limits, CoreConfig, "limits of a client are a CoreConfig")
         addresses = hosts.addresses if isinstance(hosts, LocalCluster) else hosts
         ended = hosts.poll() if isinstance(hosts, LocalCluster) else {}
-        scale = time_scale or (hosts.time_scale if isinstance(hosts, LocalCluster) else 1.0)
+        scale = time_scale
+        if scale is None:
+            scale = hosts.time_scale if isinstance(hosts, LocalCluster) else 1.0
         if keys is None and isinstance(hosts, LocalCluster):
             keys, insecure = hosts.certificate(name or "client"), insecure or hosts.insecure
         self._keys = None if keys is None else Keys.load(Path(keys), members, "client")
@@ -98,7 +107,7 @@ class Client:
         if name in addresses:
             raise UsageError(f"the client cannot be called {name!r}: a host has that name")
         listen = listen_among(addresses.values(), listen)
-        self._allow = (*DEFAULT_ALLOW, *allow)
+        self._allow = (*DEFAULT_ALLOW, *words(allow, "packages to allow are a collection of names"))
         if ended and len(ended) == len(addresses):
             host, status = next(iter(ended.items()))
             raise HostAbsentError(f"no host of the cluster is left: {host!r} {fate_of(status)}", host=host)
@@ -167,6 +176,8 @@ class Client:
     def _begin(self, dataflow: Dataflow) -> Dataflow:
         """Something is to be done with a dataflow: what, if it can be."""
         self._check_open()
+        expect(dataflow, Dataflow, "what runs is a Dataflow")
+        check_codes(dataflow)
         dataflow.validate(self._peers.keys() | self._gone)
         self._check_there({node.name: node.pinned for node in dataflow.nodes if node.pinned})
         return sink_at(dataflow, self.name)
@@ -232,10 +243,17 @@ class Client:
         dataflow = self._begin(dataflow)
         if dataflow.by_name[dataflow.sink].pinned not in (None, self.name):
             raise UsageError(f"the sink is pinned to another host than this client {self.name!r}")
+        expect(label, str, "the label of a run is a text")
+        expect(adaptation, GlobalMoves | LocalMoves | None, "an adaptation is GlobalMoves or LocalMoves")
+        expect(1 if partitions is None else partitions, int, "partitions are a whole number")
         if partitions is not None and partitions < 1:
             raise UsageError(f"partitions must be at least 1, not {partitions}")
+        expect(1.0 if call_timeout_s is None else call_timeout_s, int | float, "call_timeout_s is a number of seconds")
         if call_timeout_s is not None and not 0 < call_timeout_s < math.inf:
             raise UsageError(f"call_timeout_s is {call_timeout_s!r}; give seconds above 0, or None for no limit")
+        if not isinstance(placement, str):
+            expect(placement, Mapping, "a placement is a mapping of nodes to hosts, or the name of what computes one")
+            words((*placement, *placement.values()), "a placement maps names of nodes to names of hosts")
         measured: Mapping[Link, LinkEstimate] = {} if known is None else known
         name = label
         if isinstance(placement, str):
@@ -306,7 +324,10 @@ class Client:
         Raises UsageError for an unknown host, HostLostError naming a link that could not be measured, RunError when the
         client is closed; all of them also while it waits.
         """
-        wanted = {Link(a, b) for a, b in links if a != b}
+        pairs = [words(link, "a link is a pair of hosts") for link in links]
+        if odd := next((pair for pair in pairs if len(pair) != 2), None):
+            raise UsageError(f"a link is a pair of hosts, not {shown(odd)}")
+        wanted = {Link(a, b) for a, b in pairs if a != b}
         if unknown := sorted({host for link in wanted for host in link} - self._peers.keys() - self._gone.keys()):
             raise UsageError(f"there is no host {unknown[0]!r}; {nearest(unknown[0], self._peers)}")
 
@@ -328,8 +349,8 @@ class Client:
                             how = self._gone[host]
                             raise HostLostError(f"no link of host {host!r} can be measured: it {how}", host=host)
                         news = self._reports
-                        pairs = wanted | {Link(b, a) for a, b in wanted}
-                        return {link: news[link] for link in pairs if link in news}
+                        both = wanted | {Link(b, a) for a, b in wanted}
+                        return {link: news[link] for link in both if link in news}
             source, target = min(wanted - self._reports.keys())
         raise HostLostError(f"the link from {source!r} to {target!r} could not be measured; is {source!r} still there?")
 

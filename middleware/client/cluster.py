@@ -18,11 +18,12 @@ from typing import Literal
 
 import msgspec
 
-from thalweg.middleware.errors import HostAbsentError, UsageError, warn_dropped
-from thalweg.middleware.loading import check_roots
+from thalweg.middleware.errors import HostAbsentError, UsageError, expect, warn_dropped, words
+from thalweg.middleware.loading import check_packages, check_roots
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.endpoints import socket_folder
 from thalweg.middleware.shell.security import MEMBERS, PUBLIC, SECRET, Role, new_certificate, write_certificate
+from thalweg.middleware.shell.shell import ShellConfig
 
 START_S = 30.0  # a host process that has not said it listens by then is not coming
 
@@ -54,11 +55,18 @@ class LocalCluster:
         limits: Mapping[str, float] | None = None,
         transport: Literal["ipc", "curve", "tcp"] = "ipc",
     ) -> None:
+        if not isinstance(count, int) or isinstance(count, bool):
+            names = list(words(count, "the hosts of a cluster are a number, or a collection of names"))
+        else:
+            names = [f"h{i + 1}" for i in range(count)]
+        for name in names:
+            ShellConfig(name, time_scale=time_scale)
+        allow = check_packages(allow)
+        expect({} if limits is None else limits, Mapping, "limits are a mapping of names to values")
         settings = [f"{name}={value}" for name, value in (limits or {}).items()]
         CoreConfig().limited(settings)
         more = [f"--limit={setting}" for setting in settings]
         more += [f"--data-root={root}" for root in check_roots(data_roots)]
-        names = [f"h{i + 1}" for i in range(count)] if isinstance(count, int) else list(count)
         if not names:
             raise UsageError("a cluster needs at least one host")
         if twice := [name for name in names if names.count(name) > 1]:

@@ -14,8 +14,8 @@ import msgspec
 
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.core.relocation.shape import reshape
-from thalweg.middleware.dataflow import Dataflow, Placement, check_placement, sink_at
-from thalweg.middleware.errors import HostLostError, PlacementError, RunError, one_line, printable, warn_dropped
+from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sink_at
+from thalweg.middleware.errors import HostLostError, PlacementError, RunError, expect, one_line, printable, warn_dropped
 from thalweg.middleware.loading import reorderable
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -178,6 +178,7 @@ class Run:
         node that is pinned.
         """
         dataflow, present = self.tree
+        expect(placement, Mapping, "a placement is a mapping of nodes to hosts")
         check_placement(dataflow, {**present, **placement}, self._home.hosts())
         for name in placement:
             if (kind := dataflow.by_name[name].kind) != "operator":
@@ -196,6 +197,8 @@ class Run:
         same bytes, PlacementError for an unknown node or host.
         """
         hosts = self._home.hosts()
+        expect(dataflow, Dataflow, "what runs is a Dataflow")
+        check_codes(dataflow)
         dataflow = sink_at(dataflow.validate(hosts), self._home.name)
         full = check_placement(dataflow, {dataflow.sink: self._home.name, **placement}, hosts)
         present, where = self.tree

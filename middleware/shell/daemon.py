@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from thalweg.middleware.errors import ThalwegError, UsageError, one_line
-from thalweg.middleware.loading import DEFAULT_ALLOW, check_roots
+from thalweg.middleware.loading import DEFAULT_ALLOW, check_packages, check_roots
 from thalweg.middleware.network.forecasting import FORECASTERS
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
@@ -124,7 +124,7 @@ def _serve(argv: list[str] | None) -> int:
         listen=options.listen,
         advertise=options.advertise,
         time_scale=options.time_scale,
-        allow=(*DEFAULT_ALLOW, *options.allow),
+        allow=(*DEFAULT_ALLOW, *check_packages(options.allow)),
         data_roots=check_roots(options.data_root),
         records=options.records,
         insecure=options.insecure,

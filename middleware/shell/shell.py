@@ -33,7 +33,7 @@ from zmq.backend import zmq_poll  # what a Poller calls
 
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
-from thalweg.middleware.errors import ProtocolError, UsageError, one_line
+from thalweg.middleware.errors import ProtocolError, UsageError, expect, one_line
 from thalweg.middleware.loading import DEFAULT_ALLOW, Allowed, registered
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
@@ -79,8 +79,10 @@ class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         name = self.name
+        expect(name, str, "the name of a host is a text")
         if "/" in name or not name.isprintable() or not 1 <= len(name.encode()) <= 128:
             raise UsageError(f"{name!r} is no name of a host; use 1 to 128 bytes of printable text without '/'")
+        expect(self.time_scale, int | float, "the time scale is a number")
         if not 0 < self.time_scale < math.inf:
             raise UsageError(f"the time scale is {self.time_scale!r}; give a positive number")
 

@@ -16,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import queue
@@ -31,6 +32,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.shell import node_code
 from thalweg.middleware.shell.node_code import Made, NodeCode, OwnCode, StateCall
 
+_log = logging.getLogger("thalweg")
 Task = e.RunOperator | StateCall
 
 PROMPT = min(4, os.cpu_count() or 1)
@@ -130,12 +132,10 @@ class Slot:
     def failed(self, event: e.OperatorFailed) -> e.OperatorFailed:
         """The same; the first is logged, with where in its code the node failed."""
         if not self._logged:
-            import logging  # only failures need it: a host starts sooner without
-
             self._logged = True
             where = event.cause.traceback if event.cause else ""
             said = f"run {event.run}: node {event.node!r}: {event.reason}" + (where and f"\n{where}")
-            logging.getLogger("thalweg").error("%s", said)  # on standard error, where nobody says otherwise
+            _log.error("%s", said)  # on standard error, where nobody says otherwise
         return event
 
 

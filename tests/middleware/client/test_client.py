@@ -277,7 +277,6 @@ def test_usage_errors(client: Client, cluster: LocalCluster) -> None:
     [
         (MIX, {"label": "x" * 129}, "length <= 128"),
         (MIX, {"partitions": 2**60}, "9007199254740991"),
-        (Code("runtime_codes:Mix", {"object": object()}), {}, "type object is unsupported"),
         (Code("runtime_codes:Mix", {"name": "caf\udce9"}), {}, "surrogates not allowed"),
         (Code("runtime_codes:Mix", {"data": bytes(5 * MB)}), {}, "over the limit of 4194304"),
     ],

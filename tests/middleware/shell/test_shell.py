@@ -21,7 +21,7 @@ from flows import chain
 from runtime_codes import ALLOW
 
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.client.cluster import LocalCluster, host_command
+from thalweg.middleware.client.cluster import LocalCluster, host_command, own_environment
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import Code
@@ -353,7 +353,7 @@ def host_process(
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     command = [*host_command(name, listen, allow=ALLOW, insecure=True), *more]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=own_environment()) as process:
         try:
             assert process.stdout is not None
             ready = msgspec.json.decode(process.stdout.readline())
