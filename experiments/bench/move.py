@@ -67,7 +67,7 @@ RAW_BYTES = 1024 * 1024  # of a message of the bare link
 LAP = len(HOSTS)  # moves before those that are timed
 REST = 5  # partitions between two moves
 PING_EVERY_S = 0.005
-MOVE_S = 30.0  # a move that takes longer never will
+MOVE_S, MOVE_SHARE = 30.0, 4.0  # a move that takes as much longer than its state takes on the link never will
 
 
 # --- the application ----------------------------------------------------------------------------------
@@ -80,6 +80,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     listen: str
     sizes_bytes: tuple[int, ...]
     moves: int
+    rate_bps: float
 
 
 class Pings:
@@ -139,7 +140,8 @@ def move_dataflow(sites: Sequence[str], state_bytes: int) -> Dataflow:
 class Mover:
     """One run whose operator goes from host to host at barriers, or away, and back at the end of an epoch."""
 
-    def __init__(self, client: Client, protocol: str, state_bytes: int) -> None:
+    def __init__(self, client: Client, protocol: str, state_bytes: int, rate_bps: float) -> None:
+        self._patience_s = MOVE_S + MOVE_SHARE * state_bytes * 8 / rate_bps
         sites = SITES[protocol]
         self._homing = HOMING if protocol == "epoch" else None
         self.run = client.run(
@@ -172,8 +174,8 @@ class Mover:
     def _come(self, host: str) -> None:
         begun = time.monotonic()
         while self.run.placement[OPERATOR] != host:
-            if time.monotonic() - begun > MOVE_S:
-                raise RunError(f"the operator did not move to host {host!r} in {MOVE_S:g} s")
+            if time.monotonic() - begun > self._patience_s:
+                raise RunError(f"the operator did not move to host {host!r} in {self._patience_s:.0f} s")
             self.take(1)
 
 
@@ -188,7 +190,7 @@ def work(job: Job) -> Iterator[Said]:
         for size_bytes in job.sizes_bytes:
             trips_s: list[float] = []
             for protocol in PROTOCOLS:
-                mover = Mover(client, protocol, size_bytes)
+                mover = Mover(client, protocol, size_bytes, job.rate_bps)
                 with mover.run:
                     moves = mover.moves()
                     deque(itertools.islice(moves, LAP), 0)
@@ -215,7 +217,7 @@ def main() -> int:
 
 
 def run_on(
-    bed: Testbed, sizes_bytes: Sequence[int], moves: int, records: Path, progress: Progress
+    bed: Testbed, sizes_bytes: Sequence[int], moves: int, rate_bps: float, records: Path, progress: Progress
 ) -> dict[int, list[float]]:
     """Have operators move on a testbed that is up; the round trips by size of the state, in seconds.
 
@@ -226,7 +228,8 @@ def run_on(
         processes = Processes(bed, stack, records)
         room = max(CoreConfig().max_state_bytes, *sizes_bytes)
         addresses = processes.start_hosts(HOSTS, records, allow=ALLOW, limits=[f"max_state_bytes={room}"])
-        words = processes.start_worker(__name__, Job(addresses, processes.listen(CLIENT), tuple(sizes_bytes), moves))
+        job = Job(addresses, processes.listen(CLIENT), tuple(sizes_bytes), moves, rate_bps)
+        words = processes.start_worker(__name__, job)
         while len(trips_s) < len(sizes_bytes):
             said = next(words)
             if said.event == "step":
@@ -324,7 +327,7 @@ def bench_move(options: MoveOptions, progress: Progress = silent) -> dict[str, A
         with tempfile.TemporaryDirectory(prefix="thalweg-") as folder, bed:
             if backend != "loopback":
                 bed.shape({link: LinkShape(rate) for link in links_between(bed.hosts)})
-            trips_s = run_on(bed, sizes_bytes, moves, Path(folder), progress)
+            trips_s = run_on(bed, sizes_bytes, moves, rate, Path(folder), progress)
             relocated = list(read_log(Path(folder), "relocated"))
             arrived = list(read_log(Path(folder), "arrived"))
         for size_bytes in sizes_bytes:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from thalweg.experiments.bench import move
 from thalweg.experiments.bench.link import bench_link
 from thalweg.experiments.bench.move import bench_move, summary
 from thalweg.experiments.bench.options import LinkOptions, MoveOptions, PlanOptions, TestbedOptions, TreeOptions
@@ -18,7 +19,9 @@ from thalweg.experiments.bench.workload import VARIANTS, Ballast, FixedSource, d
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.records.log import Detail, Row
 from thalweg.experiments.records.moves import PROTOCOLS
+from thalweg.experiments.runs.processes import Processes
 from thalweg.middleware.errors import OperatorError, RunError, UsageError
+from thalweg.middleware.protocol.limits import CoreConfig
 
 
 class Counted:
@@ -129,6 +132,8 @@ def test_what_cannot_be_measured_is_refused() -> None:
         bench_move(MoveOptions(moves=0))
     with pytest.raises(UsageError, match="every size once"):
         bench_move(MoveOptions(sizes_kib=(0, 0)))
+    with pytest.raises(UsageError, match="at most 1048576 KiB"):
+        bench_move(MoveOptions(sizes_kib=(1024 * 1024 + 1,)))
     assert invoke(["bench", "tree", "--sources", "1"]) == 2
     assert invoke(["bench", "move", "--rate", "fast"]) == 2
 
@@ -144,6 +149,17 @@ def test_move_answers_for_every_size_and_protocol(capsys: pytest.CaptureFixture[
         assert row["moved"] == kinds[kind]
         assert 0 < row["p50_s"] <= row["p99_s"] <= row["max_s"]
         assert row["bound_s"] == pytest.approx(1.2 * size_bytes * 8 / row["rate_bps"] + 4 * row["trip_s"])
+
+
+def test_hosts_have_room_for_the_states_that_are_to_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start_hosts(self: Processes, names: object, records: object, *, limits: list[str], **_: object) -> None:
+        raise RunError(*limits)
+
+    monkeypatch.setattr(Processes, "start_hosts", start_hosts)
+    monkeypatch.setattr(move, "raw_rate_bps", lambda progress: 1e9)
+    for size_kib, room in ((262_144, 268_435_456), (16, CoreConfig().max_state_bytes)):
+        with pytest.raises(RunError, match=f"^max_state_bytes={room}$"):
+            bench_move(MoveOptions(sizes_kib=(size_kib,)))
 
 
 def move_rows(version: int, pause_s: float, outcome: str = "moved") -> tuple[Row, Row]:
