@@ -52,7 +52,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.endpoints import listen_among
-from thalweg.middleware.shell.security import Keys
+from thalweg.middleware.shell.security import Keys, check_open
 from thalweg.middleware.shell.shell import Shell, ShellConfig
 
 PROBE_S = 10.0  # wall-clock seconds without any news after which missing probes are asked for again
@@ -107,6 +107,7 @@ class Client:
         if name in addresses:
             raise UsageError(f"the client cannot be called {name!r}: a host has that name")
         listen = listen_among(addresses.values(), listen)
+        check_open(self._keys, listen, insecure=insecure)
         self._allow = (*DEFAULT_ALLOW, *words(allow, "packages to allow are a collection of names"))
         if ended and len(ended) == len(addresses):
             host, status = next(iter(ended.items()))

@@ -268,18 +268,24 @@ class Keys(msgspec.Struct, frozen=True):
         return cls(own, secret, Members(members or path.parent / MEMBERS))
 
 
+def check_open(keys: Keys | None, endpoint: str, *, insecure: bool) -> None:
+    """UsageError for an endpoint that would be open to others, unless that is meant."""
+    if keys is not None or insecure or endpoint.startswith("ipc://"):  # a Unix socket: who may enter its folder
+        return
+    address = endpoint.removeprefix("tcp://").rpartition(":")[0]
+    loopback = address.startswith("127.") or address in ("localhost", "[::1]")
+    raise UsageError(
+        f"without keys {endpoint} is open to {'every user of this machine' if loopback else 'all who reach it'};"
+        " give --keys FILE, or listen on a Unix socket (ipc:///FOLDER/NAME), or say --insecure (of a Client: keys,"
+        " listen, insecure)"
+    )
+
+
 def secure_router(socket: zmq.Socket[bytes], keys: Keys | None, endpoint: str, *, insecure: bool) -> None:
     """Make a bound socket demand a member's key; refuse to be open to others without one."""
+    check_open(keys, endpoint, insecure=insecure)
     if keys is None:
-        if endpoint.startswith("ipc://") or insecure:  # only who may enter its folder can dial a Unix socket
-            return
-        address = endpoint.removeprefix("tcp://").rpartition(":")[0]
-        loopback = address.startswith("127.") or address in ("localhost", "[::1]")
-        raise UsageError(
-            f"without keys {endpoint} is open to {'every user of this machine' if loopback else 'all who reach it'};"
-            " give --keys FILE, or listen on a Unix socket (ipc:///FOLDER/NAME), or say --insecure (of a Client: keys,"
-            " listen, insecure)"
-        )
+        return
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.secret)
     socket.setsockopt_string(zmq.CURVE_PUBLICKEY, keys.own.public)

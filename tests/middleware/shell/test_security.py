@@ -332,6 +332,11 @@ def test_over_tcp_a_key_is_needed(listen: str, who: str) -> None:
         Shell(ShellConfig("h1", listen=listen))
 
 
+def test_a_client_that_would_be_open_to_others_is_refused_before_it_asks_any_host() -> None:
+    with pytest.raises(UsageError, match=r"without keys tcp://127\.0\.0\.1:\* is open to every user of this machine"):
+        Client({"h1": "tcp://192.0.2.1:7800"})
+
+
 def test_over_tcp_with_a_key_or_on_request(tmp_path: Path) -> None:
     for shell in (
         Shell(ShellConfig("h1", listen="tcp://0.0.0.0:*"), keys=Keys.load(make(tmp_path, "h1"))),
