@@ -119,6 +119,8 @@ def _batches(folder: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
             for batch in file.iter_batches(columns=columns, batch_size=BATCH_ROWS):
                 written = [_written(batch[name]) if name in _TEXTS else batch[name] for name in columns]
                 yield pa.RecordBatch.from_arrays(written, columns)
+    except FileNotFoundError:  # nothing is wrong with the log: it is elsewhere
+        raise
     except (OSError, ValueError, pa.ArrowException) as error:
         raise UsageError(f"{events} is damaged ({one_line(error)[:200]}); run it again") from None
 
