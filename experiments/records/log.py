@@ -15,7 +15,7 @@ from thalweg.experiments.records.records import EVENTS, SCHEMA
 from thalweg.middleware.errors import UsageError, one_line
 
 BATCH_ROWS = 16_384
-MAX_BYTES = 256 * 1024 * 1024  # of a column in one piece, and of its texts in BATCH_ROWS records
+MAX_BYTES = 256 * 1024 * 1024  # of a column in one piece, and of its texts in BATCH_ROWS rows
 MAX_ROWS = 100_000_000  # a day of a hundred hosts is some millions
 TreeRow = tuple[str, list[str], str]  # name, inputs and host of an operator or the sink
 
@@ -83,7 +83,6 @@ class Row(msgspec.Struct, frozen=True):
 
 
 _COLUMNS = list(Row.__struct_fields__)
-_TEXTS = [field.name for field in SCHEMA if field.type == pa.string()]
 _SILENT = Detail()
 _decode = msgspec.json.Decoder(Detail).decode
 
@@ -102,34 +101,40 @@ def read_log(folder: Path, *kinds: str) -> Iterator[Row]:
 
 
 def _batches(folder: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """These columns of the log, some rows at a time; UsageError where it is damaged, or would fill the memory.
-
-    A text that many rows share stands in the file once, so that a small file may hold any number of bytes: texts are
-    read as they stand there, and counted before they are written out.
-    """
+    """These columns of the log; UsageError where it is damaged, or would fill the memory."""
     events = folder / EVENTS
     try:
-        with pq.ParquetFile(events, read_dictionary=_TEXTS) as file:
-            log = file.metadata
-            groups = map(log.row_group, range(log.num_row_groups))
-            sizes = (each.column(i).total_uncompressed_size for each in groups for i in range(each.num_columns))
-            largest = max(sizes, default=0)
-            if log.num_rows > MAX_ROWS or largest > MAX_BYTES:
-                raise pa.ArrowInvalid(f"{log.num_rows} records, {largest} bytes in one piece")
-            for batch in file.iter_batches(columns=columns, batch_size=BATCH_ROWS):
-                written = [_written(batch[name]) if name in _TEXTS else batch[name] for name in columns]
-                yield pa.RecordBatch.from_arrays(written, columns)
+        yield from read_batches(events, SCHEMA, columns)
     except FileNotFoundError:  # nothing is wrong with the log: it is elsewhere
         raise
     except (OSError, ValueError, pa.ArrowException) as error:
         raise UsageError(f"{events} is damaged ({one_line(error)[:200]}); run it again") from None
 
 
+def read_batches(path: Path, schema: pa.Schema, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """These columns of a Parquet file, some rows at a time; ArrowInvalid where that would fill the memory.
+
+    A text that many rows share stands in the file once, so that a small file may hold any number of bytes: texts are
+    read as they stand there, and counted before they are written out.
+    """
+    texts = [name for name in columns if schema.field(name).type == pa.string()]
+    with pq.ParquetFile(path, read_dictionary=texts, page_checksum_verification=True) as file:
+        told = file.metadata
+        groups = map(told.row_group, range(told.num_row_groups))
+        sizes = (each.column(i).total_uncompressed_size for each in groups for i in range(each.num_columns))
+        largest = max(sizes, default=0)
+        if told.num_rows > MAX_ROWS or largest > MAX_BYTES:
+            raise pa.ArrowInvalid(f"{told.num_rows} rows, {largest} bytes in one piece")
+        for batch in file.iter_batches(columns=columns, batch_size=BATCH_ROWS):
+            written = [_written(batch[name]) if name in texts else batch[name] for name in columns]
+            yield pa.RecordBatch.from_arrays(written, schema=pa.schema([schema.field(name) for name in columns]))
+
+
 def _written(texts: pa.DictionaryArray) -> pa.StringArray:
     """Every row's text, where they have room."""
     lengths = pc.binary_length(texts.dictionary).cast(pa.int64())
     if (size := pc.sum(lengths.take(texts.indices)).as_py() or 0) > MAX_BYTES:
-        raise pa.ArrowInvalid(f"{size} bytes of text in {len(texts)} records")
+        raise pa.ArrowInvalid(f"{size} bytes of text in {len(texts)} rows")
     return texts.cast(pa.string())
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import inspect
 
+from thalweg.experiments.records.log import MAX_BYTES, read_batches
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.errors import RunError, UsageError, one_line
 from thalweg.middleware.files import whole
@@ -157,4 +158,9 @@ def _read(path: Path, wanted: pa.Schema) -> pa.Table:
                 f"{path} has other columns than this version writes (the first is {other}); choose another --out, or"
                 " use the version that wrote it"
             )
-        return file.read()
+    batches, size = [], 0
+    for batch in read_batches(path, wanted, wanted.names):
+        batches.append(batch)
+        if (size := size + batch.nbytes) > MAX_BYTES:
+            raise pa.ArrowInvalid(f"more than {MAX_BYTES} bytes of results")
+    return pa.Table.from_batches(batches, wanted)

@@ -188,6 +188,18 @@ def test_a_part_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.
     assert parts(tmp_path) == before
 
 
+def test_a_part_that_would_fill_the_memory_is_not_read(tmp_path: Path) -> None:
+    fill(tmp_path, SMALL, 100)
+    part = tmp_path / "results/part-00000.parquet"
+    table = pq.read_table(part).take([0] * 3000)
+    said = table.schema.get_field_index("failed")
+    table = table.set_column(said, table.schema.field(said), pa.array(["x" * 100_000] * 3000))  # in the file once
+    pq.write_table(table, part)
+    assert part.stat().st_size < 1_000_000
+    with pytest.raises(UsageError, match=r"part-00000.parquet is damaged .300000000 bytes of text in 3000 rows"):
+        load_results(tmp_path, Simulations)
+
+
 def test_damaged_parts_are_set_aside_and_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     simulations = fill(tmp_path, SMALL)
     folder = tmp_path / "results"
