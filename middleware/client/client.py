@@ -65,7 +65,8 @@ class Client:
     Args:
         hosts: a ``LocalCluster``, or for each host's name the control endpoint it listens on.
         name: this host's name in placements; by default that of its certificate, or ``client``.
-        listen: where the other hosts reach this one; by default beside them, or on loopback.
+        listen: where the other hosts reach this one; by default beside them, on loopback, or at this machine's address
+            on the way to them.
         allow: packages, beside Thalweg's own, whose code dataflows may name.
         data_roots: folders whose files sources at this client may read.
         keys: this client's own secret certificate (``thalweg keys new``); needed over TCP unless ``insecure``.
@@ -106,7 +107,7 @@ class Client:
         name = name or ("client" if self._keys is None else self._keys.own.name)
         if name in addresses:
             raise UsageError(f"the client cannot be called {name!r}: a host has that name")
-        listen = listen_among(addresses.values(), listen)
+        listen = listen_among(addresses.values(), listen, advertise)
         check_open(self._keys, listen, insecure=insecure)
         self._allow = (*DEFAULT_ALLOW, *words(allow, "packages to allow are a collection of names"))
         if ended and len(ended) == len(addresses):

@@ -4,66 +4,124 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import NoReturn
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
-from thalweg.middleware.errors import HostAbsentError, ProtocolError, UsageError
+from thalweg.middleware.errors import HostAbsentError, ProtocolError, UsageError, one_line
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell.endpoints import FORM, with_address
+from thalweg.middleware.shell.endpoints import FORM, greets_like_a_host, with_address
 from thalweg.middleware.shell.security import Keys, secure_dealer
 from thalweg.middleware.shell.sockets import new_identity
 
 HELLO_S = 10.0
+LOOK_S = 1.5  # after that it is looked at why one does not answer; hosts that are being started may take as long
+AGAIN_S = 1.0  # between two such looks, and how long each takes at most
+TWICE = 2  # handshakes that fail without a reason: one may be of a host that goes
+UNREACHED = "is thalweg host running there, and the way to it open?"
+_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+_EVENTS |= zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
 
 def say_hello(addresses: Mapping[str, str], keys: Keys | None = None, timeout_s: float = HELLO_S) -> dict[str, m.Peer]:
     """Ask every host who it is; the hosts as peers, in the order given.
 
-    Raises HostAbsentError for one that does not answer, UsageError for one of another name.
+    Raises HostAbsentError for one that does not answer, as soon as it is known why, UsageError for one of another name.
     """
-    peers: dict[str, m.Peer] = {}
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         poller = zmq.Poller()
-        waiting: dict[zmq.Socket[bytes], str] = {}
-        for name, address in addresses.items():
-            socket = context.socket(zmq.DEALER)
-            socket.setsockopt(zmq.ROUTING_ID, new_identity("hello" if keys is None else keys.own.name))
-            secure_dealer(socket, keys, name)
-            try:
-                socket.connect(address)
-            except zmq.ZMQError as error:
-                raise UsageError(f"host {name!r}: {address!r} is not an endpoint ({FORM}): {error}") from None
-            socket.send(frames.encode(m.Hello()))
-            waiting[socket] = name
-            poller.register(socket, zmq.POLLIN)
-        deadline = time.monotonic() + timeout_s
-        while waiting:
-            ready = poller.poll(max(0, int((deadline - time.monotonic()) * 1000)))
-            if not ready:
-                name = next(iter(waiting.values()))
-                raise HostAbsentError(
-                    f"host {name!r} at {addresses[name]} did not answer within {timeout_s:g} s; is thalweg host running"
-                    " there, with the same keys?"
-                )
-            for socket, _ in ready:
-                name = waiting.pop(socket)
-                poller.unregister(socket)
-                try:
-                    answer = frames.decode_control(socket.recv())
-                except ProtocolError as error:
-                    raise HostAbsentError(
-                        f"what answers at {addresses[name]} is not a host of this version: {error}"
-                    ) from None
-                socket.close(0)
-                if not isinstance(answer, m.Welcome):
-                    raise HostAbsentError(f"what answers at {addresses[name]} is not a Thalweg host")
-                if answer.host != name:
-                    raise UsageError(f"the host at {addresses[name]} is called {answer.host!r}, not {name!r}")
-                like = addresses[name]
-                ends = (with_address(answer.control, like), with_address(answer.bulk, like))
-                peers[name] = m.Peer(name, *ends, answer.instance, answer.max_partition_bytes)
+        asked = [_Asked(context, name, address, keys) for name, address in addresses.items()]
+        sockets = {}
+        for each in asked:
+            for socket in (each.socket, each.monitor):
+                poller.register(socket, zmq.POLLIN)
+                sockets[socket] = each
+        now = time.monotonic()
+        deadline, look_s = now + timeout_s, now + min(LOOK_S, timeout_s)
+        while waiting := [each for each in asked if each.peer is None]:
+            for socket, _ in poller.poll(max(0, int((min(look_s, deadline) - time.monotonic()) * 1000) + 1)):
+                each = sockets[socket]
+                if each.peer is None:
+                    each.hear(socket)
+                    if each.peer is not None:
+                        poller.unregister(each.socket)
+                        poller.unregister(each.monitor)
+            now = time.monotonic()
+            if now >= look_s:
+                for each in waiting:
+                    if each.peer is None:
+                        each.look()
+                look_s = time.monotonic() + AGAIN_S
+            if now >= deadline and (late := next((each for each in asked if each.peer is None), None)):
+                late.fail(f"did not answer within {timeout_s:g} s; {late.guess}")
+        return {each.name: each.peer for each in asked if each.peer is not None}
     finally:
         context.destroy(linger=0)
-    return {name: peers[name] for name in addresses}
+
+
+class _Asked:
+    """One host that was asked who it is."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], name: str, address: str, keys: Keys | None) -> None:
+        self.name, self._address, self._keys = name, address, keys
+        self.peer: m.Peer | None = None
+        self.guess = UNREACHED
+        self._failures = 0  # handshakes without a reason
+        self.socket = socket = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.ROUTING_ID, new_identity("hello" if keys is None else keys.own.name))
+        secure_dealer(socket, keys, name)
+        self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_EVENTS)
+        try:
+            socket.connect(address)
+        except zmq.ZMQError as error:
+            raise UsageError(f"host {name!r}: {address!r} is not an endpoint ({FORM}): {error}") from None
+        socket.send(frames.encode(m.Hello()))
+
+    def fail(self, why: str) -> NoReturn:
+        raise HostAbsentError(f"host {self.name!r} at {self._address} {why}", host=self.name)
+
+    def hear(self, socket: zmq.Socket[bytes]) -> None:
+        """Something has come: an answer, or news of the connection."""
+        if socket is self.socket:
+            self._answered(socket.recv())
+            return
+        news = recv_monitor_message(self.monitor)
+        match news["event"]:
+            case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.guess = "it is connected: is it busy, or its port for bulk, or another program?"
+            case zmq.EVENT_HANDSHAKE_FAILED_AUTH if self._keys is not None:
+                own = self._keys.own.name
+                self.fail(f"does not admit the certificate of {own!r}; is it among its members, and not out of date?")
+            case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL if self._keys is None:
+                self.fail("asks for a certificate, and none was given; give keys")
+            case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                self.fail("has no keys, and this client has; start it with --keys, or give none here")
+            case _:
+                self._failures += 1
+
+    def look(self) -> None:
+        """See why it has not answered, where that can be seen."""
+        if self.guess != UNREACHED:
+            return
+        if why := greets_like_a_host(self._address, AGAIN_S, hung_up=self._failures > 0):
+            self.fail(f"does not answer: {why}")
+        if self._keys is not None and self._failures >= TWICE:
+            self.fail(
+                f"does not hold the certificate that is here for {self.name!r}; is it that host, with its own key?"
+            )
+
+    def _answered(self, frame: bytes) -> None:
+        like = self._address
+        try:
+            answer = frames.decode_control(frame)
+        except ProtocolError as error:
+            raise HostAbsentError(f"what answers at {like} is not a host of this version: {error}") from None
+        if not isinstance(answer, m.Welcome):
+            raise HostAbsentError(f"what answers at {like} is not a Thalweg host")
+        if answer.host != self.name:
+            raise UsageError(f"the host at {like} is called {one_line(answer.host)!r}, not {self.name!r}")
+        ends = (with_address(answer.control, like), with_address(answer.bulk, like))
+        self.peer = m.Peer(self.name, *ends, answer.instance, answer.max_partition_bytes)

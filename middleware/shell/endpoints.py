@@ -22,6 +22,7 @@ from thalweg.middleware.protocol.messages import Endpoint
 
 TCP, UNIX = "tcp://", "ipc://"
 BULK = ".bulk"
+GREETING = 10  # bytes, of which the first is 0xff; ZMTP 3.1, section 3.2: either side sends them unasked
 FORM = "tcp://ADDRESS:PORT or ipc:///FOLDER/NAME"
 
 
@@ -87,15 +88,25 @@ def socket_folder() -> tempfile.TemporaryDirectory[str]:
     return made
 
 
-def listen_among(addresses: Iterable[str], listen: str | None) -> str:
-    """Where a client listens: by default beside its hosts' Unix sockets, or on loopback.
+def listen_among(addresses: Iterable[str], listen: str | None, advertise: str | None = None) -> str:
+    """Where a client listens: by default beside its hosts' Unix sockets, or at its address on the way to them.
 
-    Raises UsageError where it could not dial them, nor they each other.
+    Raises UsageError where it could not dial them, nor they each other, nor they it, on loopback of this machine.
     """
     first, *_ = addresses = [*addresses, TCP]
+    ways = {} if first.startswith(UNIX) else {other: _way_to(other) for other in addresses[:-1]}
+    far = {other: own for other, (own, there) in ways.items() if not _is_loopback(there)}
     if listen is None:
         unix = first.startswith(UNIX)
-        listen = f"{UNIX}{folder_of(first)}/{secrets.token_hex(4)}" if unix else f"{TCP}127.0.0.1:*"
+        own = next(iter(far.values()), "127.0.0.1")
+        listen = f"{UNIX}{folder_of(first)}/{secrets.token_hex(4)}" if unix else f"{TCP}{own}:*"
+    elif advertise is None and _is_loopback(listen.removeprefix(TCP).rpartition(":")[0]):
+        for other, own in far.items():
+            if own != ways[other][1]:  # it is on another machine
+                raise UsageError(
+                    f"the host at {other} cannot reach a client that listens on loopback, at {listen};"
+                    f" leave listen out, or listen at {TCP}{own}:*"
+                )
     for other in addresses[:-1]:
         if not may_dial(listen, other):
             raise UsageError(
@@ -103,6 +114,65 @@ def listen_among(addresses: Iterable[str], listen: str | None) -> str:
                 " sockets in one folder"
             )
     return listen
+
+
+def _way_to(endpoint: str) -> tuple[str, str]:
+    """This machine's address on the way to an endpoint, and its address; loopback's where nobody knows."""
+    address, _, port = endpoint.removeprefix(TCP).rpartition(":")
+    try:
+        family, kind, _, _, there = socket.getaddrinfo(address.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(there)  # which sends nothing
+            return _in_endpoint(probe.getsockname()[0]), _in_endpoint(probe.getpeername()[0])
+    except (OSError, ValueError):  # dialling it will say what is wrong
+        return "127.0.0.1", "127.0.0.1"
+
+
+def _in_endpoint(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address in ("localhost", "[::1]")
+
+
+def _dial(endpoint: str, wait_s: float) -> socket.socket:
+    address, _, port = endpoint.removeprefix(TCP).rpartition(":")
+    if not endpoint.startswith(UNIX):
+        return socket.create_connection((address.strip("[]"), int(port)), wait_s)
+    dialled = socket.socket(socket.AF_UNIX)
+    dialled.settimeout(wait_s)
+    try:
+        dialled.connect(endpoint.removeprefix(UNIX))
+    except BaseException:
+        dialled.close()
+        raise
+    return dialled
+
+
+def greets_like_a_host(endpoint: str, wait_s: float, *, hung_up: bool) -> str:
+    """What is wrong with what listens there, looked at without ZeroMQ; empty when it speaks that, or nobody knows.
+
+    ``hung_up``: it ends connections that speak ZeroMQ, which a host does not that is only stopped, or busy.
+    """
+    try:
+        dialled = _dial(endpoint, wait_s)
+    except TimeoutError:
+        return ""
+    except socket.gaierror as error:
+        return f"its address cannot be found ({error.strerror})"
+    except (ConnectionRefusedError, FileNotFoundError):
+        return "nothing listens there; is thalweg host running?"
+    except (OSError, ValueError) as error:
+        return f"it cannot be dialled: {error}"
+    with dialled:
+        try:
+            greeting = dialled.recv(GREETING)
+        except TimeoutError:
+            greeting = b"" if hung_up else b"\xff"
+        except OSError:  # it has hung up
+            greeting = b""
+    return "" if greeting[:1] == b"\xff" else "something else than a Thalweg host listens there; is the port right?"
 
 
 def may_dial(own: str, endpoint: str) -> bool:

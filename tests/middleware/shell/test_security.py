@@ -177,8 +177,8 @@ def test_members_run_together_and_strangers_are_not_answered(tmp_path: Path) -> 
     stranger = make(tmp_path, "bob", "client", member=False)
     with host(tmp_path, "h1") as first, host(tmp_path, "h2") as second:
         addresses = {"h1": first.me.control, "h2": second.me.control}
-        for keys in (Keys.load(stranger), None):
-            with pytest.raises(HostLostError, match=r"did not answer within 0\.3 s"):
+        for keys, says in ((Keys.load(stranger), "does not admit the certificate of 'bob'"), (None, "asks for a cert")):
+            with pytest.raises(HostLostError, match=says):
                 say_hello(addresses, keys, timeout_s=0.3)
         with pytest.raises(
             UsageError, match=r"there is no valid certificate of 'h9' in .*; thalweg keys allow h9\.key"
@@ -333,7 +333,9 @@ def test_over_tcp_a_key_is_needed(listen: str, who: str) -> None:
 
 
 def test_a_client_that_would_be_open_to_others_is_refused_before_it_asks_any_host() -> None:
-    with pytest.raises(UsageError, match=r"without keys tcp://127\.0\.0\.1:\* is open to every user of this machine"):
+    with pytest.raises(
+        UsageError, match=r"without keys tcp://.* is open to (all who reach it|every user of this machine)"
+    ):
         Client({"h1": "tcp://192.0.2.1:7800"})
 
 
