@@ -8,7 +8,8 @@ Rules:
 - R2: Who sent a message is the member whose key the connection has proved. An identity of another name is refused.
 - R3: The folder is read again when it has changed: seen at every handshake, and in housekeeping. Who is in it no more,
   or has expired, is refused from then on, on open connections too. What cannot be read admits nobody.
-- R4: A host leads no runs: of role ``host``, ``Install`` and ``Remove`` are refused.
+- R4: A host leads no runs, and a client takes part in its own only: ``Install`` and ``Remove`` of role ``host`` are
+  refused, and by role ``client``.
 """
 
 from __future__ import annotations
@@ -318,6 +319,8 @@ def check_leader(keys: Keys, sender: Member, message: m.Install | m.Remove) -> N
     """R4, and that this host knows who is in the run; ProtocolError says what is wrong."""
     if sender.role != "client":
         raise ProtocolError(f"{sender.name!r} has the certificate of a host, which leads no runs")
+    if keys.own.role == "client":
+        raise ProtocolError(f"{keys.own.name!r} is a client, which takes part in no runs of {sender.name!r}")
     if isinstance(message, m.Install):
         for peer in message.peers:
             if peer.name != keys.own.name:

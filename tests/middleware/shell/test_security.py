@@ -31,7 +31,7 @@ from thalweg.middleware.shell.security import (
     write_certificate,
 )
 from thalweg.middleware.shell.shell import Shell, ShellConfig
-from thalweg.middleware.shell.sockets import new_identity
+from thalweg.middleware.shell.sockets import Sockets, new_identity
 
 FLOW = chain(Code("scenes", {"site": 0, "sites": 1, "seed": 1}), Code("composite"))
 SOON_S = 10.0
@@ -226,6 +226,17 @@ def test_a_host_leads_no_runs(tmp_path: Path, make_install: Callable[..., m.Inst
         assert list(first.core.runs) == [run.id]
 
 
+def test_a_client_takes_part_in_its_own_runs_only(tmp_path: Path, make_install: Callable[..., m.Install]) -> None:
+    alice = make(tmp_path, "alice", "client")
+    bob = Keys.load(make(tmp_path, "bob", "client"))
+    with host(tmp_path, "h1") as first, Client({"h1": first.me.control}, keys=alice) as client:
+        with dialled(bob, "alice", client.shell.me.control, new_identity("bob")) as socket:
+            socket.send(frames.encode(make_install()))
+            until(lambda: client.shell.frames_rejected == 1)
+        assert client.shell.core.runs == {}
+        assert len(list(client.run(FLOW, {"o": "alice"}, partitions=3))) == 3
+
+
 def test_a_host_that_does_not_know_another_of_the_run_says_so(tmp_path: Path) -> None:
     alice = make(tmp_path, "alice", "client")
     with ExitStack() as stack:
@@ -264,6 +275,27 @@ def test_who_is_revoked_is_refused_within_seconds_and_others_go_on(
             say_hello({"h1": first.me.control}, keys, timeout_s=0.3)
         before = next(run).index
         assert [next(run).index for _ in range(5)] == list(range(before + 1, before + 6))
+
+
+def test_a_host_with_another_key_is_dialled_by_that_one_and_the_others_are_left_alone(tmp_path: Path) -> None:
+    make(tmp_path, "h2")
+    make(tmp_path, "h3")
+    sockets = Sockets("h1", "tcp://127.0.0.1:*", None, Keys.load(make(tmp_path, "h1")), insecure=False)
+    with host(tmp_path, "h2") as before, host(tmp_path, "h3") as third:
+        try:
+            sockets.meet("r", [before.me, third.me])
+            for name in ("h2", "h3"):
+                sockets.post("r", name, m.Ping("r"))
+            dealers = dict(sockets.dealers)
+            (tmp_path / MEMBERS / "h2.key").unlink()
+            other, _, _ = new_certificate("h2", "host", tmp_path / "other")
+            write_certificate(tmp_path / MEMBERS / "h2.key", other.text())
+            sockets.look_at_members()
+            assert {end: dealer for end, dealer in dealers.items() if end[1] == "h3"} == sockets.dealers
+            sockets.post("r", "h2", m.Ping("r"))
+            assert {key for end, key in sockets._dialled.items() if end[1] == "h2"} == {other.public}
+        finally:
+            sockets.destroy(0)
 
 
 # --- without keys -----------------------------------------------------------------------------------
