@@ -124,14 +124,15 @@ def _print(
     *,
     all_moves: bool,
 ) -> None:
-    from thalweg.experiments.records.records import SUMMARY, half_written
+    from thalweg.experiments.records.records import SUMMARY
     from thalweg.experiments.views.tables import print_runs
 
     print_runs(found, all_moves=all_moves)
+    missing = {run.out: run.missing for run in found.runs}
     for folder, info in runs.items():
         for note in info.notes:
             print(f"note: {folder}: {note}")
-        for log in half_written(folder):
-            print(f"note: {folder}: {log} ends in half a line, which was left out; its writer was killed")
+        for gap in missing.get(str(folder), ()):
+            print(f"note: {folder}: {gap}")
         drawn = pictures.get(folder)
         print(f"summary: {folder / SUMMARY}" + (f"   plots: {drawn[0].parent}{os.sep}" if drawn else ""))

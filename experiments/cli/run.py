@@ -122,7 +122,7 @@ def _print(summary: RunSummary, outcome: Outcome, sheet: Path | None, *, as_json
             else:
                 times = summary.placements[label].reshapes
                 print(f"{label}: the tree changed {counted(times, 'time')} and ended as {tree}")
-        for note in outcome.info.notes:
+        for note in (*outcome.info.notes, *summary.missing):
             print(f"note: {note}")
         print(f"records: {outcome.folder}" + (f"   pictures: {sheet}" if sheet else ""))
         print(f"next: thalweg analyze {outcome.folder}")

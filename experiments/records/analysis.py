@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from thalweg.experiments.command import counted
-from thalweg.experiments.records.log import LinkSum, Row, read_log, sum_links
+from thalweg.experiments.records.log import LinkSum, Row, gaps, read_log, sum_links
 from thalweg.experiments.records.moves import (
     AroundMoves,
     EstimateErrors,
@@ -39,7 +39,7 @@ PROOF_FLOOR_BPS = 500_000.0  # below it a proof lasts for a handful of packets o
 COUNTED = ("duplicate", "repeated", "rejected", "fault")
 KINDS = (
     "delivered", "placed", "host_load", "log", "proof", "replay", "estimate",
-    "relocated", "arrived", "proposal", "reshaped", "plan", "epoch", "monitor", *COUNTED,
+    "relocated", "arrived", "proposal", "reshaped", "plan", "epoch", "monitor", "missing", *COUNTED,
 )  # fmt: skip
 
 Said = Mapping[str, Sequence[Row]]  # the records of one placement by their kinds, in the log's order
@@ -143,6 +143,7 @@ class RunSummary(msgspec.Struct, frozen=True):
     placements: dict[str, PlacementSummary]
     links: LinkSummary
     estimates: EstimateErrors
+    missing: list[str] = []  # of the hosts' logs, one line each
 
 
 def summarize_run(folder: Path, info: RunInfo | None = None) -> RunSummary:
@@ -167,14 +168,15 @@ def summarize_run(folder: Path, info: RunInfo | None = None) -> RunSummary:
         made[name] = msgspec.structs.replace(summary, speedup=base_s / own_s if base_s and own_s else None)
     links = _links(info, [row for own in said.values() for kind in ("proof", "replay") for row in own[kind]])
     errors = estimate_errors(row for own in said.values() for row in own["estimate"])
-    return RunSummary(info.run, str(folder), info.testbed, info.seed, info.reference_digest, made, links, errors)
+    about = info.run, str(folder), info.testbed, info.seed, info.reference_digest
+    return RunSummary(*about, made, links, errors, gaps(folder, said[None]["missing"]))
 
 
 def _placement(info: RunInfo, name: str, said: Said, transfers: Sequence[LinkSum]) -> PlacementSummary:
     came = sorted(said["delivered"], key=lambda row: row.t_s)  # of equal times the log's order counts
     indices = np.array([row.index for row in came], dtype=np.int64)
     times = np.array([row.t_s for row in came])
-    gaps = np.diff(times)
+    waits = np.diff(times)
     delivered = len(np.unique(indices))
     digests = [row.detail.digest for row in came if row.detail.digest is not None]
     digest = sequence_digest(digests) if digests else None
@@ -190,9 +192,9 @@ def _placement(info: RunInfo, name: str, said: Said, transfers: Sequence[LinkSum
         out_of_order=int(np.count_nonzero(indices < np.maximum.accumulate(indices))),
         digest=digest,
         digest_ok=None if info.reference_digest is None else digest == info.reference_digest,
-        mean_interarrival_s=float(gaps.mean()) if gaps.size else None,
-        median_interarrival_s=float(np.median(gaps)) if gaps.size else None,
-        p95_interarrival_s=quantile(gaps, 0.95),
+        mean_interarrival_s=float(waits.mean()) if waits.size else None,
+        median_interarrival_s=float(np.median(waits)) if waits.size else None,
+        p95_interarrival_s=quantile(waits, 0.95),
         first_image_s=came[0].t_s if came else None,
         elapsed_s=came[-1].t_s if came else None,
         wall_s=info.wall_s.get(name, wall_s),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from thalweg.experiments.records.records import EVENTS, SCHEMA
+from thalweg.experiments.records.records import EVENTS, SCHEMA, half_written
 from thalweg.middleware.errors import UsageError, one_line
 
 BATCH_ROWS = 16_384
@@ -29,7 +30,7 @@ class Detail(msgspec.Struct, frozen=True):
     # relocated, arrived, proposal, reshaped
     outcome: str | None = None
     protocol: str | None = None
-    reason: str = ""
+    reason: str = ""  # of a missing one, too
     why: str = ""
     version: int | None = None
     ago: dict[str, float | None] = {}
@@ -59,6 +60,8 @@ class Detail(msgspec.Struct, frozen=True):
     lag_max_s: float | None = None
     # delivered, log
     digest: str | None = None
+    # missing
+    rows: int = 0
     # scenario
     scenario: str = "scenario"
     at_s: float | None = None
@@ -98,6 +101,18 @@ def read_log(folder: Path, *kinds: str) -> Iterator[Row]:
             except (msgspec.DecodeError, RecursionError) as error:
                 what = f"the detail of a record {said[4]!r} is damaged ({error})"
                 raise UsageError(f"{folder / EVENTS}: {what}; run it again") from None
+
+
+def gaps(folder: Path, missing: Iterable[Row]) -> list[str]:
+    """What is missing of the hosts' logs and why, one line each; ``missing``: the records that say so."""
+    lost: Counter[tuple[str, str]] = Counter()
+    for row in missing:
+        lost[row.host, row.detail.reason] += row.detail.rows
+    torn = half_written(folder)
+    return [
+        *(f"{rows} rows of the records are missing on host {host!r}: {why}" for (host, why), rows in lost.items()),
+        *(f"{name} ends in half a line, which was left out; its writer was killed" for name in torn),
+    ]
 
 
 def _batches(folder: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,7 @@ from rich.table import Table
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.records.analysis import PROOF_FLOOR_BPS, RunSummary, failures, natural
 from thalweg.experiments.records.log import read_log
-from thalweg.experiments.records.records import EVENTS, IMAGES, PLOTS, RunInfo, half_written, to_toml
+from thalweg.experiments.records.records import EVENTS, IMAGES, PLOTS, RunInfo, to_toml
 from thalweg.experiments.reports.page import Picture, Room, fewer_colours, from_rich, render, sheet, spread_out
 from thalweg.experiments.reports.placements import drawings, still, strip
 from thalweg.experiments.views.plots import plot_run
@@ -154,8 +154,7 @@ def _notes(folder: Path, info: RunInfo, summary: RunSummary) -> Iterator[str]:
         if not placement.delivered:
             yield f"{label} has no records: the run ended before it"
     yield from info.notes
-    for log in half_written(folder):
-        yield f"{log} ends in half a line, which was left out; its writer was killed"
+    yield from summary.missing
 
 
 def _proofs(proofs: Mapping[tuple[str, str], Proof], summary: RunSummary) -> dict[str, Any]:

@@ -158,9 +158,9 @@ class HostCore:
 
     def _on_broken(self, event: e.RunBroken) -> None:
         """R4: drop a run."""
+        self._at_work, self._heard = "", None
         if not event.run:
             return
-        self._at_work, self._heard = "", None
         run_id, out = event.run, self.out.of(event.run)
         run = self.runs.pop(run_id, None)
         reason = event.reason[:4000]

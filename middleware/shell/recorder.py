@@ -1,7 +1,20 @@
-"""The event log of one process: JSON Lines, flushed once in a while and when the process ends."""
+"""The event log of one process: JSON Lines, flushed once in a while and when the process ends.
+
+Rules:
+
+- R1: Nothing that happens to the log stops what it is about. What cannot be written is left out and counted, which is
+  logged once; after ``AGAIN_S`` it is tried again.
+- R2: The log consists of whole lines. Where rows are missing one of kind ``missing`` says how many, also when there is
+  no room for anything more: it is written over the last ones, which then are missing, too.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import math
+import os
+import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +24,9 @@ import msgspec
 from thalweg.middleware.errors import UsageError
 
 _FLUSH_ROWS = 256
+AGAIN_S = 1.0
+GAP_BYTES = 320  # of a line that tells of a gap, whatever it says, so that it can be written again in its place
+REASON = 80  # characters at most
 
 
 class Recorder:
@@ -25,10 +41,20 @@ class Recorder:
     def __init__(self, host: str, path: Path | None, time_scale: float = 1.0) -> None:
         self._host = host
         self._scale = time_scale
-        try:
-            self._file = None if path is None else path.open("ab")
+        try:  # not for appending, by which no line can be written over
+            self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._end = 0 if self._file is None else _end_of(self._file)
+        except BlockingIOError:
+            raise UsageError(f"cannot write the records {path}: another process does; choose another file") from None
         except OSError as error:
             raise UsageError(f"cannot write the records {path}: {error.strerror}") from None
+        self._path = path
+        self._last = b""  # the lines that were written last
+        self._missing = 0  # rows, since some could not be written
+        self._gap = -1  # where the line is that says so
+        self._reason = ""
+        self._again_s = -math.inf
+        self._told = False
         self._rows: list[dict[str, Any]] = []
         self._runs: dict[str, tuple[str, float]] = {}
         self._encoder = msgspec.json.Encoder()
@@ -47,12 +73,15 @@ class Recorder:
     def write(self, run: str, kind: str, fields: dict[str, Any]) -> None:
         if self._file is None:
             return
+        self._rows.append(self._row(run, kind, fields))
+        if len(self._rows) >= _FLUSH_ROWS:
+            self.flush()
+
+    def _row(self, run: str, kind: str, fields: dict[str, Any]) -> dict[str, Any]:
         wall = time.time()
         label, epoch_s = self._runs.get(run, ("", wall))
         t = (wall - epoch_s) * self._scale
-        self._rows.append({"t": t, "wall": wall, "host": self._host, "placement": label, "kind": kind, **fields})
-        if len(self._rows) >= _FLUSH_ROWS:
-            self.flush()
+        return {"t": t, "wall": wall, "host": self._host, "placement": label, "kind": kind, **fields}
 
     def write_to_all(self, kind: str, fields: dict[str, Any]) -> None:
         """A record of the host as such: once for every run open now."""
@@ -60,13 +89,86 @@ class Recorder:
             self.write(run, kind, fields)
 
     def flush(self) -> None:
-        if self._file is not None and self._rows:
-            rows, self._rows = self._rows, []
-            self._file.write(self._encoder.encode_lines(rows))
-            self._file.flush()
+        if self._file is None or not self._rows:
+            return
+        rows, self._rows = self._rows, []
+        if self._missing:
+            if time.monotonic() < self._again_s:
+                self._missing += len(rows)
+                return
+            if self._gap < 0:
+                if not self._tell_gap(self._end):
+                    self._lose(b"", len(rows))
+                    return
+                self._gap = self._end
+                self._end += GAP_BYTES
+        text = self._encoder.encode_lines(rows)
+        written = self._put(text, self._end)
+        if written < len(text):
+            self._lose(text[:written], len(rows))
+            return
+        self._end += written
+        self._last = text
+        if self._missing:
+            self._tell_gap(self._gap)
+            self._missing, self._gap = 0, -1
+
+    def _put(self, text: bytes, at: int) -> int:
+        """How many bytes of it could be written there."""
+        assert self._file is not None
+        written = 0
+        try:
+            while written < len(text):
+                written += os.pwrite(self._file, text[written:], at + written)
+        except OSError as error:  # R1
+            self._reason = error.strerror or str(error)
+        return written
+
+    def _lose(self, written: bytes, rows: int) -> None:
+        """Only so much of ``rows`` could be written: leave whole lines, and the line that tells of the others."""
+        assert self._file is not None
+        self._again_s = time.monotonic() + AGAIN_S
+        whole = written[: written.rfind(b"\n") + 1]
+        self._missing += rows - whole.count(b"\n")
+        self._end += len(whole)
+        lines, self._last = self._last + whole, b""
+        start = lines.rfind(b"\n", 0, max(0, len(lines) - GAP_BYTES)) + 1  # R2
+        if self._gap >= 0:
+            self._tell_gap(self._gap)
+        elif len(lines) - start >= GAP_BYTES:
+            self._missing += lines.count(b"\n", start)
+            self._end -= len(lines) - start
+            if self._tell_gap(self._end):
+                self._gap = self._end
+                self._end += GAP_BYTES
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file, self._end)
+        if not self._told:
+            import logging  # only failures need it: a host starts sooner without
+
+            self._told = True
+            what = f"thalweg host {self._host!r}: cannot write the records {self._path}: {self._reason}"
+            logging.getLogger("thalweg").error("%s; the runs go on, and what is missing is counted", what)
+
+    def _tell_gap(self, at: int) -> bool:
+        """Say there how many rows are missing, if that can be."""
+        detail = {"rows": self._missing, "reason": self._reason[:REASON]}
+        line = self._encoder.encode(self._row("", "missing", {"detail": detail})).ljust(GAP_BYTES - 1) + b"\n"
+        return len(line) == GAP_BYTES and self._put(line, at) == GAP_BYTES  # else the host's name is longer than a line
 
     def close(self) -> None:
+        self._again_s = -math.inf
         self.flush()
         if self._file is not None:
-            self._file.close()
+            if self._gap >= 0:
+                self._tell_gap(self._gap)
+            with contextlib.suppress(OSError):
+                os.close(self._file)
             self._file = None
+
+
+def _end_of(file: int) -> int:
+    """Where a log goes on; OSError where that is a pipe, or another process writes to the same file."""
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return os.lseek(file, 0, os.SEEK_END)

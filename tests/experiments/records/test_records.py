@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thalweg.experiments.records import records
-from thalweg.experiments.records.records import RunInfo, half_written, load_run, save_run, to_toml, write_events
+from thalweg.experiments.records.log import gaps, read_log
+from thalweg.experiments.records.records import RunInfo, load_run, save_run, to_toml, write_events
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.operators import sequence_digest
 
@@ -28,6 +29,10 @@ values = st.recursive(scalars, lambda v: st.lists(v, max_size=4) | st.dictionari
 @given(st.dictionaries(text, values, max_size=6))
 def test_toml_reads_back_as_it_was(tree: dict[str, Any]) -> None:
     assert tomllib.loads(to_toml(tree)) == tree
+
+
+def told(folder: Path) -> list[str]:
+    return gaps(folder, read_log(folder, "missing"))
 
 
 def test_toml_leaves_out_none_and_keeps_nan() -> None:
@@ -70,7 +75,23 @@ def test_records_keep_their_fields_their_order_and_unknown_kinds(
     assert first == full | {"run": "r1"}
     assert [row["t_s"] for row in others] == [float(i) for i in range(20)]
     assert {row["placement"] for row in others} == {None}
-    assert half_written(tmp_path) == []
+    assert told(tmp_path) == []
+
+
+def test_what_hosts_could_not_write_is_told_by_host_and_reason(tmp_path: Path) -> None:
+    def missing(host: str, rows: int, reason: str) -> str:
+        detail = {"rows": rows, "reason": reason}
+        line = {"t": 0.0, "wall": 2.5, "host": host, "placement": "", "kind": "missing", "detail": detail}
+        return json.dumps(line).ljust(300) + "\n"
+
+    full = "No space left on device"
+    h1 = missing("h1", 3, full) + missing("h1", 4, full) + missing("h1", 1, "File too large")
+    write_events(tmp_path, "r1", write(tmp_path, h1=h1, h2=LINE + "\n", h3=missing("h3", 9, full)))
+    assert told(tmp_path) == [
+        "7 rows of the records are missing on host 'h1': No space left on device",
+        "1 rows of the records are missing on host 'h1': File too large",
+        "9 rows of the records are missing on host 'h3': No space left on device",
+    ]
 
 
 @given(st.integers(0, len(LINE)))
@@ -79,7 +100,8 @@ def test_a_killed_hosts_last_line_is_left_out_and_told(tmp_path_factory: pytest.
     write_events(folder, "r", write(folder, h1=f"{LINE}\n{LINE[:cut]}", h2=f"{LINE}\n"))
     whole = cut == len(LINE)
     assert pq.read_metadata(folder / "events.parquet").num_rows == 2 + whole
-    assert half_written(folder) == ([] if whole or cut == 0 else ["h1.jsonl"])
+    says = "h1.jsonl ends in half a line, which was left out; its writer was killed"
+    assert told(folder) == ([] if whole or cut == 0 else [says])
 
 
 @pytest.mark.parametrize(

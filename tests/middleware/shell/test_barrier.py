@@ -145,7 +145,7 @@ def hanging(at: int) -> Dataflow:
 
 def test_calls_that_hang_or_sleep_cost_their_own_runs_alone() -> None:
     with host("", "--limit", "max_threads=12") as (process, address):
-        with Client({"h1": address}, allow=["runtime_codes"]) as client:
+        with Client({"h1": address}, insecure=True, allow=["runtime_codes"]) as client:
             neighbour = client.run(FLOW, {"o": "h1"})
             next(neighbour)
             for at, says in (
@@ -179,3 +179,21 @@ def test_calls_that_hang_or_sleep_cost_their_own_runs_alone() -> None:
 def test_a_limit_of_calls_that_is_none_is_a_usage_error(limit_s: float, client: Client) -> None:
     with pytest.raises(UsageError, match=r"^call_timeout_s is .*; give seconds above 0"):
         client.run(FLOW, {"o": "h1"}, call_timeout_s=limit_s)
+
+
+def test_a_full_disk_costs_records_and_no_run(tmp_path: Path) -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
+    records = tmp_path / "records"
+    with host(limit, "--records", str(records)) as (process, address):
+        with Client({"h1": address}, insecure=True, allow=["runtime_codes"]) as client:
+            for _ in range(2):
+                assert [each.index for each in client.run(FLOW, {"o": "h1"}, partitions=400)] == list(range(400))
+        process.terminate()
+        _, log = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "cannot write the records" in log
+    assert log.count("\n") == 1
+    rows = [msgspec.json.decode(line) for line in records.read_bytes().splitlines()]
+    (missing,) = [row for row in rows if row["kind"] == "missing"]
+    assert missing["detail"]["rows"] > 100
+    assert missing["detail"]["reason"] == "File too large"

@@ -1,0 +1,125 @@
+"""A log that cannot be written stops nothing, consists of whole lines, and says what is missing in it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.shell import recorder as module
+from thalweg.middleware.shell.recorder import GAP_BYTES, Recorder
+
+TOLD = re.compile(r"^thalweg host 'h1': cannot write the records .*; the runs go on, and what is missing is counted$")
+
+
+class Disk:
+    """Room for so many bytes of a file: what a write beyond it gets is what a full disk gives."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.room = 1 << 30
+        self._write = os.pwrite
+        patch.setattr(module.os, "pwrite", self.pwrite)
+        patch.setattr(module, "AGAIN_S", 0.0)
+
+    def pwrite(self, file: int, text: bytes, offset: int) -> int:
+        room = max(self.room, os.fstat(file).st_size) - offset  # what is written already can be written over
+        if room <= 0:
+            raise OSError(28, "No space left on device")
+        return self._write(file, text[:room], offset)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    text = path.read_bytes()
+    assert not text or text.endswith(b"\n")
+    return [msgspec.json.decode(line) for line in text.splitlines()]
+
+
+def told(rows: list[dict[str, Any]]) -> int:
+    return sum(row["detail"]["rows"] for row in rows if row["kind"] == "missing")
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 4_000)), min_size=1, max_size=8), st.integers(0, 60))
+def test_rows_are_written_or_counted_whatever_room_there_is(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], width: int
+) -> None:
+    path = tmp_path_factory.mktemp("disk") / "log"
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(patch)
+        log, written = Recorder("h1", path), 0
+        for count, room in steps:
+            disk.room = room
+            for _ in range(count):
+                log.write("", "row", {"index": written, "node": "x" * width})
+                written += 1
+            log.flush()
+            rows_of(path)
+        log.close()
+    rows = rows_of(path)
+    indices = [row["index"] for row in rows if row["kind"] == "row"]
+    assert indices == sorted(set(indices))
+    if len(indices) + told(rows) != written:  # there has never been room for a line that says so
+        assert not told(rows)
+        assert path.stat().st_size < GAP_BYTES
+
+
+def test_what_is_missing_is_told_once_and_the_log_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk, path = Disk(monkeypatch), tmp_path / "log"
+    log = Recorder("h1", path)
+    for room in (1 << 30, 5_000, 5_000, 1 << 30, 20_000, 1 << 30):
+        disk.room = room
+        for _ in range(100):
+            log.write("", "row", {})
+        log.flush()
+    log.close()
+    rows = rows_of(path)
+    missing = [row for row in rows if row["kind"] == "missing"]
+    assert [row["detail"]["reason"] for row in missing] == ["No space left on device"] * 2
+    assert sum(row["kind"] == "row" for row in rows) + told(rows) == 600
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert TOLD.match(said)
+    assert said.count("\n") == 0
+
+
+def test_two_processes_do_not_write_to_one_log(tmp_path: Path) -> None:
+    log = Recorder("h1", tmp_path / "log")
+    with pytest.raises(UsageError, match=r"log: another process does; choose another file$"):
+        Recorder("h2", tmp_path / "log")
+    log.close()
+    Recorder("h2", tmp_path / "log").close()
+
+
+@pytest.mark.parametrize("how", ["full", "closed", "limit"])
+def test_a_log_on_a_disk_that_takes_nothing_more_raises_nothing(how: str, tmp_path: Path) -> None:
+    path = Path("/dev/full") if how == "full" else tmp_path / "log"
+    code = f"""
+import os, resource
+from pathlib import Path
+from thalweg.middleware.shell.recorder import Recorder
+log = Recorder("h1", Path({str(path)!r}))
+if {how!r} == "limit":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+for number in range(1000):
+    if {how!r} == "closed" and number == 600:
+        os.close(log._file)
+    log.write("", "row", {{"index": number}})
+log.close()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert TOLD.match(done.stderr.strip()), done.stderr
+    assert done.stderr.count("\n") == 1
+    if how == "limit":
+        rows = rows_of(path)
+        assert path.stat().st_size <= 10_000
+        assert sum(row["kind"] == "row" for row in rows) + told(rows) == 1000
