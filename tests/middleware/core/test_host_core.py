@@ -466,6 +466,15 @@ def test_what_is_wrongly_said_to_be_here_gets_its_partition_once_that_is_put_rig
     assert [(each.to, each.payload) for each in book.only(e.Send)] == [("h2", b"v")]
 
 
+def test_a_host_is_told_once_of_what_has_changed(make_book: Book, make_install: Make) -> None:
+    directory = installed(make_book, make_install(), "h1").core.runs["r"].directory
+    assert directory.news_for("h2") is None
+    moved = m.Location("o", "client", 2)
+    directory.merge((moved,))
+    assert [directory.news_for("h2"), directory.news_for("h2")] == [(moved,), None]
+    assert directory.news_for("client") == (moved,)
+
+
 def test_a_host_tells_itself_no_news(make_book: Book, make_install: Make) -> None:
     book = installed(make_book, make_install({"o": "h2"}), "h2")
     book << got("h1", m.Located("r", (m.Location("s", "h2", 2), m.Location("t", "h1", 2)))) >> ANY
