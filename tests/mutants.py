@@ -52,7 +52,7 @@ def killer(folder: Path, mutant: Mutant, seconds: float) -> str:
     path = folder / CORE / mutant.file
     kept = path.read_text()
     path.write_text(edited(mutant, folder))
-    options = "-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-k", "not sockets"
+    options = "-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-k", "not sockets", "-m", "not spark"
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         for tests in ((CASES + mutant.first,), ALL):
