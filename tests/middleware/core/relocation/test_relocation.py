@@ -307,6 +307,42 @@ def test_what_is_kept_for_an_operator_that_has_left_is_sent_again_until_it_is_ac
     assert sent.core.runs["r"].flow.tails == {}
 
 
+def test_the_old_host_is_told_once_to_let_go_of_what_it_keeps(sent: Playbook, new: Playbook) -> None:
+    new << got("h2", m.Located("r", (location("h3", 2),))) >> ANY
+    new << got(CLIENT, demand("o", "t", 1, 1)) >> ANY
+    (let_go,) = new.sent("h2")
+    new << got(CLIENT, demand("o", "t", 1, 1)) >> []
+    sent << got("h3", m.Restored("r", "o", 1)) >> ANY
+    assert sent.core.runs["r"].flow.tails
+    sent << got("h3", let_go) >> []
+    assert not sent.core.runs["r"].flow.tails
+
+
+def test_only_the_host_that_an_operator_goes_to_says_what_becomes_of_it(sent: Playbook) -> None:
+    for word in (m.Restored("r", "o", 1), m.Resumed("r", "o", 1), m.Refuse("r", "o", 1, "no")):
+        sent << got("h1", word) >> ANY
+        assert sent.only(e.CloseNode) == []
+        assert sent.sent("h3") == sent.sent(CLIENT) == []
+    sent << got("h3", m.Restored("r", "o", 1)) >> ANY
+    assert sent.only(e.CloseNode) == [e.CloseNode("r", "o")]
+
+
+def test_a_late_word_of_an_earlier_hand_over_does_not_commit_a_later_one(sent: Playbook) -> None:
+    sent << got("h3", m.Refuse("r", "o", 1, "not now")) >> ANY
+    sent << got("h1", m.Partition("r", "s", "o", 1), b"s1", 2) >> [e.RunOperator("r", "o", 1, (b"s1",))]
+    sent << got(CLIENT, demand("o", "t", 1, 1)) >> []
+    sent << HandOver("o", "h3") >> ANY
+    sent << got("h3", m.Accept("r", "o", 2)) >> []
+    sent << e.OperatorFinished("r", "o", 1, b"o1", 2) >> ANY
+    sent << e.StateTaken("r", "o", 2, b"two", "sha") >> ANY
+    for late in (m.Restored("r", "o", 1), m.Resumed("r", "o", 1), m.Refuse("r", "o", 1, "late")):
+        sent << got("h3", late) >> ANY
+        assert sent.only(e.CloseNode) == []
+    assert "o" in sent.core.runs["r"].flow.nodes
+    sent << got("h3", m.Restored("r", "o", 2)) >> ANY
+    assert sent.only(e.CloseNode) == [e.CloseNode("r", "o")]
+
+
 def test_a_repeated_demand_that_was_on_its_way_does_not_send_what_is_kept_twice(sent: Playbook) -> None:
     sent << got("h3", m.Restored("r", "o", 1)) >> ANY
     again = msgspec.structs.replace(demand("o", "t", 0, 1), again=True)
