@@ -38,6 +38,7 @@ GROUPS = ("thalweg.operators", "thalweg.sources")
 DEFAULT_ALLOW = ("thalweg.operators",)
 MAX_PICTURE_BYTES = 256 * 1024 * 1024
 SHOWN = 120  # characters of what a sender wrote, in an error
+TOLD = 1000  # of what code says of it
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _PRIVATE = re.compile(r"(^|[.:])_")
 
@@ -127,12 +128,15 @@ def load_code(code: Code, allow: Allow = DEFAULT_ALLOW) -> Any:
     token = ALLOWED.set(allowed)
     try:
         made = factory(**code.params)
-    except OperatorError:
+    except OperatorError as error:
+        if len(str(error)) > TOLD:  # it says what the sender wrote
+            raise OperatorError(f"{one_line(error)[:TOLD]}…") from error
         raise
     except (TypeError, ValueError) as error:
-        raise OperatorError(f"{_short(code.use)} does not take {_short(code.params)}: {one_line(error)}") from error
+        why = one_line(error)[:TOLD]
+        raise OperatorError(f"{_short(code.use)} does not take {_short(code.params)}: {why}") from error
     except Exception as error:  # the code's own, of whatever kind
-        why = f"{type(error).__name__}: {one_line(error)}"
+        why = f"{type(error).__name__}: {one_line(error)[:TOLD]}"
         raise OperatorError(f"{_short(code.use)} cannot be constructed here: {why}") from error
     finally:
         ALLOWED.reset(token)

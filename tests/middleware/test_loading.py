@@ -232,5 +232,8 @@ def test_wrong_parameters_are_named() -> None:
         load_code(Code("scenes"))
     with pytest.raises(OperatorError, match="unexpected keyword argument 'self'"):
         load_code(Code("composite", {"self": 1}))
+    with pytest.raises(OperatorError, match="unknown rule 'xxx") as caught:
+        load_code(Code("composite", {"rule": "x" * 1_000_000}))
+    assert len(str(caught.value)) < 1_100
     with pytest.raises(OperatorError, match="'scenes' does not take"):
         load_code(Code("scenes", {"site": "x"}))
