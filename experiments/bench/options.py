@@ -84,3 +84,11 @@ class SimOptions(msgspec.Struct, frozen=True):
         Sizes, Option("Images of a run whose memory is measured; repeatable.", metavar="IMAGES", least=1)
     ] = (180, 18_000)
     others: Annotated[bool, Option("Also SimPy, if the bench extra is installed.")] = True
+
+
+class AttackOptions(msgspec.Struct, frozen=True):
+    """Of ``bench attack``. Attacks that are not of random, mutated or replayed frames have a length of their own."""
+
+    frames: Annotated[int, Option("Random, mutated and replayed frames, of each.", least=1)] = 333_334
+    seed: Annotated[int, Option("What the attacker's chance begins with.", least=0)] = 0
+    only: Annotated[tuple[str, ...], Option("An attack; repeat it for several.", metavar="NAME")] = ()

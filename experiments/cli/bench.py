@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from thalweg.experiments.bench.options import (
+    AttackOptions,
     LinkOptions,
     MoveOptions,
     PlanOptions,
@@ -178,6 +179,32 @@ def sim(options: SimOptions, as_json: JsonOption = False) -> None:
         keys = ("before_bytes", "peak_bytes", "grown_bytes")
         table.add_row(str(row["images"]), *(f"{row[key] / 1e6:.1f}" for key in keys))
     output().print(table)
+
+
+@app.command("attack", epilog="Example: thalweg bench attack --frames 20000 --only mutated --only forged")
+@takes(AttackOptions)
+def attack(options: AttackOptions, as_json: JsonOption = False) -> None:
+    """Hosts that carry an honest run under attack: the run's longest gap, memory, and what it delivered.
+
+    Exit status 1 if a host ended, a partition was wrong, the run paused for a second, or a host took 150 MB.
+    """
+    from thalweg.experiments.bench.attack import bench_attack
+
+    with spinner("starting") as tell:
+        answer = bench_attack(options, tell)
+    if as_json:
+        print_json(answer)
+    else:
+        columns = ("frames", "s", "hosts ended", "longest gap s", "peak MB", "partitions", "wrong", "holds")
+        table = new_table("attack", *columns, title=f"{answer['frames']:,} frames against hosts with an honest run")
+        for row in answer["attacks"]:
+            figures = (f"{row['frames']:,}", f"{row['seconds']:.1f}", str(row["hosts_ended"]), f"{row['gap_s']:.2f}")
+            verdict = "yes" if row["holds"] else row["failed"] or "no"
+            rest = (f"{row['peak_bytes'] / 1e6:.0f}", f"{row['partitions']:,}", str(row["wrong"]), verdict)
+            table.add_row(row["attack"], *figures, *rest)
+        output().print(table)
+    if not answer["holds"]:
+        raise typer.Exit(1)
 
 
 def _measure(

@@ -1,0 +1,301 @@
+"""What attacks a host in ``bench attack``, as a process of its own: ``python -m thalweg.experiments.bench.attackers``.
+
+It reads an ``Orders`` (msgpack) from its standard input and prints how many frames it sent. An attack is a function
+from orders and chance to messages: from whom, to which host and port, and of which frames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from random import Random
+
+import msgspec
+import zmq
+
+from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.protocol import frames
+from thalweg.middleware.protocol import messages as m
+
+CONTROL, BULK = 0, 1
+CONNECTIONS = 200  # at once; the one used longest ago is closed
+PATIENCE_S = 20.0  # how long a host may take to read what it was sent
+PART_BYTES, ENDLESS_BYTES = 1024 * 1024, 1024**3
+GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)  # of ZMTP 3.0
+READY = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x06rude/1"
+
+Attack = tuple[str, int, int, list[bytes]]  # from whom, to which host, control or bulk, frames
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """``hosts``: where they listen; ``member``: one of the run's; ``recorded``: what an honest client has sent."""
+
+    attack: str
+    hosts: tuple[m.Peer, ...]
+    run: str
+    member: str
+    install: bytes  # as a control frame
+    recorded: tuple[tuple[bytes, ...], ...]
+    frames: int
+    seed: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return "stranger", self.member, "x" * 128, "another"
+
+
+def noise(orders: Orders, chance: Random) -> Iterator[Attack]:
+    """Frames of random bytes, some behind a true prefix, in messages of one to four."""
+    prefix = frames.encode(m.Hello())[:3]
+    while True:
+        made = [
+            chance.choice((b"", prefix)) + chance.randbytes(chance.choice((0, 1, 9, 100, 3000)))
+            for _ in range(chance.choice((1, 1, 1, 2, 2, 2, 3, 4)))
+        ]
+        yield chance.choice(orders.names), chance.randrange(len(orders.hosts)), chance.choice((CONTROL, BULK)), made
+
+
+def mutated(message: Iterable[bytes], chance: Random) -> list[bytes]:
+    """The frames of a message with something done to one of them."""
+    made = [bytearray(frame) for frame in message]
+    frame = chance.choice(made)
+    for _ in range(chance.choice((1, 1, 2, 8))):
+        at = chance.randrange(len(frame) + 1)
+        match chance.randrange(4):
+            case 0:
+                frame[at : at + 1] = chance.randbytes(1)
+            case 1:
+                del frame[at : at + chance.choice((1, 2, 9))]
+            case 2:
+                frame[at:at] = chance.randbytes(chance.choice((1, 2, 9)))
+            case _:
+                frame[at:at] = frame[: chance.choice((1, 9, 99))]
+    return [bytes(each) for each in made]
+
+
+def mutations(orders: Orders, chance: Random) -> Iterator[Attack]:
+    """What an honest client has sent, with some bytes changed."""
+    for who, host, port, message in replays(orders, chance):
+        yield who, host, port, mutated(message, chance)
+
+
+def replays(orders: Orders, chance: Random) -> Iterator[Attack]:
+    """What an honest client has sent, by others, again and again."""
+    while True:
+        message = chance.choice(orders.recorded)
+        yield chance.choice(orders.names), chance.randrange(len(orders.hosts)), len(message) - 1, list(message)
+
+
+def _from(who: str, orders: Orders, message: m.Control, chance: Random) -> Attack:
+    return who, chance.randrange(len(orders.hosts)), CONTROL, [frames.encode(message)]
+
+
+def _bulk(who: str, host: int, message: m.Partition | m.Probe | m.State, number: int, of: int, body: bytes) -> Attack:
+    return who, host, BULK, [frames.encode(m.Chunk(number, of, 0, message)), body]
+
+
+def _nowhere(name: str, chance: Random) -> m.Peer:
+    port = chance.randrange(1, 60_000)
+    return m.Peer(name, f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 1}")
+
+
+def new_names(orders: Orders, chance: Random) -> Iterator[Attack]:
+    """A client that nobody has seen before, for every message: it probes, and wants to be probed."""
+    for number in range(1500):
+        me = _nowhere(f"stranger-{number}", chance)
+        host = chance.randrange(len(orders.hosts))
+        yield _bulk(me.name, host, m.Probe(BEFORE_RUNS, number, me, True, 7), number, 0, b"")
+        yield me.name, host, CONTROL, [frames.encode(m.ProbeRequest(BEFORE_RUNS, (me,), me))]
+
+
+def probes(orders: Orders, chance: Random) -> Iterator[Attack]:
+    """One client that is somewhere else each time, and asks for probes of whole networks."""
+    for number in range(10_000):
+        me = _nowhere("stranger", chance)
+        run = chance.choice((BEFORE_RUNS, orders.run, f"run {number}"))
+        yield _bulk(me.name, number % len(orders.hosts), m.Probe(run, number, me, True, 7), number, 0, b"")
+        if number % 1000 == 0:
+            targets = tuple(_nowhere(f"far-{each}", chance) for each in range(m.MAX_TARGETS))
+            yield _from(me.name, orders, m.ProbeRequest(run, targets, me), chance)
+
+
+def lies(orders: Orders) -> list[m.Control]:
+    """What only others may say of a run, or of its nodes."""
+    run, install = orders.run, frames.decode_control(orders.install)
+    assert isinstance(install, m.Install)
+    node, producer = install.dataflow.operators[0], install.dataflow.sources[0]
+    there = tuple(m.Location(name, orders.member, 2**40) for name in install.dataflow.by_name)
+    move = m.Move(node, install.locations[-1].host, orders.member, 1)
+    ghost = m.Move("no such node", "h1", orders.member, 7)
+    return [
+        m.Remove(run), m.Removed(run, "h1"), m.Failed(run, node, "\x1b[2J it burns"), m.Pong(run, False), m.Ping(run),
+        m.Located(run, there), m.Lost(run, "h1", there), m.Installed(run, "h1", "no"), m.Abort(run, 1),
+        m.Retire(run, 1), m.Commit(run, 1, 3, (ghost,)), m.Commit(run, 2, 3, (move,)), m.Propose(run, 3, (move,)),
+        m.Vote(run, 1, "h1", 2**50), m.Done(run, 1, "h1", there), m.Offer(run, node, 1), m.Accept(run, node, 1),
+        m.Withdraw(run, node, 1), m.Restored(run, node, 1), m.Resumed(run, node, 1), m.Claim(run, node, "heir"),
+        m.Refuse(run, node, 1, "no"), m.Relocated(run, node, True, there[0]), m.State(
+            run, node, 1, 3, 3, 1, 0, "", inline=b""),
+        m.Partition(run, producer, node, 10**6, True), m.Demand(run, producer, "no such node", 10**6),
+        m.Demand(run, producer, node, 10**6, commit=m.Commit(run, 4, 3, (ghost,))), m.Welcome("h1", *there_is("h9")),
+        m.ProbeResult(run, m.Estimate("h1", "h2", 1, 0, 2**50, 0)), m.Credit(1, 2**50, True),
+    ]  # fmt: skip
+
+
+def there_is(name: str) -> tuple[str, str]:
+    return f"tcp://{name}:1", f"tcp://{name}:2"
+
+
+def forgeries(orders: Orders, chance: Random) -> Iterator[Attack]:
+    """Lies about the run, by a stranger and by a host of the run that has no part in it."""
+    told = lies(orders)
+    state = m.State(orders.run, "no such node", 1, 3, 3, 1, 10, "")
+    install = frames.decode_control(orders.install)
+    assert isinstance(install, m.Install)
+    for _ in range(200):
+        for who in ("stranger", orders.member):
+            for message in told:
+                yield _from(who, orders, message, chance)
+            for node in install.dataflow.nodes:
+                for producer in node.inputs:
+                    part = m.Partition(orders.run, producer, node.name, chance.randrange(1000))
+                    yield _bulk(who, chance.randrange(len(orders.hosts)), part, 1, 4, b"evil")
+            yield _bulk(who, chance.randrange(len(orders.hosts)), state, 2, 10, b"0123456789")
+
+
+def transfers(orders: Orders, chance: Random) -> Iterator[Attack]:
+    """Partitions that begin and do not go on, of half a megabyte each and 200 MB as they say."""
+    install = frames.decode_control(orders.install)
+    assert isinstance(install, m.Install)
+    edges = [(producer, node.name) for node in install.dataflow.nodes for producer in node.inputs]
+    for number in range(6500):
+        part = m.Partition(orders.run, *chance.choice(edges), number)
+        yield _bulk(chance.choice(orders.names), number % len(orders.hosts), part, number, 200_000_000, bytes(500_000))
+
+
+def large_installs(orders: Orders, chance: Random) -> Iterator[Attack]:
+    """Runs of as many nodes as a frame can hold."""
+    install = frames.decode_control(orders.install)
+    assert isinstance(install, m.Install)
+    code = Code("composite")
+    names = [f"s{number}" for number in range(120_000)]
+    nodes = (*(Node(name, "source", (), code, "h1") for name in names), Node("t", "sink", tuple(names), None, "client"))
+    found = tuple(m.Location(node.name, "h1", 1) for node in nodes)
+    for number, (size, at) in enumerate(itertools.product((30_000, 60_000, 120_000), range(len(orders.hosts)))):
+        some = Dataflow((*nodes[:size], nodes[-1]))
+        large = msgspec.structs.replace(install, run=f"large {number}", dataflow=some, locations=found[: size // 4])
+        yield "stranger", at, CONTROL, [frames.encode(msgspec.structs.replace(large, client="stranger"))]
+
+
+def runs(orders: Orders, chance: Random) -> Iterator[Attack]:
+    """Ten thousand runs."""
+    install = frames.decode_control(orders.install)
+    assert isinstance(install, m.Install)
+    for number in range(10_000):
+        another = msgspec.structs.replace(install, run=f"run {number}", client="stranger")
+        yield _from("stranger", orders, another, chance)
+
+
+ATTACKS: dict[str, Callable[[Orders, Random], Iterator[Attack]]] = {
+    "random": noise,
+    "mutated": mutations,
+    "replayed": replays,
+    "new names": new_names,
+    "probes": probes,
+    "forged": forgeries,
+    "transfers": transfers,
+    "installs": large_installs,
+    "runs": runs,
+}
+ENDLESS = ("random", "mutated", "replayed")  # as many frames as were asked for
+
+
+def attack_with(orders: Orders) -> int:
+    """The messages of an attack; returns how many frames were sent, when the hosts have read what came as control."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, 10_000)
+    open_now: OrderedDict[tuple[str, int, int], zmq.Socket[bytes]] = OrderedDict()
+
+    def dialled(who: str, host: int, port: int) -> zmq.Socket[bytes]:
+        key = who, host, port
+        made = open_now.get(key)
+        if made is None:
+            made = open_now[key] = context.socket(zmq.DEALER)
+            made.setsockopt(zmq.ROUTING_ID, f"{who}/evil".encode())
+            made.setsockopt(zmq.LINGER, 2000)
+            made.setsockopt(zmq.SNDTIMEO, int(PATIENCE_S * 1000))
+            made.setsockopt(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
+            peer = orders.hosts[host]
+            made.connect(peer.bulk if port == BULK else peer.control)
+            if len(open_now) > CONNECTIONS:
+                open_now.popitem(last=False)[1].close()
+        open_now.move_to_end(key)
+        return made
+
+    sent = 0
+    with contextlib.suppress(zmq.Again):
+        for who, host, port, message in ATTACKS[orders.attack](orders, Random(orders.seed)):
+            dialled(who, host, port).send_multipart(message)
+            sent += len(message)
+            if sent >= orders.frames and orders.attack in ENDLESS:
+                break
+        for number in range(len(orders.hosts)):
+            last = dialled("last", number, CONTROL)
+            last.send(frames.encode(m.Hello()))
+            last.recv()
+    context.destroy(linger=2000)
+    return sent
+
+
+def parts(endpoint: str, count: int, size: int) -> int:
+    """One message of so many parts of that size, the last of which never comes; returns how many got through."""
+    address, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    piece = b"\x01" + bytes([size]) + bytes(size) if size < 256 else b"\x03" + size.to_bytes(8, "big") + bytes(size)
+    batch = max(1, 60_000 // len(piece))
+    with socket.create_connection((address, int(port))) as raw:
+        raw.sendall(GREETING)
+        raw.recv(64, socket.MSG_WAITALL)
+        raw.sendall(b"\x04" + bytes([len(READY)]) + READY)
+        time.sleep(0.1)
+        for sent in range(0, count, batch):
+            try:
+                raw.sendall(piece * batch)
+            except OSError:
+                return sent
+        raw.settimeout(1.0)
+        with contextlib.suppress(OSError):
+            while raw.recv(4096):  # until it is hung up, or silent
+                continue
+    return count
+
+
+PARTS = {
+    "one-byte parts": (5_000_000, 1),
+    "endless parts": (ENDLESS_BYTES // PART_BYTES, PART_BYTES),
+}
+
+
+def main() -> None:
+    orders = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Orders)
+    if orders.attack in PARTS:
+        ends = [end for host in orders.hosts for end in (host.control, host.bulk)]
+        print(sum(parts(end, *PARTS[orders.attack]) for end in ends))
+    elif orders.attack == "connections":
+        idle = []
+        address, _, port = orders.hosts[0].control.removeprefix("tcp://").rpartition(":")
+        for _ in range(2000):
+            with contextlib.suppress(OSError):
+                idle.append(socket.create_connection((address, int(port)), 1.0))
+        time.sleep(2.0)
+        print(len(idle))
+    else:
+        print(attack_with(orders))
+
+
+if __name__ == "__main__":
+    main()
