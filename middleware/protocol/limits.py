@@ -92,6 +92,8 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_partition_bytes: int = DEFAULT_PARTITION_BYTES
     max_sockets: int = 2048
     max_passing: int = 1024
+    max_connections: int = 4096
+    max_unread_bytes: int = 48 * 1024 * 1024
     max_transfers: int = 1024
     max_transfer_bytes: int = 1024 * 1024 * 1024
     idle_s: float = 300.0

@@ -137,6 +137,8 @@ class Shell:
         self._quick_call: Call | None = None  # under way, where it may take too long
         self._housekeeping_s = self._epoch + HOUSEKEEPING_S
         self._due_s = self._housekeeping_s  # when something is to be done that no message brings
+        self._turns = 0  # so many messages of either router could have been taken
+        self._sockets.watch(lambda: (self._turns, self._asleep))
         self._duty = Duty(self._loop, self._ended, f"thalweg-{config.name}", TAKE_OVER_S)
 
     # --- used from other threads -----------------------------------------------------------------------
@@ -195,6 +197,7 @@ class Shell:
             workers.watch(self._quick_call)
         polled: Any = [(each, int(zmq.POLLIN)) for each in (self._wake_read, control, self._sockets.bulk)]
         while not self._stopping:
+            self._turns += 1
             self._asleep = True  # said before looking into the inbox: whoever tells after that look writes to the pipe
             if self._inbox or self._quick or self._stopping:  # a thread that lost the duty may leave calls behind
                 wait_ms = 0

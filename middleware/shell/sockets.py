@@ -22,7 +22,7 @@ import resource
 import secrets
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 
 import zmq
@@ -34,6 +34,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.endpoints import advertised, beside, may_dial, take_away
+from thalweg.middleware.shell.guard import OVERHEAD_BYTES, Guard
 from thalweg.middleware.shell.security import (
     Keys,
     check_leader,
@@ -47,6 +48,7 @@ NOBLOCK = int(zmq.NOBLOCK)  # plain numbers: combining pyzmq's enumerations take
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 ZERO_COPY_BYTES = 1024 * 1024  # below it, copying is cheaper than keeping track
 REFUSED = "refused"  # stands for all runs that members may not begin here
+SOURCE = int(zmq.SRCFD)  # of a frame: the descriptor it came on
 PASSING = ("", BEFORE_RUNS, REFUSED)  # stand for the run where a peer is of none
 BULK_QUEUED = (
     64  # chunks that wait for a peer which does not read, or for this host: the credit allows honest ones less
@@ -109,6 +111,7 @@ class Sockets:
         self._limits = limits or CoreConfig()
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 2 * self._limits.max_sockets + 64)  # some are being closed
+        self.guard: Guard | None = None
         self._bound: list[str] = []
         self._authenticator = None if keys is None else start_authenticator(self._context, keys.members)
         try:
@@ -128,7 +131,14 @@ class Sockets:
         self._surplus: set[Socket] = set()  # those that a message of too many frames is read from
         self._told_s: dict[str, float] = {}  # when what was logged last
 
+    def watch(self, turns: Callable[[], tuple[int, bool]]) -> None:
+        """Have connections guarded against what no option of libzmq bounds; ``turns`` as for ``Guard``."""
+        if self.me.control.startswith("tcp://"):
+            self.guard = Guard((self.control, self.bulk), self._limits, turns)
+
     def destroy(self, linger_ms: int) -> None:
+        if self.guard is not None:
+            self.guard.stop()
         take_away(self._bound)
         if self._authenticator is not None:
             self._authenticator.stop()
@@ -364,6 +374,8 @@ class Sockets:
             taken.append(frame)
         if len(taken) != parts:
             raise ProtocolError(f"a message of {len(taken)} frames where {parts} are expected")
+        if self.guard is not None:
+            self.guard.taken[frame.get(SOURCE)] += sum(map(len, taken)) + OVERHEAD_BYTES
         return identity, taken
 
     def _skip(self, socket: Socket) -> None:

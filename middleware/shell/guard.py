@@ -1,0 +1,239 @@
+"""Cuts TCP connections that would take a host's memory or descriptors.
+
+libzmq keeps the frames of a message until the last has come, however many there are, and reads on meanwhile: no option
+of it bounds a message that never ends. The kernel counts what every connection has received; what of that is in no
+message that the host has taken is still inside libzmq. Rules:
+
+- R1: More than ``max_unread_bytes`` is cut at once: of whole messages so many never wait (``BULK_UNREAD``).
+- R2: More than the largest message there is, for ``LOOKS`` in a row in which the host took none of this connection
+  though it was free to, is one message that does not end, and is cut.
+- R5: Frames of a byte or none take 20 to 32 times their bytes. Where nothing of a connection is taken and the process
+  grows in that proportion to what comes, ``SWELLS`` looks more often than not, it is cut too. No honest work does so.
+- R3: Of more than ``max_connections``, or half the descriptors of this process, the one silent for longest is cut,
+  those first on which no message has ever come.
+- R4: A connection is looked at only while something comes on it. An idle host is not woken up.
+
+Who is cut dials anew; honest hosts repeat what matters. Unix sockets are not looked at: only their owner can dial them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import resource
+import select
+import socket
+import struct
+import termios
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from thalweg.middleware.protocol.frames import MAX_CONTROL_BYTES
+from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.transfers import MAX_CHUNK_BYTES
+
+LOOK_S = 0.01
+LOOKS = 2
+SWELLS = 6
+SWELLING = (10.0, 45.0)  # bytes that the process grows by for one that comes
+SOME_BYTES = 16_384
+TRIM_S = 0.2  # after a cut libzmq has freed what it held
+LARGEST_BYTES = max(MAX_CONTROL_BYTES, MAX_CHUNK_BYTES) + 64 * 1024  # of a chunk with its header
+OVERHEAD_BYTES = 64  # of a message on the wire, at most; what is taken for more is forgotten at the next look
+HEARTBEATS_BYTES_PER_S = 100.0
+RECEIVED_AT, TCP_INFO_BYTES = 128, 136  # tcpi_bytes_received in Linux's struct tcp_info
+
+
+class _Connection:
+    """``more``: what is to be added to the count of what was taken under this descriptor."""
+
+    __slots__ = ("begun", "looks", "more", "port", "seen_s", "swells", "taken", "unread")
+
+    def __init__(self, port: int, now: float, begun: int) -> None:
+        self.port = port  # of this host
+        self.seen_s = now
+        self.begun = begun  # what was taken of others with this descriptor
+        self.more = float(-begun)
+        self.taken = 0  # as counted at the last look
+        self.unread = 0.0
+        self.looks = self.swells = 0  # in a row with too much, and while the process swelled
+
+
+class Guard:
+    """A thread that watches the connections to these routers.
+
+    ``taken`` is counted by who reads from them, and only read here. ``turns`` tells how many messages of each router
+    the host could have taken so far, and whether it waits for one.
+    """
+
+    def __init__(
+        self, routers: Iterable[zmq.Socket[bytes]], limits: CoreConfig, turns: Callable[[], tuple[int, bool]]
+    ) -> None:
+        self.taken: defaultdict[int, int] = defaultdict(int)  # bytes of messages, by descriptor
+        self.cut = 0  # connections so far
+        self._trim = 0.0  # when one was cut of which memory is to be given back
+        self._turns, self._turned = turns, 0
+        self._limits = limits
+        self._looked_s = time.monotonic()
+        self._resident_bytes = 0  # at the last look, while connections grow
+        self._connections: dict[int, _Connection] = {}
+        self._epoll = select.epoll()
+        self._stopping = threading.Event()
+        self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC)
+        events = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+        self._monitors: dict[zmq.Socket[bytes], int] = {}
+        self._routers = list(routers)
+        for router in self._routers:
+            port = int(router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+            self._monitors[router.get_monitor_socket(events)] = port
+        self._thread = threading.Thread(target=self._watch, name="thalweg-guard", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """To be called before the routers are closed, by who owns them; idempotent."""
+        if not self._stopping.is_set():
+            self._stopping.set()
+            os.close(self._stop_write)  # which the thread sees
+            self._thread.join()
+            for router in self._routers:
+                router.disable_monitor()
+            self._epoll.close()
+            os.close(self._stop_read)
+
+    # --- the thread -----------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        poller = zmq.Poller()
+        for each in (*self._monitors, self._stop_read, self._epoll.fileno()):
+            poller.register(each, zmq.POLLIN)
+        while not self._stopping.is_set():
+            suspects = [descriptor for descriptor, each in self._connections.items() if each.looks]
+            wait_s = LOOK_S if suspects else TRIM_S if self._trim else None
+            ready = dict(poller.poll(None if wait_s is None else int(wait_s * 1000)))
+            for monitor, port in self._monitors.items():
+                if monitor in ready:
+                    self._hear(monitor, port)
+            if self._epoll.fileno() in ready or suspects:
+                fired = {descriptor for descriptor, _ in self._epoll.poll(0)}
+                self._stopping.wait(LOOK_S)
+                self._look(fired.union(suspects), time.monotonic())
+                for descriptor in fired:
+                    self._arm(self._epoll.modify, descriptor)
+            if self._trim and time.monotonic() - self._trim > TRIM_S:
+                self._trim = 0.0
+                _give_back()
+        for monitor in self._monitors:
+            monitor.close(0)
+
+    def _hear(self, monitor: zmq.Socket[bytes], port: int) -> None:
+        """Who has come, and who has gone."""
+        while monitor.poll(0):
+            event = parse_monitor_message(monitor.recv_multipart())
+            descriptor = event["value"]
+            if event["event"] == zmq.EVENT_ACCEPTED:
+                begun = self.taken.get(descriptor, 0)
+                self._connections[descriptor] = _Connection(port, time.monotonic(), begun)
+                self._arm(self._epoll.register, descriptor)
+                soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+                most = self._limits.max_connections
+                if len(self._connections) > (most if soft < 0 else max(2, min(most, soft // 2))):  # R3
+                    self._cut(min(self._connections, key=self._worth))
+            else:
+                self._connections.pop(descriptor, None)
+
+    def _worth(self, descriptor: int) -> tuple[bool, float]:
+        each = self._connections[descriptor]
+        return self.taken.get(descriptor, 0) != each.begun, each.seen_s
+
+    @staticmethod
+    def _arm(how: Callable[[int, int], None], descriptor: int) -> None:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            how(descriptor, select.EPOLLIN | select.EPOLLONESHOT)  # R4
+
+    def _look(self, fired: Collection[int], now: float) -> None:
+        turned, free = self._turns()
+        free = free or turned - self._turned > len(self._connections)
+        forgiven = HEARTBEATS_BYTES_PER_S * (now - self._looked_s)
+        self._turned, self._looked_s = turned, now
+        growing: dict[int, float] = {}  # those of which nothing was taken, by how much
+        for descriptor in fired:
+            each = self._connections.get(descriptor)
+            received = None if each is None else self._received(descriptor)
+            if each is None or received is None:
+                continue
+            each.seen_s = now
+            taken = self.taken.get(descriptor, 0)
+            each.more = min(each.more + forgiven, received - taken)
+            before, each.unread = each.unread, received - taken - each.more
+            if each.unread <= LARGEST_BYTES or taken != each.taken:
+                each.looks = 0
+            elif free:
+                each.looks += 1
+            if taken != each.taken:
+                each.swells = 0
+            elif each.unread - before > SOME_BYTES:
+                growing[descriptor] = each.unread - before
+            each.taken = taken
+        swells = self._swells(sum(growing.values()))
+        for descriptor in fired:
+            each = self._connections.get(descriptor)
+            if each is not None:
+                if descriptor in growing:
+                    each.swells = each.swells + 1 if swells else max(0, each.swells - 1)
+                if each.unread > self._limits.max_unread_bytes or each.looks >= LOOKS or each.swells >= SWELLS:
+                    self._cut(descriptor)  # R1, R2, R5
+                    self._trim = now
+
+    def _swells(self, came_bytes: float) -> bool:
+        """Whether this process has grown since the last look as frames of no size make it grow."""
+        if not came_bytes:
+            self._resident_bytes = 0
+            return False
+        with open("/proc/self/statm", "rb") as file:
+            now_bytes = int(file.read().split()[1]) * resource.getpagesize()
+        before_bytes, self._resident_bytes = self._resident_bytes, now_bytes
+        return SWELLING[0] <= (now_bytes - (before_bytes or now_bytes)) / came_bytes <= SWELLING[1]
+
+    @contextlib.contextmanager
+    def _socket(self, descriptor: int) -> Iterator[socket.socket]:
+        """libzmq's own, which stays its own."""
+        borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=descriptor)
+        try:
+            yield borrowed
+        finally:
+            borrowed.detach()
+
+    def _received(self, descriptor: int) -> int | None:
+        """Bytes that came on a connection and are not in the kernel any more; None for one that is closed."""
+        with contextlib.suppress(OSError, struct.error), self._socket(descriptor) as borrowed:
+            waits = struct.unpack("=i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0]
+            info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+            return int(struct.unpack_from("=Q", info, RECEIVED_AT)[0]) - int(waits)
+        return None
+
+    def _cut(self, descriptor: int) -> None:
+        each = self._connections.pop(descriptor)
+        with contextlib.suppress(OSError), self._socket(descriptor) as borrowed:
+            if _port_of(descriptor) == each.port:  # not another's, that has the same number by now
+                borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))  # so it is reset
+                borrowed.shutdown(socket.SHUT_RDWR)
+                self.cut += 1
+
+
+def _give_back() -> None:
+    """Memory that was freed, to the system; where the C library cannot, it is used again for what comes next."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _port_of(descriptor: int) -> int:
+    """The port of this host that a TCP connection has come to; OSError for what is none."""
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        return int(copy.getsockname()[1])

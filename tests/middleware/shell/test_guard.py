@@ -1,0 +1,113 @@
+"""What libzmq cannot bound: messages that do not end, and connections; who is honest is never cut."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+import zmq
+from flows import chain
+
+from thalweg.experiments.bench.attackers import parts
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.dataflow import Code
+from thalweg.middleware.protocol import frames
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.guard import LARGEST_BYTES, Guard
+from thalweg.middleware.shell.shell import Shell, ShellConfig
+from thalweg.middleware.shell.transfers import MAX_CHUNK_BYTES
+
+LOOPBACK = "tcp://127.0.0.1:*"
+
+
+@pytest.fixture
+def host() -> Iterator[Shell]:
+    shell = Shell(ShellConfig("a", listen=LOOPBACK, insecure=True, core=CoreConfig(max_connections=20)))
+    yield shell
+    shell.close()
+
+
+def guard_of(shell: Shell) -> Guard:
+    guard = shell._sockets.guard
+    assert guard is not None
+    return guard
+
+
+def asks(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a host answers."""
+    socket.send(frames.encode(m.Hello()))
+    return isinstance(frames.decode_control(socket.recv()), m.Welcome)
+
+
+@pytest.mark.parametrize(("count", "size"), [(20_000_000, 0), (20_000_000, 1), (4000, 1024 * 1024)])
+def test_a_message_that_does_not_end_is_cut_before_it_takes_the_memory(
+    host: Shell, dial: Callable[..., zmq.Socket[bytes]], count: int, size: int
+) -> None:
+    honest, process = dial(host.me.control), psutil.Process()
+    assert asks(honest)
+    before, most = process.memory_info().rss, 0
+    for number, end in enumerate((host.me.control, host.me.bulk), 1):
+        attacker = threading.Thread(target=parts, args=(end, count, size))
+        attacker.start()
+        while attacker.is_alive():
+            most = max(most, process.memory_info().rss - before)
+            attacker.join(0.005)
+        assert guard_of(host).cut == number
+    assert most < 300_000_000  # of gigabytes; the figure itself is the benchmark's
+    assert asks(honest)
+
+
+def test_of_many_connections_those_silent_for_longest_are_cut(
+    host: Shell, dial: Callable[..., zmq.Socket[bytes]]
+) -> None:
+    honest = dial(host.me.control)
+    assert asks(honest)
+    address, port = host.me.control.removeprefix("tcp://").split(":")
+    idle = []
+    for _ in range(60):
+        idle.append(socket.create_connection((address, int(port))))
+        assert asks(honest)
+    until_s = time.monotonic() + 10
+    while guard_of(host).cut < 41:
+        assert time.monotonic() < until_s
+        assert asks(honest)
+    assert guard_of(host).cut == 41
+    for each in idle:
+        each.close()
+
+
+def test_large_partitions_over_tcp_are_nobodys_attack() -> None:
+    """Chunks are as large as they get, and the host that takes them is slow to."""
+    size = 3 * MAX_CHUNK_BYTES
+    source = Code("thalweg.experiments.bench.workload:FixedSource", {"site": 0, "size_bytes": size})
+    allow = ("thalweg.experiments",)
+    with LocalCluster(1, allow=allow, transport="tcp") as cluster, Client(cluster, allow=allow) as client:
+        run = client.run(chain(source), {}, partitions=60)
+        for delivered in run:
+            assert delivered.size_bytes == size
+            if delivered.index % 10 == 0:
+                until_s = time.perf_counter() + 0.1
+                while time.perf_counter() < until_s:
+                    sum(range(100_000))
+        assert guard_of(client.shell).cut == 0
+        assert size > LARGEST_BYTES
+
+
+def test_a_guard_leaves_no_thread_and_no_descriptor() -> None:
+    def open_now() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    Shell(ShellConfig("a", listen=LOOPBACK, insecure=True)).close()
+    before = open_now(), threading.active_count()
+    for _ in range(3):
+        Shell(ShellConfig("a", listen=LOOPBACK, insecure=True)).close()
+    assert (open_now(), threading.active_count()) == before
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > before[0]
