@@ -2,7 +2,8 @@
 
 Each attack has a cluster of its own, over TCP without keys, so that the attacker is what no closed network would let
 in: it dials every host, takes names of its choice, and that of a host of the run which has no node. An honest run goes
-on meanwhile, and every partition of it is compared with what a single process computes.
+on meanwhile, and every partition of it is compared with what a single process computes. Only where a host of the run
+lies about it (``betrayed``) may the run end.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from thalweg.experiments.bench.attackers import ATTACKS, PARTS, Orders
+from thalweg.experiments.bench.attackers import ATTACKS, BETRAYED, PARTS, Orders
 from thalweg.experiments.bench.options import AttackOptions
 from thalweg.experiments.bench.rounds import Progress, silent
 from thalweg.experiments.bench.tree import ALLOW, bench_dataflow
@@ -100,8 +101,8 @@ def _attacked(name: str, options: AttackOptions) -> dict[str, Any]:
         "wrong": honest.wrong,
         "failed": honest.failed,
     }
-    within = honest.gap_s < MOST_GAP_S and peak_bytes < MOST_BYTES
-    return {**row, "holds": within and not (ended or honest.wrong or honest.failed)}
+    unharmed = honest.gap_s < MOST_GAP_S and not (honest.wrong or honest.failed)
+    return {**row, "holds": peak_bytes < MOST_BYTES and not ended and (unharmed or name == BETRAYED)}
 
 
 def _orders(name: str, client: Client, run: Run, heard: list[tuple[bytes, ...]], options: AttackOptions) -> Orders:

@@ -24,6 +24,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 
 CONTROL, BULK = 0, 1
+BETRAYED = "betrayed"  # by a host of the run: what it may do to the run is not bounded
 CONNECTIONS = 200  # at once; the one used longest ago is closed
 PATIENCE_S = 20.0  # how long a host may take to read what it was sent
 PART_BYTES, ENDLESS_BYTES = 1024 * 1024, 1024**3
@@ -47,7 +48,7 @@ class Orders(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return "stranger", self.member, "x" * 128, "another"
+        return "stranger", "x" * 128, "another"
 
 
 def noise(orders: Orders, chance: Random) -> Iterator[Attack]:
@@ -152,20 +153,28 @@ def there_is(name: str) -> tuple[str, str]:
 
 
 def forgeries(orders: Orders, chance: Random) -> Iterator[Attack]:
-    """Lies about the run, by a stranger and by a host of the run that has no part in it."""
+    """Lies about the run by a stranger."""
+    return _told_by("stranger", orders, chance)
+
+
+def betrayals(orders: Orders, chance: Random) -> Iterator[Attack]:
+    """The same lies by a host of the run, which may end the run by them, but no host."""
+    return _told_by(orders.member, orders, chance)
+
+
+def _told_by(who: str, orders: Orders, chance: Random) -> Iterator[Attack]:
     told = lies(orders)
     state = m.State(orders.run, "no such node", 1, 3, 3, 1, 10, "")
     install = frames.decode_control(orders.install)
     assert isinstance(install, m.Install)
-    for _ in range(200):
-        for who in ("stranger", orders.member):
-            for message in told:
-                yield _from(who, orders, message, chance)
-            for node in install.dataflow.nodes:
-                for producer in node.inputs:
-                    part = m.Partition(orders.run, producer, node.name, chance.randrange(1000))
-                    yield _bulk(who, chance.randrange(len(orders.hosts)), part, 1, 4, b"evil")
-            yield _bulk(who, chance.randrange(len(orders.hosts)), state, 2, 10, b"0123456789")
+    for _ in range(300):
+        for message in told:
+            yield _from(who, orders, message, chance)
+        for node in install.dataflow.nodes:
+            for producer in node.inputs:
+                part = m.Partition(orders.run, producer, node.name, chance.randrange(1000))
+                yield _bulk(who, chance.randrange(len(orders.hosts)), part, 1, 4, b"evil")
+        yield _bulk(who, chance.randrange(len(orders.hosts)), state, 2, 10, b"0123456789")
 
 
 def transfers(orders: Orders, chance: Random) -> Iterator[Attack]:
@@ -175,7 +184,14 @@ def transfers(orders: Orders, chance: Random) -> Iterator[Attack]:
     edges = [(producer, node.name) for node in install.dataflow.nodes for producer in node.inputs]
     for number in range(6500):
         part = m.Partition(orders.run, *chance.choice(edges), number)
-        yield _bulk(chance.choice(orders.names), number % len(orders.hosts), part, number, 200_000_000, bytes(500_000))
+        yield _bulk(
+            chance.choice((*orders.names, orders.member)),
+            number % len(orders.hosts),
+            part,
+            number,
+            200_000_000,
+            bytes(500_000),
+        )
 
 
 def large_installs(orders: Orders, chance: Random) -> Iterator[Attack]:
@@ -208,6 +224,7 @@ ATTACKS: dict[str, Callable[[Orders, Random], Iterator[Attack]]] = {
     "new names": new_names,
     "probes": probes,
     "forged": forgeries,
+    BETRAYED: betrayals,
     "transfers": transfers,
     "installs": large_installs,
     "runs": runs,

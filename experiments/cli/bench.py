@@ -199,10 +199,13 @@ def attack(options: AttackOptions, as_json: JsonOption = False) -> None:
         table = new_table("attack", *columns, title=f"{answer['frames']:,} frames against hosts with an honest run")
         for row in answer["attacks"]:
             figures = (f"{row['frames']:,}", f"{row['seconds']:.1f}", str(row["hosts_ended"]), f"{row['gap_s']:.2f}")
-            verdict = "yes" if row["holds"] else row["failed"] or "no"
+            verdict = "yes" if row["holds"] else "no"
             rest = (f"{row['peak_bytes'] / 1e6:.0f}", f"{row['partitions']:,}", str(row["wrong"]), verdict)
             table.add_row(row["attack"], *figures, *rest)
         output().print(table)
+        for row in answer["attacks"]:
+            if row["failed"]:
+                output().print(f"{row['attack']}: {row['failed']}")
     if not answer["holds"]:
         raise typer.Exit(1)
 

@@ -92,22 +92,34 @@ class Guard:
         self._routers = list(routers)
         for router in self._routers:
             port = int(router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
-            self._monitors[router.get_monitor_socket(events)] = port
-        self._thread = threading.Thread(target=self._watch, name="thalweg-guard", daemon=True)
+            said = f"inproc://guard-{port}"
+            router.monitor(said, events)
+            monitor = router.context.socket(zmq.PAIR)
+            monitor.setsockopt(zmq.RCVHWM, 0)  # libzmq waits for room, with all that it does
+            monitor.connect(said)
+            self._monitors[monitor] = port
+        self._thread = threading.Thread(target=self._run, name="thalweg-guard", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """To be called before the routers are closed, by who owns them; idempotent."""
         if not self._stopping.is_set():
+            for router in self._routers:  # before the monitors: what nobody can read, libzmq would wait to write
+                with contextlib.suppress(zmq.ZMQError):  # closed by a defect already
+                    router.monitor(None, 0)
             self._stopping.set()
             os.close(self._stop_write)  # which the thread sees
             self._thread.join()
-            for router in self._routers:
-                router.disable_monitor()
             self._epoll.close()
             os.close(self._stop_read)
 
     # --- the thread -----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # a context that a defect has closed, which the host itself says
+            self._watch()
+            for monitor in self._monitors:
+                monitor.close(0)
 
     def _watch(self) -> None:
         poller = zmq.Poller()
@@ -129,8 +141,6 @@ class Guard:
             if self._trim and time.monotonic() - self._trim > TRIM_S:
                 self._trim = 0.0
                 _give_back()
-        for monitor in self._monitors:
-            monitor.close(0)
 
     def _hear(self, monitor: zmq.Socket[bytes], port: int) -> None:
         """Who has come, and who has gone."""

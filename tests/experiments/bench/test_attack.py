@@ -1,0 +1,62 @@
+"""Hosts under attack live, and what their run delivers is right; the figures are the benchmark's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from random import Random
+
+import pytest
+
+from thalweg.experiments.bench.attack import NAMES, bench_attack
+from thalweg.experiments.bench.attackers import BETRAYED, ENDLESS, Orders, lies, mutated
+from thalweg.experiments.bench.options import AttackOptions
+from thalweg.experiments.bench.tree import bench_dataflow
+from thalweg.experiments.cli.main import invoke
+from thalweg.middleware.errors import ProtocolError, UsageError
+from thalweg.middleware.protocol import frames
+from thalweg.middleware.protocol import messages as m
+
+
+@pytest.mark.parametrize("attack", ENDLESS)
+def test_hosts_live_and_their_run_is_right_under_20000_frames(attack: str) -> None:
+    (row,) = bench_attack(AttackOptions(6_667, 1, (attack,)))["attacks"]
+    assert row["frames"] >= 6_667
+    assert (row["hosts_ended"], row["wrong"], row["failed"]) == (0, 0, "")
+    assert row["partitions"] > 40
+
+
+@pytest.mark.parametrize("attack", ["forged", BETRAYED])
+def test_hosts_live_under_single_attacks(attack: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status = invoke(["bench", "attack", "--only", attack, "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    (row,) = answer["attacks"]
+    assert row["hosts_ended"] == 0
+    assert attack == BETRAYED or (row["wrong"], row["failed"]) == (0, "")
+    assert status == (not answer["holds"])
+
+
+def test_an_unknown_attack_is_named() -> None:
+    with pytest.raises(UsageError, match="did you mean 'probes'"):
+        bench_attack(AttackOptions(only=("probe",)))
+    assert len(set(NAMES)) == len(NAMES)
+
+
+def corpus() -> list[bytes]:
+    """A frame of every kind that an attacker lies with, and an installation."""
+    dataflow = bench_dataflow(2, 10)
+    found = tuple(m.Location(node.name, "h1", 1) for node in dataflow.nodes)
+    install = frames.encode(m.Install("r", dataflow, found, (), "client"))
+    told = lies(Orders("", (), "r", "h3", install, (), 0, 0))
+    parts = [m.Chunk(1, 4, 0, each) for each in told if isinstance(each, m.Partition | m.State)]
+    riding = frames.encode_riding(told[0], [m.Credit(1, 2, True)] * 3)
+    return [install, riding, *(frames.encode(each) for each in (*told, *parts))]
+
+
+def test_mutated_frames_decode_to_messages_or_to_a_protocol_error() -> None:
+    chance, known = Random(1), corpus()
+    for _ in range(20_000):
+        (frame,) = mutated([chance.choice(known)], chance)
+        for decode in (frames.decode_all, frames.decode_chunk):
+            with contextlib.suppress(ProtocolError):
+                decode(frame)
