@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import math
 import os
@@ -170,5 +171,9 @@ class Recorder:
 def _end_of(file: int) -> int:
     """Where a log goes on; OSError where that is a pipe, or another process writes to the same file."""
     if stat.S_ISREG(os.fstat(file).st_mode):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EINTR):
+                raise  # else the file system has no locks
     return os.lseek(file, 0, os.SEEK_END)
