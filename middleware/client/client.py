@@ -96,6 +96,7 @@ class Client:
             expect(hosts, Mapping, "the hosts are a LocalCluster, or a mapping of names to endpoints")
             words((*hosts, *hosts.values()), "names and endpoints of hosts are texts")
         expect(CoreConfig() if limits is None else limits, CoreConfig, "limits of a client are a CoreConfig")
+        self._allow = (*DEFAULT_ALLOW, *words(allow, "packages to allow are a collection of names"))
         addresses = hosts.addresses if isinstance(hosts, LocalCluster) else hosts
         ended = hosts.poll() if isinstance(hosts, LocalCluster) else {}
         scale = time_scale
@@ -109,7 +110,6 @@ class Client:
             raise UsageError(f"the client cannot be called {name!r}: a host has that name")
         listen = listen_among(addresses.values(), listen, advertise)
         check_open(self._keys, listen, insecure=insecure)
-        self._allow = (*DEFAULT_ALLOW, *words(allow, "packages to allow are a collection of names"))
         if ended and len(ended) == len(addresses):
             host, status = next(iter(ended.items()))
             raise HostAbsentError(f"no host of the cluster is left: {host!r} {fate_of(status)}", host=host)
