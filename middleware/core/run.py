@@ -188,7 +188,14 @@ class RunCore:
         if news.estimates:
             self._monitor.heard(news.estimates, self.out.now, sender, size_bytes)
         if news.locations:
+            self._insist(sender, news.locations)
             self._located(self.directory.merge(news.locations), self._host)
+
+    def _insist(self, sender: str, entries: tuple[m.Location, ...]) -> None:
+        """Put right what is said of operators that are here."""
+        for entry in entries:
+            if entry.node in self.flow.nodes and not self.directory.believes(entry):
+                self.departures.insist(sender, entry)
 
     def _located(self, entries: tuple[m.Location, ...], sender: str) -> None:
         for entry in entries:
@@ -203,8 +210,10 @@ class RunCore:
             part = self.inheritance if message.heir else self.arrivals
             part.on_state(sender, message, payload)
         elif kind is m.Located:
-            self.directory.merge(message.locations)
-            self._located(message.locations, sender)
+            self._insist(sender, message.locations)
+            said = tuple([entry for entry in message.locations if self.directory.believes(entry)])
+            self.directory.settle(said)
+            self._located(said, sender)
         elif kind is m.Lost:
             self._on_lost(sender, message)
         else:

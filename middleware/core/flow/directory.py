@@ -5,6 +5,9 @@ Rules:
 R1. Locations merge entry by entry, the higher version wins.
 R2. After a change-over the moves that were committed count for later partitions, unless a newer location is known.
 R3. Every other host is told once of what has changed.
+R4. What others say of a location is taken only where it can be: a host of the run, for an operator that may move, a
+    version that is not far beyond the known one. What is here is known here best: nobody else's word takes an operator
+    away, or brings one whose state is not restored here.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ import msgspec
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+
+FAR = 2**20  # versions: nobody misses a million moves of one operator
 
 
 class Switch(msgspec.Struct, frozen=True):
@@ -46,6 +51,9 @@ class Directory:
         self.locations = {location.node: location for location in install.locations}
         self.peers = {peer.name: peer for peer in install.peers}
         self.hosts = self.peers.keys() | {entry.host for entry in install.locations}
+        self._members = frozenset(self.hosts)  # also those that are lost
+        self._still = {each.name for each in install.dataflow.nodes if each.kind != "operator" or each.pinned}
+        self._awaited: set[str] = set()
         self.lost: dict[str, str] = {}  # host -> how it was lost, at the client
         self.switch: Switch | None = None
         self.changes = 0  # of locations
@@ -83,7 +91,45 @@ class Directory:
         return tuple([self.locations[name] for name in self._changed])
 
     def merge(self, news: Iterable[m.Location]) -> tuple[m.Location, ...]:
-        """Take over every location whose version is higher; those that were."""
+        """Take over every location whose version is higher, by the word of others; those that were."""
+        return self.settle([entry for entry in news if self.believes(entry)])
+
+    def believes(self, entry: m.Location) -> bool:
+        """R4: whether a location can be, or be what is known."""
+        known, here = self.locations.get(entry.node), self._out.host
+        if known is None:
+            return False
+        if entry.version <= known.version:
+            return entry.version < known.version or entry.host == known.host
+        if entry.host not in self._members or entry.node in self._still or entry.version > known.version + FAR:
+            return False
+        return known.host != here and (entry.host != here or entry.node in self._awaited)
+
+    def wrong(self, moves: tuple[m.Move, ...]) -> str:
+        """R4: why these moves cannot be of this run; empty when they can."""
+        names = {move.node for move in moves}
+        if len(names) < len(moves):
+            return "an operator would move twice"
+        for move in moves:
+            if move.node not in self.locations:
+                return f"there is no node {move.node!r}"
+            if move.node in self._still:
+                return f"node {move.node!r} stays where it is"
+            for host in (move.source, move.target):
+                if host not in self._members:
+                    return f"host {host!r} has no part in the run"
+        return ""
+
+    def await_word(self, node: str) -> None:
+        """The state of an operator is restored here."""
+        self._awaited.add(node)
+
+    def await_no_word(self, node: str) -> None:
+        """It has come, or does not."""
+        self._awaited.discard(node)
+
+    def settle(self, news: Iterable[m.Location]) -> tuple[m.Location, ...]:
+        """The same by this host's own word, which it gives of what is here."""
         taken = merge_locations(self.locations, news)
         for entry in taken:
             self.changes += 1

@@ -145,6 +145,7 @@ class Arrivals:
         arrival.to(event)
         name = arrival.node.name
         del self.coming[name]
+        self._directory.await_no_word(name)
         self._flow.give_up(name)
         self._out.emit(e.CloseNode(self._out.run, name))
 
@@ -154,8 +155,8 @@ class Arrivals:
             self.discard(arrival)
 
     def keep_only(self, names: Any) -> None:
-        """Another tree has no operators but these."""
-        for arrival in [each for name, each in self.coming.items() if name not in names]:
+        """Another tree has no operators but these, and none is under way."""
+        for arrival in [each for name, each in self.coming.items() if name not in names or each.came is not None]:
             self.discard(arrival)
 
     def _refuse(self, arrival: Arrival, why: str) -> Notes:
@@ -205,6 +206,7 @@ class Arrivals:
             yield from self._refuse(arrival, event.error)
             return
         arrival.to(ArrivalEvent.RESTORED)
+        self._directory.await_word(arrival.node.name)
         self._answer(arrival)
 
     def _answer(self, arrival: Arrival) -> None:
@@ -233,7 +235,7 @@ class Arrivals:
         entry, here = note.entry, self._out.host
         arrival = self.coming.get(entry.node)
         if arrival is not None and arrival.source and entry.version > arrival.version:
-            if entry.host == here and arrival.state is ArrivalState.RESTORED:
+            if self._directory.locations[entry.node].host == here and arrival.state is ArrivalState.RESTORED:
                 self._activate(arrival)
             else:
                 self.discard(arrival)
@@ -246,6 +248,7 @@ class Arrivals:
         assert state is not None
         arrival.to(ArrivalEvent.COMMITTED)
         del self.coming[arrival.node.name]
+        self._directory.await_no_word(arrival.node.name)
         came = Newcomer(arrival.source, arrival.version, state.size_bytes, arrival.came_s, now)
         self._flow.adopt(state, came)
 

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
-from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.directory import FAR, Directory
 from thalweg.middleware.core.flow.epochs import Books
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.node import NodeState
@@ -73,6 +73,11 @@ class Departures:
         """Says that ``name`` is on its way, if it is."""
         departure = self.leaving.get(name)
         return "" if departure is None else f"{name!r} is on its way to host {departure.target!r}"
+
+    @property
+    def undecided(self) -> bool:
+        """Whether an operator is on its way of which nobody knows yet where it will be."""
+        return any(each.state is not DepartureState.COMMITTED for each in self.leaving.values())
 
     def begin(self, name: str, target: str, *, protocol: str, reason: str, after: int = -1, number: int = 0) -> Notes:
         """Hand ``name`` over to ``target`` after partition ``after``; ``obstacle`` has said that it can be.
@@ -222,17 +227,25 @@ class Departures:
         departure.taken = None
         self._flow.release(name)  # R4
         location = m.Location(name, departure.target, departure.version + 1)
-        self._directory.merge((location,))
+        self._directory.settle((location,))
         self._out.emit(e.CloseNode(self._out.run, name))
-        self._tell(departure, location)
+        self._tell(location, departure.target)
         self._flow.follow(name)
         self.arm()
 
-    def _tell(self, departure: Departure, location: m.Location) -> None:
+    def insist(self, sender: str, said: m.Location) -> None:
+        """An operator is here, which another host, or who had it from there, has put elsewhere by a newer version."""
+        movable = self._tree.node_of(said.node).kind == "operator" and said.node not in self.leaving
+        if movable and said.version <= self._directory.locations[said.node].version + FAR:
+            location = m.Location(said.node, self._out.host, said.version + 1)  # R3: which nobody else may make
+            self._directory.settle((location,))
+            self._tell(location, sender)
+
+    def _tell(self, location: m.Location, other: str) -> None:
         """The new location, to those who need it first: the other host, and who talks to the operator."""
-        name, tree = departure.node, self._tree
+        name, tree = location.node, self._tree
         near = self._directory.where((*tree.consumers[name], *tree.node_of(name).inputs)).values()
-        for host in dict.fromkeys((departure.target, *near, self._install.client)):
+        for host in dict.fromkeys((other, *near, self._install.client)):
             if host != self._out.host:
                 self._out.send(host, m.Located(self._out.run, (location,)))
 
@@ -242,8 +255,8 @@ class Departures:
         departure.to(event)
         out.send(departure.target, m.Withdraw(out.run, name, departure.version))
         location = m.Location(name, out.host, departure.version + 1)  # R3: this hand-over is over for everyone
-        self._directory.merge((location,))
-        self._tell(departure, location)
+        self._directory.settle((location,))
+        self._tell(location, departure.target)
         yield from self._flow.stay(name)
         yield from self._settled(departure, why)
 

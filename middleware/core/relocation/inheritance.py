@@ -60,7 +60,7 @@ class Heir:
 
     @property
     def missing(self) -> list[str]:
-        return [name for name in self.takes if name not in self.states]
+        return [name for name in self.takes if name not in self.states] if len(self.states) < len(self.takes) else []
 
 
 class Inheritance:
@@ -179,7 +179,8 @@ class Inheritance:
     def _heir_of(self, message: m.State) -> Heir | None:
         """Who waits for that state: also before this host has heard of the commit."""
         heir = self.heirs.get(message.heir)
-        return heir if heir is not None and message.node in heir.missing else None
+        waits = heir is not None and message.node in heir.takes and message.node not in heir.states
+        return heir if waits else None
 
     def wants(self, message: m.State) -> bool:
         """Whether a state that begins to arrive has been asked for, and is not too large."""
@@ -205,7 +206,7 @@ class Inheritance:
 
     def on_merged(self, event: e.StateRestored) -> Notes:
         heir, out = self.heirs.get(event.node), self._out
-        if heir is None:
+        if heir is None or not heir.appeared or heir.missing:
             return
         if event.error:
             heir.error = f"the states of {', '.join(heir.takes)} cannot be merged: {event.error}"

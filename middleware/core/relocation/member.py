@@ -23,6 +23,7 @@ class Member(Machine):
         self.state = MemberState.FREE
         self.number = 0  # of the proposal it is in, or was in last
         self.moves: tuple[m.Move, ...] = ()
+        self.shape: m.Shape | None = None
         self.error = ""  # why it has voted against it
         self._out, self._install = setting.out, setting.install
         self._directory, self._flow, self._reshaping = directory, flow, reshaping
@@ -49,7 +50,7 @@ class Member(Machine):
         if self.busy:
             self._unexpected(sender, "Propose", message.number)
             return
-        self.number, self.moves, self.error = message.number, message.moves, ""
+        self.number, self.moves, self.shape, self.error = message.number, message.moves, message.shape, ""
         self.to(MemberEvent.PROPOSED)
         self._pass_on(sender, message)
         self._flow.suspend()
@@ -76,11 +77,11 @@ class Member(Machine):
             self._out.send(host, message)
 
     def _obstacle(self, moves: tuple[m.Move, ...]) -> str:
-        """Why this host cannot let its operators go; empty when it can."""
+        """Why these moves cannot be, or this host cannot let its operators go; empty when it can."""
+        if wrong := self._directory.wrong(moves):
+            return wrong
         for move in moves:
-            location = self._directory.locations.get(move.node)
-            if location is None:
-                return f"there is no node {move.node!r}"
+            location = self._directory.locations[move.node]
             if location.version > move.version:
                 return f"{move.node!r} has moved to host {location.host!r} meanwhile"
             if move.source == self._out.host:
@@ -115,7 +116,9 @@ class Member(Machine):
 
     def on_commit(self, sender: str, message: m.Commit) -> Notes:
         """The word that it takes place: from the client, or from whoever has passed it on with a partition."""
-        if message.number < self.number or (message.number == self.number and not self.busy):
+        if not self._credible(sender, message):
+            self._unexpected(sender, "Commit", message.number)
+        elif message.number < self.number or (message.number == self.number and not self.busy):
             self._done(message.number, retired=message.shape is not None)
         elif message.number == self.number and self.state in (MemberState.SWITCHING, MemberState.BOTH):
             if self.state is MemberState.BOTH:
@@ -125,10 +128,23 @@ class Member(Machine):
         elif self.state in (MemberState.VOTED, MemberState.FREE):
             yield from self._switch(message)
 
+    def _credible(self, sender: str, commit: m.Commit) -> bool:
+        """Whether the client can have said so, though another host has passed it on."""
+        number, me = self.number, self._out.host
+        if commit.number < number or (commit.number == number and self.state is not MemberState.VOTED):
+            return True  # changes nothing
+        if sender != self._install.client and commit.number == number:
+            return (commit.moves, commit.shape) == (self.moves, self.shape)
+        if sender != self._install.client:  # of the next that has not been concluded here, and without this host's vote
+            voter = any(me in (move.source, move.target) for move in commit.moves) or self._flow.last_sent >= 0
+            if commit.number != number + 1 or self.busy or voter:
+                return False
+        return not self._directory.wrong(commit.moves)
+
     def _switch(self, message: m.Commit) -> Notes:
         """R2: operators move."""
         host, departures = self._out.host, self._departures
-        self.number, self.moves, self.error = message.number, message.moves, ""
+        self.number, self.moves, self.shape, self.error = message.number, message.moves, message.shape, ""
         self._directory.switch_over(message)
         for move in message.moves:
             self._arrivals.expect(move.node, message.number, message.iteration + 1)
@@ -147,7 +163,7 @@ class Member(Machine):
         if self.state not in (MemberState.VOTED, MemberState.FREE) or not self._reshaping.can_switch(message):
             self._unexpected(sender, "Commit", message.number)
             return
-        self.number, self.moves, self.error = message.number, message.moves, ""
+        self.number, self.moves, self.shape, self.error = message.number, message.moves, message.shape, ""
         self.to(MemberEvent.RESHAPED)
         yield from self._reshaping.switch(message)
         yield from self._flow.resume()
@@ -159,10 +175,12 @@ class Member(Machine):
         if not self._inheritance.heirs:
             self._done(self.number)
 
-    def on_retire(self, _: str, message: m.Retire) -> None:
-        if message.number > self.number:
+    def on_retire(self, sender: str, message: m.Retire) -> None:
+        both = message.number == self.number and self.state is MemberState.BOTH
+        if message.number > self.number or (both and not self._reshaping.drained):
+            self._unexpected(sender, "Retire", message.number)
             return
-        if message.number == self.number and self.state is MemberState.BOTH:
+        if both:
             self._reshaping.retire()
             self.to(MemberEvent.RETIRED)
         self._done(message.number, retired=True)
@@ -188,7 +206,7 @@ class Member(Machine):
     def _done(self, number: int, *, retired: bool = False) -> None:
         out, locations = self._out, self._directory.locations
         mine = [move.node for move in self.moves if move.source == out.host] if self.number == number else []
-        where = tuple(locations[name] for name in mine)
+        where = tuple(locations[name] for name in mine if name in locations)  # what was refused may name anything
         out.send(self._install.client, m.Done(out.run, number, out.host, where, retired))
 
     def _release(self) -> Notes:

@@ -23,6 +23,7 @@ import msgspec
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.node import NodeState
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Notes
 from thalweg.middleware.core.outbox import Setting
@@ -79,11 +80,12 @@ class Reshaping:
 
     def _obstacle(self, shape: m.Shape) -> str:
         host, nodes = self._out.host, self._flow.nodes
+        there = {entry.node for entry in shape.present}
         for graft in shape.grafts:
             if graft.host not in self._directory.hosts:
                 return f"host {graft.host!r} has no part in the run"
             for name in graft.states:
-                if not any(entry.node == name for entry in shape.present):
+                if name not in there:
                     return f"nobody says where {name!r} is, whose state {graft.node!r} is to take over"
                 if name in nodes and graft.host != host:
                     self._out.emit(e.Approach(self._out.run, graft.host))
@@ -91,6 +93,8 @@ class Reshaping:
             location = self._directory.locations.get(entry.node)
             if location is None:
                 return f"there is no node {entry.node!r}"
+            if entry.host not in self._directory.hosts:
+                return f"host {entry.host!r} has no part in the run"
             if location.version > entry.version:
                 return f"{entry.node!r} has moved to host {location.host!r} meanwhile"
             if entry.host == host and self._departures.going(entry.node):  # R7
@@ -102,7 +106,8 @@ class Reshaping:
     def can_switch(self, commit: m.Commit) -> bool:
         """Whether this host is where the client has to know it is, for a commit that anybody may have passed on."""
         assert commit.shape is not None
-        if self._tree.former is not None:
+        made = max((node.index for node in self._flow.nodes.values()), default=0)
+        if self._tree.former is not None or made > commit.iteration + 1 or self._departures.undecided:
             return False
         try:
             regrow(self._tree.dataflow, commit.shape.grafts)
@@ -130,6 +135,12 @@ class Reshaping:
         """Proposal ``number`` is off: nothing comes, or appears."""
         self._arrivals.uninvite(number)
         self._inheritance.give_up()
+
+    @property
+    def drained(self) -> bool:
+        """Whether no node here has anything left to do in the old tree, nor takes over anything of it."""
+        nodes, turn = self._flow.nodes.values(), self._tree.turn
+        return not self._inheritance.heirs and all(n.index > turn or n.state is NodeState.ENDED for n in nodes)
 
     def retire(self) -> None:
         """R6: forget the old tree, the sink has all that has come through it."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from flows import chain
 from hypothesis import given
 from hypothesis import strategies as st
 from playbook import ANY, Playbook, got
@@ -454,15 +455,11 @@ def test_merging_locations_is_commutative_idempotent_and_the_higher_version_wins
     assert table.keys() == start.keys()
 
 
-def test_what_is_wrongly_said_to_be_here_gets_its_partition_once_that_is_put_right(
-    make_book: Book, make_install: Make
-) -> None:
-    book = installed(make_book, make_install({"o": "h2"}), "h1")
+def test_nobody_puts_an_operator_where_it_has_not_come(make_book: Book, make_install: Make) -> None:
+    book = installed(make_book, make_install({"o": "h2"}, others=("h3",)), "h1")
     book << got("h2", demand("s", "o", 0)) >> [e.RunOperator("r", "s", 0, ())]
-    book << got("h2", m.Located("r", (m.Location("o", "h1", 2),))) >> ANY
+    book << got("h3", m.Located("r", (m.Location("o", "h1", 2),))) >> []
     book << e.OperatorFinished("r", "s", 0, b"v", 1) >> ANY
-    book << got("h2", m.Located("r", (m.Location("o", "h2", 3),))) >> ANY
-    book << got("h2", demand("s", "o", 0, again=True)) >> ANY
     assert [(each.to, each.payload) for each in book.only(e.Send)] == [("h2", b"v")]
 
 
@@ -475,8 +472,32 @@ def test_a_host_is_told_once_of_what_has_changed(make_book: Book, make_install: 
     assert directory.news_for("client") == (moved,)
 
 
+def test_nobody_takes_an_operator_away_from_where_it_is(make_book: Book, make_install: Make) -> None:
+    """Its host says so, by a newer version than any that was said."""
+    book = installed(make_book, make_install({"o": "h2"}, others=("h3",)), "h2")
+    book << got("h3", m.Located("r", (m.Location("o", "h3", 7),))) >> ANY
+    here = m.Located("r", (m.Location("o", "h2", 8),))
+    assert {send.to for send in book.only(e.Send) if send.message == here} == {"h3", "client", "h1"}
+    believer = installed(make_book, make_install({"o": "h2"}, others=("h3",)), "h1")
+    for entry in (m.Location("o", "h3", 7), m.Location("o", "h2", 8)):
+        believer << got("h3", m.Located("r", (entry,))) >> []
+    assert believer.core.runs["r"].directory.locations["o"] == here.locations[0]
+
+
+@pytest.mark.parametrize(
+    "lie", [m.Location("o", "h9", 2), m.Location("s", "h2", 2), m.Location("o", "h3", 2**53 - 1)], ids=str
+)
+def test_a_location_that_cannot_be_is_not_taken(make_book: Book, make_install: Make, lie: m.Location) -> None:
+    book = installed(make_book, make_install({"o": "h2"}, others=("h3",)), "h1")
+    known = dict(book.core.runs["r"].directory.locations)
+    book << got("h3", m.Located("r", (lie,))) >> []
+    book << got("h3", m.Demand("r", "s", "o", 0, news=m.News((lie,)))) >> ANY
+    assert book.core.runs["r"].directory.locations == known
+
+
 def test_a_host_tells_itself_no_news(make_book: Book, make_install: Make) -> None:
-    book = installed(make_book, make_install({"o": "h2"}), "h2")
-    book << got("h1", m.Located("r", (m.Location("s", "h2", 2), m.Location("t", "h1", 2)))) >> ANY
-    book << got("h1", demand("o", "t", 0)) >> ANY
+    flow = chain(Code("x"), Code("x"), Code("x"), client="client").validate()
+    book = installed(make_book, make_install({"o": "h2", "p": "h3"}, dataflow=flow), "h2")
+    book << got("h1", m.Located("r", (m.Location("p", "h1", 2),))) >> ANY
+    book << got("h1", demand("o", "p", 0)) >> ANY
     assert book.core.runs["r"].directory.news_for("h2") is not None  # untold so far
