@@ -193,7 +193,8 @@ class World(FaultyWorld):
     def _history(self, node: str) -> list[str]:
         """The hosts a node has been on, the present one last: version ``i + 1`` is entry ``i``."""
         members = sorted(set(self.placement.values()))  # the run is installed on no others
-        moves = self.random.randint(1, 3) if self.mood.stale else 0
+        here = self.dataflow.by_name[node]
+        moves = self.random.randint(1, 3) if self.mood.stale and here.kind == "operator" and not here.pinned else 0
         return [*(self.random.choice(members) for _ in range(moves)), self.placement[node]]
 
     def _install(self) -> m.Install:

@@ -317,7 +317,7 @@ def test_the_adversary_does_what_it_says() -> None:
         world = World(Mood(seed, 0.4, 0.5, 1.0, stale=True), 6, 4, partitions=5, length=None)
         check(world, 5)
         counts += world.counts
-    assert counts["forwarded"] > 100
+    assert counts["forwarded"] > 40
     assert counts["duplicate"] > 50
     assert counts["repeated"] > 50
     assert counts["undeliverable"] == 0
