@@ -273,7 +273,7 @@ def test_what_was_on_a_lost_host_without_the_clients_knowledge_ends_the_run(spar
 
 def test_hosts_tell_what_is_on_a_lost_host(make_book: Book, make_install: Make) -> None:
     book = make_book("h1")
-    book << got("client", make_install()) >> ANY
+    book << got("client", make_install(others=("h3",))) >> ANY
     book << got("h2", m.Located("r", (m.Location("o", "h3", 2),))) >> []
     told = e.Send("r", "client", m.Located("r", (m.Location("o", "h3", 2),)))
     for _ in range(2):
