@@ -347,8 +347,7 @@ class HostCore:
 
     def _on_install(self, sender: str, message: m.Install) -> None:
         if any(peer.name == self.host and self._before_me(peer) for peer in message.peers):
-            self.out.emit(e.Meet("", tuple(peer for peer in message.peers if peer.name == sender)))
-            self.out.send(sender, self._welcome())
+            self._answer(sender, message, self._welcome())
             return
         if self.past.knows(message.client, message.run, self.desk.now):
             return  # R1: late
@@ -361,7 +360,16 @@ class HostCore:
                 self._open(message)
                 if self._lease.at_s is None:
                     self._lease.by(self.out.now + self.config.lease_s / 2)
-        self.out.of(message.run).send(sender, m.Installed(message.run, self.host, error))
+        answer = m.Installed(message.run, self.host, error)
+        if error:
+            self._answer(sender, message, answer)
+        else:
+            self.out.of(message.run).send(sender, answer)
+
+    def _answer(self, sender: str, install: m.Install, answer: m.Control) -> None:
+        """Tell whoever wants a run installed that is not open here, and whose address is not known yet."""
+        self.out.emit(e.Meet("", tuple(peer for peer in install.peers if peer.name == sender)))
+        self.out.send(sender, answer)
 
     def _why_not(self, sender: str, install: m.Install) -> str:
         """R2: why this host takes no part in a run; empty when it does."""

@@ -65,6 +65,15 @@ def test_a_host_reads_only_the_folders_that_it_was_given(tmp_path: Path) -> None
                     next(run)
 
 
+def test_a_host_that_has_no_room_for_a_run_says_so_at_once() -> None:
+    with (
+        LocalCluster(1, allow=ALLOW, limits={"max_nodes": 2}) as cluster,
+        Client(cluster, allow=ALLOW, limits=CoreConfig(liveness_s=1e6)) as client,
+        pytest.raises(RunError, match=r"'h1'.* cannot take part: the run has 3 nodes, and it takes 2; start it with"),
+    ):
+        next(client.run(chain(BLOCKS, MIX), {"o": "h1"}))
+
+
 # --- what comes out ---------------------------------------------------------------------------------
 
 

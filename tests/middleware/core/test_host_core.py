@@ -112,11 +112,13 @@ def test_an_installation_that_cannot_be_is_refused_with_the_reason(make_book: Bo
     assert answer.host == "h1"
     assert "'a'" in answer.error
     lost = msgspec.structs.replace(make_install(), locations=(m.Location("s", "h1", 1), m.Location("t", "client", 1)))
-    book << got("client", lost) >> [e.Send("r", "client", m.Installed("r", "h1", "no location for node 'o'"))]
+    met = e.Meet("", tuple(peer for peer in make_install().peers if peer.name == "client"))
+    refusal = m.Installed("r", "h1", "no location for node 'o'")
+    book << got("client", lost) >> [met, e.Send("", "client", refusal)]
     install = make_install()
     ghost = msgspec.structs.replace(install, locations=(*install.locations, m.Location("ghost", "h1", 1)))
     refusal = m.Installed("r", "h1", "a location for 'ghost', which is no node")
-    book << got("client", ghost) >> [e.Send("r", "client", refusal)]
+    book << got("client", ghost) >> [met, e.Send("", "client", refusal)]
     assert book.core.runs == {}
 
 
