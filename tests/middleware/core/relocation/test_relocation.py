@@ -628,6 +628,20 @@ def test_a_state_is_let_in_only_where_its_operator_is_expected(new: Playbook) ->
     new << got("h1", stranger) >> [e.Send("r", "h1", refusal)]
 
 
+def test_a_restoring_counts_for_its_own_hand_over_alone(make_book: Book, install: m.Install) -> None:
+    book = make_book("h3")
+    book << got(CLIENT, install) >> ANY
+    for version in (1, 2):  # the first is withdrawn while the code takes its state over
+        book << got("h2", m.Offer("r", "o", version)) >> ANY
+        book << e.NodeOpened("r", "o") >> ANY
+        book << got("h2", msgspec.structs.replace(STATE, version=version)) >> ANY
+        if version == 1:
+            book << got("h2", m.Withdraw("r", "o", 1)) >> ANY
+            book << got("h2", m.Located("r", (location("h2", 2),))) >> ANY
+    book << e.StateRestored("r", "o", 1) >> []
+    book << e.StateRestored("r", "o", 2) >> [e.Send("r", "h2", m.Restored("r", "o", 2))]
+
+
 def test_an_operator_may_be_back_before_it_is_known_that_it_had_arrived(sent: Playbook, install: m.Install) -> None:
     sent << got("h3", m.Restored("r", "o", 1)) >> ANY
     sent << got("h3", m.Offer("r", "o", 2)) >> [e.OpenNode("r", install.dataflow.by_name["o"])]
