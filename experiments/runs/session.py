@@ -55,12 +55,13 @@ class Session(ABC):
         self.dataflow = build_dataflow(config)
         self.hosts = (*host_names(config.servers), CLIENT)
         tell("reading the images", 0, 0)
-        self.config = msgspec.structs.replace(config, images=images_available(config))
+        images, notes = images_available(config)
+        self.config = msgspec.structs.replace(config, images=images)
         self.folder, self.tell = folder, tell
         self.started = datetime.datetime.now(datetime.UTC)
         self.reference: str | None = None  # the digest of a single process
         self.collapse: Collapse | None = None  # what befalls the links
-        self.found = Found()
+        self.found = Found(notes=notes)
 
     @abstractmethod
     def run(self) -> None:

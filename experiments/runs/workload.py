@@ -106,15 +106,15 @@ def data_roots(dataflow: Dataflow) -> list[Path]:
     return [*folders, *sorted({link.resolve().parent for link in links})]
 
 
-def images_available(config: RunConfig) -> int:
-    """How many images every site can deliver, at most those asked for; reads the user's images once.
+def images_available(config: RunConfig) -> tuple[int, list[str]]:
+    """How many images every site can deliver, at most those asked for, and notes; reads the user's images once.
 
     Raises UsageError that names a corrupt image.
     """
     if config.folder is None:
-        return config.images
+        return config.images, []
     dataflow = build_dataflow(config)
-    counts = []
+    counts: dict[str, int] = {}
     for name in dataflow.sources:
         code = dataflow.by_name[name].code
         assert code is not None
@@ -125,10 +125,13 @@ def images_available(config: RunConfig) -> int:
                 count += 1
         except OperatorError as error:
             raise UsageError(str(error)) from None
-        counts.append(count)
-    if min(counts) == 0:
+        counts[Path(code.params["folder"]).name] = count
+    least = min(counts, key=counts.__getitem__)
+    if counts[least] == 0:
         raise UsageError(f"{config.folder}: a site has no image that can be read")
-    return min(counts)
+    most = max(counts.values())
+    left_out = f"{least!r} has {counts[least]} images and others up to {most}: what is over is left out"
+    return counts[least], [left_out] if counts[least] < most else []
 
 
 def reference_digests(dataflow: Dataflow, images: int, allow: Collection[str] = ()) -> Iterator[str]:

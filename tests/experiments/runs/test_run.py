@@ -264,6 +264,7 @@ def test_own_images_and_a_corrupt_one(tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
     skipped = result(*common, "--out", "c", "--skip-corrupt", cwd=tmp_path)
     assert skipped["placements"]["one-shot"]["delivered"] == 2
+    assert "'site1' has 2 images and others up to 3" in (tmp_path / "c" / "run.toml").read_text()
 
 
 def test_a_host_that_never_comes_up_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
