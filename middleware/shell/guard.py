@@ -11,7 +11,8 @@ message that the host has taken is still inside libzmq. Rules:
   grows in that proportion to what comes, ``SWELLS`` looks more often than not, it is cut too. No honest work does so.
 - R3: Of more than ``max_connections``, or half the descriptors of this process, the one silent for longest is cut,
   those first on which no message has ever come.
-- R4: A connection is looked at only while something comes on it. An idle host is not woken up.
+- R4: A connection is looked at only while something comes on it, and while all is calm only when the process has grown,
+  or twice a second. An idle host is not woken up.
 
 Who is cut dials anew; honest hosts repeat what matters. Unix sockets are not looked at: only their owner can dial them.
 """
@@ -40,7 +41,9 @@ from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.transfers import MAX_CHUNK_BYTES
 
 LOOK_S = 0.01  # while something looks wrong
-CALM_S = 0.02  # waking up twice as often takes one in ten partitions of hosts that share two cores
+CALM_S = 0.02  # while all is calm, only the process is looked at: whether it has grown
+CALM_LOOKS = 25  # of them, and the connections are looked at all the same
+GROWN_BYTES = 4 * 1024 * 1024
 LOOKS = 2
 SWELLS = 6
 SWELLING = (10.0, 45.0)  # bytes that the process grows by for one that comes
@@ -124,9 +127,11 @@ class Guard:
                 monitor.close(0)
 
     def _watch(self) -> None:
-        poller = zmq.Poller()
+        poller, news = zmq.Poller(), zmq.Poller()
         for each in (*self._monitors, self._stop_read, self._epoll.fileno()):
             poller.register(each, zmq.POLLIN)
+        for each in (*self._monitors, self._stop_read):
+            news.register(each, zmq.POLLIN)
         while not self._stopping.is_set():
             suspects = [descriptor for descriptor, each in self._connections.items() if each.looks]
             wait_s = LOOK_S if suspects else TRIM_S if self._trim else None
@@ -136,14 +141,25 @@ class Guard:
                     self._hear(monitor, port)
             if self._epoll.fileno() in ready or suspects:
                 fired = {descriptor for descriptor, _ in self._epoll.poll(0)}
-                wrong = self._growing or any(each.looks or each.swells for each in self._connections.values())
-                self._stopping.wait(LOOK_S if wrong else CALM_S)
+                if self._growing or any(each.looks or each.swells for each in self._connections.values()):
+                    self._stopping.wait(LOOK_S)
+                else:
+                    self._be_calm(news)
+                    fired.update(descriptor for descriptor, _ in self._epoll.poll(0))
                 self._look(fired.union(suspects), time.monotonic())
                 for descriptor in fired:
                     self._arm(self._epoll.modify, descriptor)
             if self._trim and time.monotonic() - self._trim > TRIM_S:
                 self._trim = 0.0
                 _give_back()
+
+    @staticmethod
+    def _be_calm(news: zmq.Poller) -> None:
+        """R4: wait for a reason to look at connections."""
+        calm_bytes = _resident_bytes() + GROWN_BYTES
+        for _ in range(CALM_LOOKS):
+            if news.poll(int(CALM_S * 1000)) or _resident_bytes() > calm_bytes:
+                return
 
     def _hear(self, monitor: zmq.Socket[bytes], port: int) -> None:
         """Who has come, and who has gone."""
@@ -210,8 +226,7 @@ class Guard:
         if not came_bytes:
             self._resident_bytes = 0
             return False
-        with open("/proc/self/statm", "rb") as file:
-            now_bytes = int(file.read().split()[1]) * resource.getpagesize()
+        now_bytes = _resident_bytes()
         before_bytes, self._resident_bytes = self._resident_bytes, now_bytes
         return SWELLING[0] <= (now_bytes - (before_bytes or now_bytes)) / came_bytes <= SWELLING[1]
 
@@ -239,6 +254,11 @@ class Guard:
                 borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))  # so it is reset
                 borrowed.shutdown(socket.SHUT_RDWR)
                 self.cut += 1
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def _give_back() -> None:
