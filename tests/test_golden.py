@@ -15,10 +15,10 @@ from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.faults.trials import drawn_plan, run_trial
 
 RUNS = {
-    "--placement global --period 60 --seed 3": "63fec81e297f45c3d36f9fe99507854348db5418d0ba02604e2865f172bbbead",
-    "--placement local --period 60 --seed 1 --k 2": "bb8ce55de5f59d864fa25b4f29a2be7b547578bb2e4c9a07dc1d56792774edbb",
+    "--placement global --period 60 --seed 3": "6cb9b1582f39cba3bbff98db337838ee80ef172a5c5610f6a2aed957e9a99cf2",
+    "--placement local --period 60 --seed 1 --k 2": "230cf45ded970367303ca8586571c24bb1756c7895320bdd2329ba739616aadf",
     "--placement thalweg --period 60 --seed 2": "32e50a7eccf91c48ede6decbaa749497b18cc9b112806805e328410da5749820",
-    "--placement random-moves --moves 20 --seed 4": "d366b6f56780d0208426c6c975ab868fdac97a68066667d03cd585a583b119ef",
+    "--placement random-moves --moves 20 --seed 4": "a9d1980fd9beeb4972ed210d2b176bb92e10c40b888a07cfdb3be502adc4209a",
     "--placement one-shot --bytes --seed 1": "68a8efb9fa355d3cbce05aff94ce4435860567e83dcfc533086b928543e48f62",
 }
 FAULTS = {22: "424266f1e5e0c1b781be8f81d546811c8511fd18b4fd2f4a1b5f6d222631ed11"}

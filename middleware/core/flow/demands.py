@@ -10,6 +10,7 @@ R3. What a host has to tell (newer locations, measured links) rides on its deman
 R4. The last output of a node that has left, or has another consumer, is its *tail*: kept until a later one is demanded.
 R5. Between two nodes of one host nothing is lost, so nothing is repeated.
 R6. A partition that any host of the run would refuse is refused where it is made, wherever its consumer is.
+R7. A host that passes a demand on again to where the tail is waits for that host: the consumer waits for this one.
 """
 
 from __future__ import annotations
@@ -71,6 +72,14 @@ class Expected(msgspec.Struct):
     early: dict[str, Output] = {}
 
 
+class Passed(msgspec.Struct):
+    """A demand that only the host which keeps a last output can answer, first and last passed on to it then."""
+
+    index: int
+    first_s: float
+    last_s: float
+
+
 class Newcomer(msgspec.Struct, frozen=True):
     """An operator that has come from another host and not dispatched anything yet."""
 
@@ -104,6 +113,7 @@ class Demands:
         self.compute_s: dict[str, float] = {}  # how long a node's code took last
         self.tails: dict[str, Tail] = {}
         self.tail_hosts: dict[str, str] = {}  # of operators here: who keeps their last output
+        self._passed: dict[str, Passed] = {}  # to those
         self.expected: dict[str, Expected] = {}
         self._newcomers: dict[str, Newcomer] = {}
         self._owed: dict[str, m.Demand] = {}  # demanded of an operator that is light: where it goes answers it
@@ -163,6 +173,7 @@ class Demands:
             return True
         if demand.index >= node.index:  # R4: which acknowledges it
             del self.tail_hosts[name]
+            self._passed.pop(name, None)
             if host != self._host:
                 let_go = msgspec.structs.replace(demand, hops=LET_GO, version=0, news=None, commit=None)
                 self._out.send(host, let_go)
@@ -175,6 +186,12 @@ class Demands:
             self._out.send(self._install.client, m.Failed(self._out.run, name, reason, lost=host))
         elif demand.hops < MAX_HOPS:
             self._out.send(host, _passed_on(demand))
+            now, passed = self._desk.now, self._passed.get(name)
+            if passed is None or passed.index != demand.index:
+                self._passed[name] = Passed(demand.index, now, now)
+            else:  # R7
+                passed.last_s = now
+                self._wait_for(host, passed.first_s)
             here = self.nodes.get(demand.consumer)
             if here is not None and name in here.asked and (demand.consumer, name) not in self.pending:
                 self._await(demand.consumer, name, demand.index)
@@ -279,6 +296,10 @@ class Demands:
         for (consumer, producer), pending in self.pending.items():
             if self._directory.whereabouts(producer, pending.index) == host:
                 return consumer, f"which holds {producer!r}"
+        repeated_s = self._desk.now - 2 * self._limits.retry_max_s  # R7: who demanded it still does
+        for name, passed in self._passed.items():
+            if passed.last_s > repeated_s and self.tail_hosts.get(name) == host:
+                return name, f"which keeps partition {passed.index} of it"
         outputs = [(name, node.retained, node.landed) for name, node in self.nodes.items()]
         outputs += [(name, tail.output, tail.output.index if tail.landed else -1) for name, tail in self.tails.items()]
         for name, output, landed in outputs:

@@ -628,6 +628,25 @@ def test_a_state_is_let_in_only_where_its_operator_is_expected(new: Playbook) ->
     new << got("h1", stranger) >> [e.Send("r", "h1", refusal)]
 
 
+@pytest.mark.parametrize("goes_on", [True, False], ids=["asks on", "asks no more"])
+def test_a_way_to_the_host_that_keeps_the_last_output_may_be_cut(new: Playbook, goes_on: bool) -> None:
+    """Who wants it asks the host of the operator, which passes that on to where nothing arrives, or comes back from."""
+    new.at(10.0) << got("h2", m.Located("r", (location("h3", 2),))) >> ANY
+    failed: list[float] = []
+    for now in range(10, 130, 2):
+        if now % 8 == 2 and (goes_on or now < 60):
+            new.at(now) << got(CLIENT, demand("o", "t", 0, 1)) >> ANY
+            assert [told(sent) for sent in new.sent("h2") if type(sent) is m.Demand] == [demand("o", "t", 0, 0, 1)]
+        new.at(now + 1) << e.TimerFired("silence") >> ANY
+        for sent in new.sent(CLIENT):
+            assert isinstance(sent, m.Failed)
+            why = "host 'h2', which keeps partition 0 of it, has not answered it for 60 s; is a way cut?"
+            assert (sent.node, sent.reason, sent.lost) == ("o", why, "h2")
+            failed.append(now)
+    assert bool(failed) == goes_on
+    assert min(failed, default=86) in range(84, 94)  # after the 15 s and 60 s, of which the repetition is late to tell
+
+
 def test_a_restoring_counts_for_its_own_hand_over_alone(make_book: Book, install: m.Install) -> None:
     book = make_book("h3")
     book << got(CLIENT, install) >> ANY
