@@ -7,7 +7,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
-import psutil
 
 from thalweg.emulation.containers import engine
 from thalweg.emulation.supervisor import requests
@@ -54,7 +53,7 @@ def probe() -> Capabilities:
             docker=docker.result(),
             uml=_uml(),
             cpus=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
-            memory_bytes=psutil.virtual_memory().total,
+            memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         )
 
 

@@ -303,6 +303,8 @@ def start_isolated(run_id: str, listener: socket.socket | None = None, *, as_use
         raise CapabilityError(
             f"network namespaces need Linux, this is {sys.platform}; use --testbed loopback or docker"
         )
+    if not os.path.exists("/proc/self/ns/net"):
+        raise CapabilityError("/proc is not mounted here; mount it (mount -t proc proc /proc)")
     unshare = shutil.which("unshare")
     if unshare is None:
         raise CapabilityError("'unshare' is missing; install util-linux, or use --testbed loopback")

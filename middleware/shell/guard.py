@@ -156,9 +156,9 @@ class Guard:
     @staticmethod
     def _be_calm(news: zmq.Poller) -> None:
         """R4: wait for a reason to look at connections."""
-        calm_bytes = _resident_bytes() + GROWN_BYTES
+        calm_bytes = resident_bytes() + GROWN_BYTES
         for _ in range(CALM_LOOKS):
-            if news.poll(int(CALM_S * 1000)) or _resident_bytes() > calm_bytes:
+            if news.poll(int(CALM_S * 1000)) or resident_bytes() > calm_bytes:
                 return
 
     def _hear(self, monitor: zmq.Socket[bytes], port: int) -> None:
@@ -226,7 +226,7 @@ class Guard:
         if not came_bytes:
             self._resident_bytes = 0
             return False
-        now_bytes = _resident_bytes()
+        now_bytes = resident_bytes()
         before_bytes, self._resident_bytes = self._resident_bytes, now_bytes
         return SWELLING[0] <= (now_bytes - (before_bytes or now_bytes)) / came_bytes <= SWELLING[1]
 
@@ -256,9 +256,16 @@ class Guard:
                 self.cut += 1
 
 
-def _resident_bytes() -> int:
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
+def resident_bytes() -> int:
+    """Memory of this process; where /proc cannot be read, the most it has had so far.
+
+    By "self": where /proc is that of an outer process namespace, our number there is another.
+    """
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _give_back() -> None:

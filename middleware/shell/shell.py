@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 import zmq
 from zmq.backend import zmq_poll  # what a Poller calls
 
@@ -40,6 +39,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.duty import Duty
+from thalweg.middleware.shell.guard import resident_bytes
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.middleware.shell.security import Keys
 from thalweg.middleware.shell.sockets import Sockets, name_of
@@ -112,9 +112,8 @@ class Shell:
         self.core = HostCore(self.me, config.core.dilated(config.time_scale), tuple(sorted(registered())))
         self.core.desk.recording = self._recorder.active
         self._on_application = on_application or (lambda command: None)
-        self._process = psutil.Process()
-        self._process.cpu_percent()  # from now on
         self._epoch = time.monotonic()
+        self._worked = self._epoch, time.process_time()  # until when the load is recorded, and the seconds worked
         self._timers: list[tuple[float, str]] = []
         self._timer_at: dict[str, float] = {}
         self._outgoing: dict[int, Outgoing] = {}
@@ -597,9 +596,6 @@ class Shell:
 
     def _record_load(self) -> None:
         if self._recorder.active:
-            try:
-                share = self._process.cpu_percent() / 100.0  # of one core, since the last time
-                memory_bytes = self._process.memory_info().rss
-            except (OSError, psutil.Error):  # there is no descriptor left to read it through
-                return
-            self._recorder.write_to_all("host_load", {"value": share, "size_bytes": memory_bytes})
+            (since_s, before_s), self._worked = self._worked, (time.monotonic(), time.process_time())
+            share = (self._worked[1] - before_s) / max(self._worked[0] - since_s, 1e-3)  # of one core
+            self._recorder.write_to_all("host_load", {"value": share, "size_bytes": resident_bytes()})

@@ -38,6 +38,12 @@ def test_no_unshare_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not found.netem.works
 
 
+def test_no_proc_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "exists", lambda path: False)
+    with pytest.raises(CapabilityError, match="/proc is not mounted here; mount it"):
+        supervisor_client.start_isolated("x")
+
+
 def test_not_linux_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_client.sys, "platform", "darwin")
     with pytest.raises(CapabilityError, match="need Linux, this is darwin"):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,24 @@ from thalweg.experiments.records.moves import read_changes
 THALWEG = [sys.executable, "-m", "thalweg"]
 
 
-def thalweg(*arguments: str, cwd: Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def thalweg(
+    *arguments: str, cwd: Path, timeout: float = 120, within: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "THALWEG_TRACES"}
     return subprocess.run(
-        [*THALWEG, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+        [*within, *THALWEG, *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
     )
 
 
-def result(*arguments: str, cwd: Path) -> dict[str, Any]:
+def result(*arguments: str, cwd: Path, within: Sequence[str] = ()) -> dict[str, Any]:
     """What a command line that succeeds prints as JSON."""
-    done = thalweg(*arguments, "--json", cwd=cwd)
+    done = thalweg(*arguments, "--json", cwd=cwd, within=within)
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return said
@@ -85,6 +94,28 @@ def test_netns_shapes_the_links_that_the_flow_crosses(tmp_path: Path) -> None:
         begun_s = row["wall_s"] - (row["duration_s"] or 0.0) / 60
         assert json.loads(row["detail"]).get("truth_bps", 0.0) > 0 or begun_s > over_s.get(row["placement"], 0.0), row
     assert {row["kind"] for row in table} >= {"proof", "link", "replay"}
+
+
+@pytest.mark.netns
+def test_hosts_know_their_load_where_proc_is_another_process_namespaces(tmp_path: Path) -> None:
+    """A part of /proc is covered, as containers have it: then the kernel lets nobody inside mount it anew."""
+    users = ("unshare", "--user", "--map-root-user", "--mount")
+    if subprocess.run([*users, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs user namespaces")
+    within = (*users, "sh", "-c", f'mount --bind /dev/null /proc/uptime && exec {" ".join(users)} "$@"', "sh")
+    said = thalweg("doctor", cwd=tmp_path, within=within).stdout
+    assert "namespaces as root, without /proc" in said
+    said = result(
+        *("run", "--servers", "2", "--placement", "one-shot", "--images", "3", "--image-bytes", "4000", "--out", "a"),
+        *("--time-scale", "200"),
+        cwd=tmp_path,
+        within=within,
+    )
+    loads = said["placements"]["one-shot"]["hosts"]
+    assert {"client", "h1", "h2"} == loads.keys()
+    for load in loads.values():
+        assert 0 < load["mean_cpu"] < 3
+        assert 1 << 24 < load["max_rss_bytes"] < 1 << 30
 
 
 def test_random_moves_move_and_deliver_the_same(tmp_path: Path) -> None:
