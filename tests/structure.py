@@ -50,6 +50,8 @@ FLOORS: tuple[str, ...] = (
     "emulation.uml",
     "emulation.capabilities",
     "emulation.scenarios",
+    "emulation.wan",
+    "emulation.pytest_plugin",
     "emulation.virtual",
     "experiments",
     "experiments.drivers",

@@ -16,6 +16,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from thalweg.emulation.links.shape import LinkShape
+    from thalweg.emulation.proofs.proof import LinkProof
+    from thalweg.emulation.supervisor.client import TestbedProcess
+    from thalweg.emulation.wan import Testbed
     from thalweg.middleware.client.client import Client
     from thalweg.middleware.client.cluster import LocalCluster
     from thalweg.middleware.client.run import Delivered, Run
@@ -75,6 +79,8 @@ __all__ = [
     "Join",
     "Link",
     "LinkEstimate",
+    "LinkProof",
+    "LinkShape",
     "LinksNeeded",
     "LocalCluster",
     "LocalMoves",
@@ -92,7 +98,9 @@ __all__ = [
     "Running",
     "SceneSource",
     "Source",
+    "Testbed",
     "TestbedError",
+    "TestbedProcess",
     "ThalwegError",
     "TraceError",
     "UsageError",
@@ -108,6 +116,10 @@ __version__ = "0.1.0"
 # Where the names come from. They are imported when first used, so that a host process, which needs few of them, stays
 # small and starts fast.
 _HOME = {
+    "thalweg.emulation.links.shape": "LinkShape",
+    "thalweg.emulation.proofs.proof": "LinkProof",
+    "thalweg.emulation.supervisor.client": "TestbedProcess",
+    "thalweg.emulation.wan": "Testbed",
     "thalweg.middleware.protocol.adaptation": "GlobalMoves LocalMoves",
     "thalweg.middleware.client.client": "Client",
     "thalweg.middleware.client.run": "Delivered Run",

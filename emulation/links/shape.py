@@ -54,6 +54,11 @@ class LinkShape(NamedTuple):
         return bool(self.delay_s or self.jitter_s or self.loss or self.duplicate or self.reorder or self.corrupt)
 
     @property
+    def rated(self) -> bool:
+        """Whether it is known what the link must deliver: it has been given a rate, or nothing is to pass."""
+        return self.cut or self.rate_bps != UNRATED_BPS
+
+    @property
     def burst(self) -> int:
         """Bytes that may pass at once after the link was idle."""
         return burst_bytes(self.rate_bps) if self.burst_bytes is None else self.burst_bytes
@@ -93,6 +98,8 @@ class LinkShape(NamedTuple):
         return ""
 
 
+UNRATED_BPS = math.nextafter(MAX_RATE_BPS, 0.0)
+"""Of a link that nobody has given a rate: as good as none, and nothing that anybody would write."""
 SHARES = ("loss", "duplicate", "reorder", "corrupt")  # of packets
 
 

@@ -11,7 +11,7 @@ import struct
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.effects import NEUTRAL, Effect
@@ -166,6 +166,15 @@ class Player:
         ]
         self._effect = [NEUTRAL] * len(self._schedules)
         self._apply(affected)
+
+    @property
+    def links(self) -> Set[Pair]:
+        """Those that have a schedule."""
+        return {one.link for one in self._schedules}
+
+    def again(self, links: Set[Pair]) -> None:
+        """Links whose own shapes others have changed: they come under their schedules and effects again."""
+        self._apply([which for which, one in enumerate(self._schedules) if one.link in links])
 
     def next_due_s(self) -> float | None:
         return self._queue[0][0] if self._queue else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -88,6 +89,16 @@ class ShapeLinks(Request, tag="shape"):
     """Set links up, or change them where they stand."""
 
     links: list[tuple[str, str, LinkShape]]
+
+
+class AlterLinks(Request, tag="alter"):
+    """Change some figures of links' own shapes (fields of ``LinkShape``), and leave the others.
+
+    A link that is not shaped yet needs a rate, unless it is cut.
+    """
+
+    links: Sequence[Pair]
+    figures: dict[str, float | bool]
 
 
 class LimitInterfaces(Request):

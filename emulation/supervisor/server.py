@@ -32,7 +32,7 @@ import msgspec
 
 from thalweg.emulation.kernel.netlink import NetlinkError
 from thalweg.emulation.kernel.world import World
-from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.links.shape import UNRATED_BPS, LinkShape
 from thalweg.emulation.proofs.rate import measure
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.connection import Connection
@@ -221,7 +221,31 @@ class Supervisor:
         self._ending = True
 
     def do_shape(self, call: Call[requests.ShapeLinks]) -> None:
-        world, shapes = self._need_world(), call.request.links
+        self._shape(call.request.links)
+
+    def do_alter(self, call: Call[requests.AlterLinks]) -> None:
+        world, figures, shapes = self._need_world(), call.request.figures, []
+        followed = self._player.links if self._player is not None and self._player.running else frozenset()
+        for source, target in call.request.links:
+            where = f"link {source} → {target}"
+            known = world.links.get((source, target))
+            if known is None and not figures.keys() & {"rate_bps", "cut"}:
+                raise UsageError(f"{where} has no rate yet; give it one too")
+            if "rate_bps" in figures and (source, target) in followed:
+                raise UsageError(f"{where} follows what is being played: stop that (testbed play --stop), then set it")
+            own = (
+                LinkShape(UNRATED_BPS) if known is None else known.base if (source, target) in followed else known.shape
+            )
+            shape = LinkShape(**(own._asdict() | figures))
+            if wrong := shape.objection():
+                raise UsageError(f"{where}: {wrong}")
+            shapes.append((source, target, shape))
+        self._shape(shapes)
+        if followed and self._player is not None:
+            self._player.again({(source, target) for source, target, _ in shapes})
+
+    def _shape(self, shapes: list[tuple[str, str, LinkShape]]) -> None:
+        world = self._need_world()
         if any(shape.needs_netem for _, _, shape in shapes) and not world.netem_works:
             raise CapabilityError(
                 "this kernel has no netem, so links cannot have delay, jitter or loss: ask for rates only (--no-delay),"

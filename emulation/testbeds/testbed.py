@@ -234,18 +234,26 @@ class Testbed(ABC):
         self._replay_delays = False
         return self._replay
 
-    def stop_replay(self) -> None:
+    def alter(self, links: Iterable[Link], figures: Mapping[str, float | bool]) -> None:
+        """Change some fields of links' own shapes where they stand, whatever a replay makes of them besides."""
+        chosen = [*links]
+        for link in chosen:
+            self._check(link, LinkShape(0.0))
+        self._client.call(requests.AlterLinks(chosen, dict(figures)))
+
+    def stop_replay(self, *, missing_ok: bool = False) -> None:
         """Leave every link as a replay has it now, also one that another process began."""
-        self._client.call(requests.ReplayStop())
-        self.status()
+        if not missing_ok or self.status()["replaying"]:
+            self._client.call(requests.ReplayStop())
+            self.status()
 
     def restart_replay(self) -> None:
         """Let the replay that was stopped begin anew."""
         self._client.call(requests.ReplayStart())
 
     def prove(self, links: Iterable[Link] | None = None, seconds: float | None = None) -> list[LinkProof]:
-        """Fill links (all shaped ones by default) and measure what they deliver; ``seconds`` each."""
-        chosen = list(self._shapes) if links is None else list(links)
+        """Fill links (by default all that have a rate) and measure what they deliver; ``seconds`` each."""
+        chosen = [link for link, shape in self._shapes.items() if shape.rated] if links is None else list(links)
         for source, target in chosen:
             if (source, target) not in self._shapes:
                 raise UsageError(f"link {source} → {target} is not shaped; there is nothing to prove")
@@ -253,6 +261,20 @@ class Testbed(ABC):
             return []
         answer = self._client.call(requests.Prove([*chosen], seconds), timeout_s=PROVE_S)
         return msgspec.convert(answer["proofs"], list[LinkProof])
+
+    def prove_resting(self, links: Iterable[Link] | None = None, seconds: float | None = None) -> list[LinkProof]:
+        """``prove``, while a replay rests; it begins anew afterwards. TestbedError names a host that has ended."""
+        for host in self.hosts:
+            if why := self.fate(host):
+                raise TestbedError(f"host {host!r} cannot be verified: {why}; take the testbed down and up again")
+        replaying = self.status()["replaying"]
+        if replaying:
+            self.stop_replay()
+        try:
+            return self.prove(links, seconds)
+        finally:
+            if replaying:
+                self.restart_replay()
 
     def start_sampling(self, interval_s: float) -> None:
         """Sample the links' counters periodically (wall seconds), replay or not."""

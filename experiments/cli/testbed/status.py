@@ -10,6 +10,7 @@ import msgspec
 import typer
 from rich.table import Table
 
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.proofs.proof import LinkSample
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.testbed import Testbed
@@ -133,13 +134,18 @@ def _shapes_table(shapes: Iterable[Mapping[str, Any]]) -> None:
         table.add_row(
             one["src"],
             one["dst"],
-            "cut" if one["cut"] else format_rate(one["rate_bps"]),
+            rate_text(LinkShape(one["rate_bps"], cut=one["cut"])),
             delay_text(one["delay_s"], one["jitter_s"]),
             f"{one['loss']:.2%}" if one["loss"] else "",
             format_rate(one["carried_bps"]) if one["carried_bps"] else "",
             "" if full is None else format_rate(full),
         )
     output().print(table)
+
+
+def rate_text(shape: LinkShape) -> str:
+    """``2.00 Mbit/s``, or what the link has instead of a rate."""
+    return "cut" if shape.cut else format_rate(shape.rate_bps) if shape.rated else "no rate"
 
 
 def delay_text(delay_s: float, jitter_s: float) -> str:

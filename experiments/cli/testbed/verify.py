@@ -14,7 +14,6 @@ from thalweg.emulation.proofs.proof import RATE_FROM_BPS, STALLED, LinkProof, fa
 from thalweg.emulation.scenarios.timeline import compile_timeline
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.netns import SUBNET
-from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.uml import kernel as uml
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.cli.console import JsonOption, end, output, print_json
@@ -25,7 +24,7 @@ from thalweg.experiments.command import Option
 from thalweg.experiments.networks.described import read
 from thalweg.experiments.networks.setup import ContainerLimits, make_testbed, prepare
 from thalweg.experiments.runs.config import Image, Kernel, NoDelay, runs_elsewhere
-from thalweg.middleware.errors import TestbedError, UsageError
+from thalweg.middleware.errors import UsageError
 
 
 class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,25 +73,10 @@ def verify(
         name = state.id
         with detached.attach(state) as testbed:
             late = testbed.status().get("replay")
-            proofs = _prove_what_is_up(testbed, list(state.hosts))
+            proofs = testbed.prove_resting()
     if not proofs:
         raise UsageError(f"testbed {name} has no shaped links; bring it up with --rate, --traces or a scenario file")
     _report(name, proofs, late, as_json=as_json, delay_emulated=testbed.delay_emulated)
-
-
-def _prove_what_is_up(testbed: Testbed, hosts: list[str]) -> list[LinkProof]:
-    """The proofs of all links, while a replay rests."""
-    for host in hosts:
-        if why := testbed.fate(host):
-            raise TestbedError(f"host {host!r} cannot be verified: {why}; take the testbed down and up again")
-    replaying = testbed.status()["replaying"]
-    if replaying:
-        testbed.stop_replay()
-    try:
-        return testbed.prove()
-    finally:
-        if replaying:
-            testbed.restart_replay()
 
 
 def _report(

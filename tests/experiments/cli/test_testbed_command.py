@@ -79,6 +79,22 @@ def test_a_testbed_from_up_to_down(folder: Path) -> None:
 
 
 @pytest.mark.netns
+def test_links_of_a_testbed_that_is_up_are_changed(tmp_path: Path) -> None:
+    call("up", "--hosts", "3", "--rate", "10mbit")
+    (row,) = call_json("set", "client", "h1", "--rate", "2mbit")["links"]
+    assert (row["src"], row["dst"], row["rate_bps"]) == ("client", "h1", 2e6)
+    assert call("cut", "client", "h1", "--both") == "client → h1: cut\nh1 → client: cut\n"
+    assert "client → h1: 2.00 Mbit/s\n" in call("restore")
+    (tmp_path / "t.csv").write_text("time_s,bandwidth_bps\n0,1000000\n1000,3000000\n")
+    assert call("play", str(tmp_path / "t.csv"), "h1", "h2") == "h1 → h2: 1.00 Mbit/s\n"
+    assert call_json("status")["testbeds"][0]["replaying"]
+    call("play", "--stop")
+    assert not call_json("status")["testbeds"][0]["replaying"]
+    with pytest.raises(UsageError, match="FILE to play, or --stop"):
+        call("play")
+
+
+@pytest.mark.netns
 def test_several_testbeds_are_told_apart_and_a_crashed_one_is_cleared_away(folder: Path) -> None:
     one, two = (call_json("up", "--hosts", "2")["id"] for _ in range(2))
     with pytest.raises(UsageError, match="2 testbeds are up"):

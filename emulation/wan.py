@@ -1,0 +1,299 @@
+"""The testbed as a program uses it: hosts, the links between them, and what runs on the hosts.
+
+::
+
+    from thalweg import Testbed
+
+    with Testbed.open("netns", ["a", "b"], rate="10mbit") as bed:
+        bed.set("a", "b", rate="2mbit")
+        print(bed.run("a", ["ping", "-c1", "b"]).stdout)
+        bed.prove()
+
+Rates, times and shares are written as everywhere: ``2mbit``, ``20ms``, ``1%``, or bare numbers of bit/s and seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, Literal, Self
+
+from thalweg.emulation import units
+from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.proofs.proof import LinkProof, failures
+from thalweg.emulation.scenarios.file import read_scenario
+from thalweg.emulation.scenarios.timeline import Timeline, apply, compile_timeline
+from thalweg.emulation.supervisor.client import Redirect, TestbedProcess
+from thalweg.emulation.testbeds import detached
+from thalweg.emulation.testbeds.open import open_testbed
+from thalweg.emulation.testbeds.testbed import Testbed as Backend
+from thalweg.emulation.traces.files import read_trace
+from thalweg.middleware.errors import TestbedError, UsageError, nearest
+from thalweg.middleware.network.view import Link, links_between
+
+Quantity = str | float
+Words = Sequence[str | os.PathLike[str]]
+
+
+class Testbed:
+    """Hosts on this machine, and a link from each to every other one. Made by ``open`` or ``attach``; use it ``with``.
+
+    A link has a direction: ``set("a", "b", …)`` is what a sends to b, and ``both=True`` the way back as well. Without
+    ``target`` all links of a host are meant, both ways. Whatever ends this process, nothing of a testbed that it has
+    opened stays. Every error is a ``ThalwegError`` of one line.
+    """
+
+    __test__ = False
+
+    def __init__(self, backend: Backend) -> None:
+        self._bed = backend
+
+    @classmethod
+    def open(
+        cls,
+        backend: Literal["netns", "docker", "loopback"],
+        hosts: Sequence[str],
+        *,
+        rate: Quantity | None = None,
+        delay: Quantity | None = None,
+        loss: Quantity | None = None,
+        image: str | None = None,
+    ) -> Self:
+        """Bring a testbed up, which ends with this process, with ``down`` or with ``with``.
+
+        ``rate``, ``delay``, ``loss``: of every link; without a rate links are not shaped, as fast as the machine is.
+        ``image``: of containers. Raises UsageError, and CapabilityError where this machine cannot.
+        """
+        options: dict[str, Any] = {}
+        if image is not None:
+            options["image"] = image
+        bed = cls(open_testbed(backend, _words(hosts, "hosts"), **options))
+        try:
+            bed._bed.up()
+            if rate is not None or delay is not None or loss is not None:
+                bed.set(rate=rate, delay=delay, loss=loss)
+        except BaseException:
+            bed.down()
+            raise
+        return bed
+
+    @classmethod
+    def attach(cls, identity: str | None = None) -> Self:
+        """Use a testbed that ``thalweg testbed up`` has left up, by its id or name, or the only one there is.
+
+        It stays up when this one is closed. Raises UsageError when there is none, or more than one.
+        """
+        return cls(detached.attach(detached.choose(identity)))
+
+    def down(self) -> None:
+        """End every process on the hosts and remove all; one that was attached stays. Idempotent."""
+        self._bed.down()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+
+    def __repr__(self) -> str:
+        return f"<Testbed {self.id}: {', '.join(self.hosts)}>"
+
+    @property
+    def id(self) -> str:
+        """What ``thalweg testbed`` calls it."""
+        return self._bed.run_id
+
+    @property
+    def hosts(self) -> Mapping[str, str]:
+        """Every host's IP address, by name."""
+        return self._bed.hosts
+
+    @property
+    def links(self) -> Mapping[Link, LinkShape]:
+        """What every shaped link is set to at this moment."""
+        self._bed.status()
+        return self._bed.shapes
+
+    # --- links ----------------------------------------------------------------------------------------
+
+    def set(
+        self,
+        source: str | None = None,
+        target: str | None = None,
+        *,
+        rate: Quantity | None = None,
+        delay: Quantity | None = None,
+        jitter: Quantity | None = None,
+        loss: Quantity | None = None,
+        both: bool = False,
+    ) -> None:
+        """Change what is given of a link, in place, and leave the rest; without a host of all. ``delay``: one way.
+
+        Raises UsageError for what no link can be, CapabilityError for what this machine's kernel cannot.
+        """
+        self._alter(self._named(source, target, both=both), _figures(rate, delay, jitter, loss))
+
+    def cut(self, source: str, target: str | None = None, *, both: bool = False) -> None:
+        """Let nothing pass any more; what is under way is lost."""
+        self._alter(self._named(source, target, both=both), {"cut": True})
+
+    def restore(self, source: str | None = None, target: str | None = None, *, both: bool = False) -> None:
+        """Let links that were cut be what they were; without a host all of them."""
+        shaped = self.links
+        self._alter([link for link in self._named(source, target, both=both) if link in shaped], {"cut": False})
+
+    def play(
+        self, file: str | os.PathLike[str], source: str | None = None, target: str | None = None, *, both: bool = False
+    ) -> None:
+        """Let a scenario file (``.toml``), or a bandwidth trace on the links named or on all, begin now.
+
+        It takes the place of what was played before. Raises UsageError for a file that cannot be read, or that has
+        other hosts.
+        """
+        if os.fspath(file).endswith(".toml"):
+            if source is not None:
+                raise UsageError(f"{os.fspath(file)} says itself which links it is for; leave out {source!r}")
+            timeline = compile_timeline(read_scenario(file))
+            if timeline.layer != self._bed.layer:
+                raise UsageError(f"{os.fspath(file)} counts rates at layer {timeline.layer}, this testbed at layer"
+                                 f" {self._bed.layer}")  # fmt: skip
+            for name in timeline.hosts:
+                if name not in self.hosts:
+                    raise UsageError(f"{os.fspath(file)} has a host {name!r}, which this testbed has not; "
+                                     + nearest(name, self.hosts))  # fmt: skip
+        else:
+            links = self._named(source, target, both=both)
+            timeline = Timeline.of_traces(dict.fromkeys(links, read_trace(Path(file))))
+        self._bed.stop_replay(missing_ok=True)
+        replay = apply(timeline, self._bed)
+        if replay is not None:
+            replay.start()
+
+    def stop(self) -> None:
+        """Stop what is being played; every link stays as it is now. Idempotent."""
+        self._bed.stop_replay(missing_ok=True)
+
+    def prove(
+        self,
+        source: str | None = None,
+        target: str | None = None,
+        *,
+        both: bool = False,
+        seconds: float | None = None,
+        check: bool = True,
+    ) -> list[LinkProof]:
+        """Fill links, all that have a rate by default, and measure what they deliver; what is played rests meanwhile.
+
+        ``seconds``: of measuring each. Raises TestbedError when a link is off, unless ``check`` is False.
+        """
+        chosen = None if source is None and target is None else self._named(source, target, both=both)
+        proofs = self._bed.prove_resting(chosen, seconds)
+        if check and (off := failures(proofs)):
+            more = f" (and {len(off) - 1} more)" if len(off) > 1 else ""
+            raise TestbedError(f"{off[0]}{more}")
+        return proofs
+
+    def _named(self, source: str | None, target: str | None, *, both: bool) -> list[Link]:
+        for name in (source, target):
+            if name is not None and name not in self.hosts:
+                raise UsageError(f"there is no host {name!r}; {nearest(name, self.hosts)}")
+        if target is None:
+            return [link for link in links_between(self.hosts) if source is None or source in link]
+        if source is None:
+            raise UsageError(f"a link to {target!r} has a source; name it")
+        if source == target:
+            raise UsageError(f"host {source!r} has no link to itself")
+        return [Link(source, target), *([Link(target, source)] if both else [])]
+
+    def _alter(self, links: Sequence[Link], figures: Mapping[str, float | bool]) -> None:
+        if not figures:
+            raise UsageError("nothing is asked of the link; give a rate, a delay, a jitter or a loss")
+        if links:
+            self._bed.alter(links, figures)
+
+    # --- processes ------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        host: str,
+        argv: Words,
+        *,
+        input: str = "",
+        timeout_s: float | None = None,
+        check: bool = False,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host to its end, and return its exit status and what it wrote, as ``subprocess.run``.
+
+        Raises TestbedError when it takes longer than ``timeout_s``, which ends it, and with ``check`` when it fails.
+        """
+        with ExitStack() as files:
+            given, out, err = (files.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+            given.write(input.encode())
+            given.seek(0)
+            process = self.start(host, argv, env=env, cwd=cwd, stdin=given, stdout=out, stderr=err)
+            try:
+                status = process.wait(timeout_s)
+            except TimeoutError as error:
+                process.kill()
+                process.wait()
+                raise TestbedError(f"{error}{_last_line(err)}") from None
+            except BaseException:
+                process.kill()
+                raise
+            said = [_text(file) for file in (out, err)]
+            if check and status != 0:
+                raise TestbedError(f"{process.args[0]!r} on {host!r} has ended with {status}{_last_line(err)}")
+        return subprocess.CompletedProcess(process.args, status, *said)
+
+    def start(
+        self,
+        host: str,
+        argv: Words,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        stdin: Redirect = subprocess.DEVNULL,
+        stdout: Redirect = None,
+        stderr: Redirect = None,
+    ) -> TestbedProcess:
+        """Start a command on a host and return at once; streams as for ``subprocess.Popen``.
+
+        It ends with the testbed, or with this object where that was attached.
+        """
+        words = _words(argv, "a command")
+        return self._bed.run(host, words, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
+
+
+def _words(given: Words, what: str) -> list[str]:
+    if isinstance(given, str | bytes):
+        raise UsageError(f"{what} is a list of words, not the text {given!r}; write [{given!r}]")
+    return [os.fspath(word) for word in given]
+
+
+def _figures(
+    rate: Quantity | None, delay: Quantity | None, jitter: Quantity | None, loss: Quantity | None
+) -> dict[str, float]:
+    """The fields of a shape that are given, in bit/s, seconds and shares."""
+    asked = (
+        ("rate_bps", rate, units.rate_bps),
+        ("delay_s", delay, units.seconds),
+        ("jitter_s", jitter, units.seconds),
+        ("loss", loss, units.share),
+    )
+    return {name: read(value) for name, value, read in asked if value is not None}
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def _last_line(file: IO[bytes]) -> str:
+    lines = _text(file).strip().splitlines()
+    return f": {lines[-1]}" if lines else ""

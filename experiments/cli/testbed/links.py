@@ -1,0 +1,140 @@
+"""``thalweg testbed set``, ``cut``, ``restore`` and ``play``: change the links of a testbed that is up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.wan import Testbed
+from thalweg.experiments.cli.console import JsonOption, say
+from thalweg.experiments.cli.options import takes
+from thalweg.experiments.cli.testbed.exec import IdOption
+from thalweg.experiments.cli.testbed.status import delay_text, rate_text
+from thalweg.experiments.command import Option, counted
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.view import Link
+
+SHOWN = 12  # links; of more only how many
+Source = Annotated[str, typer.Argument(metavar="A", help="From this host.", show_default=False)]
+AnySource = Annotated[
+    str | None, typer.Argument(metavar="[A]", help="From this host; without it every link.", show_default=False)
+]
+Target = Annotated[
+    str | None,
+    typer.Argument(metavar="[B]", help="To this one; without it all links of A, both ways.", show_default=False),
+]
+Both = Annotated[bool, typer.Option("--both", help="The way back too: a link has one direction.")]
+
+
+class SetOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a link is to be; what is not given stays."""
+
+    rate: Annotated[str | None, Option("As tc writes it: 10mbit.")] = None
+    delay: Annotated[str | None, Option("One way: 20ms; needs netem.")] = None
+    jitter: Annotated[str | None, Option("How far delays vary: 2ms; needs netem.")] = None
+    loss: Annotated[str | None, Option("Of packets: 1%; needs netem.")] = None
+
+
+@takes(SetOptions)
+def change(
+    options: SetOptions,
+    source: AnySource = None,
+    target: Target = None,
+    both: Both = False,
+    identity: IdOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change a link of a testbed that is up, in place; what is not given stays.
+
+    Example: thalweg testbed set client h1 --rate 2mbit
+    """
+    with Testbed.attach(identity) as bed:
+        bed.set(source, target, both=both, **msgspec.structs.asdict(options))
+        _tell(bed, (source, target), both=both, as_json=as_json)
+
+
+def cut(
+    source: Source, target: Target = None, both: Both = False, identity: IdOption = None, as_json: JsonOption = False
+) -> None:
+    """Let a link carry nothing any more; what is under way is lost.
+
+    Example: thalweg testbed cut client h1 --both
+    """
+    with Testbed.attach(identity) as bed:
+        bed.cut(source, target, both=both)
+        _tell(bed, (source, target), both=both, as_json=as_json)
+
+
+def restore(
+    source: AnySource = None,
+    target: Target = None,
+    both: Both = False,
+    identity: IdOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let links that were cut be what they were before.
+
+    Example: thalweg testbed restore
+    """
+    with Testbed.attach(identity) as bed:
+        bed.restore(source, target, both=both)
+        _tell(bed, (source, target), both=both, as_json=as_json)
+
+
+def play(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="A scenario file (.toml), or a trace.", show_default=False)
+    ] = None,
+    source: AnySource = None,
+    target: Target = None,
+    both: Both = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop what is being played; links stay as they are.")] = False,
+    identity: IdOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a scenario, or a bandwidth trace on some links, begin on a testbed that is up.
+
+    It takes the place of what was played before. A scenario's hosts must be among the testbed's.
+
+    Example: thalweg testbed play docs/examples/campus.toml
+    """
+    if (file is None) is not stop:
+        raise UsageError("give a FILE to play, or --stop to stop what is being played")
+    with Testbed.attach(identity) as bed:
+        if file is None:
+            bed.stop()
+        else:
+            bed.play(file, source, target, both=both)
+        _tell(bed, (source, target), both=both, as_json=as_json)
+
+
+def _tell(bed: Testbed, ends: tuple[str | None, str | None], *, both: bool, as_json: bool) -> None:
+    """What the links that were named are now."""
+    shown = [(link, shape) for link, shape in bed.links.items() if _meant(link, ends, both=both)]
+    rows = [{"src": link.source, "dst": link.target, **shape._asdict()} for link, shape in shown]
+    say(as_json, {"id": bed.id, "links": rows}, _text(shown))
+
+
+def _meant(link: Link, ends: tuple[str | None, str | None], *, both: bool) -> bool:
+    source, target = ends
+    if source is None or target is None:
+        return source is None or source in link
+    return link in ((source, target), (target, source)) if both else link == (source, target)
+
+
+def _text(links: Iterable[tuple[Link, LinkShape]]) -> str:
+    lines = [f"{link.source} → {link.target}: {_shape(shape)}" for link, shape in links]
+    more = len(lines) - SHOWN
+    return "\n".join(lines[:SHOWN] + [f"and {counted(more, 'link')} more"] * (more > 0)) or "no link is shaped"
+
+
+def _shape(shape: LinkShape) -> str:
+    if shape.cut:
+        return rate_text(shape)
+    delay = delay_text(shape.delay_s, shape.jitter_s)
+    return ", ".join(filter(None, (rate_text(shape), delay, f"{shape.loss:.2%} lost" if shape.loss else "")))

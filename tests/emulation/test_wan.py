@@ -1,0 +1,200 @@
+"""``from thalweg import Testbed``, the fixture ``wan``, and the example that uses it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from thalweg import LinkShape, Testbed, TestbedError, UsageError
+from thalweg.emulation.proofs import proof as proofs
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "docs/examples/redis_replica"
+MBIT = 1e6
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[Testbed]:
+    with Testbed.open("netns", ["a", "b", "c"], rate="10mbit") as bed:
+        yield bed
+
+
+@pytest.fixture
+def bed(up: Testbed) -> Iterator[Testbed]:
+    yield up
+    up.stop()
+    up.restore()
+    up.set(rate="10mbit")
+
+
+def rate_of(bed: Testbed, source: str, target: str) -> float:
+    return bed.links[source, target].rate_bps  # type: ignore[index]
+
+
+@pytest.mark.netns
+def test_links_are_set_cut_and_restored_one_way_or_both(bed: Testbed) -> None:
+    bed.set("a", "b", rate="2mbit")
+    assert (rate_of(bed, "a", "b"), rate_of(bed, "b", "a")) == (2 * MBIT, 10 * MBIT)
+    bed.set("c", rate=3 * MBIT)
+    assert [link for link, shape in bed.links.items() if shape.rate_bps == 3 * MBIT] == [
+        ("a", "c"), ("b", "c"), ("c", "a"), ("c", "b")
+    ]  # fmt: skip
+    ping = ["ping", "-c1", "-W1", bed.hosts["b"]]
+    assert bed.run("a", ping).returncode == 0
+    bed.cut("b", "a")
+    assert bed.run("a", ping).returncode == 1
+    bed.cut("a", "b", both=True)
+    bed.restore("b", "a")
+    assert bed.links["a", "b"] == LinkShape(2 * MBIT, cut=True)  # type: ignore[index]
+    bed.restore()
+    assert not any(shape.cut for shape in bed.links.values())
+    assert bed.run("a", ping).returncode == 0
+
+
+@pytest.mark.timed
+@pytest.mark.netns
+def test_a_link_is_proven_and_one_without_a_rate_only_when_it_is_cut(
+    bed: Testbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.set("a", "b", rate="2mbit")
+    (proof,) = bed.prove("a", "b")
+    assert proof.asked_bps == 2 * MBIT
+    with monkeypatch.context() as strict:
+        strict.setattr(proofs, "RATE_ERROR", -1.0)
+        with pytest.raises(TestbedError, match=r"^link a → b delivers .* instead of 2 Mbit/s"):
+            bed.prove("a", "b")
+        assert len(bed.prove("a", "b", check=False)) == 1
+    with Testbed.open("netns", ["a", "b"]) as plain:
+        assert plain.links == {}
+        plain.cut("a", "b")
+        assert [one.delivered_bps for one in plain.prove()] == [0.0]
+        plain.restore()
+        assert plain.prove() == []
+
+
+@pytest.mark.netns
+def test_what_is_played_sets_rates_and_leaves_what_is_cut(bed: Testbed, tmp_path: Path) -> None:
+    trace, wan = tmp_path / "one.csv", tmp_path / "wan.toml"
+    trace.write_text("time_s,bandwidth_bps\n0,1000000\n1000,2000000\n")
+    bed.play(trace, "a", "b")
+    assert (rate_of(bed, "a", "b"), rate_of(bed, "b", "a")) == (MBIT, 10 * MBIT)
+    with pytest.raises(UsageError, match=r"a → b follows what is being played: stop that"):
+        bed.set("a", "b", rate="2mbit")
+    bed.cut("a", "b")
+    bed.set("b", "a", rate="3mbit")
+    assert bed.links["a", "b"] == LinkShape(MBIT, cut=True)  # type: ignore[index]
+    wan.write_text(
+        'hosts = ["a", "b"]\n[links]\nrate = "4mbit"\n[[event]]\nkind = "outage"\nfrom = "b"\nto = "a"\nat = 0\n'
+    )
+    bed.play(wan)
+    assert bed.links["a", "b"] == LinkShape(4 * MBIT)  # type: ignore[index]
+    assert bed.links["b", "a"].cut  # type: ignore[index]
+    bed.stop()
+    bed.restore("b", "a")
+    assert not bed.links["b", "a"].cut  # type: ignore[index]
+    bed.set("a", "b", rate="5mbit")
+    wan.write_text('layer = 2\nhosts = ["a", "d"]\n[links]\nrate = "4mbit"\n')
+    with pytest.raises(UsageError, match="at layer 2, this testbed at layer 3"):
+        bed.play(wan)
+    wan.write_text('hosts = ["a", "d"]\n[links]\nrate = "4mbit"\n')
+    with pytest.raises(UsageError, match=r"has a host 'd', which this testbed has not; known are a, b, c"):
+        bed.play(wan)
+
+
+@pytest.mark.netns
+def test_a_command_runs_to_its_end_or_in_the_background(bed: Testbed) -> None:
+    done = bed.run("b", ["sh", "-c", "cat; echo no >&2; exit 3"], input="typed\n")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "typed\n", "no\n")
+    with pytest.raises(TestbedError, match=r"^'sh' on 'b' has ended with 3: no$"):
+        bed.run("b", ["sh", "-c", "echo no >&2; exit 3"], check=True)
+    with pytest.raises(TestbedError, match=r"^'sleep' on 'b' still runs after 0.1 s"):
+        bed.run("b", ["sleep", "100"], timeout_s=0.1)
+    server = bed.start("a", ["sh", "-c", "echo up; exec sleep 100"], stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"up\n"
+    server.terminate()
+    assert server.wait(10) == -15
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda bed: bed.set("a", "x", rate=1), "there is no host 'x'; known are a, b, c"),
+        (lambda bed: bed.set("a", "a", rate=1), "host 'a' has no link to itself"),
+        (lambda bed: bed.set(target="a", rate=1), "name it"),
+        (lambda bed: bed.set("a", "b"), "nothing is asked of the link"),
+        (lambda bed: bed.set("a", "b", rate="fast"), "'fast' is not a rate"),
+        (lambda bed: bed.set("a", "b", delay="1d"), "delay_s is 86400"),
+        (lambda bed: bed.run("a", "ls -l"), r"a list of words, not the text 'ls -l'; write \['ls -l'\]"),
+        (lambda bed: bed.run("a", ["no-such-program"]), "cannot run 'no-such-program' on 'a': No such file"),
+        (lambda bed: bed.play("no.toml", "a"), "says itself which links"),
+        (lambda bed: bed.play("no.toml"), "no.toml"),
+        (lambda _: Testbed.open("netns", "ab"), "hosts is a list of words"),
+        (lambda _: Testbed.open("nets", ["a"]), "unknown testbed 'nets'"),  # type: ignore[arg-type]
+        (lambda _: Testbed.open("netns", ["a", "b"], loss="1%"), "has no rate yet; give it one too"),
+        (lambda _: Testbed.open("loopback", ["a", "b"], rate="1mbit"), "this testbed has no links"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_a_line(up: Testbed, wrong, says: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(UsageError, match=says) as error:
+        wrong(up)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.netem
+def test_delays_are_given_and_proven() -> None:
+    with Testbed.open("netns", ["a", "b"], rate="2mbit", delay="20ms") as bed:
+        bed.set("a", "b", delay="50ms")
+        found = {one.src: one.delivered_delay_s for one in bed.prove()}
+        assert found == {"a": pytest.approx(0.05, abs=0.005), "b": pytest.approx(0.02, abs=0.005)}
+
+
+TESTS = """
+def test_skipped(wan, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("THALWEG_REQUIRE", raising=False)
+    wan(["a"])
+
+def test_required(wan, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("THALWEG_REQUIRE", "docker, netns")
+    wan(["a"])
+
+beds = []
+
+def test_up(wan):
+    beds.append(wan(["a", "b"], rate="1mbit"))
+    assert beds[0].run("a", ["true"]).returncode == 0
+
+def test_gone():
+    import pytest, thalweg
+    with pytest.raises(thalweg.TestbedError, match="taken down"):
+        beds[0].run("a", ["true"])
+"""
+
+
+@pytest.mark.netns
+def test_the_fixture_skips_or_fails_where_there_is_no_wan_and_the_example_runs(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    options = f"-qp no:cacheprovider -p thalweg.emulation.pytest_plugin -c {EXAMPLE / 'pytest.ini'}".split()
+    done = subprocess.run(
+        [sys.executable, "-B", "-m", "pytest", *options, str(tmp_path), str(EXAMPLE)],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert "\nTHALWEG_REQUIRE names 'netns', but: 'unshare' is missing" in done.stdout
+    assert ": 'unshare' is missing; install util-linux" in done.stdout
+    passed, skipped = (4, 1) if shutil.which("redis-server") else (2, 3)
+    assert f"1 failed, {passed} passed, {skipped} skipped" in done.stdout, done.stdout
+
+
+def test_the_class_is_imported_with_no_more_than_it_needs() -> None:
+    needless = "{'zmq', 'pyspark', 'scipy', 'typer', 'docker'}"
+    code = f"import sys; from thalweg import Testbed; print(*{needless} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
