@@ -3,9 +3,10 @@
 ``THALWEG_REQUIRE=netns,spark`` makes such a skip a failure; continuous integration sets it.
 
 Where several processes run tests (``pytest -n``), one of them has all those on real links, one after the other, because
-they measure what timers and processors do; and one has whatever needs Spark, so that there is one session. On a shared
-machine the processors are gone now and then for longer than a test that is marked ``timed`` allows a link to be late:
-it is tried once more, which the summary says, and must then hold.
+they measure what timers and processors do; one has those that boot kernels; and one has whatever needs Spark, so that
+there is one session. These begin first: they mostly wait, and the others compute meanwhile. On a shared machine the
+processors are gone now and then for longer than a test that is marked ``timed`` allows a link to be late: it is tried
+once more, which the summary says, and must then hold.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ast
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -41,7 +43,8 @@ settings.register_profile("ci", max_examples=25, deadline=None, derandomize=True
 settings.register_profile("night", max_examples=250, deadline=None, suppress_health_check=_CHECKS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
-ON_REAL_LINKS = {"netns", "netem", "docker", "uml"}
+GROUPS = {"netns": "links", "netem": "links", "docker": "links", "uml": "kernels", "spark": "spark"}
+FIRST = list(dict.fromkeys(GROUPS.values()))
 
 
 def required() -> set[str]:
@@ -58,10 +61,15 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"THALWEG_REQUIRE names {sorted(unknown)}; it may name {sorted(NEEDS)}")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+    if hasattr(config, "workerinput"):  # one of several processes
+        scopes = {item: scope_of(config, item.nodeid) for item in items}
+        tests = Counter(scopes.values())
+        rank = {scope: (FIRST.index(scope) if scope in FIRST else len(FIRST), -tests[scope]) for scope in tests}
+        items.sort(key=lambda item: rank[scopes[item]])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -71,17 +79,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByNeed(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file, _, test = nodeid.partition("::")
-            return group_of(config.rootpath / file, test.partition("[")[0]) or file
+            return scope_of(config, nodeid)
 
+    config.option.loadscopereorder = False  # in the order in which they are collected
     return ByNeed(config, log)
 
 
-def group_of(file: Path, test: str) -> str:
-    """``links`` or ``spark`` for a test that is marked so, itself or with its whole file; else empty."""
-    marks = marks_in(file)
-    mine = marks[""] | marks.get(test, frozenset())
-    return "links" if mine & ON_REAL_LINKS else "spark" if "spark" in mine else ""
+def scope_of(config: pytest.Config, nodeid: str) -> str:
+    """Which tests share a process with this: its group if it is marked, itself or with its whole file, or its file."""
+    file, _, test = nodeid.partition("::")
+    marks = marks_in(config.rootpath / file)
+    mine = marks[""] | marks.get(test.partition("[")[0], frozenset())
+    return next((GROUPS[mark] for mark in GROUPS if mark in mine), file)
 
 
 @cache

@@ -21,8 +21,6 @@ from thalweg.emulation.uml.kernel import Kernel
 from thalweg.emulation.uml.wire import HEAD, Frames, Kind
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
-needs_uml = pytest.mark.uml
-
 
 @pytest.fixture(scope="module")
 def kernel() -> Iterator[Kernel]:
@@ -44,7 +42,7 @@ def run(kernel: Kernel, *argv: str, given: bytes | None = None) -> tuple[int, by
         return status, stdout.read(), stderr.read()
 
 
-@needs_uml
+@pytest.mark.uml
 def test_streams_are_apart_and_byte_for_byte_and_the_status_is_the_commands(kernel: Kernel) -> None:
     given = random.Random(1).randbytes(150_000)
     status, out, err = run(kernel, "sh", "-c", "cat; head -c 300000 /dev/zero >&2; exit 7", given=given)
@@ -55,7 +53,7 @@ def test_streams_are_apart_and_byte_for_byte_and_the_status_is_the_commands(kern
         run(kernel, "no-such-command")
 
 
-@needs_uml
+@pytest.mark.uml
 def test_it_is_another_kernel_on_the_same_files(
     kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +80,7 @@ def test_it_is_another_kernel_on_the_same_files(
     assert not uml_files.inside_uml()
 
 
-@needs_uml
+@pytest.mark.uml
 def test_a_reader_that_waits_or_leaves_hinders_nobody_else(kernel: Kernel) -> None:
     read, write = os.pipe()
     endless = kernel.start(["sh", "-c", "cat /dev/zero; echo $? >&2"], stdout=write, stderr=write)
@@ -93,7 +91,7 @@ def test_a_reader_that_waits_or_leaves_hinders_nobody_else(kernel: Kernel) -> No
     assert endless.wait() == 0  # cat got SIGPIPE, as it would have outside
 
 
-@needs_uml
+@pytest.mark.uml
 def test_a_signal_is_passed_on(kernel: Kernel) -> None:
     read, write = os.pipe()
     code = "trap 'echo got; exit 3' INT; echo ready; while :; do sleep 0.05; done"
@@ -106,7 +104,7 @@ def test_a_signal_is_passed_on(kernel: Kernel) -> None:
     os.close(write)
 
 
-@needs_uml
+@pytest.mark.uml
 @pytest.mark.parametrize("victim", ["launcher", "outer", "kernel"])
 def test_whatever_is_killed_nothing_stays(victim: str) -> None:
     code = "from thalweg.emulation.uml.kernel import run_inside; run_inside(['sh', '-c', 'echo up; sleep 100'])"
@@ -132,7 +130,7 @@ def test_who_is_not_the_first_process_of_a_kernel_powers_nothing_off() -> None:
     assert (done.returncode, done.stdout) == (1, b"")
 
 
-@needs_uml
+@pytest.mark.uml
 @pytest.mark.parametrize("victim", ["launcher", "kernel"])
 def test_without_a_namespace_of_its_own_nothing_stays_either(victim: str, tmp_path: Path) -> None:
     go, said = tmp_path / "go", tmp_path / "said"
@@ -158,7 +156,7 @@ def test_without_a_namespace_of_its_own_nothing_stays_either(victim: str, tmp_pa
     assert not psutil.wait_procs(family, 20)[1]
 
 
-@needs_uml
+@pytest.mark.uml
 def test_an_interrupt_is_passed_on_once() -> None:
     code = (
         "import signal, sys; from thalweg.emulation.uml.kernel import run_inside;"
@@ -174,7 +172,7 @@ def test_an_interrupt_is_passed_on_once() -> None:
         assert launcher.wait(20) == 9
 
 
-@needs_uml
+@pytest.mark.uml
 def test_a_kernel_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uml.sys, "executable", "/bin/false")
     with pytest.raises(TestbedError, match=r"did not come up: .*Attempted to kill init"):
