@@ -70,13 +70,14 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class VirtualHost:
     """One host: its core, its devices, its timers and the code of its nodes. ``gone_s``: when it crashed."""
 
-    __slots__ = ("code", "core", "cpu_free_s", "disk_free_s", "factor", "gone_s", "name", "timers")
+    __slots__ = ("code", "core", "cpu_free_s", "disk_free_s", "factor", "gone_s", "met", "name", "timers")
 
     def __init__(self, name: str, core: HostCore, factor: float) -> None:
         self.name, self.core, self.factor = name, core, factor
         self.cpu_free_s = self.disk_free_s = 0.0
         self.gone_s = math.inf
         self.timers: dict[str, float] = {}
+        self.met: dict[str, set[str]] = {}  # by run: the hosts it has a line to
         self.code: dict[str, NodeCode] = {}
 
 
@@ -166,6 +167,8 @@ class World:
         core = host.core
         for command in core.handle(event, self.now):
             if type(command) is e.Send:
+                if self.config.validate:
+                    self._check_way(host, event, command)
                 self._send(host, command)
             elif type(command) is e.RunOperator:
                 self._run_operator(host, command)
@@ -187,6 +190,16 @@ class World:
             self._handle(host, e.TimerFired(key))
 
     # --- commands ---------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _check_way(host: VirtualHost, event: e.Event, send: e.Send) -> None:
+        """On sockets a host reaches those that it has met in the run, and answers who has just said something.
+
+        The rest is lost; of a probe that nobody waits for, as its run is over here, nothing is lost by that.
+        """
+        asker = event.sender if isinstance(event, e.MessageReceived) else ""
+        heard = send.to == asker or send.to in host.met.get(send.run, ())
+        assert heard or send.bulk or isinstance(send.message, m.ProbeResult), f"{host.name} cannot reach: {send}"
 
     def _send(self, host: VirtualHost, send: e.Send) -> None:
         self._sent += 1
@@ -241,6 +254,8 @@ class World:
 
     def _rare(self, host: VirtualHost, command: e.Command) -> None:
         match command:
+            case e.Meet(run, peers):
+                host.met.setdefault(run, set()).update([peer.name for peer in peers])
             case e.OpenRun(install, nodes):
                 coded = [install.dataflow.by_name[name] for name in nodes]
                 host.code = {node.name: self._code(node) for node in coded if node.code is not None}
@@ -248,8 +263,10 @@ class World:
                 self._soon(host, node_code.open_node(lambda: self._code_of(host, command), command))
             case e.CloseNode(run, name):
                 host.code.pop(name, None)
-            case e.CloseRun():
+            case e.CloseRun(run):
                 host.code.clear()
+                if run not in host.core.coordinator.led:
+                    host.met.pop(run, None)
             case e.TakeState() | e.RestoreState() | e.MergeStates():
                 if command.node in host.code:
                     self._soon(host, node_code.take_or_give(lambda: self._code_of(host, command), command))
@@ -260,7 +277,8 @@ class World:
             case e.Fail(run, reason):
                 self.failed = self.failed or reason
                 self._soon(host, e.RunAbandoned(run))
-            case e.Forgotten():
+            case e.Forgotten(run):
+                host.met.pop(run, None)
                 self._over = True
             case e.Placed(_, name, where):
                 self.relocations += self.placement[name] != where  # what stays gets a new version as well

@@ -336,8 +336,11 @@ class HostCore:
             run.out.send(sender, m.Pong(message.run))
         elif message.run in self._broken:  # R4
             self.out.of(message.run).send(sender, m.Failed(message.run, "", self._broken[message.run]))
-        else:
-            self.out.of(message.run).send(sender, m.Pong(message.run, not message.run))
+        elif message.run:
+            self.out.of(message.run).send(sender, m.Pong(message.run, False))
+        else:  # by a run of both, if there is one: so it shows that the way back is open, too
+            both = next((run.out for run in self.runs.values() if sender in run.members), self.out)
+            both.send(sender, m.Pong(""))
 
     def _on_pong(self, sender: str, message: m.Pong) -> None:
         if message.run in self.runs or self.silence.asked(sender):
@@ -347,7 +350,7 @@ class HostCore:
 
     def _on_install(self, sender: str, message: m.Install) -> None:
         if any(peer.name == self.host and self._before_me(peer) for peer in message.peers):
-            self._answer(sender, message, self._welcome())
+            self.out.send(sender, self._welcome())
             return
         if self.past.knows(message.client, message.run, self.desk.now):
             return  # R1: late
@@ -360,16 +363,7 @@ class HostCore:
                 self._open(message)
                 if self._lease.at_s is None:
                     self._lease.by(self.out.now + self.config.lease_s / 2)
-        answer = m.Installed(message.run, self.host, error)
-        if error:
-            self._answer(sender, message, answer)
-        else:
-            self.out.of(message.run).send(sender, answer)
-
-    def _answer(self, sender: str, install: m.Install, answer: m.Control) -> None:
-        """Tell whoever wants a run installed that is not open here, and whose address is not known yet."""
-        self.out.emit(e.Meet("", tuple(peer for peer in install.peers if peer.name == sender)))
-        self.out.send(sender, answer)
+        self.out.of(message.run).send(sender, m.Installed(message.run, self.host, error))
 
     def _why_not(self, sender: str, install: m.Install) -> str:
         """R2: why this host takes no part in a run; empty when it does."""

@@ -42,7 +42,7 @@ from thalweg.middleware.shell.duty import Duty
 from thalweg.middleware.shell.guard import resident_bytes
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.middleware.shell.security import Keys
-from thalweg.middleware.shell.sockets import Sockets, name_of
+from thalweg.middleware.shell.sockets import ANSWERS, Sockets, name_of
 from thalweg.middleware.shell.transfers import (
     CHUNK_BYTES,
     Incoming,
@@ -59,6 +59,7 @@ REJECTED_ROWS = 10  # of what is rejected between two rounds of housekeeping; th
 CONNECTIONS_KNOWN = 4096
 PASSING_THROUGH = 16  # partitions in several chunks, for nodes that have gone
 CREDIT_HOLD_S = 0.02  # how long the last credit of a transfer waits for a message to travel with
+ANSWERS_S = 0.2  # between two looks for answers on dealers; what they answer is repeated every half second at most
 TAKE_OVER_S = 0.02  # a quick node's call that lasts longer loses its thread the sockets
 BEYOND_REPAIR = frozenset({zmq.ETERM, zmq.ENOTSOCK})  # of the sockets: there is nothing left to serve
 STUCK_S = 60.0  # without any credit; a chunk takes 32 s on the slowest link a testbed makes (64 kbit/s)
@@ -136,6 +137,7 @@ class Shell:
         self._quick_call: Call | None = None  # under way, where it may take too long
         self._housekeeping_s = self._epoch + HOUSEKEEPING_S
         self._due_s = self._housekeeping_s  # when something is to be done that no message brings
+        self._answers_s = 0.0  # not before this are answers looked for
         self._turns = 0  # so many messages of either router could have been taken
         self._sockets.watch(lambda: (self._turns, self._asleep))
         self._duty = Duty(self._loop, self._ended, f"thalweg-{config.name}", TAKE_OVER_S)
@@ -271,6 +273,20 @@ class Shell:
             if kind is m.Install or kind is m.Remove:
                 self._sockets.check_leader(identity, frame, message)  # type: ignore[arg-type]
             self._handle(e.MessageReceived(sender, message), now, identity)
+
+    def _take_answers(self, now: float) -> None:
+        self._answers_s = now + ANSWERS_S
+        for host, frame in self._sockets.answers():
+            try:
+                for message in frames.decode_all(frame):
+                    if type(message) not in ANSWERS:
+                        raise ProtocolError(f"{type(message).__name__} of {host!r}, where it is to answer")
+                    if isinstance(message, m.Credit):
+                        self._credited(host, message, now)
+                    else:
+                        self._handle(e.MessageReceived(host, message), now)
+            except ProtocolError as error:
+                self._reject(str(error))
 
     def _take_bulk(self) -> None:
         taken = self._sockets.take(self._sockets.bulk, 2)
@@ -547,6 +563,8 @@ class Shell:
         self._due_s = min(self._due_s, self._epoch + command.at_s / self.config.time_scale)
 
     def _do_what_is_due(self, now: float) -> None:
+        if now >= self._answers_s:  # before what they answer is repeated
+            self._take_answers(now)
         scaled = (now - self._epoch) * self.config.time_scale
         while self._timers and self._timers[0][0] <= scaled:
             at, key = heapq.heappop(self._timers)

@@ -1,9 +1,9 @@
 """A host's sockets: where others reach it, and the lines to them.
 
 Every host binds two ROUTER sockets, one for control and one for bulk, and dials each peer with one DEALER to
-either. Messages to a peer go through the dealer; a peer that cannot be dialled (a client behind a firewall asking
-``Hello``) is answered through the router, on the connection that asked and on no other. The router is mandatory: an
-unroutable answer is an error, never a silent drop.
+either. Messages to a peer go through the dealer. Who has no line here (it asks ``Hello``, or of a run that is not open
+here) is answered through the router, on the connection that asked and on no other; so nobody has this host dial what
+he says. The router is mandatory: an unroutable answer is an error, never a silent drop.
 Endpoints are of TCP, or Unix sockets in a folder that only their owner can enter (``endpoints``).
 Rules:
 
@@ -11,6 +11,7 @@ Rules:
   waiting, a chunk is sent later, and cores repeat all that matters.
 - R2: Sockets are bounded. Who is not spoken to is hung up on, hosts of no run first, and dialled anew when needed.
 - R3: Of a message of too many frames none is kept, and they are thrown away a few at a time.
+- R4: On a dealer come answers only, and they are few: it is looked at before anything is repeated (``answers``).
 """
 
 from __future__ import annotations
@@ -47,13 +48,11 @@ from thalweg.middleware.shell.transfers import CHUNK_BYTES, MAX_CHUNK_BYTES
 NOBLOCK = int(zmq.NOBLOCK)  # plain numbers: combining pyzmq's enumerations takes longer than a send
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 ZERO_COPY_BYTES = 1024 * 1024  # below it, copying is cheaper than keeping track
-REFUSED = "refused"  # stands for all runs that members may not begin here
 SOURCE = int(zmq.SRCFD)  # of a frame: the descriptor it came on
-PASSING = ("", BEFORE_RUNS, REFUSED)  # stand for the run where a peer is of none
-BULK_QUEUED = (
-    64  # chunks that wait for a peer which does not read, or for this host: the credit allows honest ones less
-)
-BULK_UNREAD = 8
+BULK_QUEUED = 64  # chunks that wait for a peer which does not read: the credit allows honest ones less
+BULK_UNREAD = 8  # that wait for this host
+ANSWERS_QUEUED, ANSWERS_UNREAD, ANSWER_BYTES = 64, 8, 64 * 1024  # where they are sent, and where they are read
+ANSWERS = frozenset({m.Welcome, m.Installed, m.Removed, m.Pong, m.Failed, m.Credit})
 SKIPPED_FRAMES = 2_000  # of a message of too many that are thrown away at once: about a millisecond
 SPARE_DESCRIPTORS = 64  # for what is no socket
 TOLD_S = 60.0  # between two lines that say the same
@@ -154,7 +153,7 @@ class Sockets:
             if line is None or line.peer != peer:
                 line = self._line_in_place_of(line, Line(run, peer))
             lines[peer.name] = line  # the latest is the last
-        while run in PASSING and len(lines) > self._limits.max_passing:  # R2
+        while run == BEFORE_RUNS and len(lines) > self._limits.max_passing:  # R2
             self._forget(lines.pop(next(iter(lines))))
 
     def _line_in_place_of(self, before: Line | None, line: Line) -> Line:
@@ -219,8 +218,7 @@ class Sockets:
             check_leader(self._keys, member, message)
         except ProtocolError as error:
             if isinstance(message, m.Install):  # is told why
-                self.meet(REFUSED, [peer for peer in message.peers if peer.name == member.name])
-                self.post(REFUSED, member.name, m.Installed(message.run, self._name, str(error)))
+                self._post_back(identity, frames.encode(m.Installed(message.run, self._name, str(error))))
             raise
 
     def look_at_members(self) -> None:
@@ -260,7 +258,7 @@ class Sockets:
         if len(self.dealers) < most:
             return
         dialled = [line for line in self._all_lines() if line.control is not None]
-        busy = {end for line in dialled if line.used and line.run not in PASSING for end in line.ends}
+        busy = {end for line in dialled if line.used and line.run != BEFORE_RUNS for end in line.ends}
         free = [line for line in dialled if line.ends.isdisjoint(busy)]
         if not free:
             self._tell(
@@ -268,7 +266,7 @@ class Sockets:
                 "no further host is dialled; raise it with --limit max_sockets=N, and descriptors with ulimit -n",
             )
             raise zmq.ZMQError(errno.EMFILE)
-        self._hang_up(min(free, key=lambda line: (line.run not in PASSING, line.used_s)).ends)
+        self._hang_up(min(free, key=lambda line: (line.run != BEFORE_RUNS, line.used_s)).ends)
 
     def _tell(self, what: str, more: str) -> None:
         now = time.monotonic()
@@ -329,13 +327,15 @@ class Sockets:
         return True
 
     def _post_back(self, identity: bytes, frame: bytes) -> bool:
-        try:
-            self.control.send(identity, NOBLOCK_MORE)
-            self.control.send(frame, NOBLOCK)
-        except zmq.ZMQError as error:
-            _pass_refusal(error)
-            return False
-        return True
+        for router in (self.control, self.bulk):  # a connection is known to one of them
+            try:
+                router.send(identity, NOBLOCK_MORE)
+                router.send(frame, NOBLOCK)
+            except zmq.ZMQError as error:
+                _pass_refusal(error)
+            else:
+                return True
+        return False
 
     def send_chunk(self, line: Line, chunk: m.Chunk, piece: memoryview) -> bool:
         """Send a piece of a transfer; False when there is no room for it now."""
@@ -386,11 +386,21 @@ class Sockets:
                 self._surplus.discard(socket)
                 return
 
+    def answers(self) -> list[tuple[str, bytes]]:
+        """R4: what came on the dealers: each with the host that was dialled, with keys for certain."""
+        came: list[tuple[str, bytes]] = []
+        for (_, host), dealer in self.dealers.items():
+            with contextlib.suppress(zmq.Again):
+                for _ in range(ANSWERS_UNREAD):
+                    came.append((host, dealer.recv(NOBLOCK)))
+        return came
+
     # --- making ----------------------------------------------------------------------------------------
 
     def _bind(self, endpoint: str, insecure: bool, unread: int = 1000) -> tuple[Socket, str]:
         socket: Socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.RCVHWM, unread)
+        socket.setsockopt(zmq.SNDHWM, ANSWERS_QUEUED)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.setsockopt(zmq.MAXMSGSIZE, max(frames.MAX_CONTROL_BYTES, MAX_CHUNK_BYTES) + 1024)
@@ -412,8 +422,8 @@ class Sockets:
             self._make_room()
             socket = self._context.socket(zmq.DEALER)
             socket.setsockopt(zmq.SNDHWM, BULK_QUEUED if bulk else 1000)
-            socket.setsockopt(zmq.RCVHWM, 1)  # nothing comes back on it
-            socket.setsockopt(zmq.MAXMSGSIZE, 1024)
+            socket.setsockopt(zmq.RCVHWM, ANSWERS_UNREAD)
+            socket.setsockopt(zmq.MAXMSGSIZE, ANSWER_BYTES)
             # An identity of its own: one that is used again while the last connection still closes goes unread, and
             # one that somebody else knows, he can connect with and so take the connection over.
             socket.setsockopt(zmq.ROUTING_ID, new_identity(self._name))

@@ -77,8 +77,7 @@ def test_an_installation_for_the_host_that_was_here_before_opens_nothing(make_bo
 
     welcome = m.Welcome("h1", "tcp://h1:1", "tcp://h1:2", ("composite",), "second")
     stale = for_instance("first")
-    (client,) = [peer for peer in stale.peers if peer.name == "client"]
-    book << got("client", stale) >> [e.Meet("", (client,)), e.Send("", "client", welcome)]
+    book << got("client", stale) >> [e.Send("", "client", welcome)]
     assert not book.core.runs
     book << got("client", for_instance("second")) >> ANY
     assert "r" in book.core.runs
@@ -112,13 +111,12 @@ def test_an_installation_that_cannot_be_is_refused_with_the_reason(make_book: Bo
     assert answer.host == "h1"
     assert "'a'" in answer.error
     lost = msgspec.structs.replace(make_install(), locations=(m.Location("s", "h1", 1), m.Location("t", "client", 1)))
-    met = e.Meet("", tuple(peer for peer in make_install().peers if peer.name == "client"))
     refusal = m.Installed("r", "h1", "no location for node 'o'")
-    book << got("client", lost) >> [met, e.Send("", "client", refusal)]
+    book << got("client", lost) >> [e.Send("r", "client", refusal)]
     install = make_install()
     ghost = msgspec.structs.replace(install, locations=(*install.locations, m.Location("ghost", "h1", 1)))
     refusal = m.Installed("r", "h1", "a location for 'ghost', which is no node")
-    book << got("client", ghost) >> [met, e.Send("", "client", refusal)]
+    book << got("client", ghost) >> [e.Send("r", "client", refusal)]
     assert book.core.runs == {}
 
 

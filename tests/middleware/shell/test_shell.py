@@ -24,8 +24,9 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command, own_environment
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
-from thalweg.middleware.dataflow import Code
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.errors import HostLostError, RunError, UsageError
+from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
@@ -427,6 +428,64 @@ def test_a_client_outlives_the_restart_of_a_host() -> None:
         before.wait()
         stack.enter_context(host_process("h1", listen=listen))
         assert [each.index for each in client.run(flow, {"o": "h1"}, partitions=3)] == [0, 1, 2]
+
+
+def test_answers_of_a_host_that_has_no_run_of_the_client_are_heard() -> None:
+    """It was started again, knows no address of the client's, and is told by none that it should dial."""
+    flow, listen = chain(SCENES, Code("composite")), f"tcp://127.0.0.1:{free_ports()}"
+    config = ShellConfig("h1", listen=listen, insecure=True)
+    with ExitStack() as stack:
+        with running(config):
+            client = stack.enter_context(Client({"h1": listen}, insecure=True))
+            first, second = (client.run(flow, {"o": "h1"}) for _ in range(2))
+            assert [next(run).index for run in (first, second)] == [0, 0]
+        begun_s = time.monotonic()
+        with running(config) as again:
+            again.core._broken[second.id] = "a defect of another kind"  # as where it dropped the run unheard
+            with pytest.raises(HostLostError, match=r"h1.*, no longer knows the run; was it restarted"):
+                list(first)
+            with pytest.raises(RunError, match=r"^host 'h1': a defect of another kind$"):
+                list(second)
+            client.close()
+            assert client.shell.core.coordinator.led == {}  # their removal was answered, too
+            assert time.monotonic() - begun_s < 12  # not only by silence, which is 15 s
+
+
+def test_what_is_no_answer_is_refused_where_answers_come(
+    dial: Callable[..., zmq.Socket[bytes]], make_install: Callable[..., m.Install]
+) -> None:
+    """Who is dialled may not lead runs by that, with keys, as nobody asks there for what he may do."""
+    with running(ShellConfig("a", insecure=True)) as host, zmq.Context() as context:
+        with context.socket(zmq.ROUTER) as bulk:
+            bulk.setsockopt(zmq.LINGER, 0)
+            port = bulk.bind_to_random_port("tcp://127.0.0.1")
+            peer = m.Peer("tester", f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port}")
+            dial(host.me.control).send(frames.encode(m.ProbeRequest(BEFORE_RUNS, (peer,), peer)))
+            assert bulk.poll(5000)
+            identity, *_ = bulk.recv_multipart()
+            for frame in (frames.encode(make_install({"s": "a", "o": "a"})), b"garbage"):
+                bulk.send_multipart([identity, frame])
+            until_s = time.monotonic() + 10
+            while host.frames_rejected < 2:
+                host._due_s = 0.0
+                host.tell(e.TimerFired("retry"))
+                assert time.monotonic() < until_s
+        assert host.core.runs == {}
+
+
+def test_a_partition_that_takes_longer_than_silence_may_last_ends_no_run() -> None:
+    """``b`` on h2 waits for ``a`` on h1, which answers meanwhile that it is there."""
+    limits = CoreConfig(retry_s=0.1, ping_s=0.1, liveness_s=0.3, lease_s=0.5)
+    slow = Code("runtime_codes:Hangs", {"sleeps_s": 1.5})
+    nodes = Node("s", "source", (), SCENES, "h1"), Node("a", "operator", ("s",), slow, "h1")
+    flow = Dataflow((*nodes, Node("b", "operator", ("a",), Code("composite"), "h2"), Node("t", "sink", ("b",))))
+    with ExitStack() as stack:
+        hosts = {}
+        for name in ("h1", "h2"):
+            config = ShellConfig(name, insecure=True, core=limits, allow=(*DEFAULT_ALLOW, *ALLOW))
+            hosts[name] = stack.enter_context(running(config)).me.control
+        client = stack.enter_context(Client(hosts, insecure=True, allow=ALLOW, limits=limits))
+        assert [each.index for each in client.run(flow, {}, partitions=1)] == [0]
 
 
 def finish(*options: str) -> tuple[int, str]:

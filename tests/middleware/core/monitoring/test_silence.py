@@ -48,10 +48,11 @@ def test_a_host_that_is_waited_for_in_vain_is_pinged_and_then_the_client_is_told
 def test_an_answer_is_the_end_of_it_and_other_words_are_not(waiting: Playbook) -> None:
     """What comes from h1 shows nothing of the way to it."""
     waiting.at(7.5) << e.TimerFired("retry") >> ANY
-    waiting << got("h1", m.Ping("")) >> [e.Send("", "h1", m.Pong("", True))]
+    waiting << got("h1", m.Ping("")) >> [e.Send("r", "h1", m.Pong("", True))]
     waiting.at(8.5) << e.TimerFired("silence") >> [PING, e.SetTimer("silence", 9.5)]
     waiting << got("h1", m.Pong("", True)) >> []
     waiting.at(9.5) << e.TimerFired("silence") >> []
+    waiting << got("a host of no run here", m.Ping("")) >> [e.Send("", "a host of no run here", m.Pong("", True))]
     waiting.at(11.5) << e.TimerFired("retry") >> ANY
     assert PING not in waiting.commands  # it has answered lately
     waiting.at(19.5) << e.TimerFired("retry") >> ANY
