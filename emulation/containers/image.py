@@ -31,7 +31,7 @@ DEFAULT_BASE = "python:3.11-slim-bookworm"
 OWN_BASE = "thalweg-base:bookworm"
 BASE_PACKAGES = "python3,python3-venv,iproute2"
 CODE_LABEL = f"{LABEL}.code"
-HOST_LIBRARIES = ("pyzmq", "msgspec", "numpy", "pillow", "typer", "rich")
+HOST_LIBRARIES = ("pyzmq", "msgspec", "numpy", "pillow", "psutil", "typer", "rich")
 """What host processes and the client's worker import, directly or through ``thalweg`` itself."""
 OLDEST_PYTHON = (3, 11)
 OLDEST_GLIBC = 17  # manylinux2014 is glibc 2.17
