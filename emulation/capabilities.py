@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 
 import msgspec
 
@@ -12,7 +13,7 @@ from thalweg.emulation.containers import engine
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import start_isolated
 from thalweg.emulation.uml.files import find_kernel, find_memory
-from thalweg.middleware.errors import CapabilityError, TestbedError
+from thalweg.middleware.errors import CapabilityError, TestbedError, install
 
 NETNS_FEATURES = ("bridge", "veth", "htb", "stab", "bfifo", "u32")  # what the netns testbed cannot do without
 ENGINE_TIMEOUT_S = 1.0
@@ -113,6 +114,8 @@ def _docker() -> Capability:
         return Capability(
             "docker", False, f"no engine at {where} ({why}); install and start Docker, and join the group docker"
         )
+    if find_spec("docker") is None:
+        return Capability("docker", False, f"engine {version} at {where}, but not its library: {install('docker')}")
     return Capability("docker", True, f"engine {version} at {where}")
 
 

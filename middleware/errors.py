@@ -6,6 +6,10 @@ import warnings
 from collections.abc import Iterable
 from types import UnionType
 
+EXTRAS = {
+    "analysis": ("pyarrow", "pyspark", "scipy", "highspy", "matplotlib", "PIL", "jinja2"),
+    "docker": ("docker",),
+}  # pyproject.toml: what `pip install thalweg` alone leaves out, by the modules that are imported
 SHOWN = 80  # characters of what was given, in an error
 LISTED = 12  # known words that an error lists when none is near
 
@@ -95,7 +99,19 @@ def one_line(said: object) -> str:
         text = str(said)
     except Exception:  # a user's own class
         text = "an error without a text"
+    if isinstance(said, ModuleNotFoundError) and (extra := extra_with(said.name or "")):
+        text = f"{said.name} is not installed; get it with: {install(extra)}"
     return " ".join(printable(text).split())
+
+
+def extra_with(module: str) -> str:
+    """The extra that brings a module; empty where none does."""
+    return next((extra for extra, brought in EXTRAS.items() if module.partition(".")[0] in brought), "")
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra."""
+    return f"pip install 'thalweg[{extra}]'"
 
 
 def warn_dropped(what: str, source: object) -> None:

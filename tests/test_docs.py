@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,19 +100,6 @@ NAMED = {
 def test_what_the_texts_name_is_in_the_code(page: str, file: str, name: str) -> None:
     assert (ROOT / file).is_file(), f"{page} names {file}"
     assert not name or name in defined(ROOT / file), f"{page} names {name} of {file}"
-
-
-def test_the_embedding_example_runs_and_moves(tmp_path: Path) -> None:
-    blocks = python_blocks((ROOT / "README.md").read_text(encoding="utf-8"))
-    (block,) = [block for block in blocks if "LocalCluster" in block]
-    (tmp_path / "readings.py").write_text(block)
-    done = subprocess.run(
-        [sys.executable, "readings.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
-    rows = [line.split() for line in done.stdout.splitlines()]
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [int(index) for index, _, _ in rows] == list(range(100))
-    assert rows[-1][2] == "h3"
 
 
 def shown(name: str, value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 
 from rich.table import Table
 from rich.text import Text
@@ -10,7 +11,7 @@ from rich.text import Text
 from thalweg.emulation.capabilities import Capability, probe
 from thalweg.experiments.cli.console import JsonOption, output, print_json
 from thalweg.experiments.records.spark import find_java
-from thalweg.middleware.errors import CapabilityError
+from thalweg.middleware.errors import EXTRAS, CapabilityError, install
 
 MEANING = {
     "netns": "emulated WAN in network namespaces",
@@ -18,6 +19,7 @@ MEANING = {
     "user namespaces": "the same without root",
     "docker": "emulated WAN in containers",
     "user-mode linux": "delays without a kernel's netem",
+    "analysis": "records, tables, plots, sweeps",
     "java": "analysis and sweeps on Spark",
 }
 
@@ -32,7 +34,7 @@ def doctor(
     with ThreadPoolExecutor() as pool:
         java = pool.submit(_java)
         found = probe()
-        rows = (*found.listed(), java.result())
+        rows = (*found.listed(), _analysis(), java.result())
     if as_json:
         body = {
             row.name.replace(" ", "_").replace("-", "_"): {"works": row.works, "detail": row.detail} for row in rows
@@ -46,6 +48,13 @@ def doctor(
         table.add_row(row.name, MEANING[row.name], mark, row.detail)
     output().print(table)
     print(f"{found.cpus} processors, {found.memory_bytes / 2**30:.1f} GiB of memory")
+
+
+def _analysis() -> Capability:
+    absent = [name for name in EXTRAS["analysis"] if find_spec(name) is None]
+    if absent:
+        return Capability("analysis", False, f"{', '.join(absent)} not installed; {install('analysis')}")
+    return Capability("analysis", True, "its libraries are installed")
 
 
 def _java() -> Capability:

@@ -24,7 +24,7 @@ from thalweg.experiments.cli.stopping import Stopped, stop_on_signals
 from thalweg.experiments.cli.sweep import sweep
 from thalweg.experiments.cli.testbed.app import app as testbed
 from thalweg.experiments.cli.traces import app as traces
-from thalweg.middleware.errors import ThalwegError, UsageError, one_line
+from thalweg.middleware.errors import ThalwegError, UsageError, extra_with, one_line
 
 app = typer.Typer(
     name="thalweg",
@@ -76,6 +76,11 @@ def invoke(argv: list[str]) -> int:
             raise
         print(f"thalweg: {one_line(error)}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
+    except ModuleNotFoundError as error:
+        if "THALWEG_DEBUG" in os.environ or not extra_with(error.name or ""):
+            raise
+        print(f"thalweg: {one_line(error)}", file=sys.stderr)
+        return 2
     except Stopped as stopped:
         print(f"thalweg: stopped by {stopped.name}; nothing is left running", file=sys.stderr)
         return stopped.status

@@ -1,0 +1,118 @@
+"""What `pip install thalweg` alone does, in an environment that holds its dependencies and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tomllib
+import venv
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from test_docs import python_blocks
+
+import thalweg
+from thalweg.middleware.errors import EXTRAS, install
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+MODULES = {"pillow": "PIL"}  # names of what is imported, where they are others
+REFUSED = {  # the extra, and what asks for it
+    "analysis": (
+        "run --testbed loopback --servers 2 --images 2 --out a", "sweep --figure 6 --configurations 1 --out b",
+        "analyze .", "report .", "compare --servers 2 --images 2 --out c",
+        f"testbed plan {ROOT}/docs/examples/campus.toml --out d.png",
+        f"place {ROOT}/docs/examples/placement.toml --bound",
+    ),
+    "docker": ("testbed build", "testbed up --backend docker --hosts 2"),
+}  # fmt: skip
+REFUSALS = """
+import shlex, sys
+from thalweg.experiments.cli.main import invoke
+for line in sys.stdin.read().splitlines():
+    print("exit status", invoke(shlex.split(line)), file=sys.stderr, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of a fresh environment with what the project requires, and what that requires; no network."""
+    folder = tmp_path_factory.mktemp("base")
+    venv.create(folder)
+    (site,) = folder.glob("lib/python*/site-packages")
+    wanted, seen = [Requirement(each) for each in PROJECT["dependencies"]], {"thalweg"}
+    while wanted:
+        each = wanted.pop()
+        name = canonicalize_name(each.name)
+        if name in seen or (
+            each.marker and not any(each.marker.evaluate({"extra": extra}) for extra in ("", *each.extras))
+        ):
+            continue
+        seen.add(name)
+        found = distribution(name)
+        wanted += map(Requirement, found.requires or ())
+        for top in {file.parts[0] for file in found.files or () if file.parts[0] != ".."}:
+            if not (site / top).exists():
+                (site / top).symlink_to(found.locate_file(top))
+    (site / "thalweg").symlink_to(Path(thalweg.__file__).parent)
+    own = site / f"thalweg-{PROJECT['version']}.dist-info"
+    own.mkdir()
+    (own / "METADATA").write_text(f"Metadata-Version: 2.1\nName: thalweg\nVersion: {PROJECT['version']}\n")
+    points = {"console_scripts": PROJECT["scripts"], **PROJECT["entry-points"]}
+    lines = [
+        f"{name} = {where}" for group, them in points.items() for name, where in ((f"[{group}]", ""), *them.items())
+    ]
+    (own / "entry_points.txt").write_text("\n".join(line.removesuffix(" = ") for line in lines))
+    return folder / "bin"
+
+
+def run(base: Path, folder: Path, *words: str, said: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "THALWEG_TRACES")}
+    return subprocess.run(
+        [base / "python", *words], cwd=folder, env=environment, input=said, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_embedding_example_runs_and_moves(base: Path, tmp_path: Path) -> None:
+    blocks = python_blocks((ROOT / "README.md").read_text(encoding="utf-8"))
+    (block,) = [block for block in blocks if "LocalCluster" in block]
+    (tmp_path / "readings.py").write_text(block)
+    done = run(base, tmp_path, "readings.py")
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [int(index) for index, _, _ in rows] == list(range(100))
+    assert rows[-1][2] == "h3"
+
+
+@pytest.mark.netns
+def test_a_testbed_comes_up_and_doctor_says_what_is_absent(base: Path, tmp_path: Path, runtime_folder: Path) -> None:
+    up = run(base, tmp_path, "-m", "thalweg", "testbed", "up", "--hosts", "2", "--rate", "10mbit")
+    down = run(base, tmp_path, "-m", "thalweg", "testbed", "down")
+    assert (up.returncode, up.stderr, down.returncode) == (0, "", 0)
+    assert "2 shaped links" in up.stdout
+    doctor = run(base, tmp_path, "-m", "thalweg", "doctor")
+    assert doctor.returncode == 0, doctor.stderr
+    assert "pyarrow, pyspark, scipy" in doctor.stdout
+    assert install("analysis") in " ".join(doctor.stdout.split())
+
+
+def test_what_needs_an_absent_extra_names_the_command(base: Path, tmp_path: Path) -> None:
+    lines = [(extra, line) for extra, lines in REFUSED.items() for line in lines]
+    done = run(base, tmp_path, "-c", REFUSALS, said="\n".join(line for _, line in lines))
+    said = done.stderr.splitlines()
+    assert said[1::2] == ["exit status 2"] * len(lines), done.stderr
+    for (extra, line), words in zip(lines, said[::2], strict=True):
+        assert words.endswith(f" is not installed; get it with: {install(extra)}"), (line, words)
+    assert not list(tmp_path.iterdir())  # refused before anything is made
+
+
+def test_extras_are_told_apart_as_the_project_has_them() -> None:
+    extras = PROJECT["optional-dependencies"]
+    for extra, modules in EXTRAS.items():
+        names = [Requirement(each).name for each in extras[extra]]
+        assert set(modules) <= {MODULES.get(name, name) for name in names}
+    assert {*EXTRAS} == {*Requirement(extras["all"][0]).extras}
+    assert extras["dev"][0] == "thalweg[all]"
