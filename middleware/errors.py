@@ -12,6 +12,7 @@ EXTRAS = {
 }  # pyproject.toml: what `pip install thalweg` alone leaves out, by the modules that are imported
 SHOWN = 80  # characters of what was given, in an error
 LISTED = 12  # known words that an error lists when none is near
+LINE = 4_000  # characters of a line of text by others
 
 
 class ThalwegError(Exception):
@@ -101,7 +102,8 @@ def one_line(said: object) -> str:
         text = "an error without a text"
     if isinstance(said, ModuleNotFoundError) and (extra := extra_with(said.name or "")):
         text = f"{said.name} is not installed; get it with: {install(extra)}"
-    return " ".join(printable(text).split())
+    text = " ".join(printable(text[: 2 * LINE]).split())
+    return text if len(text) <= LINE else f"{text[: LINE - 1]}…"
 
 
 def extra_with(module: str) -> str:

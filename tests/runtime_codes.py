@@ -111,6 +111,15 @@ class Hangs(Operator):
         return inputs[0]
 
 
+class Talks(Operator):
+    """Prints more than a pipe holds, and reads all that it is told."""
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        print(f"partition {index} {'…' * 100_000}")
+        assert not sys.stdin.read()
+        return inputs[0]
+
+
 class Raises(Operator):
     """Fails in one of several ways at partition ``at``."""
 
@@ -125,6 +134,8 @@ class Raises(Operator):
                 raise ValueError("two lines\nof text")
             case "surrogate":
                 raise FileNotFoundError("no file caf\udce9")
+            case "long":
+                raise ValueError("so " * 1_000_000)
             case "exit":
                 sys.exit(3)
             case "none":

@@ -133,8 +133,9 @@ def _serve(argv: list[str] | None) -> int:
     shell = Shell(config, on_application, keys)
     ready = {"host": shell.me.name, "control": shell.me.control, "bulk": shell.me.bulk, "pid": os.getpid()}
     print(msgspec.json.encode(ready).decode(), flush=True)
+    parent = _leave_streams()
     if options.with_parent:
-        threading.Thread(target=_watch_parent, args=(stop,), name="thalweg-parent", daemon=True).start()
+        threading.Thread(target=_watch_parent, args=(parent, stop), name="thalweg-parent", daemon=True).start()
     gc.collect()
     gc.freeze()  # what is imported stays: do not look through it again and again
     stop.wait()
@@ -144,9 +145,23 @@ def _serve(argv: list[str] | None) -> int:
     return 1 if shell.failure or shell.alive else 0
 
 
-def _watch_parent(stop: threading.Event) -> None:
-    """Returns when the other end of standard input is gone."""
-    while os.read(0, 4096):
+def _leave_streams() -> int:
+    """Standard input, as a descriptor that no operator knows; from now on theirs is empty, and they print to errors.
+
+    Whoever started this host reads one line from it and no more: code that goes on printing there would hang.
+    """
+    parent = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    with contextlib.suppress(OSError):  # standard error is closed
+        os.dup2(2, 1)
+    return parent
+
+
+def _watch_parent(parent: int, stop: threading.Event) -> None:
+    """Returns when the other end of what was standard input is gone."""
+    while os.read(parent, 4096):
         continue
     stop.set()
 

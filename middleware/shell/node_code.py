@@ -256,11 +256,12 @@ def _lines(error: BaseException, frames: list[tuple[FrameType, int]]) -> str:
     try:
         told = traceback.TracebackException(type(error), error, None, compact=True)
         told.stack = traceback.StackSummary.extract(iter(frames))
-        lines = printable("".join(told.format()).strip())
+        lines = "".join(told.format()).strip()
     except Exception as failed:  # the error's class, or what loads its source, is a user's own
         return f"a traceback that cannot be shown: {type(failed).__name__}"
-    middle = "\n…\n" if len(lines) > TRACEBACK else ""
-    return f"{lines[: TRACEBACK // 3]}{middle}{lines[-2 * TRACEBACK // 3 :]}" if middle else lines
+    if len(lines) > TRACEBACK:
+        lines = f"{lines[: TRACEBACK // 3]}\n…\n{lines[-2 * TRACEBACK // 3 :]}"
+    return printable(lines)
 
 
 def name_of(command: e.RunOperator | StateCall) -> str:

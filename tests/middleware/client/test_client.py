@@ -179,6 +179,7 @@ def test_probes_measure_what_is_asked(client: Client) -> None:
         ("value", "ValueError at partition 2: two lines of text"),
         ("surrogate", "FileNotFoundError at partition 2: no file caf?"),
         ("exit", "SystemExit at partition 2: 3"),
+        ("long", "ValueError at partition 2: " + "so " * 2_000),
         ("none", "combine returned None for partition 2"),
         ("text", "a partition is bytes or a numpy array, not str"),
         ("objects", "an array of dtype object holds Python objects; only plain numbers travel"),
@@ -190,7 +191,8 @@ def test_failing_code_ends_the_run_with_node_and_host(client: Client, how: str, 
     with pytest.raises(RunError) as caught:
         take_all(run, delivered)
     assert delivered == [0, 1][: len(delivered)]  # the failure may overtake what is still on its way
-    assert str(caught.value) == f"node 'o' on host 'h2': {says}"
+    said, whole = str(caught.value), f"node 'o' on host 'h2': {says}"
+    assert said == (whole if len(whole) < 4_000 else f"{whole[:3_999]}…")
     error = caught.value
     ours = how in ("none", "text", "objects")  # the runtime's own word on what the code returned
     assert (error.node, error.host, error.index) == ("o", "h2", 2)
@@ -224,6 +226,27 @@ def test_the_lines_of_the_code_that_failed_arrive_and_are_logged_on_its_host(
     assert logged.count('raise ValueError("two lines') == 1
     assert logged.count('raise RuntimeError("never")') == 1
     assert ": node 'o': ValueError at partition 2: two lines of text\nTraceback" in logged
+
+
+def test_code_may_print_more_than_anybody_reads_and_finds_no_input(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+    with LocalCluster(1, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW) as client:
+        flow = chain(BLOCKS, Code("runtime_codes:Talks"), MIX)
+        got = [each.value.tobytes() for each in client.run(flow, dict.fromkeys(flow.operators, "h1"), partitions=3)]
+        assert got == [each.value.tobytes() for each in client.run(chain(BLOCKS, MIX), {"o": "h1"}, partitions=3)]
+    assert capfd.readouterr().err.count("partition 2 …") == 1
+
+
+def test_a_call_may_take_longer_than_a_host_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+    limits = {"ping_s": 0.2, "liveness_s": 1.0, "lease_s": 1.0}
+    own = CoreConfig(ping_s=0.2)
+    with LocalCluster(2, allow=ALLOW, limits=limits) as cluster, Client(cluster, allow=ALLOW, limits=own) as client:
+        flow = chain(BLOCKS, Code("runtime_codes:Hangs", {"sleeps_s": 3.0}), MIX)
+        where = dict(zip(flow.operators, ("h1", "h2"), strict=True))
+        assert [each.index for each in client.run(flow, where, partitions=1)] == [0]
 
 
 @pytest.mark.parametrize(
