@@ -12,7 +12,8 @@ message that the host has taken is still inside libzmq. Rules:
 - R3: Of more than ``max_connections``, or half the descriptors of this process, the one silent for longest is cut,
   those first on which no message has ever come.
 - R4: A connection is looked at only while something comes on it, and while all is calm only when the process has grown,
-  or twice a second. An idle host is not woken up.
+  or twice a second. Whether it has grown the host's own thread sees, which is awake anyway where much comes: waking
+  another so often costs more than all else here. An idle host is not woken up.
 
 Who is cut dials anew; honest hosts repeat what matters. Unix sockets are not looked at: only their owner can dial them.
 """
@@ -22,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import math
 import os
 import resource
 import select
@@ -41,13 +43,14 @@ from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.transfers import MAX_CHUNK_BYTES
 
 LOOK_S = 0.01  # while something looks wrong
-CALM_S = 0.02  # while all is calm, only the process is looked at: whether it has grown
-CALM_LOOKS = 25  # of them, and the connections are looked at all the same
+CALM_S = 0.5  # so long the connections are not looked at while all is calm
+GLANCE_S = 0.02  # between two glances at the process meanwhile: whether it has grown
 GROWN_BYTES = 4 * 1024 * 1024
 LOOKS = 2
 SWELLS = 6
 SWELLING = (10.0, 45.0)  # bytes that the process grows by for one that comes
 SOME_BYTES = 16_384
+PAGE_BYTES = resource.getpagesize()
 TRIM_S = 0.2  # after a cut libzmq has freed what it held
 LARGEST_BYTES = max(MAX_CONTROL_BYTES, MAX_CHUNK_BYTES) + 64 * 1024  # of a chunk with its header
 OVERHEAD_BYTES = 64  # of a message on the wire, at most; what is taken for more is forgotten at the next look
@@ -74,14 +77,22 @@ class Guard:
     """A thread that watches the connections to these routers.
 
     ``taken`` is counted by who reads from them, and only read here. ``turns`` tells how many messages of each router
-    the host could have taken so far, and whether it waits for one.
+    the host could have taken so far, and whether it waits for one. It is to call ``glance`` at ``due_s``, which becomes
+    earlier only before ``wake`` is called.
     """
 
     def __init__(
-        self, routers: Iterable[zmq.Socket[bytes]], limits: CoreConfig, turns: Callable[[], tuple[int, bool]]
+        self,
+        routers: Iterable[zmq.Socket[bytes]],
+        limits: CoreConfig,
+        turns: Callable[[], tuple[int, bool]],
+        wake: Callable[[], None],
     ) -> None:
         self.taken: defaultdict[int, int] = defaultdict(int)  # bytes of messages, by descriptor
         self.cut = 0  # connections so far
+        self.due_s = math.inf
+        self._wake = wake
+        self._calm_bytes = 0  # what the process may have resident while all is calm
         self._trim = 0.0  # when one was cut of which memory is to be given back
         self._turns, self._turned = turns, 0
         self._limits = limits
@@ -92,6 +103,8 @@ class Guard:
         self._epoll = select.epoll()
         self._stopping = threading.Event()
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC)
+        self._grown_read, self._grown_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._memory = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # kept: none may be left later
         events = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
         self._monitors: dict[zmq.Socket[bytes], int] = {}
         self._routers = list(routers)
@@ -117,6 +130,8 @@ class Guard:
             self._thread.join()
             self._epoll.close()
             os.close(self._stop_read)
+            for descriptor in (self._grown_read, self._grown_write, self._memory):
+                os.close(descriptor)
 
     # --- the thread -----------------------------------------------------------------------------------
 
@@ -130,7 +145,7 @@ class Guard:
         poller, news = zmq.Poller(), zmq.Poller()
         for each in (*self._monitors, self._stop_read, self._epoll.fileno()):
             poller.register(each, zmq.POLLIN)
-        for each in (*self._monitors, self._stop_read):
+        for each in (*self._monitors, self._stop_read, self._grown_read):
             news.register(each, zmq.POLLIN)
         while not self._stopping.is_set():
             suspects = [descriptor for descriptor, each in self._connections.items() if each.looks]
@@ -153,13 +168,22 @@ class Guard:
                 self._trim = 0.0
                 _give_back()
 
-    @staticmethod
-    def _be_calm(news: zmq.Poller) -> None:
+    def _be_calm(self, news: zmq.Poller) -> None:
         """R4: wait for a reason to look at connections."""
-        calm_bytes = resident_bytes() + GROWN_BYTES
-        for _ in range(CALM_LOOKS):
-            if news.poll(int(CALM_S * 1000)) or resident_bytes() > calm_bytes:
-                return
+        self._calm_bytes = self._memory_bytes() + GROWN_BYTES
+        self.due_s = time.monotonic() + GLANCE_S
+        self._wake()
+        if self._grown_read in dict(news.poll(int(CALM_S * 1000))):
+            os.read(self._grown_read, 64)
+        self.due_s = math.inf
+
+    def glance(self, now: float) -> None:
+        """R4: end the calm if the process has grown; by the host's thread."""
+        self.due_s = now + GLANCE_S
+        if self._memory_bytes() > self._calm_bytes:
+            self.due_s = math.inf
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._grown_write, b"x")
 
     def _hear(self, monitor: zmq.Socket[bytes], port: int) -> None:
         """Who has come, and who has gone."""
@@ -230,6 +254,10 @@ class Guard:
         before_bytes, self._resident_bytes = self._resident_bytes, now_bytes
         return SWELLING[0] <= (now_bytes - (before_bytes or now_bytes)) / came_bytes <= SWELLING[1]
 
+    def _memory_bytes(self) -> int:
+        """What this process has resident."""
+        return int(os.pread(self._memory, 128, 0).split()[1]) * PAGE_BYTES
+
     @contextlib.contextmanager
     def _socket(self, descriptor: int) -> Iterator[socket.socket]:
         """libzmq's own, which stays its own."""
@@ -252,8 +280,8 @@ class Guard:
         with contextlib.suppress(OSError), self._socket(descriptor) as borrowed:
             if _port_of(descriptor) == each.port:  # not another's, that has the same number by now
                 borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))  # so it is reset
+                self.cut += 1  # before whoever is cut can know
                 borrowed.shutdown(socket.SHUT_RDWR)
-                self.cut += 1
 
 
 def resident_bytes() -> int:

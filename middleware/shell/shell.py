@@ -139,7 +139,7 @@ class Shell:
         self._due_s = self._housekeeping_s  # when something is to be done that no message brings
         self._answers_s = 0.0  # not before this are answers looked for
         self._turns = 0  # so many messages of either router could have been taken
-        self._sockets.watch(lambda: (self._turns, self._asleep))
+        self._sockets.watch(lambda: (self._turns, self._asleep), self._wake)
         self._duty = Duty(self._loop, self._ended, f"thalweg-{config.name}", TAKE_OVER_S)
 
     # --- used from other threads -----------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Shell:
 
     def _loop(self) -> bool:
         """Serve until the shell is to stop (True), or another thread has taken the duty over (False)."""
-        control = self._sockets.control
+        control, guard = self._sockets.control, self._sockets.guard
         workers = self._workers
         if self._quick_call is not None and not self._quick_call.over:  # this thread has taken the duty over meanwhile
             workers.watch(self._quick_call)
@@ -208,6 +208,8 @@ class Shell:
                     due_s = self._credits_due_s
                 if workers.due_s < due_s:
                     due_s = workers.due_s
+                if guard is not None and guard.due_s < due_s:
+                    due_s = guard.due_s
                 wait_ms = max(0, int((due_s - time.monotonic()) * 1000) + 1)
             ready: list[tuple[Any, int]] = zmq_poll(polled, wait_ms)
             self._asleep = False
@@ -234,6 +236,8 @@ class Shell:
                     self._handle(failed, now)
             if now >= self._credits_due_s and self._sockets.holding:
                 self._send_credits(now)
+            if guard is not None and now >= guard.due_s:
+                guard.glance(now)
         return True
 
     def _make_quick_calls(self) -> bool:

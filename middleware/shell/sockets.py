@@ -130,10 +130,10 @@ class Sockets:
         self._surplus: set[Socket] = set()  # those that a message of too many frames is read from
         self._told_s: dict[str, float] = {}  # when what was logged last
 
-    def watch(self, turns: Callable[[], tuple[int, bool]]) -> None:
-        """Have connections guarded against what no option of libzmq bounds; ``turns`` as for ``Guard``."""
+    def watch(self, turns: Callable[[], tuple[int, bool]], wake: Callable[[], None]) -> None:
+        """Have connections guarded against what no option of libzmq bounds; ``turns`` and ``wake`` as for ``Guard``."""
         if self.me.control.startswith("tcp://"):
-            self.guard = Guard((self.control, self.bulk), self._limits, turns)
+            self.guard = Guard((self.control, self.bulk), self._limits, turns, wake)
 
     def destroy(self, linger_ms: int) -> None:
         if self.guard is not None:
