@@ -15,6 +15,7 @@ from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.forecasting import make_forecaster
 from thalweg.middleware.planning.planners.thalweg import PERIOD_S
 from thalweg.middleware.protocol.adaptation import PAPER_PERIOD_S
+from thalweg.middleware.protocol.limits import CoreConfig
 
 CLIENT = "client"
 MAX_SERVERS = 250
@@ -218,6 +219,24 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = None
     skip_corrupt: Annotated[bool, Option("Leave out images that cannot be read.")] = False
     allow: Allow = ()
+    limits: Annotated[
+        tuple[str, ...],
+        Option(
+            "A limit of all hosts and of the client, as max_partition_bytes=1000000; docs/embedding.md lists all."
+            " Several times for several.",
+            flag="--limit",
+            metavar="NAME=VALUE",
+        ),
+    ] = ()
+    call_timeout_s: Annotated[
+        float | None,
+        Option(
+            "Wall-clock seconds that a call of a source's or operator's own code may take, or its loading: one that"
+            " takes longer ends the run.",
+            flag="--call-timeout",
+            shown="any",
+        ),
+    ] = None
     pictures: Annotated[int, Option("How many composites to keep as PNG.")] = 12
     prove: Annotated[bool, Option("Measure every link before the run.")] = True
 
@@ -264,6 +283,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             make_forecaster(self.forecaster)
         if self.image_bytes < 1024 or self.image_bytes > 64 * 1024 * 1024:
             raise UsageError(f"--image-bytes is {self.image_bytes}; it must be from 1024 to 67108864")
+        CoreConfig().limited(self.limits)
+        if self.call_timeout_s is not None and not 0 < self.call_timeout_s < math.inf:
+            raise UsageError(f"--call-timeout is {self.call_timeout_s:g}; give seconds above 0")
         if self.pictures < 0:
             raise UsageError(f"--pictures is {self.pictures}; it must be at least 0")
         return self

@@ -76,6 +76,7 @@ class _Session(Session):
             data_roots=data_roots(self.dataflow),
             time_scale=config.time_scale,
             forecaster=config.forecaster,
+            limits=config.limits,
         )
         pictures = self.bed.outbox(self.folder / IMAGES)
         listen = processes.listen(CLIENT)

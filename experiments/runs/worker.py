@@ -57,7 +57,7 @@ def main() -> int:
             allow=config.allow,
             time_scale=config.time_scale,
             records=records / "client.jsonl",
-            limits=CoreConfig(monitor=monitor),
+            limits=CoreConfig(monitor=monitor).limited(config.limits),
         ) as client:
             say(Said("ready"))
             plans = Plans(client, job)
@@ -105,8 +105,8 @@ class Plans:
 
 def _plan_ahead(plans: Plans, go: Go) -> None:
     """Plan a placement, and let one partition pass, so that no placement pays for what hosts do for the first time."""
-    result = plans.plan(go)[0].result
-    with plans.client.run(result.dataflow, result.placement, partitions=1) as first:
+    result, timeout_s = plans.plan(go)[0].result, plans.job.config.call_timeout_s
+    with plans.client.run(result.dataflow, result.placement, partitions=1, call_timeout_s=timeout_s) as first:
         for _ in first:
             pass
     say(Said("planned", go.placement, detail={"placement": operators_at(result.dataflow, result.placement)}))
@@ -126,9 +126,9 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
     chosen = operators_at(result.dataflow, result.placement)
     say(Said("planned", label, detail={"placement": chosen, "probed": len(plan.asked)}))
     kept: list[tuple[int, Value]] = []
-    moving: dict[str, Any] = {}
+    more: dict[str, Any] = {"call_timeout_s": config.call_timeout_s}
     if strategy.adaptation is not None:
-        moving = {
+        more |= {
             "adaptation": strategy.adaptation,
             "planner": strategy.again,
             "model": plans.model,
@@ -136,7 +136,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
             "hints": result.hints,
             "known": plan.view.estimates,
         }
-    run = client.run(result.dataflow, result.placement, partitions=config.images, label=label, epoch_s=begun, **moving)
+    run = client.run(result.dataflow, result.placement, partitions=config.images, label=label, epoch_s=begun, **more)
     mover = None
     if strategy.driver is not None:
         codes = [result.dataflow.by_name[name].code for name in result.dataflow.operators]

@@ -6,7 +6,7 @@ Source: Ranganathan et al. (1998), section 4, for ``single``; measurements on ne
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeVar
 
 import msgspec
@@ -86,19 +86,23 @@ def world_config(
     time_scale: float = 1.0,
     forecaster: str | None = None,
     max_age_s: float | None = None,
-    interfaces_bps: Mapping[str, float] = {},
-    validate: bool = False,
+    patience: float | None = None,
+    limits: Sequence[str] = (),
 ) -> WorldConfig:
-    """How the world works under that model; ``forecaster`` and ``max_age_s`` are the monitor's, where given."""
+    """How the world works under that model; ``forecaster`` and ``max_age_s`` are the monitor's, where given.
+
+    ``patience``, and ``limits`` as ``NAME=VALUE``: the cores' own, where given.
+    """
     single = interface == "single"
     given = {"forecaster": forecaster, "max_age_s": max_age_s}
     options = {name: value for name, value in given.items() if value is not None}
     monitor = MonitorConfig(probe_train=not single, **options)  # type: ignore[arg-type]
-    patience = 1.0 if single else max(1.0, CORE_SCALE / time_scale)
-    core = CoreConfig(monitor=monitor, patience=patience)
+    if patience is None:
+        patience = 1.0 if single else max(1.0, CORE_SCALE / time_scale)
+    core = CoreConfig(monitor=monitor, patience=patience).limited(limits)
     core = core.dilated(max(time_scale, CORE_SCALE) if single else time_scale)
     take_up_s = 0.0 if single else TAKE_UP_S * time_scale
-    return WorldConfig(interface, startup_s, take_up_s, dict(interfaces_bps), core=core, validate=validate)
+    return WorldConfig(interface, startup_s, take_up_s, core=core)
 
 
 def carrying(

@@ -83,18 +83,21 @@ class _Session(Session):
         self.timeline: Timeline | None = None  # of a scenario file
         if is_scenario_file(config.scenario):
             self.timeline, self.links = network.timeline, network.timeline.rates()
-        limits = {host.name: host.interface_bps for host in network.timeline.hosts.values() if host.interface_bps}
-        self.world = world_config(
+        world = world_config(
             interface,
             config.startup_s,
             time_scale=config.time_scale,
             forecaster=config.forecaster,
-            interfaces_bps=limits,
+            patience=None if self.timeline is None else 1.0,  # its links are as a testbed sets them, and so is this
+            limits=config.limits,
+        )
+        timeout_s, hosts_there = config.call_timeout_s, network.timeline.hosts.values()
+        self.world = msgspec.structs.replace(
+            world,
+            interfaces_bps={host.name: host.interface_bps for host in hosts_there if host.interface_bps},
+            call_timeout_s=None if timeout_s is None else timeout_s * config.time_scale,
             validate=config.validate,
         )
-        if self.timeline is not None:  # its links are as a testbed sets them, and who is cut off is given up as there
-            core = msgspec.structs.replace(self.world.core, patience=1.0)
-            self.world = msgspec.structs.replace(self.world, core=core)
         # What an operator says it computes is a real machine's time; a dilated clock makes it longer.
         factor = config.time_scale if config.pixel_s is None else 1.0
         self.code = (real_code if config.bytes else sized_code)(allow, costs.disk_bytes_per_s, factor)

@@ -73,6 +73,20 @@ def test_loopback_delivers_what_a_single_machine_makes(tmp_path: Path) -> None:
     assert "a is not empty" in again.stderr
 
 
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--limit=max_nodes=2", "the run has 4 nodes, and it takes 2; start it with --limit max_nodes"),
+        ("--call-timeout=0.000001", "has not returned within 1e-06 s (call_timeout_s)"),
+    ],
+)
+def test_limits_reach_every_host(tmp_path: Path, option: str, says: str) -> None:
+    more = "--servers", "2", "--images", "2", "--placement", "one-shot", "--out", "a"
+    ended = thalweg("run", "--testbed", "loopback", *more, option, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), ended.stderr
+    assert says in ended.stderr
+
+
 @pytest.mark.netns
 def test_netns_shapes_the_links_that_the_flow_crosses(tmp_path: Path) -> None:
     said = result(

@@ -242,6 +242,18 @@ def test_a_run_that_is_over_before_the_collapse_says_so_and_one_without_a_host_t
     assert not (tmp_path / "alone").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"limits": ("max_partition_bytes=2000",)}, r"takes at most 2000 \(its limit max_partition_bytes\)"),
+        ({"call_timeout_s": 1e-6, "time_scale": 2.0}, r"has not returned within 2e-06 s \(call_timeout_s\)"),
+    ],
+)
+def test_limits_reach_every_host(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(RunError, match=says):
+        execute(tmp_path / "a", placements=("one-shot",), **options)
+
+
 def test_a_link_of_a_testbed_carries_headers_too() -> None:
     framed = Framed(BandwidthTrace("t", np.array([0.0]), np.array([8000.0])))
     assert framed.rate_at(3.0) == 8000.0
@@ -266,6 +278,8 @@ def test_a_link_of_a_testbed_carries_headers_too() -> None:
         (("--testbed", "sim", "--placement", "globl"), "did you mean 'global'"),
         (("--testbed", "sim", "--forecaster", "medan"), "median"),
         (("--placement", "one-shoot"), "did you mean 'one-shot'"),
+        (("--testbed", "loopback", "--limit", "lease=3"), "unknown limit 'lease'; did you mean 'lease_s'"),
+        (("--call-timeout", "0"), "--call-timeout is 0; give seconds above 0"),
         (("--servers", "0"), "--servers is 0"),
         (("--servers", "1000"), "addresses"),
         (("--images", "0"), "--images is 0"),
