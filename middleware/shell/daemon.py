@@ -148,9 +148,12 @@ def _serve(argv: list[str] | None) -> int:
 def _leave_streams() -> int:
     """Standard input, as a descriptor that no operator knows; from now on theirs is empty, and they print to errors.
 
-    Whoever started this host reads one line from it and no more: code that goes on printing there would hang.
+    Whoever started this host reads one line from it and no more: code that goes on printing there would hang. What it
+    read from stays open, as its end is that of this host.
     """
     parent = os.dup(0)
+    with contextlib.suppress(OSError):  # standard output is closed
+        os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.close(nothing)
