@@ -13,8 +13,8 @@ FOLDERS = ("middleware", "operators", "emulation", "experiments")
 # The house from the ground up. A module stands on the floor of the longest name here that its own begins with, and
 # imports from its own room and from lower floors. Rooms on one floor (in one line) know nothing of each other.
 FLOORS: tuple[str, ...] = (
-    "middleware middleware.errors",
-    "middleware.dataflow middleware.files",
+    "middleware middleware.arithmetic middleware.errors",
+    "middleware.arrays middleware.dataflow middleware.files",
     "middleware.loading middleware.network",
     "middleware.protocol",
     "middleware.core middleware.core.notes",

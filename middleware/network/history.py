@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from thalweg.middleware.arithmetic import log
 from thalweg.middleware.network.view import Link, LinkEstimate, Pair
 
 KEPT = 12
@@ -96,7 +97,7 @@ class History:
                 return
             found = self._samples[link] = []
         self._latest_s[link] = at_s
-        new = Sample(at_s, math.log(estimate.rate_bps), 1)
+        new = Sample(at_s, log(estimate.rate_bps), 1)
         if found and at_s - found[-1].at_s < SLOT_S:
             found[-1] = _merged(found[-1], new)
             return

@@ -16,6 +16,8 @@ on a grid, the variance in closed form, Rasmussen and Williams 2006, sections 2.
 - *The doubt* about a link is by how much, in standard deviations of the logarithm, a probe made now would move its
   forecast: 0 for one that was just measured, and small for all links where a probe says little about what comes.
 
+Figures and decisions are the same, bit by bit, on any processor (see ``middleware.arithmetic``).
+
 Such forecasts are means of what may be, given what was seen: choosing the tree with the best of them is not betrayed by
 what was only luck in a measurement, which a hysteresis would otherwise have to make up for.
 """
@@ -30,6 +32,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from thalweg.middleware import arithmetic
+from thalweg.middleware.arrays import exp, factorised, log, whitened
 from thalweg.middleware.network.history import FIRST, Past, Sample, Samples, Variability
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView, links_between
 
@@ -84,10 +88,14 @@ class _Table:
         self._apart_s = np.abs(self.at_s[:, :, None] - self.at_s[:, None, :])
         self._both = self.there[:, :, None] & self.there[:, None, :]
         self._diagonal = np.arange(lengths.max())
+        self._fading: dict[float, Floats] = {}
 
     def covariance(self, permanent: float, wandering: float, passing: float, correlation_s: float) -> Floats:
         """(links, samples, samples)."""
-        made = np.where(self._both, permanent + wandering * np.exp(self._apart_s * (-1.0 / correlation_s)), 0.0)
+        fading = self._fading.get(correlation_s)
+        if fading is None:
+            fading = self._fading[correlation_s] = exp(self._apart_s * (-1.0 / correlation_s))
+        made = np.where(self._both, permanent + wandering * fading, 0.0)
         alone = np.where(self.there, passing / self.number + 1e-9 * permanent, 1.0)
         made[:, self._diagonal, self._diagonal] += alone
         return made
@@ -113,13 +121,13 @@ def read_variability(samples: Samples, before: Variability | None = None) -> Var
         correlation_s, passing = CORRELATION_S[place[0]], PASSING[place[1]]
         permanent = (1 - passing) * PERMANENT[place[2]]
         wandering = 1 - passing - permanent
-        factor = np.linalg.cholesky(table.covariance(permanent, wandering, passing, correlation_s))
-        white = np.linalg.solve(factor, residual[:, :, None])
+        factor = factorised(table.covariance(permanent, wandering, passing, correlation_s))
+        white = whitened(factor, residual[:, :, None])
         variance = (float((white**2).sum()) + PRIOR_COUNT * guess) / number
-        logs = 2 * float(np.log(np.diagonal(factor, axis1=1, axis2=2)).sum())
-        unlikely = PRIOR_CORRELATION * math.log(correlation_s / PRIOR_S) ** 2
+        logs = 2 * float(log(np.diagonal(factor, axis1=1, axis2=2).copy()).sum())
+        unlikely = PRIOR_CORRELATION * arithmetic.log(correlation_s / PRIOR_S) ** 2
         unlikely += weight * (PERMANENT[place[2]] - centre) ** 2
-        found = -0.5 * (logs + number * math.log(variance)) - unlikely
+        found = -0.5 * (logs + number * arithmetic.log(variance)) - unlikely
         parts = (permanent * variance, wandering * variance, passing * variance)
         return found, Variability(mean, *parts, correlation_s, place)
 
@@ -150,10 +158,10 @@ def look_ahead(past: Past, hosts: Iterable[str], horizon_s: float) -> Outlook:
     assert how is not None
     links = links_between(hosts)
     stays = how.correlation_s / horizon_s
-    lasting = stays * (1 - math.exp(-1 / stays))  # correlation of now with the mean of the horizon
+    lasting = stays * (1 - arithmetic.exp(-1 / stays))  # correlation of now with the mean of the horizon
     level = how.permanent + how.wandering
     now_ahead = how.permanent + how.wandering * lasting
-    rate_bps = math.exp(how.mean - min(how.variance / 2, MOST_RISK))
+    rate_bps = arithmetic.exp(how.mean - min(how.variance / 2, MOST_RISK))
     unknown, unsure = LinkEstimate(rate_bps, 0), now_ahead / math.sqrt(level + how.passing)
     known = [link for link in links if past.samples.get(link)]
     estimates = dict.fromkeys(links, unknown)
@@ -162,16 +170,17 @@ def look_ahead(past: Past, hosts: Iterable[str], horizon_s: float) -> Outlook:
         return Outlook(estimates, doubt, past.asked, past.rounds)
     table = _Table([past.samples[link] for link in known])
     covariance = table.covariance(how.permanent, how.wandering, how.passing, how.correlation_s)
-    fading = np.exp(np.maximum(past.now_s - table.at_s, 0.0) * (-1.0 / how.correlation_s))
+    fading = exp(np.maximum(past.now_s - table.at_s, 0.0) * (-1.0 / how.correlation_s))
     with_now = np.where(table.there, how.permanent + how.wandering * fading, 0.0)
     with_ahead = np.where(table.there, how.permanent + how.wandering * lasting * fading, 0.0)
     residual = np.where(table.there, table.log_rate - how.mean, 0.0)
-    solved = np.linalg.solve(covariance, np.stack([residual, with_ahead, with_now], axis=2))
-    mean = how.mean + (with_ahead * solved[:, :, 0]).sum(1)
-    variance = np.maximum(how.variance - (with_ahead * solved[:, :, 1]).sum(1), 0.0)
-    left = np.maximum(level + how.passing - (with_now * solved[:, :, 2]).sum(1), 1e-12)
-    told = np.maximum(now_ahead - (with_ahead * solved[:, :, 2]).sum(1), 0.0) / np.sqrt(left)
-    rates = np.exp(mean - np.minimum(variance / 2, MOST_RISK))
+    white = whitened(factorised(covariance), np.stack([residual, with_ahead, with_now], axis=2))
+    seen, ahead, present = white[:, :, 0], white[:, :, 1], white[:, :, 2]
+    mean = how.mean + (ahead * seen).sum(1)
+    variance = np.maximum(how.variance - (ahead * ahead).sum(1), 0.0)
+    left = np.maximum(level + how.passing - (present * present).sum(1), 1e-12)
+    told = np.maximum(now_ahead - (ahead * present).sum(1), 0.0) / np.sqrt(left)
+    rates = exp(mean - np.minimum(variance / 2, MOST_RISK))
     for i, link in enumerate(known):
         count = sum(each.number for each in past.samples[link])
         spread_bps = float(rates[i] * math.sqrt(variance[i]))

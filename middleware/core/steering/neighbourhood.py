@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from thalweg.middleware.arithmetic import power
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol.adaptation import LocalMoves, migration_s, worth_moving
 
@@ -145,5 +146,5 @@ def _bound_s(options: LocalMoves, host: str, near: Neighbourhood) -> tuple[float
     largest_s = max(loads)
     if options.cost == "period" or largest_s == 0 or math.isinf(largest_s):
         return largest_s, frozenset(unknown)
-    norm = sum((load / largest_s) ** EXPECTED_PERIOD_SHAPE for load in loads) ** (1 / EXPECTED_PERIOD_SHAPE)
-    return largest_s * norm, frozenset(unknown)
+    powers = sum(power(load / largest_s, EXPECTED_PERIOD_SHAPE) for load in loads)
+    return largest_s * power(powers, 1 / EXPECTED_PERIOD_SHAPE), frozenset(unknown)

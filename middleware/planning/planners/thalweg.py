@@ -23,6 +23,7 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
+from thalweg.middleware.arithmetic import power
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.outlook import Outlook
 from thalweg.middleware.network.view import LinksNeeded, NetworkView
@@ -233,7 +234,7 @@ class _Frame:
 
     def norm(self, tree: Tree) -> float:
         """Seconds: the norm that is minimised."""
-        return float(tree.cost ** (1 / self.shape))
+        return power(tree.cost, 1 / self.shape)
 
     def parents(self, tree: HostTree | None) -> list[int] | None:
         """A tree over the same hosts as the parent of each; None for any other."""

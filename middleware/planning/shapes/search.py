@@ -20,12 +20,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from thalweg.middleware.arrays import exp, power
 from thalweg.middleware.planning.problem.loads import CARRIERS, Carrier, Floats, Interface
 
 UNKNOWN_S = 1e6  # what a transfer over an unusable link counts as: finite, so that a tree over two is worse
 ENOUGH = 1e-9  # relative; less is rounding
-_nodes, _weights = np.polynomial.hermite_e.hermegauss(7)
-_NORMAL = (_nodes, _weights / _weights.sum())  # seven values that stand for a normal distribution (Gauss-Hermite)
+NORMAL = (  # seven values that stand for a normal distribution (Gauss-Hermite), and their weights
+    (-3.7504397177257425, -2.3667594107345415, -1.1544053947399682, 0.0,
+     1.1544053947399682, 2.3667594107345415, 3.7504397177257425),
+    (0.000548268855972217, 0.03075712396758652, 0.2401231786050127, 0.45714285714285724,
+     0.2401231786050127, 0.03075712396758652, 0.000548268855972217),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +124,7 @@ class Tree:
         loads = [load + work if self._together else load for _, load in self._carried]
         if not self._together:
             loads.append(work)
-        self.cost = float(sum((load**self.loads.shape).sum() for load in loads))
+        self.cost = float(sum(power(load, self.loads.shape).sum() for load in loads))
 
     def _work(self, compute: Floats) -> Floats:
         return compute + self.loads.disk_s
@@ -134,25 +139,21 @@ class Tree:
         change: Floats = np.zeros((count, count))
         for carrier, carried in self._carried:
             load = carried + work if together else carried
-            powers = load**a
+            powers = power(load, a)
             if carrier.receiver:  # the host that v leaves
                 left = carried[parent] - self.up + fewer[parent] if together else carried[parent] - self.up
-                change += (np.maximum(left, 0.0) ** a - powers[parent])[:, None]
+                change += (power(np.maximum(left, 0.0), a) - powers[parent])[:, None]
             if carrier.sender:
                 own = (load - self.up)[:, None] + sends
-                own **= a
-                own -= powers[:, None]
-                change += own
+                change += power(own, a) - powers[:, None]
             if carrier.receiver:  # the host that takes it
                 taken = carried[None, :] + sends
                 if together:
                     taken += more[None, :]
-                taken **= a
-                taken -= powers[None, :]
-                change += taken
+                change += power(taken, a) - powers[None, :]
         if not together:
-            change += (fewer[parent] ** a - work[parent] ** a)[:, None]
-            change += (more**a - work**a)[None, :]
+            change += (power(fewer[parent], a) - power(work[parent], a))[:, None]
+            change += (power(more, a) - power(work, a))[None, :]
         change[self.below] = np.inf
         change[np.arange(count), parent] = np.inf
         change[0] = np.inf
@@ -166,8 +167,8 @@ class Tree:
         """
         sends = self.sends
         saved = np.zeros_like(sends)
-        for deviation, weight in zip(*_NORMAL, strict=True):
-            self.sends = np.where(sends > 0, startup_s + (sends - startup_s) * np.exp(-doubt * deviation), 0.0)
+        for deviation, weight in zip(*NORMAL, strict=True):
+            self.sends = np.where(sends > 0, startup_s + (sends - startup_s) * exp(-doubt * deviation), 0.0)
             change = self.changes()
             saved += weight * np.maximum(-change, 0.0)
         self.sends = sends
@@ -224,7 +225,8 @@ def greedy(loads: Loads) -> list[int]:
     inside, outside = [0], list(range(1, loads.count))
     while outside:
         rows = sends[np.ix_(outside, inside)]
-        after = (load[inside][None, :] + rows) ** a - load[inside][None, :] ** a + (load[outside][:, None] + rows) ** a
+        taken, own = power(load[inside][None, :] + rows, a), power(load[outside][:, None] + rows, a)
+        after = taken - power(load[inside], a)[None, :] + own
         which, where = divmod(int(after.argmin()), len(inside))
         host, target = outside[which], inside[where]
         parent[host] = target

@@ -1,0 +1,83 @@
+"""Powers and logarithms whose every bit is the same on any processor.
+
+LAPACK adds up in another order on another processor, and numpy and the C library take another code path for
+``exp``, ``log`` and ``pow``: their last bits differ, and by and by so do the decisions that rest on them.
+
+- R1: only what IEEE 754 rounds exactly is used: sums, products, quotients, square roots and changes of the exponent,
+  each of a single operation, in an order that is written here.
+- R2: results are within some units in the last place of the true ones, for numbers of ordinary size.
+
+Here are those of single numbers; ``middleware.arrays`` has the same of arrays, bit by bit, and covariances.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # ln 2, the first with 32 zero bits
+SQRT_HALF = math.sqrt(0.5)
+LOWEST, HIGHEST = -700.0, 700.0  # beyond, exp is taken for that of these
+_EXP = tuple(1 / math.factorial(n) for n in range(13, -1, -1))  # of the series up to r^13; |r| < 0.35
+_LOG = tuple(2 / n for n in range(21, 0, -2))  # of atanh's, up to s^21; |s| < 0.172
+
+
+def exp(x: float) -> float:
+    """e to the power of ``x``."""
+    x = min(max(x, LOWEST), HIGHEST)
+    twos = round(x / (LN2_HIGH + LN2_LOW))
+    return math.ldexp(exp_near(x, twos), twos)
+
+
+def log(x: float) -> float:
+    """The natural logarithm of ``x``, which is above 0."""
+    part, twos = math.frexp(x)
+    low = part < SQRT_HALF
+    return float(log_near(part + part * low, twos - low))
+
+
+def power(x: float, by: float) -> float:
+    """``x``, at least 0, to the power of ``by``, above 0."""
+    return float(raised(x, by, math.sqrt, lambda: exp(by * log(x)) if x > 0 else 0.0))
+
+
+# --- for numbers and arrays alike -----------------------------------------------------------------------
+
+
+def exp_near(x: Any, twos: Any) -> Any:
+    """e to the power of ``x``, divided by so many twos that it is near 1."""
+    return _horner(_EXP, (x - twos * LN2_HIGH) - twos * LN2_LOW)
+
+
+def log_near(part: Any, twos: Any) -> Any:
+    """The logarithm of ``part``, which is near 1, times so many twos."""
+    share = (part - 1.0) / (part + 1.0)
+    return (twos * LN2_HIGH + share * _horner(_LOG, share * share)) + twos * LN2_LOW
+
+
+def _horner(factors: tuple[float, ...], x: Any) -> Any:
+    found = x * factors[0]
+    for factor in factors[1:-1]:
+        found += factor
+        found *= x
+    found += factors[-1]
+    return found
+
+
+def raised(x: Any, by: float, root: Callable[[Any], Any], otherwise: Callable[[], Any]) -> Any:
+    """``x`` to the power of ``by``: by squaring where that is whole, by roots where it is 1/2, 1/4, …"""
+    if by == int(by):
+        whole, found, square = int(by), None, x
+        while True:
+            if whole & 1:
+                found = square if found is None else found * square
+            whole >>= 1
+            if not whole:
+                return found
+            square = square * square
+    if by < 1 and math.frexp(by)[0] == 0.5:
+        for _ in range(round(-math.log2(by))):
+            x = root(x)
+        return x
+    return otherwise()

@@ -1,0 +1,34 @@
+"""Arithmetic of our own: it is near enough to what numpy and the C library say."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thalweg.middleware import arrays
+from thalweg.middleware.arithmetic import exp, log, power
+from thalweg.middleware.arrays import factorised, whitened
+
+
+@given(st.floats(-600, 600), st.floats(1e-12, 1e12), st.sampled_from([0.25, 1 / 3, 0.5, 1.0, 2.0, 2.5, 4.0, 7.0, 32.0]))
+def test_powers_and_logarithms_are_those_of_the_library(x: float, above: float, by: float) -> None:
+    assert exp(x) == pytest.approx(math.exp(x), rel=1e-15)
+    assert log(above) == pytest.approx(math.log(above), rel=1e-14, abs=1e-15)
+    if abs(math.log(above) * by) < 600:
+        assert power(above, by) == pytest.approx(above**by, rel=1e-12)
+        assert arrays.power(np.array([above, 0.0]), by).tolist() == [power(above, by), power(0.0, by)]
+    assert [arrays.exp(np.array([x])), arrays.log(np.array([above]))] == [exp(x), log(above)]
+
+
+@given(st.integers(0, 10**6), st.integers(1, 12))
+def test_covariances_are_solved_as_lapack_does(seed: int, size: int) -> None:
+    rng = np.random.default_rng(seed)
+    drawn = rng.standard_normal((5, size, size))
+    covariance = drawn @ drawn.transpose(0, 2, 1) + np.eye(size)
+    factor = factorised(covariance)
+    assert np.allclose(factor, np.linalg.cholesky(covariance), rtol=1e-10, atol=1e-12)
+    assert np.allclose(factor @ whitened(factor, drawn), drawn, rtol=1e-10, atol=1e-10)
