@@ -19,11 +19,11 @@ from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.faults.trials import drawn_plan, run_trial
 
 RUNS = {
-    "--placement global --period 60 --seed 3": "6cb9b1582f39cba3bbff98db337838ee80ef172a5c5610f6a2aed957e9a99cf2",
-    "--placement local --period 60 --seed 1 --k 2": "230cf45ded970367303ca8586571c24bb1756c7895320bdd2329ba739616aadf",
-    "--placement thalweg --period 60 --seed 2": "4f0ef091043c82e29b435c05536542bb2c1aa6aa3d58bd18a4f58a07299b001b",
+    "--placement global --period 60 --seed 3": "c9953c9b5bc5be03b62fb1e0dc9155ef2c2238fe6e36c0b77a9b638e6847be25",
+    "--placement local --period 60 --seed 1 --k 2": "e9ba44c16c97b4851627731288bade8cd43e0668734c4f8325d84bf95221106c",
+    "--placement thalweg --period 60 --seed 2": "c095d558c3726f12c1398bf9bd66f2bedc80ce79b0e52bb94d6368698f325ffe",
     "--placement random-moves --moves 20 --seed 4": "a9d1980fd9beeb4972ed210d2b176bb92e10c40b888a07cfdb3be502adc4209a",
-    "--placement one-shot --bytes --seed 1": "68a8efb9fa355d3cbce05aff94ce4435860567e83dcfc533086b928543e48f62",
+    "--placement one-shot --bytes --seed 1": "b9c0dcc7884d7137a066ba2daff4b09ec455f1e3546bf7f92bdcd1be642743f6",
 }
 FAULTS = {22: "424266f1e5e0c1b781be8f81d546811c8511fd18b4fd2f4a1b5f6d222631ed11"}
 

@@ -39,6 +39,10 @@ class Window(msgspec.Struct, frozen=True):
     def transfer_time_s(self, size_bytes: float, start_s: float) -> float:
         return self.trace.transfer_time_s(size_bytes, self.start_s + start_s)
 
+    def later(self, by_s: float) -> Window:
+        """The same trace, read from ``by_s`` later on."""
+        return Window(self.trace, self.start_s + by_s)
+
     def cut(self) -> BandwidthTrace:
         """The same as a trace of its own, which a shaper can replay."""
         return self.trace.offset(self.start_s)

@@ -101,9 +101,9 @@ class _Session(Session):
         return self.links.view() if self.config.view == "truth" else None
 
     def _plan_ahead(self, label: str, processes: Processes, words: Iterator[Said]) -> dict[str, str]:
-        """Let a placement be planned on links as they are at first, so that all begin at the start of their traces."""
+        """Let a placement be planned on links that rest as at the start of their traces, where all begin."""
         self.tell(f"{label}: planning", 0, 0)
-        with self.links.replaying():
+        with self.links.resting():
             processes.tell(Go(label, self._view(), ahead=True))
             word = next(words)
         if word.event != "planned":

@@ -13,7 +13,7 @@ from thalweg.emulation.links.shape import BURST_FLOOR_BYTES, PACKET_BYTES
 from thalweg.emulation.proofs.windows import worst_sampled
 from thalweg.emulation.testbeds.replay import ReplayHandle
 from thalweg.emulation.testbeds.testbed import Testbed
-from thalweg.emulation.traces.trace import Rates
+from thalweg.emulation.traces.trace import BandwidthTrace, Rates
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse
 from thalweg.experiments.networks.described import Network
@@ -50,6 +50,11 @@ class Unshaped:
     def replaying(self) -> Iterator[float]:
         """They follow their traces from the start (Unix time), and are remembered to compare with."""
         yield time.time()
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """They stay as they are at the start of their traces: who measures them sees nothing of what is to come."""
+        yield
 
     def record(self, label: str, began_s: float) -> list[str]:
         """Keep what they were asked and what they delivered while a placement ran; notes for people."""
@@ -112,6 +117,16 @@ class Emulated(Unshaped):
             self.replay.stop()
             self.bed.stop_sampling()
             self.truth.add(Replayed(began_s, time.time(), self._rates))
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        began_s, still = time.time(), {}
+        for link, trace in self.replay.emulated().items():
+            still[link] = BandwidthTrace.constant(trace.name, trace.rate_at(0.0))
+        try:
+            yield
+        finally:
+            self.truth.add(Replayed(began_s, time.time(), still))
 
     def record(self, label: str, began_s: float) -> list[str]:
         offset_s = time.time() - time.monotonic()

@@ -67,6 +67,10 @@ class Steady(msgspec.Struct, frozen=True):
         """The link as it is at ``at_s``, but for ``STEADY_BPS``."""
         return cls(max(rates.rate_at(at_s), STEADY_BPS))
 
+    def later(self, by_s: float) -> Steady:
+        """What it is later on: the same."""
+        return self
+
     def rate_at(self, t_s: float) -> float:
         return self.rate_bps
 

@@ -28,7 +28,7 @@ from thalweg.experiments.runs.config import CLIENT, RunConfig, file_name, is_sce
 from thalweg.experiments.runs.session import Outcome, Session
 from thalweg.experiments.runs.strategies import begins_with_one_shot, cost_model, cost_parameters, placed_detail
 from thalweg.experiments.runs.workload import reference_digest
-from thalweg.experiments.simulation.links import carrying, world_config
+from thalweg.experiments.simulation.links import Steady, carrying, world_config
 from thalweg.experiments.simulation.run import (
     Work,
     bound_s,
@@ -131,7 +131,8 @@ class _Session(Session):
         return self._shared
 
     def _plan(self, planner: Any) -> ProbedPlan:
-        links = self._carrying(self.traces, begun=False)
+        """By the links as they are at 0, where they rest meanwhile as on a testbed: every placement begins there."""
+        links = self._carrying({link: Steady.of(trace) for link, trace in self.traces.items()}, begun=False)
         return plan_ahead(self.work, planner, links, self.world, truth=self.config.view == "truth")
 
     def _carrying(self, links: Mapping[Link, Rates], *, begun: bool = True) -> Mapping[Link, LinkRate]:

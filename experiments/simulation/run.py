@@ -16,6 +16,7 @@ from thalweg.emulation.traces.trace import Rates
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import CodeBook, World, WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
+from thalweg.middleware.arithmetic import exp
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.dataflow import FIXED, Code, Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, UsageError
@@ -84,7 +85,7 @@ def last_measured(hosts: Collection[str]) -> Knows:
 
     def knows(command: e.Plan, now: float) -> NetworkView:
         assert command.past is not None
-        last = {link: math.exp(samples[-1].log_rate) for link, samples in command.past.samples.items() if samples}
+        last = {link: exp(samples[-1].log_rate) for link, samples in command.past.samples.items() if samples}
         low_bps = sorted(last.values())[len(last) // 10] if last else 1.0
         return _known(command, {link: last.get(link, low_bps) for link in links})
 
@@ -105,7 +106,10 @@ def plan_ahead(
     *,
     truth: bool = False,
 ) -> ProbedPlan:
-    """Place the dataflow by what hosts measure before it starts, or with ``truth`` by the links as they are then."""
+    """Place the dataflow by what hosts measure before it starts, or with ``truth`` by the links as they are then.
+
+    Measuring begins at time 0 of ``links`` and takes ``took_s``; what runs afterwards begins no earlier than that.
+    """
     view = NetworkView({})
     if truth:
         view = NetworkView({link: LinkEstimate(rates.rate_at(0.0)) for link, rates in links.items()})
@@ -118,7 +122,7 @@ def plan_ahead(
     except StopIteration as done:
         plan: ProbedPlan = done.value
     check_placement(plan.result.dataflow, plan.result.placement, work.hosts)  # a planner of the user's own may err
-    return plan
+    return msgspec.structs.replace(plan, took_s=world.now)
 
 
 def run_ahead(
@@ -133,7 +137,8 @@ def run_ahead(
 ) -> None:
     """Run a planned placement to its end in ``world``, which has run nothing before.
 
-    ``knows``: what a planner is told while data flows, None: what was measured.
+    The run's time 0 is when planning was over. ``knows``: what a planner is told while data flows, None: what was
+    measured.
     """
     dataflow, hints = plan.result.dataflow, plan.result.hints or work.hints
     if isinstance(strategy.adaptation, GlobalMoves):
@@ -147,7 +152,10 @@ def run_ahead(
         free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), work.allow)
     if strategy.driver is not None:
         world.driver = RandomMover(strategy.driver, world, work.hosts, free.codes).on_delivered
-    known = {link: msgspec.structs.replace(each, measured_at_s=0.0) for link, each in plan.view.estimates.items()}
+    known = {
+        link: msgspec.structs.replace(each, measured_at_s=min(0.0, each.measured_at_s - plan.took_s))
+        for link, each in plan.view.estimates.items()
+    }
     world.run(dataflow, plan.result.placement, partitions, strategy.adaptation, label, known, free)
 
 

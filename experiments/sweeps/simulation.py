@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from thalweg.emulation.traces.pool import Window
 from thalweg.emulation.traces.trace import Rates
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import World, WorldConfig
@@ -107,7 +108,8 @@ class Simulated(Outcome, frozen=True, kw_only=True):
 
     ``failed``: why it did not deliver everything, None when it did. ``bound_period_s``: see ``simulation.run.bound_s``.
     ``predicted_s``: the cost of what it began with, as its planner told it. ``planning_s``: of the processor, for all
-    ``plans`` while data flowed. ``wall_s``: how long simulating took.
+    ``plans`` while data flowed. ``probing_s``: how long links were measured before it; the run begins where that ended,
+    and its seconds count from there. ``wall_s``: how long simulating took.
     """
 
     delivered: int = 0
@@ -124,6 +126,7 @@ class Simulated(Outcome, frozen=True, kw_only=True):
     reshapings: int = 0
     plans: int = 0
     planning_s: float = 0.0
+    probing_s: float = 0.0
     probe_bytes: int = 0
     bytes_sent: int = 0
     events: int = 0
@@ -141,14 +144,15 @@ def simulate(config: Simulation) -> Simulated:
     begun = time.perf_counter()
     setting = prepare(config)
     config, variant = setting.config, setting.variant
-    network: Mapping[Link, Rates] = open_pool(config.pool, config.pool_seed).network(
+    network: Mapping[Link, Window | Steady] = open_pool(config.pool, config.pool_seed).network(
         setting.work.hosts, config.configuration
     )
     if variant is not None and variant.steady:
         network = {link: Steady.of(rates) for link, rates in network.items()}
-    links = carrying(network, config.interface)
     strategy = setting.strategies[config.placement]
-    plan = _plan(setting, strategy, links, config)
+    plan = _plan(setting, strategy, carrying(network, config.interface), config)
+    network = {link: rates.later(plan.took_s) for link, rates in network.items()}  # what was measured is past
+    links = carrying(network, config.interface)
     arrivals = array("d")
     counts = {"next": 0, "duplicate": 0, "out_of_order": 0}
 
@@ -181,6 +185,7 @@ def simulate(config: Simulation) -> Simulated:
         reshapings=world.reshapings,
         plans=world.plans,
         planning_s=world.planning_s,
+        probing_s=plan.took_s,
         probe_bytes=sum(core.prober.sent_bytes for core in cores),
         bytes_sent=sum(core.desk.sent_bytes for core in cores),
         events=world.events,

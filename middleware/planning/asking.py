@@ -25,6 +25,7 @@ class ProbedPlan(msgspec.Struct, frozen=True):
 
     ``view``: the knowledge at the end; ``unanswered``: links asked for that no probe could measure, taken as
     unusable; ``complete``: False when ``max_rounds`` ended the asking, and unknown links were taken as unusable.
+    ``took_s``: until the last answer, where a caller's clock tells it.
     """
 
     result: Plan
@@ -33,6 +34,7 @@ class ProbedPlan(msgspec.Struct, frozen=True):
     unanswered: frozenset[Link]
     rounds: int
     complete: bool
+    took_s: float = 0.0
 
 
 def plan_probing(

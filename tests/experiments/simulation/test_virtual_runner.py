@@ -70,7 +70,7 @@ def rows(folder: Path, *kinds: str) -> list[dict[str, Any]]:
 
 
 def test_a_run_prints_one_object_and_leaves_a_run_folder_like_any_other(thalweg: Run, tmp_path: Path) -> None:
-    placements = ("--placement", "one-shot", "--placement", "global", "--placement", "local", "--period", "20")
+    placements = ("--placement", "one-shot", "--placement", "global", "--placement", "local", "--period", "10")
     status, out, err = thalweg(*SMALL, *placements, "--validate", "--out", "a", "--json")
     assert (status, err) == (0, "")
     result = json.loads(out.splitlines()[-1])

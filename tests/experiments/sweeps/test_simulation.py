@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.made_traces import steps
+from thalweg.emulation.traces.pool import Pool, Window
 from thalweg.experiments.simulation import run as virtual_run
 from thalweg.experiments.simulation.run import exactly, foreseen, last_measured
 from thalweg.experiments.sweeps import simulation
@@ -21,6 +23,7 @@ from thalweg.experiments.sweeps.variants import VARIANTS
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.history import Sample
 from thalweg.middleware.network.outlook import Outlook, Past
+from thalweg.middleware.network.view import links_between
 from thalweg.middleware.planning import Task, Thalweg
 from thalweg.middleware.protocol import events as e
 
@@ -100,6 +103,26 @@ def test_what_a_simulation_is_of_is_what_it_is_recognised_by() -> None:
     assert set(changed) == set(Simulation.__struct_fields__)
     keys = {Simulation(**{name: value}).key for name, value in changed.items()}  # type: ignore[arg-type]
     assert len({*keys, plain.key}) == len(changed) + 1
+
+
+def test_a_run_begins_where_probing_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links that are fast until nothing is probed any more are slow from the run's first second on."""
+
+    def ran(fast_s: float, placement: str) -> Simulated:
+        trace = steps((fast_s, 1e6), (1e6, 2e4))
+        monkeypatch.setattr(Pool, "network", lambda _, hosts, at: dict.fromkeys(links_between(hosts), Window(trace, 0)))
+        simulation._plans.clear()
+        return result(placement=placement, image_deviation=0.0, images=3)
+
+    for placement in ("one-shot", "thalweg"):
+        probing_s = ran(1e6, placement).probing_s
+        assert 1.0 < probing_s < 60.0
+        came = ran(probing_s, placement)
+        assert came.probing_s == pytest.approx(probing_s)
+        assert came.first_image_s is not None
+        assert came.first_image_s > 131_072 * 8 / 2e4
+    assert result(placement="download-all").probing_s == 0.0
+    simulation._plans.clear()
 
 
 def test_what_it_depends_on_changes_the_result() -> None:
