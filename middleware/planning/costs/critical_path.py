@@ -31,6 +31,20 @@ class CriticalPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def at(self, problem: Problem, where: Where) -> Position:
         return _SerialPosition(self, problem, where) if self.serialised else _PathPosition(self, problem, where)
 
+    def costs_of(self, problem: Problem, where: Where) -> Nanoseconds:
+        """(rows,) the cost of every row of ``where``."""
+        edges = problem.edges_ns(where[:, problem.producer], where[:, problem.consumer]).T
+        ready: list[Nanoseconds] = []
+        for i, producers in enumerate(problem.producers):
+            start = np.full(len(where), problem.disk_ns[i])
+            if producers and self.serialised:
+                start = _last_arrival([ready[each] for each in producers], edges[[*problem.arriving[i]]])
+            elif producers:
+                start = np.maximum.reduce([ready[each] + edges[e] for each, e in problem.inputs[i]])
+            ready.append(start + problem.compute_ns[i, where[:, i]])
+        latest: Nanoseconds = np.maximum.reduce([ready[sink] for sink in problem.sinks])
+        return latest
+
 
 class SerialisedCriticalPath(CriticalPath, frozen=True, forbid_unknown_fields=True):
     """The critical path with a node's inputs one after the other, under a name of its own."""

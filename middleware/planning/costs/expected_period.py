@@ -24,8 +24,10 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
+from thalweg.middleware import arithmetic
+from thalweg.middleware.arrays import power
 from thalweg.middleware.errors import UsageError
-from thalweg.middleware.planning.costs.model import LoadedPosition, Position
+from thalweg.middleware.planning.costs.model import LoadedPosition, Position, loads_of
 from thalweg.middleware.planning.problem.loads import Floats, Interface
 from thalweg.middleware.planning.problem.problem import NS_PER_S, Nanoseconds, Problem, Where
 
@@ -51,6 +53,16 @@ class ExpectedPeriod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         kind = _SummedPosition if self.shape <= LARGEST_PLAIN_SHAPE else _ScaledPosition
         return kind(self, problem, where)
 
+    def costs_of(self, problem: Problem, where: Where) -> Nanoseconds:
+        """(rows,) the cost of every row of ``where``, up to what sums in another order round otherwise."""
+        loads, _, _ = loads_of(problem, INTERFACE, where)
+        busy = loads / problem.loads(INTERFACE).capacity
+        scale = busy.max(axis=1)
+        share = np.divide(busy, scale[:, None], out=np.zeros_like(busy), where=(scale > 0)[:, None] & np.isfinite(busy))
+        norms = power(power(share, self.shape).sum(axis=1), 1 / self.shape)
+        cost: Nanoseconds = np.rint(scale * np.maximum(norms, 1.0))
+        return cost
+
 
 class _SummedPosition(LoadedPosition):
     """The sum of the powers of all loads, kept for placements that differ in one node."""
@@ -63,11 +75,10 @@ class _SummedPosition(LoadedPosition):
         self.lower_ns = math.inf if self.unusable.any() else float(self._norms(np.array([total]))[0])
 
     def _terms(self, loads: Nanoseconds, capacity: Floats) -> Floats:
-        terms: Floats = (loads / (capacity * NS_PER_S)) ** self._shape
-        return terms
+        return power(loads / (capacity * NS_PER_S), self._shape)
 
     def _norms(self, sums: Floats) -> Nanoseconds:
-        norms: Nanoseconds = np.rint(sums ** (1 / self._shape) * NS_PER_S)
+        norms: Nanoseconds = np.rint(power(sums, 1 / self._shape) * NS_PER_S)
         return norms
 
     def moves_of(self, nodes: Sequence[int]) -> Nanoseconds:
@@ -101,5 +112,5 @@ class _ScaledPosition(LoadedPosition):
         super().__init__(options, INTERFACE, problem, where)
         busy = self.loads / self.resources.capacity
         scale = float(busy.max()) or 1.0
-        norm = scale * ((busy / scale) ** options.shape).sum() ** (1 / options.shape)
+        norm = scale * arithmetic.power(float(power(busy / scale, options.shape).sum()), 1 / options.shape)
         self.lower_ns = math.inf if self.unusable.any() else float(np.rint(norm))

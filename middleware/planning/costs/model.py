@@ -114,8 +114,27 @@ class LoadedPosition(Position):
         return Moved(without, places, gains)
 
 
+def loads_of(problem: Problem, interface: Interface, where: Where) -> tuple[Nanoseconds, Nanoseconds, Nanoseconds]:
+    """Of many placements (rows, nodes) what resources, edges and nodes are busy for: (rows, resources), (rows, edges),
+    (rows, nodes), with inf on the first resource of a row that uses an unusable link.
+    """
+    resources = problem.loads(interface)
+    sources, targets = where[:, problem.producer], where[:, problem.consumer]
+    edge = problem.edges_ns(sources, targets)
+    compute = problem.compute_ns[problem.everyone, where]
+    unusable = np.isinf(edge)
+    finite = np.where(unusable, 0.0, edge)
+    loads = resources.add_up_many(resources.of_transfers(sources, targets), finite, where, compute, problem.disk_ns)
+    loads[unusable.any(axis=1), 0] = np.inf
+    return loads, edge, compute
+
+
 class CostModel(Protocol):
-    """A cost model: a name, and a way to look at a placement."""
+    """A cost model: a name, and a way to look at a placement.
+
+    One that can look at many at once has ``costs_of(problem, where)`` as well: for (rows, nodes) the (rows,) costs in
+    nanoseconds, all links known.
+    """
 
     @property
     def name(self) -> str: ...

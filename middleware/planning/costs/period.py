@@ -28,7 +28,7 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from thalweg.middleware.planning.costs.model import LoadedPosition, Position
+from thalweg.middleware.planning.costs.model import LoadedPosition, Position, loads_of
 from thalweg.middleware.planning.problem.loads import Interface
 from thalweg.middleware.planning.problem.problem import Nanoseconds, Problem, Where, sum_by
 
@@ -46,6 +46,20 @@ class Period(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def at(self, problem: Problem, where: Where) -> Position:
         return _PeriodPosition(self, problem, where)
+
+    def costs_of(self, problem: Problem, where: Where) -> Nanoseconds:
+        """(rows,) the cost of every row of ``where``."""
+        loads, edge, compute = loads_of(problem, self.interface, where)
+        resources = problem.loads(self.interface)
+        cost: Nanoseconds = (loads / resources.capacity).max(axis=1)
+        if self.node_cycles:
+            add = np.maximum if resources.of_links else np.add
+            for node, (arriving, leaving) in enumerate(zip(problem.arriving, problem.leaving, strict=True)):
+                cycle = problem.disk_ns[node] + compute[:, node]
+                for edges in filter(None, (arriving, leaving)):
+                    cycle = cycle + reduce(add, (edge[:, each] for each in edges))
+                np.maximum(cost, cycle, out=cost)
+        return cost
 
 
 class _PeriodPosition(LoadedPosition):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -39,6 +40,7 @@ from thalweg.middleware.planning import (
     plan_probing,
     plan_with_probes,
 )
+from thalweg.middleware.planning.planners.exhaustive import ROWS
 from thalweg.middleware.planning.registry import RandomMoves, RandomReshapes
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalCost, LocalMoves
 
@@ -190,8 +192,26 @@ def test_exhaustive_is_the_minimum_over_all_placements() -> None:
     for model in MODELS:
         best = min(case.cost_s({**case.current, first: a, second: b}, model) for a in case.hosts for b in case.hosts)
         assert case.plan(Exhaustive(), model).cost_s == best
-    with pytest.raises(UsageError, match=r"4\^2 placements .* limit of 3 looks"):
+    with pytest.raises(UsageError, match=r"4\^2 placements .* limit of 3 placements"):
         case.plan(Exhaustive(limit=3), CriticalPath())
+
+
+@given(cases, models)
+def test_many_placements_cost_together_what_each_costs(case: Case, model: CostModel) -> None:
+    cut = dict.fromkeys(random.Random(0).sample(sorted(case.view.estimates), 1), LinkEstimate(0.0))
+    problem = Problem(case.task(case.view.with_estimates(cut)))
+    drawn = np.random.default_rng(0).integers(0, len(case.hosts), (20, len(problem.names)))
+    where = np.where(problem.movable, drawn, problem.at_sink())
+    alone = [model.at(problem, row).lower_ns for row in where]
+    assert model.costs_of(problem, where).tolist() == pytest.approx(alone, abs=1.0)  # type: ignore[attr-defined]
+
+
+def test_more_placements_than_are_looked_at_together_are_searched_whole() -> None:
+    case, model = Case(1, 6, "binary"), Period()
+    best = case.plan(Exhaustive(), model)
+    assert best.evaluated == 7**5 > ROWS
+    assert best.cost_s == case.cost_s(best.placement, model) <= case.plan(OneShot(), model).cost_s
+    assert Exhaustive().limit == 9**7  # the operators of eight servers
 
 
 def test_probing_needs_fewer_links_than_there_are_and_few_rounds() -> None:
