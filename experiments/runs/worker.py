@@ -5,6 +5,7 @@ What it says to the process that started it stands in ``job``. It ends when its 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -50,15 +51,18 @@ def main() -> int:
         config, records = job.config, Path(job.records)
         monitor = MonitorConfig() if config.forecaster is None else MonitorConfig(forecaster=config.forecaster)
         recorder = Recorder("client", records / "deliveries.jsonl", config.time_scale)
-        with Client(
-            job.addresses,
-            listen=job.listen,
-            insecure=True,
-            allow=config.allow,
-            time_scale=config.time_scale,
-            records=records / "client.jsonl",
-            limits=CoreConfig(monitor=monitor).limited(config.limits),
-        ) as client:
+        with (
+            contextlib.closing(recorder),
+            Client(
+                job.addresses,
+                listen=job.listen,
+                insecure=True,
+                allow=config.allow,
+                time_scale=config.time_scale,
+                records=records / "client.jsonl",
+                limits=CoreConfig(monitor=monitor).limited(config.limits),
+            ) as client,
+        ):
             say(Said("ready"))
             plans = Plans(client, job)
             for line in lines:
@@ -67,7 +71,6 @@ def main() -> int:
                     _plan_ahead(plans, go)
                 else:
                     _placement(plans, go, recorder)
-        recorder.close()
     except ThalwegError as error:
         say(Said("failed", message=str(error), usage=isinstance(error, UsageError)))
         return 1

@@ -1,4 +1,4 @@
-"""The event log of one process: JSON Lines, flushed once in a while and when the process ends.
+"""The event log of one process: JSON Lines, written once in a while and when the process ends.
 
 Rules:
 
@@ -6,6 +6,8 @@ Rules:
   logged once; after ``AGAIN_S`` it is tried again.
 - R2: The log consists of whole lines. Where rows are missing one of kind ``missing`` says how many, also when there is
   no room for anything more: it is written over the last ones, which then are missing, too.
+- R3: A thread of its own writes, as a disk may take its time: what is recorded waits for it, up to ``WAITING_BYTES``,
+  and beyond that is missing. An end waits for ``CLOSE_S`` at most.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ import fcntl
 import math
 import os
 import stat
+import threading
 import time
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec
@@ -25,6 +29,9 @@ import msgspec
 from thalweg.middleware.errors import UsageError
 
 _FLUSH_ROWS = 256
+WAITING_BYTES = 16 * 1024 * 1024
+CLOSE_S = 5.0
+TOO_SLOW = "the disk is too slow"
 AGAIN_S = 1.0
 GAP_BYTES = 320  # of a line that tells of a gap, whatever it says, so that it can be written again in its place
 REASON = 80  # characters at most
@@ -42,27 +49,18 @@ class Recorder:
     def __init__(self, host: str, path: Path | None, time_scale: float = 1.0) -> None:
         self._host = host
         self._scale = time_scale
-        try:  # not for appending, by which no line can be written over
-            self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            self._end = 0 if self._file is None else _end_of(self._file)
-        except BlockingIOError:
-            raise UsageError(f"cannot write the records {path}: another process does; choose another file") from None
-        except OSError as error:
-            raise UsageError(f"cannot write the records {path}: {error.strerror}") from None
-        self._path = path
-        self._last = b""  # the lines that were written last
-        self._missing = 0  # rows, since some could not be written
-        self._gap = -1  # where the line is that says so
-        self._reason = ""
-        self._again_s = -math.inf
-        self._told = False
+        self._log = None if path is None else Log(host, path)
+        self._queue: SimpleQueue[tuple[bytes, int, int] | None] = SimpleQueue()
+        self._writer: threading.Thread | None = None
+        self._handed_bytes = 0
+        self._lost = 0  # rows that could not wait
         self._rows: list[dict[str, Any]] = []
         self._runs: dict[str, tuple[str, float]] = {}
         self._encoder = msgspec.json.Encoder()
 
     @property
     def active(self) -> bool:
-        return self._file is not None
+        return self._log is not None
 
     def open_run(self, run: str, label: str, epoch_s: float) -> None:
         self._runs[run] = (label, epoch_s)
@@ -72,17 +70,14 @@ class Recorder:
         self.flush()
 
     def write(self, run: str, kind: str, fields: dict[str, Any]) -> None:
-        if self._file is None:
+        if self._log is None:
             return
-        self._rows.append(self._row(run, kind, fields))
-        if len(self._rows) >= _FLUSH_ROWS:
-            self.flush()
-
-    def _row(self, run: str, kind: str, fields: dict[str, Any]) -> dict[str, Any]:
         wall = time.time()
         label, epoch_s = self._runs.get(run, ("", wall))
         t = (wall - epoch_s) * self._scale
-        return {"t": t, "wall": wall, "host": self._host, "placement": label, "kind": kind, **fields}
+        self._rows.append({"t": t, "wall": wall, "host": self._host, "placement": label, "kind": kind, **fields})
+        if len(self._rows) >= _FLUSH_ROWS:
+            self.flush()
 
     def write_to_all(self, kind: str, fields: dict[str, Any]) -> None:
         """A record of the host as such: once for every run open now."""
@@ -90,23 +85,85 @@ class Recorder:
             self.write(run, kind, fields)
 
     def flush(self) -> None:
-        if self._file is None or not self._rows:
+        """Have what is recorded written soon."""
+        if self._log is None or not (self._rows or self._lost):
             return
         rows, self._rows = self._rows, []
+        text = self._encoder.encode_lines(rows)
+        if self._handed_bytes + len(text) - self._log.taken_bytes > WAITING_BYTES:  # R3
+            self._lost += len(rows)
+            self._log.tell(TOO_SLOW)
+            return
+        if self._writer is None:
+            self._writer = threading.Thread(
+                target=self._log.take, args=(self._queue,), name="thalweg-records", daemon=True
+            )
+            self._writer.start()
+        self._handed_bytes += len(text)
+        self._queue.put((text, len(rows), self._lost))
+        self._lost = 0
+
+    def close(self) -> None:
+        """Write what is left, and free the file; idempotent."""
+        log = self._log
+        if log is None:
+            return
+        log.again_s = -math.inf
+        self.flush()
+        self._log = None
+        if self._writer is not None:
+            self._queue.put(None)
+            self._writer.join(CLOSE_S)
+            if self._writer.is_alive():  # R3
+                log.tell(TOO_SLOW)
+                return
+        log.close()
+
+
+class Log:
+    """The file of a recorder. UsageError for one that cannot be written."""
+
+    def __init__(self, host: str, path: Path) -> None:
+        self._host, self._path = host, path
+        try:  # not for appending, by which no line can be written over
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._end = _end_of(self._file)
+        except BlockingIOError:
+            raise UsageError(f"cannot write the records {path}: another process does; choose another file") from None
+        except OSError as error:
+            raise UsageError(f"cannot write the records {path}: {error.strerror}") from None
+        self.taken_bytes = 0  # so far; written, or given up
+        self._last = b""  # the lines that were written last
+        self._missing = 0  # rows, since some could not be written
+        self._gap = -1  # where the line is that says so
+        self._reason = ""
+        self.again_s = -math.inf  # what cannot be written is not tried again before
+        self._told = False
+
+    def take(self, queue: SimpleQueue[tuple[bytes, int, int] | None]) -> None:
+        """Write lines as they come, until there is None."""
+        while (item := queue.get()) is not None:
+            self.write(*item)
+            self.taken_bytes += len(item[0])
+
+    def write(self, text: bytes, rows: int, lost: int = 0) -> None:
+        """Write lines of so many rows, of which ``lost`` others that came before them are missing."""
+        if lost:
+            self._missing += lost
+            self._reason = TOO_SLOW
         if self._missing:
-            if time.monotonic() < self._again_s:
-                self._missing += len(rows)
+            if time.monotonic() < self.again_s:
+                self._missing += rows
                 return
             if self._gap < 0:
                 if not self._tell_gap(self._end):
-                    self._lose(b"", len(rows))
+                    self._lose(b"", rows)
                     return
                 self._gap = self._end
                 self._end += GAP_BYTES
-        text = self._encoder.encode_lines(rows)
         written = self._put(text, self._end)
         if written < len(text):
-            self._lose(text[:written], len(rows))
+            self._lose(text[:written], rows)
             return
         self._end += written
         self._last = text
@@ -116,7 +173,6 @@ class Recorder:
 
     def _put(self, text: bytes, at: int) -> int:
         """How many bytes of it could be written there."""
-        assert self._file is not None
         written = 0
         try:
             while written < len(text):
@@ -127,8 +183,7 @@ class Recorder:
 
     def _lose(self, written: bytes, rows: int) -> None:
         """Only so much of ``rows`` could be written: leave whole lines, and the line that tells of the others."""
-        assert self._file is not None
-        self._again_s = time.monotonic() + AGAIN_S
+        self.again_s = time.monotonic() + AGAIN_S
         whole = written[: written.rfind(b"\n") + 1]
         self._missing += rows - whole.count(b"\n")
         self._end += len(whole)
@@ -144,28 +199,29 @@ class Recorder:
                 self._end += GAP_BYTES
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, self._end)
+        self.tell(self._reason)
+
+    def tell(self, reason: str) -> None:
+        """Log, once, why records are missing."""
         if not self._told:
             import logging  # only failures need it: a host starts sooner without
 
             self._told = True
-            what = f"thalweg host {self._host!r}: cannot write the records {self._path}: {self._reason}"
+            what = f"thalweg host {self._host!r}: cannot write the records {self._path}: {reason}"
             logging.getLogger("thalweg").error("%s; the runs go on, and what is missing is counted", what)
 
     def _tell_gap(self, at: int) -> bool:
         """Say there how many rows are missing, if that can be."""
+        row = {"t": 0.0, "wall": time.time(), "host": self._host, "placement": "", "kind": "missing"}
         detail = {"rows": self._missing, "reason": self._reason[:REASON]}
-        line = self._encoder.encode(self._row("", "missing", {"detail": detail})).ljust(GAP_BYTES - 1) + b"\n"
+        line = msgspec.json.encode({**row, "detail": detail}).ljust(GAP_BYTES - 1) + b"\n"
         return len(line) == GAP_BYTES and self._put(line, at) == GAP_BYTES  # else the host's name is longer than a line
 
     def close(self) -> None:
-        self._again_s = -math.inf
-        self.flush()
-        if self._file is not None:
-            if self._gap >= 0:
-                self._tell_gap(self._gap)
-            with contextlib.suppress(OSError):
-                os.close(self._file)
-            self._file = None
+        if self._gap >= 0:
+            self._tell_gap(self._gap)
+        with contextlib.suppress(OSError):
+            os.close(self._file)
 
 
 def _end_of(file: int) -> int:

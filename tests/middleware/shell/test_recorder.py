@@ -7,17 +7,23 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from flows import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.shell import recorder as module
 from thalweg.middleware.shell.recorder import GAP_BYTES, Recorder
+from thalweg.middleware.shell.shell import Shell, ShellConfig
 
 TOLD = re.compile(r"^thalweg host 'h1': cannot write the records .*; the runs go on, and what is missing is counted$")
 
@@ -36,6 +42,14 @@ class Disk:
         if room <= 0:
             raise OSError(28, "No space left on device")
         return self._write(file, text[:room], offset)
+
+
+def settle(log: Recorder) -> None:
+    """Have all that is recorded written, or given up, now."""
+    log.flush()
+    until_s = time.monotonic() + 10
+    while log._log is not None and log._log.taken_bytes < log._handed_bytes:
+        assert time.monotonic() < until_s
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -61,7 +75,7 @@ def test_rows_are_written_or_counted_whatever_room_there_is(
             for _ in range(count):
                 log.write("", "row", {"index": written, "node": "x" * width})
                 written += 1
-            log.flush()
+            settle(log)
             rows_of(path)
         log.close()
     rows = rows_of(path)
@@ -81,7 +95,7 @@ def test_what_is_missing_is_told_once_and_the_log_goes_on(
         disk.room = room
         for _ in range(100):
             log.write("", "row", {})
-        log.flush()
+        settle(log)
     log.close()
     rows = rows_of(path)
     missing = [row for row in rows if row["kind"] == "missing"]
@@ -90,6 +104,46 @@ def test_what_is_missing_is_told_once_and_the_log_goes_on(
     (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert TOLD.match(said)
     assert said.count("\n") == 0
+
+
+def test_a_disk_that_takes_its_time_holds_up_no_run_and_what_cannot_wait_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, ready, write = tmp_path / "log", threading.Event(), os.pwrite
+
+    def slow(file: int, text: bytes, offset: int) -> int:
+        assert ready.wait(30)
+        return write(file, text, offset)
+
+    monkeypatch.setattr(module.os, "pwrite", slow)
+    monkeypatch.setattr(module, "WAITING_BYTES", 5_000)
+    monkeypatch.setattr(module, "_FLUSH_ROWS", 16)
+    shell = Shell(ShellConfig("h1", insecure=True, records=str(path)))
+    try:
+        with Client({"h1": shell.me.control}, insecure=True) as client:
+            flow = chain(Code("scenes", {"site": 0, "sites": 1, "seed": 1}), Code("composite"))
+            taken = client.run(flow, {"o": "h1"}, partitions=60)
+            assert [each.index for each in taken] == list(range(60))
+        ready.set()
+    finally:
+        shell.close()
+    rows = rows_of(path)
+    assert told(rows) > 0
+    assert {row["detail"]["reason"] for row in rows if row["kind"] == "missing"} == {module.TOO_SLOW}
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert TOLD.match(said)
+
+
+def test_an_end_waits_for_no_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = threading.Event()
+    monkeypatch.setattr(module.os, "pwrite", lambda *_: hangs.wait(30) * 0 or 1_000_000)
+    monkeypatch.setattr(module, "CLOSE_S", 0.1)
+    log = Recorder("h1", tmp_path / "log")
+    log.write("", "row", {})
+    begun_s = time.monotonic()
+    log.close()
+    assert time.monotonic() - begun_s < 5
+    hangs.set()
 
 
 def test_two_processes_do_not_write_to_one_log(tmp_path: Path) -> None:
@@ -112,7 +166,7 @@ if {how!r} == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 for number in range(1000):
     if {how!r} == "closed" and number == 600:
-        os.close(log._file)
+        os.close(log._log._file)
     log.write("", "row", {{"index": number}})
 log.close()
 """
