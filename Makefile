@@ -12,8 +12,8 @@ setup:
 demo: setup
 	@rm -rf $(DEMO)
 	$(BIN)/thalweg doctor
-	$(BIN)/thalweg run --testbed netns --servers 8 --placement download-all --placement one-shot \
-	  --images 24 --time-scale 120 --link-mean 0.2mbit --seed 1 --out $(DEMO)
+	env -u THALWEG_TRACES $(BIN)/thalweg run --servers 8 --scenario collapse --images 24 --time-scale 250 \
+	  --link-mean 0.2mbit --seed 6 --out $(DEMO)
 	$(BIN)/thalweg analyze $(DEMO)
 
 test: setup

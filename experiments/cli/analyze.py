@@ -37,8 +37,9 @@ def analyze(
 ) -> None:
     """Summary tables and plots of run folders, or the paper's figures from sweep folders, on Spark.
 
-    Writes plots/*.png and summary.json (of a sweep, figures.json) into every folder. Exit status 1 when a run lost,
-    repeated or reordered images, or delivered others than its reference, and when a simulation of a sweep failed.
+    Writes plots/*.png and summary.json (of a sweep, figures.json) into every folder. Of a single run, the last lines
+    say in words what was seen, and where the pictures are. Exit status 1 when a run lost, repeated or reordered images,
+    or delivered others than its reference, and when a simulation of a sweep failed.
 
     Example: thalweg analyze runs/a runs/b
 
@@ -125,7 +126,7 @@ def _print(
     all_moves: bool,
 ) -> None:
     from thalweg.experiments.records.records import SUMMARY
-    from thalweg.experiments.views.tables import print_runs
+    from thalweg.experiments.views.tables import print_runs, seen_lines
 
     print_runs(found, all_moves=all_moves)
     missing = {run.out: run.missing for run in found.runs}
@@ -136,3 +137,5 @@ def _print(
             print(f"note: {folder}: {gap}")
         drawn = pictures.get(folder)
         print(f"summary: {folder / SUMMARY}" + (f"   plots: {drawn[0].parent}{os.sep}" if drawn else ""))
+    for run in found.runs if len(found.runs) == 1 else ():
+        print("\n".join(seen_lines(run)))

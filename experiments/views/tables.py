@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from thalweg.emulation.proofs.proof import STALLED
+from thalweg.experiments.command import counted
 from thalweg.experiments.records.aggregates import PlacementAggregate, RunsSummary
-from thalweg.experiments.records.analysis import PlacementSummary, RunSummary
+from thalweg.experiments.records.analysis import BASELINE, PlacementSummary, RunSummary
 from thalweg.experiments.records.comparisons import Comparison
 from thalweg.experiments.records.moves import (
     EstimateErrors,
@@ -29,6 +30,18 @@ from thalweg.experiments.records.trees import rows_as_line
 MANY = 12  # runs; of more only what they say together is printed
 LISTED = 20  # moves; of more only the number is printed, unless all are asked for
 NONE = "–"
+WHAT = {
+    "download-all": "every operator at the client",
+    "one-shot": "operators placed once",
+    "global": "the client moves operators",
+    "local": "operators move by themselves",
+    "thalweg": "the tree follows the network",
+}
+PICTURES = {
+    "images/sheet.png": "what some servers hold, and the composites of it",
+    "plots/arrivals.png": "when images came to the client",
+    "plots/moves.png": "where the operators were, and when that changed",
+}
 TEXT: dict[str, Any] = {"overflow": "fold"}  # forms of a column
 WORD: dict[str, Any] = {"no_wrap": True}
 FIGURE: dict[str, Any] = {"justify": "right", "no_wrap": True}
@@ -62,6 +75,28 @@ def lines_of(summary: RunSummary) -> list[str]:
     told = [links_line(summary), *estimates_lines(summary.estimates)]
     monitors = {label: row.monitor for label, row in summary.placements.items()}
     return told + [monitor_line(label, monitor) for label, monitor in monitors.items() if monitor is not None]
+
+
+def seen_lines(summary: RunSummary) -> list[str]:
+    """What a run showed, in words, a line a placement; and where its pictures are."""
+    lines = ["", "what was seen, in the time of the emulated network:"]
+    for label, row in summary.placements.items():
+        what = f"{label} ({WHAT[label]})" if label in WHAT else label
+        if row.mean_interarrival_s is None:
+            lines.append(f"  {what}: too few images came")
+            continue
+        line = f"  {what}: an image every {seconds(row.mean_interarrival_s)} s"
+        if row.speedup is not None and label != BASELINE:
+            line += f", {row.speedup:.1f} times as often as with {BASELINE}"
+        changed = [(row.reshapes, "change", "of the tree"), (row.relocations, "move", "of operators")]
+        told = [f"{counted(count, word)} {whose}" for count, word, whose in changed if count]
+        lines.append(line + (f"; {' and '.join(told)} while images came" if told else ""))
+    drawn = {Path(summary.out) / name: what for name, what in PICTURES.items()}
+    there = {str(path): what for path, what in drawn.items() if path.is_file()}
+    if there:
+        lines.append("pictures:")
+        lines += [f"  {path:{max(map(len, there))}}  {what}" for path, what in there.items()]
+    return lines
 
 
 def run_table(summary: RunSummary) -> Table:
