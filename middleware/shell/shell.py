@@ -62,7 +62,7 @@ CREDIT_HOLD_S = 0.02  # how long the last credit of a transfer waits for a messa
 ANSWERS_S = 0.2  # between two looks for answers on dealers; what they answer is repeated every half second at most
 TAKE_OVER_S = 0.02  # a quick node's call that lasts longer loses its thread the sockets
 BEYOND_REPAIR = frozenset({zmq.ETERM, zmq.ENOTSOCK})  # of the sockets: there is nothing left to serve
-STUCK_S = 60.0  # without any credit; a chunk takes 32 s on the slowest link a testbed makes (64 kbit/s)
+STUCK_S = 60.0  # without any credit; a chunk passes in that time at 35 kbit/s
 
 
 class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

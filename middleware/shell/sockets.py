@@ -56,6 +56,7 @@ ANSWERS = frozenset({m.Welcome, m.Installed, m.Removed, m.Pong, m.Failed, m.Cred
 SKIPPED_FRAMES = 2_000  # of a message of too many that are thrown away at once: about a millisecond
 SPARE_DESCRIPTORS = 64  # for what is no socket
 TOLD_S = 60.0  # between two lines that say the same
+URGENT = 0xB8  # of control messages: expedited forwarding (RFC 3246)
 Socket = zmq.Socket[bytes]
 End = tuple[str, str]  # an endpoint, and the host that is to be there: with keys, a dealer goes to it alone
 _log = logging.getLogger("thalweg")
@@ -116,7 +117,7 @@ class Sockets:
         try:
             bulk_listen = beside(listen)
             self.control, control = self._bind(listen, insecure)
-            self.bulk, bulk = self._bind(bulk_listen, insecure, BULK_UNREAD)
+            self.bulk, bulk = self._bind(bulk_listen, insecure, bulk=True)
             ends = advertised(control, advertise), advertised(bulk, advertise)
             self.me = m.Peer(name, *ends, secrets.token_hex(4))
         except BaseException:
@@ -397,9 +398,10 @@ class Sockets:
 
     # --- making ----------------------------------------------------------------------------------------
 
-    def _bind(self, endpoint: str, insecure: bool, unread: int = 1000) -> tuple[Socket, str]:
+    def _bind(self, endpoint: str, insecure: bool, *, bulk: bool = False) -> tuple[Socket, str]:
         socket: Socket = self._context.socket(zmq.ROUTER)
-        socket.setsockopt(zmq.RCVHWM, unread)
+        socket.setsockopt(zmq.RCVHWM, BULK_UNREAD if bulk else 1000)
+        socket.setsockopt(zmq.TOS, 0 if bulk else URGENT)
         socket.setsockopt(zmq.SNDHWM, ANSWERS_QUEUED)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -422,6 +424,7 @@ class Sockets:
             self._make_room()
             socket = self._context.socket(zmq.DEALER)
             socket.setsockopt(zmq.SNDHWM, BULK_QUEUED if bulk else 1000)
+            socket.setsockopt(zmq.TOS, 0 if bulk else URGENT)
             socket.setsockopt(zmq.RCVHWM, ANSWERS_UNREAD)
             socket.setsockopt(zmq.MAXMSGSIZE, ANSWER_BYTES)
             # An identity of its own: one that is used again while the last connection still closes goes unread, and
