@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from thalweg.middleware.errors import UsageError
 
@@ -22,6 +22,7 @@ _RATES = {
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _SHARES = {"": 1, "%": 100}
 _SIZES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}  # tc(8), docker(1)
+_QUEUES = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d{1,3}))?\s*([a-z%]*)", re.ASCII | re.IGNORECASE)
 
 
@@ -68,6 +69,19 @@ def size_bytes(value: Any) -> int:
     if number * unit_bytes < 1:
         raise UsageError(f"the size {value!r} is less than a byte")
     return round(number * unit_bytes)
+
+
+def queue(value: Any) -> tuple[float, Literal["s", "bytes", "packets"]]:
+    """How much may wait: ``"100ms"`` of a link's rate, ``"64kb"`` (b, kb, mb, gb), or a number of packets.
+
+    Raises UsageError.
+    """
+    said = "queue; write it as 100ms, 64kb, or as a number of packets"
+    unit = value.strip().lstrip("0123456789.").strip().lower() if isinstance(value, str) else ""
+    number, factor = _quantity(value, _QUEUES, said)
+    if number <= 0 or (not unit and number != round(number)):
+        raise UsageError(f"{value!r} is not a {said}")
+    return number * factor, "packets" if not unit else "bytes" if unit in _SIZES else "s"
 
 
 def _quantity(value: Any, units: Mapping[str, float], what: str) -> tuple[float, float]:

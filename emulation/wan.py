@@ -17,13 +17,13 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
 from thalweg.emulation import units
-from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.emulation.proofs.proof import LinkProof, failures
 from thalweg.emulation.scenarios.file import read_scenario
 from thalweg.emulation.scenarios.timeline import Timeline, apply, compile_timeline
@@ -61,11 +61,13 @@ class Testbed:
         rate: Quantity | None = None,
         delay: Quantity | None = None,
         loss: Quantity | None = None,
+        queue: Quantity | None = None,
         image: str | None = None,
     ) -> Self:
         """Bring a testbed up, which ends with this process, with ``down`` or with ``with``.
 
-        ``rate``, ``delay``, ``loss``: of every link; without a rate links are not shaped, as fast as the machine is.
+        ``rate``, ``delay``, ``loss``, ``queue``: of every link, as for ``set``; without a rate links are not shaped, as
+        fast as the machine is.
         ``image``: of containers. Raises UsageError, and CapabilityError where this machine cannot.
         """
         options: dict[str, Any] = {}
@@ -74,8 +76,8 @@ class Testbed:
         bed = cls(open_testbed(backend, _words(hosts, "hosts"), **options))
         try:
             bed._bed.up()
-            if rate is not None or delay is not None or loss is not None:
-                bed.set(rate=rate, delay=delay, loss=loss)
+            if not (rate is delay is loss is queue is None):
+                bed.set(rate=rate, delay=delay, loss=loss, queue=queue)
         except BaseException:
             bed.down()
             raise
@@ -129,13 +131,15 @@ class Testbed:
         delay: Quantity | None = None,
         jitter: Quantity | None = None,
         loss: Quantity | None = None,
+        queue: Quantity | None = None,
         both: bool = False,
     ) -> None:
         """Change what is given of a link, in place, and leave the rest; without a host of all. ``delay``: one way.
 
+        ``queue``: what waits for the link at most, ``"100ms"`` of its rate, ``"64kb"``, or a number of packets.
         Raises UsageError for what no link can be, CapabilityError for what this machine's kernel cannot.
         """
-        self._alter(self._named(source, target, both=both), _figures(rate, delay, jitter, loss))
+        self._alter(self._named(source, target, both=both), _figures(rate, delay, jitter, loss, queue))
 
     def cut(self, source: str, target: str | None = None, *, both: bool = False) -> None:
         """Let nothing pass any more; what is under way is lost."""
@@ -209,9 +213,9 @@ class Testbed:
             raise UsageError(f"host {source!r} has no link to itself")
         return [Link(source, target), *([Link(target, source)] if both else [])]
 
-    def _alter(self, links: Sequence[Link], figures: Mapping[str, float | bool]) -> None:
+    def _alter(self, links: Sequence[Link], figures: Mapping[str, float | bool | Queue]) -> None:
         if not figures:
-            raise UsageError("nothing is asked of the link; give a rate, a delay, a jitter or a loss")
+            raise UsageError("nothing is asked of the link; give a rate, a delay, a jitter, a loss or a queue")
         if links:
             self._bed.alter(links, figures)
 
@@ -277,14 +281,19 @@ def _words(given: Words, what: str) -> list[str]:
 
 
 def _figures(
-    rate: Quantity | None, delay: Quantity | None, jitter: Quantity | None, loss: Quantity | None
-) -> dict[str, float]:
+    rate: Quantity | None,
+    delay: Quantity | None,
+    jitter: Quantity | None,
+    loss: Quantity | None,
+    queue: Quantity | None,
+) -> dict[str, float | bool | Queue]:
     """The fields of a shape that are given, in bit/s, seconds and shares."""
-    asked = (
+    asked: tuple[tuple[str, Quantity | None, Callable[[Any], float | Queue]], ...] = (
         ("rate_bps", rate, units.rate_bps),
         ("delay_s", delay, units.seconds),
         ("jitter_s", jitter, units.seconds),
         ("loss", loss, units.share),
+        ("queue", queue, lambda value: Queue(*units.queue(value))),
     )
     return {name: read(value) for name, value, read in asked if value is not None}
 

@@ -105,6 +105,7 @@ MANY = {  # of keywords that applications give: each is documented where it stan
     "Join.__init__",
     "LocalCluster.__init__",
     "SceneSource.__init__",
+    "Testbed.set",
     "contact_sheet",
 }
 

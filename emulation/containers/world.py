@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from thalweg.emulation.kernel import interfaces
 from thalweg.emulation.kernel.interfaces import Interface
 from thalweg.emulation.kernel.netlink import NetlinkSocket
-from thalweg.emulation.kernel.world import HostSpace, Port, World, enter, offloads_off
+from thalweg.emulation.kernel.world import HostSpace, Port, World, enter
 from thalweg.emulation.supervisor.requests import Container
 
 INTERFACE = "eth0"  # of a container with one network
@@ -33,8 +33,7 @@ class ContainerWorld(World):
         finally:
             enter(self._own_fd)
         for host in self.hosts.values():
-            single = interfaces.single_segments(host.interface)
-            host.netlink.request([single, *interfaces.neighbours(host, self.hosts.values())])
+            host.netlink.request(interfaces.neighbours(host, self.hosts.values()))
 
     def _enter(self, number: int, one: Container, mine: Mapping[int, Interface]) -> HostSpace:
         """Raises OSError where the namespace is not that of the container, before anything there is touched."""
@@ -44,7 +43,6 @@ class ContainerWorld(World):
         found = interfaces.present().get(index)
         if found is None or found.mac != one.mac:
             raise OSError(errno.ENODEV, f"process {one.pid} is not in the container of {one.name}")
-        offloads_off(INTERFACE)
         port = self._port(index, found.other_end, mine)
         return HostSpace(one.name, number, one.ip, one.mac, namespace_fd, NetlinkSocket(), index, port)
 

@@ -43,8 +43,6 @@ with _modules_alone("pyroute2"):
 
 AF_BRIDGE = 7  # linux/socket.h
 MAKE = NLM_F_CREATE | NLM_F_EXCL
-SINGLE = ("IFLA_GSO_MAX_SEGS", 1)
-"""TCP hands down super-packets whatever the interface's offloads say (Linux 4.17); a shaper would pass one at once."""
 
 
 def _encoded(message: nlmsg, kind: int, how: int, attributes: Any = (), **fields: Any) -> bytes:
@@ -69,11 +67,6 @@ def up(index: int) -> bytes:
     return _link(0, index, up=True)
 
 
-def single_segments(index: int) -> bytes:
-    """Let an interface have one segment a packet."""
-    return _link(0, index, SINGLE)
-
-
 def bridge(name: str, index: int) -> bytes:
     """Create a bridge that is up and does not look into multicast."""
     kind = _of_kind("bridge", ("IFLA_BR_MCAST_SNOOPING", 0))
@@ -94,7 +87,7 @@ def cable(name: str, index: int, peer: Peer, master: int | None = None) -> bytes
 
     The peer cannot come up before the pair is complete.
     """
-    there: list[Any] = [("IFLA_IFNAME", peer.name), ("IFLA_MTU", PACKET_BYTES), ("IFLA_ADDRESS", peer.mac), SINGLE]
+    there: list[Any] = [("IFLA_IFNAME", peer.name), ("IFLA_MTU", PACKET_BYTES), ("IFLA_ADDRESS", peer.mac)]
     if peer.namespace_fd is not None:
         there.append(("IFLA_NET_NS_FD", peer.namespace_fd))
     kind = _of_kind("veth", ("VETH_INFO_PEER", {"index": peer.number, "attrs": there}))

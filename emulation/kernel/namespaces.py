@@ -14,7 +14,7 @@ from contextlib import suppress
 from thalweg.emulation.kernel import htb, interfaces
 from thalweg.emulation.kernel.interfaces import Peer
 from thalweg.emulation.kernel.netlink import NetlinkSocket
-from thalweg.emulation.kernel.world import HostSpace, Port, World, enter, offloads_off, unshare
+from thalweg.emulation.kernel.world import HostSpace, Port, World, enter, unshare
 from thalweg.emulation.links.shape import LinkShape
 
 HOST_INTERFACE, HOST_INDEX = "eth0", 2
@@ -36,8 +36,6 @@ class NamespaceWorld(World):
         self._own.request(self._cables())
         for host in self.hosts.values():
             host.netlink.request(self._furnish(host, prefix_length))
-            with self.inside(host.name):
-                offloads_off(HOST_INTERFACE)
 
     def _new_host(self, name: str, number: int, ip: str) -> HostSpace:
         unshare()
@@ -88,7 +86,7 @@ def probe_kernel() -> dict[str, str]:
         both = (htb.interface_class(index, None), htb.htb_class(index, 1, 1e6))
         attempt(name, [htb.root(index, layer), *both])
     attempt("bfifo", [htb.leaf(20, 1, LinkShape(1e6))])
-    attempt("u32", [htb.to_class(20, 1, bytes((10, 0, 0, 1)))])
+    attempt("u32", [htb.to_class(20, 1, 1, bytes((10, 0, 0, 1)), urgent=True)])
     attempt("netem", [htb.leaf(20, 1, LinkShape(1e6, 0.01))])
     control.close()
     return verdict

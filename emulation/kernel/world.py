@@ -89,23 +89,22 @@ class LinkState:
 
     def set(self, shape: LinkShape, began_s: float, now_s: float) -> None:
         """The link has been changed at some moment between the two; what is asked counts as the more of both."""
-        at_s = began_s if self._rate_bps(shape) > self._rate_bps(self.shape) else now_s
+        at_s = began_s if passing_bps(shape) > passing_bps(self.shape) else now_s
         self._asked_bits = self.asked_bits(at_s)
         self._since_s, self.shape = at_s, shape
         self.had_netem = self.had_netem or shape.needs_netem
 
     def leaf(self, shape: LinkShape) -> htb.Leaf:
         """The kind of queue that the link has, or would have if it were changed to ``shape``."""
-        if shape.cut:
-            return "cut"
-        return "netem" if shape.needs_netem or self.had_netem else "fifo"
+        return htb.leaf_kind(shape, had_netem=self.had_netem)
 
     def asked_bits(self, now_s: float) -> float:
-        return self._asked_bits + self._rate_bps(self.shape) * (now_s - self._since_s)
+        return self._asked_bits + passing_bps(self.shape) * (now_s - self._since_s)
 
-    @staticmethod
-    def _rate_bps(shape: LinkShape) -> float:
-        return 0.0 if shape.cut else shape.rate_bps
+
+def passing_bps(shape: LinkShape) -> float:
+    """The rate that a link of this shape is set to; 0 where nothing passes."""
+    return shape.set_bps if shape.passes else 0.0
 
 
 class World:
@@ -121,6 +120,8 @@ class World:
         self.gone: set[str] = set()
         """Hosts that have ended by themselves, as containers may."""
         self._rooted: set[str] = set()
+        self._wanted: dict[str, dict[Pair, int]] = {}  # by source: the segments that its links' shapes let pass at once
+        self._segments: dict[str, int] = {}  # what the interfaces are set to
         self._unsure: set[Pair] = set()  # the kernel refused something of their batch
         self._ported: set[str] = set()
         self._own_fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -176,13 +177,12 @@ class World:
     def shape(self, shapes: Iterable[tuple[str, str, LinkShape]], *, replayed: bool = False) -> None:
         """Set up the links not yet shaped, change the others in place.
 
-        One batch a host. The rates are floored (``RATE_FLOOR_BPS``). ``replayed``: by a replay, so that the
+        One batch a host. ``replayed``: by a replay, so that the
         links' own shapes stay what they were. Where the kernel refuses something, the other hosts' links are set all
         the same, the first refusal is raised then, and that host's links are stated whole when they are next shaped.
         """
         by_source: dict[str, dict[Pair, LinkShape]] = {}
-        for source, target, given in shapes:
-            shape = given._replace(rate_bps=floored(given.rate_bps))
+        for source, target, shape in shapes:
             by_source.setdefault(source, {})[source, target] = shape
         refusal: OSError | None = None
         for source, asked in by_source.items():
@@ -190,10 +190,11 @@ class World:
             began_s = time.monotonic()
             try:
                 self._root(source)
-                self._request(source, batch)
+                self._request(source, [*self._segmenting(source, asked), *batch])
             except OSError as error:
                 refusal = refusal or error
                 self._unsure |= asked.keys()
+                self._segments.pop(source, None)
                 continue
             now_s = time.monotonic()
             self._unsure -= asked.keys()
@@ -225,29 +226,61 @@ class World:
             with _there_already():
                 self._request(source, [htb.root(index, self.layer)])
             self._request(source, [htb.interface_class(index, self.limits.get(source))])
+            if source not in self.gone:
+                with self.inside(source):
+                    offloads_off(socket.if_indextoname(index))
             self._rooted.add(source)
 
+    def _segmenting(self, source: str, asked: Mapping[Pair, LinkShape] = {}) -> list[bytes]:
+        """Let an interface have as large packets of TCP as all its links, and all limited interfaces, bear."""
+        wanted = self._wanted.setdefault(source, {})
+        wanted.update((link, shape.segments) for link, shape in asked.items() if shape.passes or link not in wanted)
+        borne = (*wanted.values(), *(LinkShape(limit_bps).segments for limit_bps in self.limits.values()))
+        least = min(borne, default=htb.UNLIMITED_SEGMENTS)
+        if self._segments.get(source) == least:
+            return []
+        self._segments[source] = least
+        return [*htb.segments(self.hosts[source].interface, least)]
+
     def _class(self, source: str, target: str, shape: LinkShape) -> bytes:
-        limit_bps, assured_bps = self.limits.get(source), shape.rate_bps
+        limit_bps, assured_bps = self.limits.get(source), shape.set_bps
         if limit_bps is not None:  # an equal part for each: together they may be assured what there is
             assured_bps = min(assured_bps, limit_bps / max(1, len(self.hosts) - 1))
         host, minor = self.hosts[source], self.hosts[target].number
-        return htb.htb_class(host.interface, minor, shape.rate_bps, burst=shape.burst, assured_bps=assured_bps)
+        return htb.htb_class(host.interface, minor, shape.set_bps, burst=shape.burst, assured_bps=assured_bps)
 
     def _messages(self, source: str, target: str, shape: LinkShape) -> Iterator[bytes]:
-        state, to = self.links.get((source, target)), self.hosts[target]
+        state, number = self.links.get((source, target)), self.hosts[target].number
         index = self.hosts[source].interface
         if state is None or (source, target) in self._unsure:
             yield self._class(source, target, shape)
-            yield htb.leaf(index, to.number, shape, None if state is None else state.leaf(shape))
-            # a second filter like the first changes nothing
-            yield htb.to_class(index, to.number, socket.inet_aton(to.ip))
+            yield from htb.bands(index, number)
+            yield from self._leaves(index, number, shape, None if state is None else state.leaf(shape))
+            yield from self._filters(index, number, target, shape)
             return
         old = state.shape
-        if (shape.rate_bps, shape.burst) != (old.rate_bps, old.burst):
+        if (shape.set_bps, shape.burst) != (old.set_bps, old.burst):
             yield self._class(source, target, shape)
         if _queue(shape, state.leaf(shape)) != _queue(old, state.leaf(old)):
-            yield htb.leaf(index, to.number, shape, state.leaf(shape))
+            yield from self._leaves(index, number, shape, state.leaf(shape))
+        if bool(shape.duplicate) != bool(old.duplicate):
+            yield from self._filters(index, number, target, shape)
+
+    @staticmethod
+    def _leaves(index: int, number: int, shape: LinkShape, kind: htb.Leaf | None) -> Iterator[bytes]:
+        # a second netem would not let the first one duplicate, on kernels that have no other beside such
+        alone = shape.passes and shape.duplicate > 0
+        if alone:
+            yield htb.leaf(index, number | htb.CONTROL, shape, "fifo")
+        yield htb.leaf(index, number | htb.BULK, shape, kind)
+        if not alone:
+            yield htb.leaf(index, number | htb.CONTROL, shape, kind)
+
+    def _filters(self, index: int, number: int, target: str, shape: LinkShape) -> Iterator[bytes]:
+        """What is urgent goes the way of all else on a link that duplicates."""
+        ip = socket.inet_aton(self.hosts[target].ip)
+        yield htb.to_class(index, 2 * number, number | (htb.BULK if shape.duplicate else htb.CONTROL), ip, urgent=True)
+        yield htb.to_class(index, 2 * number + 1, number | htb.BULK, ip)
 
     def limit_interfaces(self, limits_bps: Mapping[str, float | None]) -> None:
         """Limit, in place, all that these hosts send together and all that they receive together; None lifts it.
@@ -271,23 +304,30 @@ class World:
             host.netlink.request(batch)
             if name not in self._ported:
                 with _there_already():
-                    host.port.netlink.request([htb.root(host.port.interface, self.layer, htb.PORT_MINOR)])
+                    host.port.netlink.request([htb.root(host.port.interface, self.layer, htb.PORT_MINOR | htb.BULK)])
                 self._ported.add(name)
             host.port.netlink.request(htb.port(host.port.interface, rate_bps))
+        for source in self.hosts:  # also those whose links are not shaped send to limited ones
+            self._root(source)
+            self._request(source, self._segmenting(source))
 
     def counters(self, source: str) -> dict[str, htb.ClassCounters]:
         """For every shaped link out of ``source`` its counters, by target."""
-        names = {host.number: host.name for host in self.hosts.values()}
         answers = self.hosts[source].netlink.dump(netlink.RTM_GETTCLASS, htb.class_dump(self.hosts[source].interface))
-        found = (htb.class_counters(answer) for answer in answers)
-        return {names[one.minor]: one for one in found if one is not None and one.minor in names}
+        found = {one.minor: one for one in map(htb.class_counters, answers) if one is not None}
+        counted = {}
+        for host in self.hosts.values():
+            if link := found.get(host.number):
+                bands = (found.get(host.number | band) for band in (htb.BULK, htb.CONTROL))
+                counted[host.name] = link._replace(backlog_bytes=sum(one.backlog_bytes for one in bands if one))
+        return counted
 
 
 def _queue(shape: LinkShape, kind: htb.Leaf) -> tuple[object, ...]:
     """A queue's kind and what that is set to; a change elsewhere in the shape leaves it alone."""
     if kind == "netem":
-        return (kind, *shape[1:8], htb.netem_packets(shape))
-    return (kind, htb.queue_bytes(shape.rate_bps)) if kind == "fifo" else (kind,)
+        return (kind, *shape[1:8], htb.limit(shape, kind))
+    return (kind,) if kind == "cut" else (kind, htb.limit(shape, kind))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from thalweg.emulation.links.shape import SHARES, LinkShape
+from thalweg.emulation.links.shape import SHARES, LinkShape, Queue
 from thalweg.middleware.network.view import Link
 
 
@@ -34,6 +34,7 @@ class Effect(NamedTuple):
     reorder: float | None = None
     corrupt: float | None = None
     burst_bytes: int | None = None
+    queue: Queue | None = None
 
     def rate(self, rate_bps: float) -> float:
         """What becomes of the rate ``rate_bps``; a cut does not count here."""
@@ -67,7 +68,9 @@ class Effect(NamedTuple):
 
     def rates_only(self) -> Effect:
         """The same without what takes netem."""
-        return Effect(self.factor, self.floor_bps, self.rate_bps, self.cut, burst_bytes=self.burst_bytes)
+        return Effect(
+            self.factor, self.floor_bps, self.rate_bps, self.cut, burst_bytes=self.burst_bytes, queue=self.queue
+        )
 
     def dilated(self, time_scale: float) -> Effect:
         """The same on links whose time runs ``time_scale`` times as fast: rates times it, delays divided by it."""
@@ -78,10 +81,11 @@ class Effect(NamedTuple):
             rate_bps=None if self.rate_bps is None else self.rate_bps * time_scale,
             delay_s=None if self.delay_s is None else self.delay_s / time_scale,
             jitter_s=None if self.jitter_s is None else self.jitter_s / time_scale,
+            queue=None if self.queue is None else self.queue.dilated(time_scale),
         )
 
 
-REPLACED = ("delay_s", "jitter_s", "loss", "distribution", "duplicate", "reorder", "corrupt", "burst_bytes")
+REPLACED = ("delay_s", "jitter_s", "loss", "distribution", "duplicate", "reorder", "corrupt", "burst_bytes", "queue")
 NEUTRAL = Effect()
 
 

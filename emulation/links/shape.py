@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple, get_args
 
-RATE_FLOOR_BPS = 64_000.0
-"""The lowest rate a link is set to; a trace's outage becomes this. htb cannot be set to 0, and a class that has just
-sent a full packet at a low rate stays blocked for that packet's time when the rate rises (0.19 s here)."""
-MAX_RATE_BPS = 2e9  # one link on one core, offloads off; a machine that carries less is found out by the proof
+RATE_FLOOR_BPS = 8_000.0
+"""The lowest rate above 0 that a link is set to. A class that has just sent a full packet at a low rate stays blocked
+for that packet's time when the rate rises: 1.5 s at this one."""
+MAX_RATE_BPS = 2e9  # one link on one core; a machine that carries less is found out by the proof
 MAX_DELAY_S = 60.0
 MAX_JITTER_S = (1 << 31) / 1e9  # the kernel cuts it there (INT_MAX nanoseconds)
 Distribution = Literal["uniform", "normal", "pareto", "paretonormal"]
@@ -24,18 +24,40 @@ BURST_S = 0.001
 """Worth of rate that may pass at once after idling. Small, so that neither a probe of 16 KB nor the head of a partition
 passes unshaped on a time-dilated link; htb's timers are of high resolution and need no more."""
 BURST_FLOOR_BYTES = 2 * FRAME_BYTES  # htb needs one to send at all
+MAX_SEGMENTS = 16  # of TCP in a packet; 8 carry 1 Gbit/s where one at a time carries 0.35
+
+
+class Queue(NamedTuple):
+    """What waits before a link at most: so many ``s`` (seconds) of its rate, ``bytes``, or ``packets``."""
+
+    size: float
+    unit: Literal["s", "bytes", "packets"] = "s"
+
+    def dilated(self, time_scale: float) -> Queue:
+        return self._replace(size=self.size / time_scale) if self.unit == "s" else self
+
+    def __str__(self) -> str:
+        return f"{self.size * 1e3:g} ms" if self.unit == "s" else f"{self.size:g} {self.unit}"
+
+
+QUEUE = Queue(0.1)
+QUEUE_FLOOR_BYTES = 6 * FRAME_BYTES
+"""The least that a queue in seconds holds: below 0.7 Mbit/s a tenth of a second would be too little for TCP, which
+needs three packets behind a lost one to hear of it soon (RFC 5681, section 3.2)."""
+MAX_QUEUE_BYTES = 1 << 30
 
 
 class LinkShape(NamedTuple):
     """What a directed link is asked to be: bits per second, one-way seconds, seconds of jitter, share lost (0 to 1).
 
-    Rates are counted at the testbed's layer; 0 becomes the documented floor. A testbed takes rates and times of the
-    wall clock, a scenario has emulated ones (``dilated``). ``distribution`` is the delay's around ``delay_s``,
+    Rates are counted at the testbed's layer; at 0 nothing passes, as if ``cut``, and what lies between that and
+    ``RATE_FLOOR_BPS`` becomes this (``set_bps``). A testbed takes rates and times of the wall clock, a scenario has
+    emulated ones (``dilated``). ``distribution`` is the delay's around ``delay_s``,
     ``jitter_s`` wide: uniform, normal, pareto or paretonormal, as netem has them; packets overtake each other where
     the jitter is above the time between them.
     ``duplicate``, ``reorder`` (sent at once instead of after the delay) and ``corrupt`` (one bit flipped) are shares of
     packets. ``burst_bytes`` is what may pass at once after idling, None for the default. ``cut``: nothing passes, and
-    what waits or is under way is lost.
+    what waits or is under way is lost. ``queue``: what waits for the link at most, None for ``QUEUE``.
     """
 
     rate_bps: float
@@ -48,6 +70,17 @@ class LinkShape(NamedTuple):
     corrupt: float = 0.0
     burst_bytes: int | None = None
     cut: bool = False
+    queue: Queue | None = None
+
+    @property
+    def passes(self) -> bool:
+        """Whether anything does."""
+        return self.rate_bps > 0 and not self.cut
+
+    @property
+    def set_bps(self) -> float:
+        """The rate that the link is really set to."""
+        return floored(self.rate_bps)
 
     @property
     def needs_netem(self) -> bool:
@@ -61,11 +94,30 @@ class LinkShape(NamedTuple):
     @property
     def burst(self) -> int:
         """Bytes that may pass at once after the link was idle."""
-        return burst_bytes(self.rate_bps) if self.burst_bytes is None else self.burst_bytes
+        return burst_bytes(self.set_bps) if self.burst_bytes is None else self.burst_bytes
+
+    @property
+    def queue_bytes(self) -> int:
+        """The limit of the queue; of one in packets, as if all were full."""
+        size, unit = self.queue or QUEUE
+        if unit == "s":
+            return max(QUEUE_FLOOR_BYTES, math.ceil(self.set_bps / 8 * size))
+        return math.ceil(size) * (FRAME_BYTES if unit == "packets" else 1)
+
+    @property
+    def segments(self) -> int:
+        """How many segments of TCP may pass as one packet: what takes no longer than the burst; a power of two.
+
+        One where packets are drawn or counted.
+        """
+        if self.needs_netem or (self.queue is not None and self.queue.unit == "packets"):
+            return 1
+        worth = min(self.burst, self.queue_bytes / 2, self.set_bps / 8 * BURST_S) / PACKET_BYTES
+        return 1 << int(math.log2(min(max(1.0, worth), MAX_SEGMENTS)))
 
     def rates_only(self) -> LinkShape:
         """The same without what takes netem."""
-        return LinkShape(self.rate_bps, burst_bytes=self.burst_bytes, cut=self.cut)
+        return LinkShape(self.rate_bps, burst_bytes=self.burst_bytes, cut=self.cut, queue=self.queue)
 
     def dilated(self, time_scale: float) -> LinkShape:
         """The same on a link whose time runs ``time_scale`` times as fast: its rate times it, delays divided by it."""
@@ -73,6 +125,7 @@ class LinkShape(NamedTuple):
             rate_bps=self.rate_bps * time_scale,
             delay_s=self.delay_s / time_scale,
             jitter_s=self.jitter_s / time_scale,
+            queue=None if self.queue is None else self.queue.dilated(time_scale),
         )
 
     def objection(self) -> str:
@@ -95,6 +148,9 @@ class LinkShape(NamedTuple):
         if self.burst_bytes is not None and not FRAME_BYTES <= self.burst_bytes <= MAX_BURST_BYTES:
             least = f"{FRAME_BYTES} (a frame)"
             return f"burst_bytes is {self.burst_bytes}; it must lie between {least} and {MAX_BURST_BYTES}"
+        if self.queue and not (0 < self.queue.size < math.inf and FRAME_BYTES <= self.queue_bytes <= MAX_QUEUE_BYTES):
+            least = f"{FRAME_BYTES} bytes (a frame)"
+            return f"queue is {self.queue}; it must lie between {least} and {MAX_QUEUE_BYTES} bytes"
         return ""
 
 
@@ -109,7 +165,7 @@ def outside(rate_bps: float) -> str:
 
 
 def floored(rate_bps: float) -> float:
-    """The rate that a link is really set to when ``rate_bps`` is asked."""
+    """The rate that a link is really set to when ``rate_bps`` is asked; at 0 it is cut besides."""
     return max(rate_bps, RATE_FLOOR_BPS)
 
 

@@ -208,7 +208,7 @@ def _trains(
         trains = []
         for source, target in proofs:
             shares = (world.limits.get(host, math.inf) / n[host] for host, n in ((source, leaving), (target, coming)))
-            rate_bps = min(shapes[source, target].rate_bps, *shares)
+            rate_bps = min(shapes[source, target].set_bps, *shares)
             interval_s = max(1 / link_per_s, len(proofs) / together_per_s, bits / (SHARE * rate_bps))
             count = max(LEAST_DATAGRAMS, int(PASSAGE_S / interval_s))
             to = (world.hosts[target].ip, TRAIN_PORT)

@@ -35,7 +35,9 @@ SIOCOUTQ = 0x5411  # linux/sockios.h: bytes that have not left
 SO_NO_CHECK, SO_SNDBUFFORCE = 11, 32  # asm-generic/socket.h
 FILL_PORT = 47_808  # any: the namespaces are ours
 DATAGRAM_BYTES = (64, 1400)
-PACKETS_WANTED = 40  # in a measurement: smaller datagrams on slow links rather than few of them
+PACKETS_WANTED = 40  # in a measurement: smaller datagrams on slow links rather than few of them …
+LEAST_PACKETS = 20  # … and, once the burst is through, longer measurements rather than fewer than these
+SLOW_BPS, SLOW_LINKS = 2e5, 100  # below this, links that take longer are measured together, so many at once
 SENDER_QUEUE_S = 0.09  # kept in each sender's socket against late wake-ups; the link's own queue holds 0.1 s
 SEND_BYTES = 1 << 24  # in the socket of one that goes by the clock: no limit
 FILL_DATAGRAMS = 256  # at a time: a link faster than this process would never push back
@@ -123,24 +125,26 @@ class _Stream:
     ) -> None:
         self.number, self.link, self.shape, self.rate_bps, self.sender = number, link, shape, rate_bps, sender
         # what an interface holds up queues at the other end of the cable, and what is cut disappears at once
-        self.by_clock = shape.delay_s > 0 or shape.jitter_s > 0 or rate_bps < shape.rate_bps
-        self._pace_bps = rate_bps or shape.rate_bps
+        self.by_clock = shape.delay_s > 0 or shape.jitter_s > 0 or rate_bps < shape.set_bps
+        self._pace_bps = rate_bps or shape.set_bps
         self._burst_s = shape.burst * 8 / self._pace_bps
         # how much most packets come before or after the delay
         around = (netem.quantile(shape.distribution, share) * shape.jitter_s for share in (0.005, 0.995))
         early_s, late_s = around if shape.jitter_s else (0.0, 0.0)
         self._first_s = 0.0 if shape.reorder else max(0.0, shape.delay_s + early_s)
         self._last_s = shape.delay_s + late_s
-        self.seconds = seconds + self._last_s - self._first_s
         self._payload = bytearray(datagram_bytes(rate_bps, seconds))
         self._bits = 8 * (len(self._payload) + HEADERS_BYTES[layer])
+        least_s = self._burst_s + LEAST_PACKETS * self._bits / self._pace_bps if shape.passes else 0.0
+        self.seconds = max(seconds, least_s) + self._last_s - self._first_s
         self._sent, self._filled_s, self._full = 0, 0.0, False
         self._fillings: list[_Filling] = []
         self.arrivals: list[tuple[int, int]] = []  # number, nanoseconds
         if shape.corrupt:  # a corrupted datagram has been carried as well as any other
             sender.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
         truesize = 256 + (1 << (len(self._payload) + 447).bit_length())  # sk_buff and its data, as the kernel counts
-        packets = rate_bps / 8 * SENDER_QUEUE_S / (len(self._payload) + 28)
+        queued = min(rate_bps / 8 * SENDER_QUEUE_S, 0.9 * shape.queue_bytes)
+        packets = queued / (len(self._payload) + 28)
         room = SEND_BYTES if self.by_clock else int(max(2.0, packets) * truesize / 2)
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
         if self.by_clock:
@@ -190,7 +194,7 @@ class _Stream:
         For a link that is cut, all that arrived all the same.
         """
         size = self._bits // 8
-        if self.shape.cut:
+        if not self.shape.passes:
             return self._proof(0.0, len(self.arrivals) * self._bits / self.seconds, self.seconds, 0)
         pace = self._pace(size)
         counted, elapsed_ns, stalled_ns, span_ns = 0, 0, 0, 0
@@ -218,7 +222,7 @@ class _Stream:
     def _pace(self, size: int) -> Pace:
         """What is expected of packets of ``size`` bytes if the link is as asked."""
         bursts, bucket_s, slack_s = 1, self._burst_s, self._last_s - self._first_s
-        if self.rate_bps < self.shape.rate_bps:  # an interface's bucket, from which the assured part borrows
+        if self.rate_bps < self.shape.set_bps:  # an interface's bucket, from which the assured part borrows
             bursts, bucket_s, slack_s = 3, burst_bytes(self.rate_bps) * 8 / self.rate_bps, slack_s + self._burst_s
         packet_ns, bucket_ns, slack_ns = (round(s * 1e9) for s in (self._bits / self.rate_bps, bucket_s, slack_s))
         return Pace(packet_ns, bucket_ns, bursts * self.shape.burst // size + 1, slack_ns)
@@ -235,10 +239,10 @@ def measure(world: World, links: Iterable[Pair], seconds: float | None, go_on: C
     found: dict[Pair, LinkProof] = {}
     with ExitStack() as stack:
         filler = _Filler(world, links, go_on, stack)
-        delayed = [link for link, shape in filler.shapes.items() if shape.needs_netem and not shape.cut]
-        carried_bps = {link: shape.rate_bps for link, shape in filler.shapes.items()}
+        delayed = [link for link, shape in filler.shapes.items() if shape.needs_netem and shape.passes]
+        carried_bps = {link: shape.set_bps for link, shape in filler.shapes.items()}
         together_bps = _together_bps()
-        groups = link_rounds(carried_bps, together_bps)
+        groups = _groups(carried_bps, together_bps, world)
         if seconds is None:
             seconds = min(max(PROOF_S / len(groups), PROOF_ROUND_S[0]), PROOF_ROUND_S[1])
         more = iter(AGAIN)
@@ -251,7 +255,7 @@ def measure(world: World, links: Iterable[Pair], seconds: float | None, go_on: C
             if not wrong or again is None:
                 break
             share, again_s = again
-            groups, seconds = link_rounds(wrong, share * together_bps), max(seconds, again_s)
+            groups, seconds = _groups(wrong, share * together_bps, world), max(seconds, again_s)
         if delayed:
             latest_s = max(delay.latest_s(filler.shapes[link]) for link in delayed)
             filler.drain(time.monotonic() + latest_s + delay.SETTLE_S)
@@ -259,6 +263,13 @@ def measure(world: World, links: Iterable[Pair], seconds: float | None, go_on: C
         slow = together_bps < TOGETHER_BPS
         found |= delay.measure(world, {link: found[link] for link in delayed}, go_on, slow=slow)
     return list(found.values())
+
+
+def _groups(rates_bps: Mapping[Pair, float], together_bps: float, world: World) -> list[list[Pair]]:
+    """The rounds, and the slow links together, unless they share an interface."""
+    slow = [link for link, rate_bps in rates_bps.items() if rate_bps < SLOW_BPS and not world.limits]
+    rounds = link_rounds({link: rate_bps for link, rate_bps in rates_bps.items() if link not in slow}, together_bps)
+    return rounds + [slow[i : i + SLOW_LINKS] for i in range(0, len(slow), SLOW_LINKS)]
 
 
 def _together_bps() -> float:
@@ -328,7 +339,7 @@ class _Filler:
         sender = delay.open_sender(self._world, source, stack)
         sender.connect((self._world.hosts[target].ip, FILL_PORT))
         shape, limits = self.shapes[link], (self._world.limits[host] for host in link if host in self._world.limits)
-        expected_bps = 0.0 if shape.cut else min(shape.rate_bps, *limits, math.inf)
+        expected_bps = min(shape.set_bps, *limits, math.inf) if shape.passes else 0.0
         return _Stream(next(_numbers), link, shape, expected_bps, seconds, self._world.layer, sender)
 
     def drain(self, until_s: float) -> None:

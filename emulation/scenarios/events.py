@@ -247,6 +247,8 @@ def _effect(spot: Spot) -> tuple[Effect, str]:
             said.append(f"rate {format_rate(value)}")
         elif key in ("delay", "jitter"):
             said.append(f"{key} {format_time(value)}")
+        elif key == "queue":
+            said.append(f"queue {value}")
         elif isinstance(value, float):
             said.append(f"{key} {100 * value:.3g} %")
         else:

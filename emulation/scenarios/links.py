@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from thalweg.emulation.links.shape import Distribution, LinkShape
+from thalweg.emulation.links.shape import Distribution, LinkShape, Queue
 from thalweg.emulation.scenarios.data_sets import (
     GENERATED,
     Grid,
@@ -27,7 +27,7 @@ from thalweg.emulation.scenarios.toml import Keys, Rate, Share, Size, Spot, Text
 from thalweg.emulation.traces.files import read_trace
 from thalweg.emulation.traces.pool import draw, two_draws
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.units import seconds
+from thalweg.emulation.units import queue, seconds
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link, links_between
 
@@ -46,6 +46,14 @@ class Delay(float, metaclass=Written):
         return found
 
 
+class QueueLength(metaclass=Written):
+    """What may wait for a link."""
+
+    @staticmethod
+    def read(value: Any) -> Queue:
+        return Queue(*queue(value))
+
+
 class Figures(Keys):
     """Figures of a link's shape."""
 
@@ -58,6 +66,7 @@ class Figures(Keys):
     reorder: Share | None = None
     corrupt: Share | None = None
     burst: Size | None = None
+    queue: QueueLength | None = None
 
 
 class Sets(Keys):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from thalweg.emulation.links.effects import Effect
-from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.middleware.errors import CapabilityError, TestbedError, ThalwegError, UsageError
 from thalweg.middleware.network.view import Pair
 
@@ -98,7 +98,7 @@ class AlterLinks(Request, tag="alter"):
     """
 
     links: Sequence[Pair]
-    figures: dict[str, float | bool]
+    figures: dict[str, float | bool | Queue]
 
 
 class LimitInterfaces(Request):

@@ -43,8 +43,8 @@ def schedule(
 ) -> LinkSchedule:
     """The changes of one period of ``trace``, times divided and rates multiplied by ``time_scale``.
 
-    Rates below ``RATE_FLOOR_BPS`` are raised to it; changes closer than ``gap_s`` (wall seconds) are averaged,
-    those below ``share`` of the rate left out.
+    Changes closer than ``gap_s`` (wall seconds) are averaged, those below ``share`` of the rate left out. A rate of 0
+    is an outage.
     """
     if not 0 < time_scale < float("inf"):
         raise UsageError(f"the time scale is {time_scale:g}; it must be above 0")
@@ -52,12 +52,11 @@ def schedule(
     steps = [(time_s / time_scale, rate_bps * time_scale) for time_s, rate_bps in trace.steps()]
     spaced = all(later - earlier >= gap_s for (earlier, _), (later, _) in pairwise(steps))
     merged = steps if spaced else list(_spaced(steps, period_s, gap_s))
-    kept = [merged[0]]
-    for time_s, rate_bps in merged[1:]:
-        rate_bps = max(rate_bps, RATE_FLOOR_BPS)
-        if abs(rate_bps - kept[-1][1]) >= share * kept[-1][1]:
+    kept: list[tuple[float, float]] = []
+    for time_s, rate_bps in merged:
+        if not kept or abs(rate_bps - kept[-1][1]) > share * kept[-1][1]:
             kept.append((time_s, rate_bps))
-    times, rates = np.array([t for t, _ in kept]), np.array([max(r, RATE_FLOOR_BPS) for _, r in kept])
+    times, rates = (np.array(column) for column in zip(*kept, strict=True))
     return LinkSchedule(times, rates, period_s if len(kept) > 1 else 0.0)
 
 
@@ -117,11 +116,15 @@ class ReplayHandle:
 
         It differs from the trace that was given where changes were averaged, left out, or below the floor.
         """
+
+        def is_set(rates_bps: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+            return np.where(rates_bps > 0, np.maximum(rates_bps, RATE_FLOOR_BPS), 0.0) / self._time_scale
+
         return {
             link: BandwidthTrace(
                 f"{link[0]} → {link[1]}",
                 one.times_s * self._time_scale,
-                one.rates_bps / self._time_scale,
+                is_set(one.rates_bps),
                 one.period_s * self._time_scale if one.period_s > 0 else SINGLE_ROW_DURATION_S,
             )
             for link, one in self._schedules.items()

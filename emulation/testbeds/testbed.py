@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
-from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, outside
+from thalweg.emulation.links.shape import MAX_RATE_BPS, LinkShape, Queue, outside
 from thalweg.emulation.proofs.proof import LinkProof, LinkSample
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import Command, Redirect, StartedSupervisor, SupervisorClient, TestbedProcess
@@ -126,7 +126,8 @@ class Testbed(ABC):
         is the processor time that the supervisor has taken.
         """
         answer = self._client.call(requests.Status())
-        self._shapes = {Link(source, target): LinkShape(*shape) for source, target, shape in answer.pop("shapes")}
+        shapes = msgspec.convert(answer.pop("shapes"), list[tuple[str, str, LinkShape]])
+        self._shapes = {Link(source, target): shape for source, target, shape in shapes}
         self._replay_delays = answer.pop("replay_delays", False)
         return answer
 
@@ -234,7 +235,7 @@ class Testbed(ABC):
         self._replay_delays = False
         return self._replay
 
-    def alter(self, links: Iterable[Link], figures: Mapping[str, float | bool]) -> None:
+    def alter(self, links: Iterable[Link], figures: Mapping[str, float | bool | Queue]) -> None:
         """Change some fields of links' own shapes where they stand, whatever a replay makes of them besides."""
         chosen = [*links]
         for link in chosen:

@@ -80,7 +80,7 @@ def changed(
 ) -> BandwidthTrace | ChangedRates:
     """What becomes of ``trace`` under effects, each from its time (sorted, at least 0) until the next one.
 
-    ``floor_bps``: the least that a testbed sets; only a cut is below it.
+    ``floor_bps``: the least that a testbed sets; only a cut is below it, and a trace's outage.
     """
     made: dict[Effect, BandwidthTrace] = {}
 
@@ -104,8 +104,10 @@ def _under(trace: BandwidthTrace, effect: Effect, floor_bps: float) -> Bandwidth
     if effect.cut:
         return BandwidthTrace.constant(trace.name, 0.0)
     if effect.rate_bps is not None:
-        return BandwidthTrace.constant(trace.name, max(effect.rate(0.0), floor_bps))
-    if effect == NEUTRAL and not (trace.rates_bps < floor_bps).any():
+        rate_bps = effect.rate(0.0)
+        return BandwidthTrace.constant(trace.name, max(rate_bps, floor_bps) if rate_bps else 0.0)
+    if effect == NEUTRAL and not ((trace.rates_bps > 0) & (trace.rates_bps < floor_bps)).any():
         return trace
-    rates = np.array([max(effect.rate(rate_bps), floor_bps) for rate_bps in trace.rates_bps.tolist()])
+    rates = np.array([effect.rate(rate_bps) for rate_bps in trace.rates_bps.tolist()])
+    rates = np.where(rates > 0, np.maximum(rates, floor_bps), 0.0)
     return BandwidthTrace(trace.name, trace.times_s, rates, trace.duration_s)

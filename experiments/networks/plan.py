@@ -36,6 +36,7 @@ class LinkPlan(msgspec.Struct, frozen=True):
     reorder: float
     corrupt: float
     burst_bytes: int | None
+    queue: str | None
     follows: str | None
 
 
@@ -108,7 +109,8 @@ def _link(scenario: Scenario, link: Link) -> LinkPlan:
         rates = (trace.mean_bps, float(trace.rates_bps.min()), float(trace.rates_bps.max()))
     return LinkPlan(
         *link, *rates, shape.delay_s, shape.jitter_s, shape.distribution, shape.loss, shape.duplicate, shape.reorder,
-        shape.corrupt, shape.burst_bytes, None if trace is None else trace.name,
+        shape.corrupt, shape.burst_bytes, None if shape.queue is None else str(shape.queue),
+        None if trace is None else trace.name,
     )  # fmt: skip
 
 
@@ -134,7 +136,7 @@ def _wall(timeline: Timeline, links: list[LinkPlan]) -> WallPlan:
     return WallPlan(
         full_bps=scale * sum(one.mean_bps for one in links),
         carries_bps=carried_bps(),
-        too_slow=sum(rate_bps * scale < RATE_FLOOR_BPS for rate_bps in least.values()),
+        too_slow=sum(0 < rate_bps * scale < RATE_FLOOR_BPS for rate_bps in least.values()),
         too_fast=sum(rate_bps * scale > MAX_RATE_BPS for rate_bps in most.values()),
         least_bps=scale * min(least.values(), default=0.0),
         most_bps=scale * max(most.values(), default=0.0),

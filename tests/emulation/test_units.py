@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.emulation.units import format_rate, format_time, parse_rate, rate_bps, seconds, share, size_bytes
+from thalweg.emulation.units import format_rate, format_time, parse_rate, queue, rate_bps, seconds, share, size_bytes
 from thalweg.middleware.errors import UsageError
 
 
@@ -19,6 +19,8 @@ from thalweg.middleware.errors import UsageError
         (seconds, "5us", 5e-6), (seconds, "1e-1s", 0.1), (seconds, "2d", 172_800.0), (seconds, 0, 0.0),
         (share, "1%", 0.01), (share, 0.25, 0.25), (share, "0.5", 0.5), (share, "0.1 %", 0.001),
         (size_bytes, "16kb", 16_384), (size_bytes, "1g", 2**30), (size_bytes, 1500, 1500), (size_bytes, "0.5k", 512),
+        (queue, "100ms", (0.1, "s")), (queue, "64 KB", (65_536, "bytes")), (queue, 50, (50, "packets")),
+        (queue, "50", (50, "packets")),
         (rate_bps, "0.2mbit", 2e5), (rate_bps, 64_000, 64e3),
     ],
 )  # fmt: skip
@@ -33,6 +35,7 @@ def test_quantities_are_read(read: Any, value: Any, expected: float) -> None:
         (seconds, True, "not a time"), (seconds, ["1s"], "not a time"), (seconds, float("nan"), "finite"),
         (seconds, "1e999s", "too large"), (share, "100%", "below 100%"), (share, 1, "below 100%"),
         (share, "1 in 7", "write it as 1%"), (size_bytes, "16 kbit", "write it as 16kb"), (size_bytes, 0, "less than"),
+        (queue, "64k", "write it as 100ms, 64kb"), (queue, 0, "not a queue"), (queue, 1.5, "not a queue"),
         (rate_bps, "0mbit", "above 0"), (rate_bps, "fast", "not a rate"), (rate_bps, [1], "not a rate"),
     ],
 )  # fmt: skip

@@ -38,6 +38,7 @@ class SetOptions(msgspec.Struct, frozen=True, kw_only=True):
     delay: Annotated[str | None, Option("One way: 20ms; needs netem.")] = None
     jitter: Annotated[str | None, Option("How far delays vary: 2ms; needs netem.")] = None
     loss: Annotated[str | None, Option("Of packets: 1%; needs netem.")] = None
+    queue: Annotated[str | None, Option("What waits at most: 100ms (of its rate), 64kb, or packets.")] = None
 
 
 @takes(SetOptions)
@@ -136,5 +137,6 @@ def _text(links: Iterable[tuple[Link, LinkShape]]) -> str:
 def _shape(shape: LinkShape) -> str:
     if shape.cut:
         return rate_text(shape)
+    queue = "" if shape.queue is None else f"queue {shape.queue}"
     delay = delay_text(shape.delay_s, shape.jitter_s)
-    return ", ".join(filter(None, (rate_text(shape), delay, f"{shape.loss:.2%} lost" if shape.loss else "")))
+    return ", ".join(filter(None, (rate_text(shape), delay, f"{shape.loss:.2%} lost" if shape.loss else "", queue)))

@@ -138,7 +138,8 @@ def _links_table(links: list[LinkPlan]) -> Table:
 
 def _more(one: LinkPlan) -> str:
     shares = [f"{key} {_share(value)}" for key in ("duplicate", "reorder", "corrupt") if (value := getattr(one, key))]
-    return ", ".join([*shares, *([f"burst {one.burst_bytes} bytes"] if one.burst_bytes else [])])
+    burst = [f"burst {one.burst_bytes} bytes"] if one.burst_bytes else []
+    return ", ".join([*shares, *burst, *([f"queue {one.queue}"] if one.queue else [])])
 
 
 def _by_host(found: Plan) -> Table:

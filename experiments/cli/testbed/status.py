@@ -144,8 +144,11 @@ def _shapes_table(shapes: Iterable[Mapping[str, Any]]) -> None:
 
 
 def rate_text(shape: LinkShape) -> str:
-    """``2.00 Mbit/s``, or what the link has instead of a rate."""
-    return "cut" if shape.cut else format_rate(shape.rate_bps) if shape.rated else "no rate"
+    """``2.00 Mbit/s``, or what the link has instead of a rate, and what it is set to where no link can be so slow."""
+    if not shape.passes or not shape.rated:
+        return "no rate" if shape.passes else "cut"
+    asked = format_rate(shape.rate_bps)
+    return asked if shape.set_bps == shape.rate_bps else f"{asked} (set to {format_rate(shape.set_bps)}, the least)"
 
 
 def delay_text(delay_s: float, jitter_s: float) -> str:

@@ -9,14 +9,15 @@ from typing import Annotated
 import msgspec
 import typer
 
-from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation import units
+from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape, Queue
 from thalweg.emulation.scenarios.file import HostSpec
 from thalweg.emulation.scenarios.timeline import Timeline, compile_timeline
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.netns import SUBNET
 from thalweg.emulation.traces.pool import assign_traces, read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.units import parse_rate
+from thalweg.emulation.units import format_rate, parse_rate
 from thalweg.experiments.cli.console import JsonOption, say
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.command import Option, flag
@@ -37,6 +38,9 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     delay_s: Annotated[float, Option("One way, on every link; needs netem.", flag="--delay", metavar="SECONDS")] = 0.0
     jitter_s: Annotated[float, Option("How far delays vary; needs netem.", flag="--jitter", metavar="SECONDS")] = 0.0
     loss: Annotated[float, Option("Of packets, 0.01 for 1 %; needs netem.", metavar="SHARE")] = 0.0
+    queue: Annotated[
+        str | None, Option("What waits for a link: 100ms of its rate, 64kb, or 50 packets.", shown="100ms")
+    ] = None
     traces: Annotated[Path | None, Option("Replay traces of this folder, one drawn for every link.", metavar="DIR")] = (
         None
     )
@@ -58,10 +62,12 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shape(self) -> LinkShape:
         """What every link has besides its rate."""
-        return LinkShape(0.0) if self.no_delay else LinkShape(0.0, self.delay_s, self.jitter_s, self.loss)
+        queue = None if self.queue is None else Queue(*units.queue(self.queue))
+        shape = LinkShape(0.0, self.delay_s, self.jitter_s, self.loss, queue=queue)
+        return shape.rates_only() if self.no_delay else shape
 
 
-IN_THE_FILE = ("hosts", "rate", "traces", "link_mean", "layer", "delay_s", "jitter_s", "loss")
+IN_THE_FILE = ("hosts", "rate", "traces", "link_mean", "layer", "delay_s", "jitter_s", "loss", "queue")
 
 
 @takes(UpOptions)
@@ -91,6 +97,9 @@ def up(
     text += f" up in {seconds:.2f} s"
     if state.subnet != options.subnet:
         text += f"\nnote: the subnet {options.subnet} is in use here; the hosts are in {state.subnet}"
+    slow = sum(0 < shape.rate_bps < RATE_FLOOR_BPS for shape in timeline.wall_shapes().values())
+    if slow:
+        text += f"\nnote: no link is set below {format_rate(RATE_FLOOR_BPS)}, which {slow} of them get instead of less"
     value = {"id": state.id, "hosts": dict(testbed.hosts), "links": links, "seconds": seconds}
     say(as_json, {**value, "delay_emulated": testbed.delay_emulated, "subnet": state.subnet}, text)
 
@@ -123,8 +132,10 @@ def _of_options(options: UpOptions) -> Timeline:
         traces = assign_traces(read_pool(options.traces, seed, mean_bps), names, seed)
         emulated = options.shape.dilated(1 / scale)
         links = {link: emulated._replace(rate_bps=trace.rate_at(0.0)) for link, trace in traces.items()}
-    elif options.delay_s or options.jitter_s or options.loss:
-        raise UsageError("--delay, --jitter and --loss go with --rate or --traces; without them links are unshaped")
+    elif options.delay_s or options.jitter_s or options.loss or options.queue:
+        raise UsageError(
+            "--delay, --jitter, --loss and --queue go with --rate or --traces; without them links are unshaped"
+        )
     hosts = {name: HostSpec(name) for name in names}
     layer = 3 if options.layer is None else options.layer
     return Timeline(hosts=hosts, links=links, traces=traces, time_scale=scale, layer=layer)

@@ -46,7 +46,7 @@ def test_every_message_states_the_whole_discipline(shape: LinkShape) -> None:
     found = decoded(shape)
     assert found.get_attr("TCA_KIND") == "netem"
     options = found.get_attr("TCA_OPTIONS")
-    assert options["limit"] == htb.netem_packets(shape)
+    assert options["limit"] == htb.limit(shape, "netem")
     assert options["delay"] == min(round(round(shape.delay_s * 1e9) / 64), 0xFFFF_FFFF)
     for field, share in (("loss", shape.loss), ("duplicate", shape.duplicate)):
         assert options[field] == round(share * 0xFFFF_FFFF)

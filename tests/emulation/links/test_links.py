@@ -15,7 +15,7 @@ from statistics import fmean
 
 import pytest
 
-from thalweg.emulation.links.shape import LinkShape, burst_bytes
+from thalweg.emulation.links.shape import LinkShape, Queue, burst_bytes
 from thalweg.emulation.proofs.proof import LinkProof, failures
 from thalweg.emulation.proofs.windows import RateChange, Window, worst_window
 from thalweg.emulation.supervisor.client import TestbedProcess
@@ -247,6 +247,43 @@ def test_a_limited_interfaces_links_are_proven_at_its_rate(bed: NetnsTestbed) ->
         bed.limit_interfaces({"x": 1e6})
 
 
+PING = """
+import socket, sys, time
+if sys.argv[1] == "answer":
+    there = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    there.bind((sys.argv[2], 7000))
+    print("up", flush=True)
+    while True:
+        there.sendto(*there.recvfrom(64))
+took_s = []
+for urgent in (0, 0xB8):
+    here = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    here.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, urgent)
+    here.settimeout(10)
+    for _ in range(3):
+        began_s = time.monotonic()
+        here.sendto(b"there?", (sys.argv[2], 7000))
+        here.recvfrom(64)
+        took_s.append(time.monotonic() - began_s)
+print(*took_s)
+"""
+
+
+def test_a_queue_is_as_long_as_asked_and_what_is_urgent_does_not_wait_in_it(bed: NetnsTestbed) -> None:
+    bed.shape({("a", "b"): LinkShape(2e6, queue=Queue(0.3)), ("b", "a"): LinkShape(2e6)})
+    sender = saturate(bed, "tcp", "a", "b")
+    there = bed.run("b", [PYTHON, "-c", PING, "answer", bed.hosts["b"]], stdout=subprocess.PIPE)
+    assert there.stdout
+    assert there.stdout.readline() == b"up\n"
+    pause(1.5)
+    here = bed.run("a", [PYTHON, "-c", PING, "ask", bed.hosts["b"]], stdout=subprocess.PIPE)
+    assert here.stdout
+    took_s = [float(word) for word in here.stdout.read().split()]
+    sender.kill()
+    assert 0.12 < max(took_s[:3]) < 0.35, took_s
+    assert max(took_s[3:]) < 0.06, took_s
+
+
 def test_a_burst_passes_at_once_after_idling(bed: NetnsTestbed) -> None:
     bed.shape({("a", "b"): LinkShape(1e6, burst_bytes=30_000)})
     capture = Capture(bed, "b", "a")
@@ -269,6 +306,7 @@ def test_a_burst_passes_at_once_after_idling(bed: NetnsTestbed) -> None:
         (LinkShape(1e6, duplicate=float("nan")), "duplicate is nan"),
         (LinkShape(1e6, reorder=0.1), "give it a delay_s"),
         (LinkShape(1e6, burst_bytes=100), "burst_bytes is 100"),
+        (LinkShape(1e6, queue=Queue(100, "bytes")), "queue is 100 bytes; it must lie between 1514 bytes"),
         (LinkShape(float("nan")), "outside what can be emulated"),
         (LinkShape(1e6, delay_s=-1), "delay_s is -1"),
         (LinkShape(1e6, loss=1.0), "loss is 1; it is a share"),

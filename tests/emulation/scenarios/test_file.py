@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.scenarios.timeline import compile_timeline
 from thalweg.emulation.traces.files import load_pool
@@ -102,6 +102,7 @@ def test_of_tables_that_say_something_the_last_counts_figure_by_figure(folder: P
         both = true
         rate = "1mbit"
         duplicate = 0.1
+        queue = "50ms"
         [[link]]
         host = "h2"
         reorder = "5%"
@@ -109,12 +110,12 @@ def test_of_tables_that_say_something_the_last_counts_figure_by_figure(folder: P
         """,
     ).links
     plain = LinkShape(1e7, 0.02, 0.002, 0.0, "pareto", burst_bytes=16_384)
-    last = LinkShape(1e6, 0.02, 0.002, 0.0, "pareto", 0.1, 0.05, 0.001, 16_384)
+    last = LinkShape(1e6, 0.02, 0.002, 0.0, "pareto", 0.1, 0.05, 0.001, 16_384, queue=Queue(0.05))
     assert found == {
         ("client", "h1"): plain,
         ("client", "h2"): last,
         ("h1", "client"): LinkShape(1e7, 0.5, 0.002, 0.01, "pareto", burst_bytes=16_384),
-        ("h1", "h2"): LinkShape(1e6, 0.5, 0.002, 0.01, "pareto", 0.1, 0.05, 0.001, 16_384),
+        ("h1", "h2"): LinkShape(1e6, 0.5, 0.002, 0.01, "pareto", 0.1, 0.05, 0.001, 16_384, queue=Queue(0.05)),
         ("h2", "client"): last,
         ("h2", "h1"): last,
     }

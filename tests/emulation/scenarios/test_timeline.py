@@ -150,10 +150,10 @@ def test_at_every_moment_the_changes_say_what_holds(spans: list[tuple[int, float
 
 
 def test_rates_over_time_have_the_floor_that_testbeds_have(tmp_path: Path) -> None:
-    text = event("change", 10, for_=10, from_="h1", to="h2", factor=0.001) + event("outage", 15, for_=1, host="h2")
+    text = event("change", 10, for_=10, from_="h1", to="h2", factor=0.0001) + event("outage", 15, for_=1, host="h2")
     found = scenario(tmp_path, text, "time_scale = 10\n" + HEAD)
     rates = compile_timeline(found).rates()
-    assert [rates["h1", "h2"].rate_at(t_s) for t_s in (0, 12, 15, 17, 20)] == [1e6, 6400, 0, 6400, 1e6]
+    assert [rates["h1", "h2"].rate_at(t_s) for t_s in (0, 12, 15, 17, 20)] == [1e6, 800, 0, 800, 1e6]
     assert rates["h2", "h1"].bits_between(0, 20) == pytest.approx(19e6)
 
 

@@ -53,10 +53,10 @@ def test_small_changes_are_left_out_and_rates_stay_close(trace: BandwidthTrace) 
         assert set_to == pytest.approx(rate_bps, rel=SHARE * 1.02)
 
 
-def test_outages_become_the_floor_and_constants_have_no_period() -> None:
-    trace = BandwidthTrace("t", np.array([0.0, 1.0, 2.0]), np.array([1e6, 0.0, 2e6]), 3.0)
-    assert schedule(trace).rates_bps.tolist() == [1e6, RATE_FLOOR_BPS, 2e6]
-    assert schedule(trace).period_s == 3.0
+def test_outages_count_once_and_constants_have_no_period() -> None:
+    trace = BandwidthTrace("t", np.arange(5.0), np.array([1e6, 0.0, 0.0, 3e3, 2e6]), 5.0)
+    assert schedule(trace).rates_bps.tolist() == [1e6, 0.0, 3e3, 2e6]
+    assert schedule(trace).period_s == 5.0
     assert schedule(BandwidthTrace("c", np.array([0.0]), np.array([5e6]))).period_s == 0.0
 
 

@@ -32,7 +32,7 @@ kind = "change"
 at = "1min"
 for = "1min"
 host = "h2"
-factor = 0.001
+factor = 0.0001
 [[event]]
 kind = "churn"
 at = "2min"
@@ -66,11 +66,11 @@ def test_it_prints_hosts_links_events_and_what_it_takes(file: Path) -> None:
         "wan: 3 hosts, 6 links, seed 1; rates count IP packets",
         "aws:x",
         "4.00 Mbit/s   20 ms",
-        "all links of h2  rate × 0.001",
+        "all links of h2  rate × 0.0001",
         "leave and return: up 60 s, away 20 s on average",
         "10 min (duration)",
         "all links full at once: 90.0 Mbit/s of real traffic",
-        "4 links fall below 64.0 kbit/s on the wall (to 10.0 kbit/s)",
+        "4 links fall below 8.00 kbit/s on the wall (to 1.00 kbit/s)",
         "needs netem",
     ):
         assert words in shown, words
@@ -101,7 +101,7 @@ def test_rates_over_time_are_the_means_of_equal_spans(file: Path) -> None:
     links = list(plan.scenario.links)
     assert with_events.shape == without.shape == (6, 8)
     np.testing.assert_allclose(without[links.index(("h1", "h2"))], 4e6)
-    expected = [4e6, 4e6, 0, 0, 6400, 6400, 6400, 6400]  # the floor of 64 kbit/s on the wall
+    expected = [4e6, 4e6, 0, 0, 800, 800, 800, 800]  # the floor of 8 kbit/s on the wall
     np.testing.assert_allclose(with_events[links.index(("h1", "h2"))], expected)
     shown = matrix(plan, {link: float(i) for i, link in enumerate(links)})
     assert np.isnan(np.diag(shown)).all()
