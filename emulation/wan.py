@@ -28,7 +28,7 @@ from thalweg.emulation.proofs.proof import LinkProof, failures
 from thalweg.emulation.scenarios.file import read_scenario
 from thalweg.emulation.scenarios.timeline import Timeline, apply, compile_timeline
 from thalweg.emulation.supervisor.client import Redirect, TestbedProcess
-from thalweg.emulation.testbeds import detached
+from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.testbed import Testbed as Backend
 from thalweg.emulation.traces.files import read_trace
@@ -89,7 +89,7 @@ class Testbed:
 
         It stays up when this one is closed. Raises UsageError when there is none, or more than one.
         """
-        return cls(detached.attach(detached.choose(identity)))
+        return cls(detached.attach(known.choose(identity)))
 
     def down(self) -> None:
         """End every process on the hosts and remove all; one that was attached stays. Idempotent."""

@@ -13,7 +13,7 @@ import pytest
 import typer
 from diagrams import DIAGRAMS, draw, main, state_diagram
 
-from thalweg.experiments.cli.main import app
+from thalweg.experiments.cli.verbs import app
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell import daemon

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+import tty
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -24,11 +25,13 @@ REFUSED = b"OCI runtime exec failed"
 class ContainerProcess(TestbedProcess):
     """Like ``TestbedProcess``. Signals come from outside, which takes root where the container's user is another."""
 
-    def __init__(self, container: Any, host: str, command: Command, *, terminal: bool = False) -> None:
-        """Start a command; what cannot be executed says so and ends with 126 or 127. ``terminal``: give it one.
+    def __init__(self, container: Any, host: str, command: Command) -> None:
+        """Start a command; what cannot be executed says so and ends with 126 or 127.
 
-        ``command``: ``env`` is added to the container's own, ``cwd`` None is its own folder.
+        ``command``: ``env`` is added to the container's own, ``cwd`` None is its own folder. The terminal that controls
+        it is the engine's; ours passes on what that says.
         """
+        terminal = command.terminal is not None
         words, folder = command.words(host), None if command.cwd is None else os.fspath(command.cwd)
         self._prepare(host, words)
         self._container = container
@@ -46,6 +49,9 @@ class ContainerProcess(TestbedProcess):
             self._over = os.pipe()  # closed at our end when the process has ended
         self._keep(ours)
         self._terminal = terminal
+        if command.terminal is not None:
+            tty.setraw(self._ends[0])
+            self.resize(command.terminal)
         self._sender = threading.Thread(target=self._send, name=f"input {host}", daemon=True)
         self._sender.start()
         threading.Thread(target=self._receive, name=f"output {host}", daemon=True).start()
@@ -136,7 +142,6 @@ class ContainerProcess(TestbedProcess):
             except PermissionError:
                 raise TestbedError(f"signals to processes on {self.host!r} need root on this machine") from None
 
-    def resize(self, rows: int, columns: int) -> None:
-        """Tell the process's terminal its size."""
+    def resize(self, size: tuple[int, int]) -> None:
         with suppress(*failures()):
-            self._api.exec_resize(self._exec, height=rows, width=columns)
+            self._api.exec_resize(self._exec, height=size[0], width=size[1])

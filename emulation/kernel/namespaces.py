@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from thalweg.emulation.kernel import htb, interfaces
+from thalweg.emulation.kernel import htb, interfaces, names
 from thalweg.emulation.kernel.interfaces import Peer
 from thalweg.emulation.kernel.netlink import NetlinkSocket
 from thalweg.emulation.kernel.world import HostSpace, Port, World, enter, unshare
@@ -36,6 +36,17 @@ class NamespaceWorld(World):
         self._own.request(self._cables())
         for host in self.hosts.values():
             host.netlink.request(self._furnish(host, prefix_length))
+        self.unnamed, self._hostname = "", ""
+        try:
+            names.spread(hosts)
+        except OSError as error:  # as in many containers: hosts are reached by address there
+            self.unnamed = error.strerror or str(error)
+
+    def at_home(self, name: str) -> None:
+        if name != self._hostname:
+            with suppress(OSError):  # it keeps the machine's
+                names.take_hostname(name)
+            self._hostname = name
 
     def _new_host(self, name: str, number: int, ip: str) -> HostSpace:
         unshare()

@@ -127,6 +127,12 @@ class World:
         self._own_fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._own = netlink.NetlinkSocket()
 
+    unnamed = ""
+    """Why hosts do not know each other by name; empty where they do."""
+
+    def at_home(self, name: str) -> None:
+        """What is started next is on host ``name``, and is to see its hostname."""
+
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
         """Sockets opened and processes started here belong to host ``name``."""

@@ -33,7 +33,10 @@ Redirect = int | IO[Any] | None
 
 
 class Command(NamedTuple):
-    """What is to run on a host, as for ``subprocess.Popen``; ``env`` and ``cwd`` None: our own."""
+    """What is to run on a host, as for ``subprocess.Popen``; ``env`` and ``cwd`` None: our own.
+
+    ``terminal``: lines and columns of the terminal that all three streams are, which is to control it.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str] | None = None
@@ -41,6 +44,7 @@ class Command(NamedTuple):
     stdin: Redirect = None
     stdout: Redirect = None
     stderr: Redirect = None
+    terminal: tuple[int, int] | None = None
 
     def words(self, host: str) -> list[str]:
         """Raises UsageError for none."""
@@ -97,6 +101,11 @@ class TestbedProcess:
         if self._status is None:
             with suppress(TestbedError):  # the testbed is gone, and the process with it
                 self._client.call(requests.Signal(self._inner_pid, int(number)))
+
+    def resize(self, size: tuple[int, int]) -> None:
+        """Tell the terminal that controls it its lines and columns."""
+        with suppress(TestbedError):
+            self._client.call(requests.Resize(self._inner_pid, size))
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -193,9 +202,9 @@ class SupervisorClient:
 
     def spawn(self, host: str, command: Command) -> TestbedProcess:
         """Start a process on ``host``; raises UsageError when it cannot be executed."""
-        words, variables = command.words(host), dict(os.environ if command.env is None else command.env)
+        words, variables, cwd = _as_here(host, command)
         with lent_streams(command) as (theirs, ours):
-            result = self.call(requests.Spawn(host, words, variables, os.fspath(command.cwd or Path.cwd())), theirs)
+            result = self.call(requests.Spawn(host, words, variables, cwd, command.terminal), theirs)
         pid = _translated(result["descriptors"][0]) if "descriptors" in result else result["pid"]
         process = TestbedProcess(self, host, words, result["pid"], pid)
         process._keep(ours)
@@ -207,12 +216,26 @@ class SupervisorClient:
                 self._processes[result["pid"]] = process
         return process
 
+    def launch(self, host: str, command: Command) -> int:
+        """Start a process that stays when we hang up; its number. Raises UsageError when it cannot be executed."""
+        return int(self.call(requests.Launch(host, *_as_here(host, command)))["pid"])
+
+    def launched(self) -> list[requests.LaunchedProcess]:
+        """All of these, in the order in which they were started."""
+        return msgspec.convert(self.call(requests.Launched())["launched"], list[requests.LaunchedProcess])
+
     def close(self) -> None:
         """Hang up: an attached supervisor ends, and all its processes with it."""
         with suppress(OSError):
             self._connection.socket.shutdown(socket.SHUT_RDWR)
         self._reader.join()
         self._connection.close()
+
+
+def _as_here(host: str, command: Command) -> tuple[list[str], dict[str, str], str]:
+    """A command's words, environment and folder, which are ours where it does not say them."""
+    variables = os.environ if command.env is None else command.env
+    return command.words(host), dict(variables), os.fspath(command.cwd or Path.cwd())
 
 
 @contextmanager

@@ -71,7 +71,9 @@ class Probe(Request):
 
 
 class Detach(Request):
-    """Stay when the launcher's connection closes."""
+    """Stay when the launcher's connection closes. ``logs``: the folder for what launched processes write."""
+
+    logs: str
 
 
 class Status(Request):
@@ -166,12 +168,46 @@ class Prove(Request):
 
 
 class Spawn(Request):
-    """Start a process on a host; the three descriptors are its standard streams."""
+    """Start a process on a host; the three descriptors are its standard streams.
+
+    ``terminal``: lines and columns of the terminal that they are, which is to control the process; None: they are none.
+    """
 
     host: str
     argv: list[str]
     env: dict[str, str]
     cwd: str
+    terminal: tuple[int, int] | None = None
+
+
+class Launch(Request):
+    """Start a process on a host that stays when the connection closes; what it writes goes into a log."""
+
+    host: str
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+
+
+class Launched(Request):
+    """Tell of the processes that were launched."""
+
+
+class LaunchedProcess(msgspec.Struct):
+    """One of them: ``status`` is None while it runs, ``log`` a file on its host."""
+
+    pid: int
+    host: str
+    argv: list[str]
+    log: str
+    status: int | None = None
+
+
+class Resize(Request):
+    """Say that a process's terminal has other lines and columns."""
+
+    pid: int
+    size: tuple[int, int]
 
 
 class Signal(Request):

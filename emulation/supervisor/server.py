@@ -8,12 +8,13 @@ ends it, the kernel ends everything in it with it. It speaks JSON lines over Uni
     supervisor → launcher   {"exit": {"pid": 12, "status": -15}}, to the connection that spawned it
 
 States:   attached --detach--> detached;  attached --connection closed--> ended;  either --down, SIGTERM--> ended
-A connection that closes takes the processes it spawned with it (SIGHUP). One thread.
+A connection that closes takes the processes it spawned with it (SIGHUP), not those that it launched. One thread.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import math
 import os
@@ -22,10 +23,12 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 from base64 import b64encode
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -66,7 +69,10 @@ class Supervisor:
         self._run_id, self._owns_containers = run_id, False
         self._selector = selectors.DefaultSelector()
         self._connections = set[Connection]()
-        self._children: dict[int, tuple[subprocess.Popen[bytes], str, Connection]] = {}
+        self._children: dict[int, tuple[subprocess.Popen[bytes], str, Connection | None]] = {}
+        self._terminals: dict[int, int] = {}  # of children that are controlled by one
+        self._launched: list[requests.LaunchedProcess] = []
+        self._logs: Path | None = None  # known once it is detached
         self._world: World | None = None
         self._player: Player | None = None
         self._refusal = ""  # why the replay has stopped by itself
@@ -79,8 +85,9 @@ class Supervisor:
         self._wake = signal_pipe()
         self._selector.register(self._wake, selectors.EVENT_READ, partial(drain, self._wake))
         signal.signal(signal.SIGTERM, self._end)
-        for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(ignored, signal.SIG_IGN)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        for unheard in (signal.SIGINT, signal.SIGHUP):  # not ignored, which what we start would inherit
+            signal.signal(unheard, lambda *_: None)
 
     def _end(self, *_: object) -> None:
         self._ending = True
@@ -181,10 +188,11 @@ class Supervisor:
 
     # --- requests -------------------------------------------------------------------------------------
 
-    def do_build(self, call: Call[requests.Build]) -> None:
+    def do_build(self, call: Call[requests.Build]) -> Answer:
         from thalweg.emulation.kernel.namespaces import NamespaceWorld  # not every testbed pays for its library
 
         self._world = NamespaceWorld(call.request.hosts, call.request.prefix_length, call.request.layer)
+        return {"unnamed": self._world.unnamed}
 
     def do_attach(self, call: Call[requests.Attach]) -> None:
         from thalweg.emulation.containers.world import ContainerWorld  # not every testbed has containers
@@ -199,8 +207,8 @@ class Supervisor:
 
         return dict(probe_kernel())
 
-    def do_detach(self, _: Call[requests.Detach]) -> None:
-        self._owner = None
+    def do_detach(self, call: Call[requests.Detach]) -> None:
+        self._owner, self._logs = None, Path(call.request.logs)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_NAME, KEPT.encode(), 0, 0, 0)
 
@@ -336,9 +344,41 @@ class Supervisor:
         return {"proofs": msgspec.to_builtins(measure(self._need_world(), asked.links, asked.seconds, go_on))}
 
     def do_spawn(self, call: Call[requests.Spawn]) -> Answer:
+        child = self._begin(call.request, call.descriptors, call.request.terminal)
+        self._children[child.pid] = (child, call.request.host, call.connection)
+        # the descriptor lets the launcher translate the number into its own process namespace
+        handle = (os.pidfd_open(child.pid),) if sys.platform == "linux" and self._world is not None else ()
+        return {"pid": child.pid, "send_fds": handle}
+
+    def do_launch(self, call: Call[requests.Launch]) -> Answer:
         asked = call.request
-        inside = self._world.inside(asked.host) if self._world is not None else nullcontext()
-        stdin, stdout, stderr = call.descriptors
+        if self._logs is None:
+            raise UsageError("a testbed that ends with its launcher keeps no logs; use one that stays up")
+        self._logs.mkdir(mode=0o700, exist_ok=True)
+        file = self._logs / f"{len(self._launched) + 1}.log"
+        with open(os.devnull) as null, file.open("wb") as log:
+            child = self._begin(asked, (null.fileno(), log.fileno(), log.fileno()))
+        self._children[child.pid] = (child, asked.host, None)
+        self._launched.append(requests.LaunchedProcess(child.pid, asked.host, asked.argv, str(file)))
+        return {"pid": child.pid}
+
+    def do_launched(self, _: Call[requests.Launched]) -> Answer:
+        return {"launched": msgspec.to_builtins(self._launched)}
+
+    def _begin(
+        self,
+        asked: requests.Spawn | requests.Launch,
+        streams: tuple[int, ...],
+        terminal: tuple[int, int] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start a process on its host, with these streams."""
+        stdin, stdout, stderr = streams
+        if terminal is not None:
+            termios.tcsetwinsize(stdin, terminal)
+        inside: AbstractContextManager[None] = nullcontext()
+        if self._world is not None:
+            inside = self._world.inside(asked.host)
+            self._world.at_home(asked.host)
         try:
             with inside:
                 child = subprocess.Popen(
@@ -349,13 +389,17 @@ class Supervisor:
                     env=asked.env,
                     cwd=asked.cwd,
                     start_new_session=True,
+                    preexec_fn=None if terminal is None else _take_terminal,
                 )
         except OSError as error:
             raise UsageError(f"cannot run {asked.argv[0]!r} on {asked.host!r}: {error.strerror}") from None
-        self._children[child.pid] = (child, asked.host, call.connection)
-        # the descriptor lets the launcher translate the number into its own process namespace
-        handle = (os.pidfd_open(child.pid),) if sys.platform == "linux" and self._world is not None else ()
-        return {"pid": child.pid, "send_fds": handle}
+        if terminal is not None:
+            self._terminals[child.pid] = os.dup(stdin)
+        return child
+
+    def do_resize(self, call: Call[requests.Resize]) -> None:
+        if call.request.pid in self._terminals:
+            termios.tcsetwinsize(self._terminals[call.request.pid], call.request.size)
 
     def do_signal(self, call: Call[requests.Signal]) -> None:
         if call.request.pid in self._children:
@@ -386,9 +430,14 @@ class Supervisor:
                 os.waitpid(pid, 0)
                 continue
             child, _, connection = known
-            notice = {"pid": child.pid, "status": child.wait()}
-            if connection in self._connections:
-                self._tell(connection, {"exit": notice})
+            status = child.wait()
+            if (terminal := self._terminals.pop(pid, None)) is not None:
+                os.close(terminal)
+            if connection is not None and connection in self._connections:
+                self._tell(connection, {"exit": {"pid": pid, "status": status}})
+            for launched in self._launched if connection is None else ():
+                if launched.pid == pid and launched.status is None:
+                    launched.status = status
 
     def end(self) -> None:
         """Kill what still runs. As process 1 of a namespace this is the kernel's work, done when we end."""
@@ -413,6 +462,11 @@ def due_in_s(*moments: float | None) -> float | None:
     """Seconds until the first of the moments, at most ``LONGEST_S``; None when there is none."""
     known = [moment for moment in moments if moment is not None and moment < math.inf]
     return min(max(0.0, min(known) - time.monotonic()), LONGEST_S) if known else None
+
+
+def _take_terminal() -> None:
+    """Of a process that is being started, in a session of its own: its input is what controls it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _said(error: Exception) -> str:

@@ -1,21 +1,19 @@
-"""Testbeds that outlive their launcher: ``thalweg testbed up``, and how the other verbs find them again.
+"""Testbeds that outlive their launcher: ``thalweg testbed up``, attaching to them, and taking them down.
 
-Each leaves a state file and a socket in the user's run folder (``$XDG_RUNTIME_DIR/thalweg``, else
-``/tmp/thalweg-<uid>``), named by its id. The supervisor's process number counts only together with its start time,
-so that a number used again never makes us end somebody else's process. Containers are found by their labels too, so
-that those of a launcher and supervisor that were both killed are removed.
+``known`` says where they are found. Containers are found by their labels too, so that those of a launcher and
+supervisor that were both killed are removed.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import select
+import shutil
 import signal
 import socket
-import stat
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,8 +21,8 @@ import msgspec
 
 from thalweg.emulation.containers import engine
 from thalweg.emulation.supervisor import requests
-from thalweg.emulation.supervisor.client import SupervisorClient
 from thalweg.emulation.supervisor.processes import start_ticks, wait_ended
+from thalweg.emulation.testbeds.known import TestbedState, connect, files, known_testbeds, logs, named, run_folder
 from thalweg.emulation.testbeds.netns import NetnsTestbed
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
@@ -32,61 +30,35 @@ from thalweg.middleware.files import whole
 
 END_S = 10.0
 ANSWER_S = 2.0
+NAME = re.compile(r"[A-Za-z0-9]([\w.-]{0,38}[A-Za-z0-9])?", re.ASCII)
 
 
-class TestbedState(msgspec.Struct, frozen=True):
-    """What stands in a state file. ``pid`` and ``start_ticks`` identify the process whose end ends the testbed."""
-
-    __test__ = False
-
-    id: str
-    backend: str
-    pid: int
-    start_ticks: int
-    hosts: tuple[str, ...]
-    subnet: str
-    layer: int
-    created_s: float
-
-    @property
-    def alive(self) -> bool:
-        return start_ticks(self.pid) == self.start_ticks
+def check_name(name: str) -> None:
+    """Raise UsageError for what cannot name a testbed, or names one that is up; clear away one that crashed."""
+    if not NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no name; it has letters, digits and - _ . between them, at most 40")
+    for state in known_testbeds():
+        if state.id == name and state.alive:
+            raise UsageError(f"testbed {name!r} is up already; take it down with: thalweg testbed down {name}")
+        if state.id == name:
+            take_down(name)
 
 
-def run_folder() -> Path:
-    """The user's folder for sockets and state files, made if missing; TestbedError if somebody else owns it."""
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(base, "thalweg") if base else Path(tempfile.gettempdir(), f"thalweg-{os.getuid()}")
+def listen(identity: str) -> socket.socket:
+    """Listen where other verbs look for a testbed."""
+    listener = socket.socket(socket.AF_UNIX)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        listener.bind(str(files(identity)[1]))
+        listener.listen()
     except OSError as error:
-        raise TestbedError(
-            f"cannot make {folder}: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours"
-        ) from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise TestbedError(f"{folder} is not a private folder of yours; remove it, or set XDG_RUNTIME_DIR to one")
-    return folder
-
-
-def _files(identity: str) -> tuple[Path, Path]:
-    return run_folder() / f"{identity}.json", run_folder() / f"{identity}.sock"
-
-
-def listen(listener: socket.socket, identity: str) -> Path:
-    """Listen where other verbs look for a testbed; the socket's file."""
-    socket_file = _files(identity)[1]
-    try:
-        listener.bind(str(socket_file))
-    except OSError as error:
-        raise TestbedError(f"cannot listen on {socket_file}: {error.strerror or error}") from None
-    listener.listen()
-    return socket_file
+        listener.close()
+        raise TestbedError(f"cannot listen on {files(identity)[1]}: {error.strerror or error}") from None
+    return listener
 
 
 def publish(state: TestbedState) -> None:
     """Make a testbed known, by a file that is there whole or not at all."""
-    state_file = _files(state.id)[0]
+    state_file = files(state.id)[0]
     with whole(state_file, "free space there", error=TestbedError) as fresh:
         fresh.write_bytes(msgspec.json.encode(state))
 
@@ -96,9 +68,8 @@ def launch(testbed: Testbed, prepare: Callable[[Testbed], None]) -> TestbedState
 
     Until the last step it is attached: a launcher that is killed on the way leaves nothing running.
     """
-    listener = socket.socket(socket.AF_UNIX)
+    listener = listen(testbed.run_id)
     try:
-        listen(listener, testbed.run_id)
         testbed.up(listener)
         supervisor = testbed.supervisor
         assert supervisor is not None
@@ -115,49 +86,15 @@ def launch(testbed: Testbed, prepare: Callable[[Testbed], None]) -> TestbedState
             created_s=time.time(),
         )
         publish(state)
-        supervisor.client.call(requests.Detach())
+        supervisor.client.call(requests.Detach(str(logs(state.id))))
         supervisor.leave()
         return state
     except BaseException:
         testbed.down()
-        for file in _files(testbed.run_id):
-            file.unlink(missing_ok=True)
+        _remove_files(testbed.run_id)
         raise
     finally:
         listener.close()
-
-
-def known_testbeds() -> list[TestbedState]:
-    """All state files of this user, oldest first; whether they are alive is for the caller to ask."""
-    found = []
-    for file in run_folder().glob("*.json"):
-        with suppress(OSError, msgspec.DecodeError):
-            found.append(msgspec.json.decode(file.read_bytes(), type=TestbedState))
-    return sorted(found, key=lambda state: state.created_s)
-
-
-def choose(identity: str | None) -> TestbedState:
-    """The testbed with this id, or the only one that is up. UsageError says what there is instead."""
-    up = [state for state in known_testbeds() if state.alive and identity in (None, state.id)]
-    if len(up) == 1:
-        return up[0]
-    if not up:
-        which = f"no testbed {identity!r} is up" if identity else "no testbed is up"
-        raise UsageError(f"{which}; start one with: thalweg testbed up --hosts 9 --rate 10mbit")
-    raise UsageError(f"{len(up)} testbeds are up, say which with --id: {', '.join(state.id for state in up)}")
-
-
-def connect(state: TestbedState) -> SupervisorClient:
-    """A connection to a testbed that is up; TestbedError when it does not answer."""
-    sock = socket.socket(socket.AF_UNIX)
-    try:
-        sock.connect(str(_files(state.id)[1]))
-    except OSError as error:
-        sock.close()
-        raise TestbedError(
-            f"testbed {state.id} does not answer ({error.strerror}); remove it with: thalweg testbed down {state.id}"
-        ) from None
-    return SupervisorClient(sock)
 
 
 def attach(state: TestbedState) -> Testbed:
@@ -180,14 +117,17 @@ def attach(state: TestbedState) -> Testbed:
     return testbed
 
 
-def take_down(identity: str | None = None) -> list[str]:
+def take_down(asked: str | None = None) -> list[str]:
     """End one testbed or all of this user's, alive or crashed, and remove their files; the ids removed.
 
-    Idempotent: nothing to remove is not an error.
+    ``asked``: its id, or what only that begins with; TestbedError when there is none. Nothing to remove at all is no
+    error.
     """
+    known = known_testbeds()
+    chosen = None if asked is None else _meant(asked, [state.id for state in known])
     removed, failed = [], list[TestbedError]()
-    for state in known_testbeds():
-        if identity in (None, state.id):
+    for state in known:
+        if chosen in (None, state.id):
             try:
                 _end(state)
                 if state.backend == "docker":
@@ -199,29 +139,41 @@ def take_down(identity: str | None = None) -> list[str]:
                 failed.append(TestbedError(f"testbed {state.id} is still there: {error}"))
                 continue
             removed.append(state.id)
-            for file in _files(state.id):
-                file.unlink(missing_ok=True)
-    if identity is None:
+            _remove_files(state.id)
+    if asked is None:
         _sweep({state.id for state in known_testbeds()})
-    if engine.engine_may_have_ours():
-        with suppress(CapabilityError):  # no engine answers; it has nothing of ours that runs
-            removed += _remove_leftovers(identity)
+    for identity, supervisor in _left().items():
+        if chosen in (None, identity):
+            if supervisor is not None:
+                wait_ended(supervisor, END_S)
+            engine.remove(identity)
+            removed.append(identity)
     if failed:
         raise failed[0]
     return removed
 
 
-def _remove_leftovers(identity: str | None) -> list[str]:
-    """Containers and networks whose launcher and supervisor are gone, or whose supervisor is going."""
-    removed = []
-    for left, supervisor in engine.leftovers().items():
-        if identity not in (None, left):
-            continue
-        if supervisor is not None:
-            wait_ended(supervisor, END_S)
-        engine.remove(left)
-        removed.append(left)
-    return removed
+def _meant(asked: str, known: Sequence[str]) -> str:
+    there = known if asked in known else [*dict.fromkeys((*known, *_left()))]
+    found = named(asked, there)
+    if len(found) != 1:
+        which = f"{asked!r} may be any of" if found else f"there is no testbed {asked!r}; there is"
+        raise TestbedError(f"{which} {', '.join(found or there) or 'none'}")
+    return found[0]
+
+
+def _left() -> dict[str, int | None]:
+    """Testbeds whose launcher and supervisor are gone, or whose supervisor is going, though the engine has them."""
+    if engine.engine_may_have_ours():
+        with suppress(CapabilityError):  # no engine answers; it has nothing of ours that runs
+            return engine.leftovers()
+    return {}
+
+
+def _remove_files(identity: str) -> None:
+    for file in files(identity):
+        file.unlink(missing_ok=True)
+    shutil.rmtree(logs(identity), ignore_errors=True)
 
 
 def _end(state: TestbedState) -> None:
@@ -256,6 +208,8 @@ def _sweep(kept: set[str]) -> None:
     for file in run_folder().iterdir():
         if file.suffix in (".sock", ".new", ".json") and file.stem not in kept and not _listening(file):
             file.unlink(missing_ok=True)
+        elif file.suffix == ".logs" and file.stem not in kept:
+            shutil.rmtree(file, ignore_errors=True)
 
 
 def _listening(file: Path) -> bool:

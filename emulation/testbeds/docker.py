@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -28,9 +27,10 @@ from thalweg.emulation.containers import engine
 from thalweg.emulation.containers.image import check_code, default_image
 from thalweg.emulation.containers.limits import Containers
 from thalweg.emulation.containers.process import ContainerProcess
+from thalweg.emulation.kernel.names import plain
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import Command, StartedSupervisor, TestbedProcess, start_plain
-from thalweg.emulation.supervisor.requests import Container
+from thalweg.emulation.supervisor.requests import Container, LaunchedProcess
 from thalweg.emulation.testbeds.netns import SUBNET, host_addresses
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
@@ -149,15 +149,15 @@ class DockerTestbed(Testbed):
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             init=True,
-            extra_hosts={_plain(other): address for other, address in self._addresses.items()},
+            extra_hosts={plain(other): address for other, address in self._addresses.items()},
             binds={str(path): {"bind": str(path), "mode": "ro"} for path in self._asked.mounts},
             log_config={"Type": "json-file", "Config": {"max-size": "4m"}},
         )
         made = api.create_container(
             self.image,
             command,
-            name=f"thalweg-{self.run_id}-{self._names.index(name)}-{_plain(name)}",
-            hostname=_plain(name),
+            name=f"thalweg-{self.run_id}-{self._names.index(name)}-{plain(name)}",
+            hostname=plain(name),
             labels={**self._marks, engine.HOST: name},
             host_config=limits,
             networking_config=api.create_networking_config({network: api.create_endpoint_config(ipv4_address=ip)}),
@@ -202,14 +202,33 @@ class DockerTestbed(Testbed):
         given = {key: value for key, value in (command.env or {}).items() if os.environ.get(key) != value}
         return self.execute(host, command._replace(env=given))
 
-    def execute(self, host: str, command: Command, *, terminal: bool = False) -> ContainerProcess:
-        """Start a process; ``terminal`` gives it one. TestbedError when the host's container has ended."""
+    def execute(self, host: str, command: Command) -> ContainerProcess:
+        """Start a process. Raises TestbedError when the host's container has ended."""
         container = self._containers.get(self._known(host))
         if container is None:
             raise TestbedError(f"host {host!r} has no container any more; take the testbed down: thalweg testbed down")
         if why := engine.ended(container):
             raise TestbedError(f"host {host!r} has ended ({why}); take the testbed down: thalweg testbed down")
-        return ContainerProcess(container, host, command, terminal=terminal)
+        return ContainerProcess(container, host, command)
+
+    def spawn(self, host: str, command: Command) -> ContainerProcess:
+        """As ``execute``; what has a terminal is told which kind."""
+        kind = {"TERM": os.environ.get("TERM", "xterm")} if command.terminal is not None else {}
+        return self.execute(host, command._replace(env=kind))
+
+    def launch(self, host: str, command: Command) -> int:
+        """Start a process that stays when we end; its number in its container."""
+        return int(self._said(host, [*LAUNCH, *command.words(host)]))
+
+    def launched(self) -> list[LaunchedProcess]:
+        """What was launched and has not been removed with its container."""
+        return [one for host in self._containers for one in read_launched(host, self._said(host, LAUNCHED))]
+
+    def _said(self, host: str, words: Sequence[str]) -> str:
+        with tempfile.TemporaryFile() as said:
+            self.execute(host, Command(words, stdin=subprocess.DEVNULL, stdout=said)).wait(OUTBOX_S)
+            said.seek(0)
+            return said.read().decode(errors="replace")
 
     def fate(self, host: str) -> str:
         container = self._containers.get(host)
@@ -245,6 +264,28 @@ class DockerTestbed(Testbed):
                         _extract(archive, folder.parent)
 
 
+LOGS = "/tmp/thalweg-launched"
+LAUNCH = ("sh", "-c",
+    """mkdir -p "$0"; n=$(($(ls "$0" | grep -c words) + 1)); printf '%s' "$*" | tr '\\n' ' ' >"$0/$n.words"
+    ("$@" >"$0/$n.log" 2>&1; echo $? >"$0/$n.status") </dev/null >/dev/null 2>&1 & echo $! | tee "$0/$n.pid" """,
+    LOGS,
+)  # fmt: skip
+LAUNCHED = ("sh", "-c",
+    """cd "$0" 2>/dev/null || exit 0
+    for p in *.pid; do n=${p%.pid}; echo "$n $(cat $p) $(cat $n.status 2>/dev/null || echo -) $(cat $n.words)"; done""",
+    LOGS,
+)  # fmt: skip
+
+
+def read_launched(host: str, said: str) -> list[LaunchedProcess]:
+    """What ``LAUNCHED`` says of a host, in the order in which it was started."""
+    rows = sorted((line.split() for line in said.splitlines()), key=lambda row: int(row[0]))
+    return [
+        LaunchedProcess(int(pid), host, words, f"{LOGS}/{n}.log", None if status == "-" else int(status))
+        for n, pid, status, *words in rows
+    ]
+
+
 def _extract(archive: tarfile.TarFile, folder: Path) -> None:
     """Plain files and folders into ``folder``, as this process's own; nothing may leave it."""
     plain = [member for member in archive if member.isdir() or member.isfile()]
@@ -252,11 +293,6 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
         archive.extractall(folder, plain, filter="data")
     except tarfile.FilterError as error:
         raise TestbedError(f"a container left a file that would leave the run folder: {error.tarinfo.name}") from None
-
-
-def _plain(name: str) -> str:
-    """A host's name as a hostname (RFC 1123)."""
-    return re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:60] or "host"
 
 
 def _subnets_in_use(client: Any) -> list[ipaddress.IPv4Network]:

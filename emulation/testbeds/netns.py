@@ -48,8 +48,9 @@ class NetnsTestbed(Testbed):
         started = start_isolated(self.run_id, listener)
         prefix_length = ipaddress.IPv4Network(self.subnet).prefixlen
         try:
-            started.client.call(requests.Build(self._addresses, prefix_length, self.layer))
+            built = started.client.call(requests.Build(self._addresses, prefix_length, self.layer))
         except BaseException:
             started.close()
             raise
+        self.unnamed = built["unnamed"]
         return started

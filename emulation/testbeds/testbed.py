@@ -46,6 +46,8 @@ class Testbed(ABC):
     subnet: str
     supervisor: StartedSupervisor | None = None
     """The one that this process has started for it."""
+    unnamed = ""
+    """Why hosts do not know each other by name; empty where they do, and where they share a machine's names."""
 
     def __init__(self, hosts: Sequence[str], run_id: str | None = None, layer: int = 3) -> None:
         """``hosts``: their names. ``layer``: what a rate counts, 3 for IP bytes, 2 for Ethernet frames without preamble

@@ -70,10 +70,12 @@ class Relay:
 
     def _spawn(self, connection: _Connection, payload: bytes) -> None:
         (process,), line = PROCESS.unpack_from(payload), payload[PROCESS.size :]
-        connection.spawning[json.loads(line)["id"]] = process
-        streams = self._agent.lend(process)
+        request = json.loads(line)
+        connection.spawning[request["id"]] = process
+        lend = self._agent.lend if request.get("terminal") is None else self._agent.lend_terminal
+        streams = lend(process)
         connection.send(line, streams)
-        for descriptor in streams:
+        for descriptor in {*streams}:
             os.close(descriptor)
 
     def _answer(self, connection: _Connection) -> None:
@@ -213,6 +215,13 @@ class Agent:
         self._streams[number] = streams = Streams(self, number, {1: out, 2: err}, {0: feed})
         streams.begin()
         return stdin, stdout, stderr
+
+    def lend_terminal(self, number: int) -> tuple[int, int, int]:
+        """A terminal for a process that is to be started, three times."""
+        ours, theirs = os.openpty()
+        self._streams[number] = streams = Streams(self, number, {1: ours}, {0: os.dup(ours)})
+        streams.begin()
+        return theirs, theirs, theirs
 
     def ended(self, number: int, status: int) -> None:
         """A process has ended; it is reported when all that it wrote has been passed on."""

@@ -18,15 +18,16 @@ import socket
 import subprocess
 import sys
 import threading
+import tty
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
 from thalweg.emulation.supervisor.connection import Connection
 from thalweg.emulation.supervisor.processes import start_ticks
-from thalweg.emulation.testbeds.detached import TestbedState, listen, publish
+from thalweg.emulation.testbeds.detached import listen, publish
+from thalweg.emulation.testbeds.known import TestbedState, files
 from thalweg.emulation.uml.kernel import MALLOC_VARIABLES, PRIVATE_VARIABLES, InsideProcess, Kernel
 from thalweg.emulation.uml.wire import PRIVATE, PROCESS, Kind
 from thalweg.middleware.errors import TestbedError, ThalwegError, UsageError
@@ -65,10 +66,9 @@ class Keeper:
         with Kernel(self._hear) as kernel:
             self._kernel = kernel
             status, said = self._output_of(command)
-            listener = socket.socket(socket.AF_UNIX)
             if status == 0:
                 state = self._state()
-                socket_file = listen(listener, state.id)
+                listener, socket_name = listen(state.id), files(state.id)[1].name
                 publish(state)  # its launcher, or `down`, removes both files
             with suppress(BrokenPipeError):  # nobody reads it
                 sys.stdout.buffer.write(said)
@@ -81,8 +81,8 @@ class Keeper:
             for descriptor in (1, 2):
                 os.dup2(null, descriptor)
             signal.signal(signal.SIGTERM, lambda *_: self._over.set())
-            kernel.send(Kind.CONNECT, WATCH, f"{PRIVATE}/thalweg/{socket_file.name}".encode())
-            threading.Thread(target=self._accept, args=(listener, socket_file), name="accept", daemon=True).start()
+            kernel.send(Kind.CONNECT, WATCH, f"{PRIVATE}/thalweg/{socket_name}".encode())
+            threading.Thread(target=self._accept, args=(listener, socket_name), name="accept", daemon=True).start()
             self._over.wait()
         return 0
 
@@ -106,12 +106,12 @@ class Keeper:
 
     # --- clients --------------------------------------------------------------------------------------
 
-    def _accept(self, listener: socket.socket, socket_file: Path) -> None:
+    def _accept(self, listener: socket.socket, socket_name: str) -> None:
         while True:
             client = _Client(Connection(listener.accept()[0]))
             self._number += 1
             self._clients[self._number] = client
-            self._kernel.send(Kind.CONNECT, self._number, f"{PRIVATE}/thalweg/{socket_file.name}".encode())
+            self._kernel.send(Kind.CONNECT, self._number, f"{PRIVATE}/thalweg/{socket_name}".encode())
             threading.Thread(target=self._serve, args=(self._number, client), name="client", daemon=True).start()
 
     def _serve(self, number: int, client: _Client) -> None:
@@ -128,11 +128,14 @@ class Keeper:
 
     def _ask(self, number: int, client: _Client, line: bytes) -> None:
         request = json.loads(line)
+        if request["op"] in ("spawn", "launch"):
+            request["env"] = {**MALLOC_VARIABLES, **request["env"], **PRIVATE_VARIABLES}
         if request["op"] != "spawn":
-            self._kernel.send(Kind.LINE, number, line)
+            self._kernel.send(Kind.LINE, number, json.dumps(request).encode())
             return
-        request["env"] = {**MALLOC_VARIABLES, **request["env"], **PRIVATE_VARIABLES}
         stdin, stdout, stderr = given = client.connection.claim(3)
+        if request.get("terminal") is not None:
+            tty.setraw(stdin)  # the one that controls the process is inside, and this one passes on what it says
         started = client.spawning[request["id"]] = self._kernel.expect(stdin, stdout, stderr)
         for descriptor in given:
             os.close(descriptor)

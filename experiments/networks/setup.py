@@ -35,14 +35,16 @@ def testbed_options(timeline: Timeline, backend: str, limits: ContainerLimits | 
     return options
 
 
-def make_testbed(timeline: Timeline, backend: str, subnet: str, limits: ContainerLimits) -> Testbed:
-    """The testbed, not yet up. UsageError for a backend that has no links."""
+def make_testbed(
+    timeline: Timeline, backend: str, subnet: str, limits: ContainerLimits, name: str | None = None
+) -> Testbed:
+    """The testbed, not yet up; ``name``: its id. UsageError for a backend that has no links."""
     if backend not in DETACHABLE:
         raise UsageError(f"testbed {backend!r} has no links and cannot be kept up; there are {', '.join(DETACHABLE)}")
     options = {"subnet": subnet, **testbed_options(timeline, backend, limits)}
     if backend == "docker":
         options |= {"image": limits.image, "serve": not limits.idle}
-    return open_testbed(backend, list(timeline.hosts), **options)
+    return open_testbed(backend, list(timeline.hosts), run_id=name, **options)
 
 
 def prepare(timeline: Timeline, testbed: Testbed, *, begin: bool = True) -> None:

@@ -27,7 +27,7 @@ def redis(bed: Testbed, host: str, *commands: str) -> list[str]:
 def bed(wan: Wan, tmp_path_factory: pytest.TempPathFactory) -> Testbed:
     """A primary and its replica, 10 Mbit/s apart, that hold the same."""
     bed = wan(["primary", "replica"], rate="10mbit")
-    for host, more in (("primary", []), ("replica", ["--replicaof", bed.hosts["primary"], "6379"])):
+    for host, more in (("primary", []), ("replica", ["--replicaof", "primary", "6379"])):
         folder = tmp_path_factory.mktemp(host)
         server = bed.start(host, [*SERVER, *more], cwd=folder, stdout=subprocess.PIPE)
         assert server.stdout is not None

@@ -6,7 +6,7 @@ import typer
 
 from thalweg.experiments.cli.testbed.build import build
 from thalweg.experiments.cli.testbed.down import down
-from thalweg.experiments.cli.testbed.exec import execute
+from thalweg.experiments.cli.testbed.exec import execute, logs
 from thalweg.experiments.cli.testbed.links import change, cut, play, restore
 from thalweg.experiments.cli.testbed.plan import plan
 from thalweg.experiments.cli.testbed.status import status
@@ -22,6 +22,7 @@ app.command("plan")(plan)
 app.command("up")(up)
 app.command("build")(build)
 app.command("exec", context_settings=OF_THE_COMMAND)(execute)
+app.command("logs")(logs)
 app.command("set")(change)
 app.command("cut")(cut)
 app.command("restore")(restore)

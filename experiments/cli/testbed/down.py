@@ -11,10 +11,16 @@ from thalweg.experiments.cli.console import JsonOption, say
 
 
 def down(
-    identity: Annotated[str | None, typer.Argument(metavar="[ID]", help="Which one; all of yours by default.")] = None,
+    identity: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ID]",
+            help="Which one, by its id, its name or what only that begins with; all of yours by default.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take testbeds down, and remove what crashed ones left; nothing to do is not an error.
+    """Take testbeds down, and remove what crashed ones left; nothing to do is no error, an unknown ID is.
 
     Example: thalweg testbed down
     """

@@ -1,72 +1,42 @@
-"""``thalweg testbed exec``: run a command on a host."""
+"""``thalweg testbed exec`` and ``thalweg testbed logs``: commands on hosts."""
 
 from __future__ import annotations
 
-import os
-import signal
-import termios
-import tty
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from thalweg.emulation.supervisor.client import Command
-from thalweg.emulation.testbeds import detached
-from thalweg.emulation.testbeds.testbed import Testbed
+from thalweg.experiments.cli.testbed import running
 
-IdOption = Annotated[str | None, typer.Option("--id", help="Which testbed; needed when several are up.")]
+IdOption = Annotated[
+    str | None, typer.Option("--id", help="Which testbed, if several are up: its id or name, or what it begins with.")
+]
 
 
 def execute(
-    host: Annotated[str, typer.Argument(help="The host to run on: client, h1, …")],
-    command: Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The command and its arguments.")],
+    words: Annotated[list[str] | None, typer.Argument(metavar="HOST -- CMD…", help="Where, and the command.")] = None,
     identity: IdOption = None,
+    detach: Annotated[
+        bool, typer.Option("-d", "--detach", help="Leave it running; `testbed logs` shows what it writes.")
+    ] = False,
+    everywhere: Annotated[bool, typer.Option("--all", help="On all hosts at once: exec --all -- CMD…")] = False,
 ) -> None:
-    """Run a command on a host of a testbed; its exit status becomes ours.
+    """Run a command on a host of a testbed; its exit status becomes ours, of several the highest.
+
+    On a terminal it has one too, so that a shell has job control: exec h1 -- bash
 
     Example: thalweg testbed exec h1 -- ip address
     """
-    words = command[1:] if command[0] == "--" else command
-    with detached.attach(detached.choose(identity)) as testbed:
-        if testbed.backend == "docker" and os.isatty(0) and os.isatty(1):
-            status = _run_on_terminal(testbed, host, words)
-        else:
-            process = testbed.run(host, words)
-            with _handling(lambda number, _: process.send_signal(number), signal.SIGINT, signal.SIGTERM):
-                status = process.wait()
-    raise typer.Exit(status if status >= 0 else 128 - status)  # as a shell has it
+    raise typer.Exit(running.execute(running.asked(words or [], identity, stay=detach, everywhere=everywhere)))
 
 
-def _run_on_terminal(testbed: Testbed, host: str, words: Sequence[str]) -> int:
-    """Run a command in a container with our terminal, raw while it runs, and as it was afterwards; its exit status."""
-    from thalweg.emulation.testbeds.docker import DockerTestbed
+def logs(
+    host: Annotated[str | None, typer.Argument(metavar="HOST", help="All hosts by default.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with the last one, until it ends.")] = False,
+    identity: IdOption = None,
+) -> None:
+    """Print what processes that `exec -d` has started have written, the first first.
 
-    assert isinstance(testbed, DockerTestbed)
-    before = termios.tcgetattr(0)
-    environment = {"TERM": os.environ.get("TERM", "xterm")}
-    process = testbed.execute(host, Command(words, environment), terminal=True)
-
-    def fit(*_: object) -> None:
-        size = os.get_terminal_size(1)
-        process.resize(size.lines, size.columns)
-
-    with _handling(fit, signal.SIGWINCH):
-        try:
-            tty.setraw(0)
-            fit()
-            return process.wait()
-        finally:
-            termios.tcsetattr(0, termios.TCSADRAIN, before)
-
-
-@contextmanager
-def _handling(handler: Callable[[int, Any], object], *numbers: signal.Signals) -> Iterator[None]:
-    """What happens on these signals, while the context lasts."""
-    previous = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, former in previous.items():
-            signal.signal(number, former)
+    Example: thalweg testbed logs h1 -f
+    """
+    raise typer.Exit(running.logs(host, identity, follow=follow))

@@ -12,13 +12,15 @@ from rich.table import Table
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.proofs.proof import LinkSample
-from thalweg.emulation.testbeds import detached
+from thalweg.emulation.testbeds import detached, known
+from thalweg.emulation.testbeds.netns import host_addresses
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.cli.console import JsonOption, output, print_json
 from thalweg.middleware.errors import TestbedError, ThalwegError
 from thalweg.middleware.network.view import Link
 
+LISTED = 9  # hosts
 LOOK_S, LOOK_STEP_S = 1.0, 0.1  # how long `status --links` watches the links' counters
 
 
@@ -39,7 +41,7 @@ def status(
 
     Example: thalweg testbed status --links
     """
-    rows = [_row(state, links=links) for state in detached.known_testbeds()]
+    rows = [_row(state, links=links) for state in known.known_testbeds()]
     if as_json:
         print_json({"testbeds": rows})
         return
@@ -47,19 +49,21 @@ def status(
         print("no testbed is up")
     for row in rows:
         print(f"{row['id']}  {row['backend']}  {len(row['hosts'])} hosts  {_what(row)}")
+        print(f"  {addresses_text(row['hosts'])}")
         for host, why in row.get("ended", {}).items():
             print(f"  {host}: {why}")
         if row.get("shapes"):
             _shapes_table(row["shapes"])
 
 
-def _row(state: detached.TestbedState, *, links: bool) -> dict[str, Any]:
+def _row(state: known.TestbedState, *, links: bool) -> dict[str, Any]:
     """What is known of a testbed; of a living one also its links, and hosts that have ended."""
-    row: dict[str, Any] = {"id": state.id, "backend": state.backend, "alive": False, "hosts": list(state.hosts)}
+    row: dict[str, Any] = {"id": state.id, "backend": state.backend, "alive": False}
+    row["hosts"] = host_addresses(state.hosts, state.subnet)
     if not state.alive:
         return row
     try:
-        client = detached.connect(state)
+        client = known.connect(state)
     except TestbedError:
         return row
     client.close()
@@ -87,6 +91,12 @@ def _row(state: detached.TestbedState, *, links: bool) -> dict[str, Any]:
                 for (a, b), shape in shapes.items()
             ]
     return row
+
+
+def addresses_text(addresses: Mapping[str, str]) -> str:
+    """Hosts and where they are; of many, whose addresses follow each other, the first and the last."""
+    pairs = [f"{name} {address}" for name, address in addresses.items()]
+    return ", ".join(pairs) if len(pairs) <= LISTED else f"{pairs[0]} … {pairs[-1]}"
 
 
 def _what(row: Mapping[str, Any]) -> str:

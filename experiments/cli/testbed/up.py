@@ -20,6 +20,7 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import format_rate, parse_rate
 from thalweg.experiments.cli.console import JsonOption, say
 from thalweg.experiments.cli.options import takes
+from thalweg.experiments.cli.testbed.status import addresses_text
 from thalweg.experiments.command import Option, flag
 from thalweg.experiments.networks.described import read
 from thalweg.experiments.networks.setup import ContainerLimits, make_testbed, prepare
@@ -31,6 +32,7 @@ from thalweg.middleware.network.view import Link, links_between
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts and links, where no scenario file says them, and what carries them; rates as they are on the wall."""
 
+    name: Annotated[str | None, Option("What to call it; else a name is made of the time.", shown="")] = None
     backend: Annotated[str, Option("netns: network namespaces; docker: containers.")] = "netns"
     kernel: Kernel = "host"
     hosts: Annotated[int | None, Option("How many: client, h1, h2, …", shown="9")] = None
@@ -84,17 +86,23 @@ def up(
 
     Example: thalweg testbed up --hosts 9 --rate 10mbit
     """
+    if options.name is not None:
+        detached.check_name(options.name)
     if runs_elsewhere(options.kernel, options.backend):
         raise typer.Exit(_up_in_uml())
     started = time.monotonic()
     timeline = _of_options(options) if file is None else _of_file(file, options)
     limits = ContainerLimits(options.image, options.cpus, options.memory_mib, options.idle)
-    testbed = make_testbed(timeline, options.backend, options.subnet, limits)
+    testbed = make_testbed(timeline, options.backend, options.subnet, limits, options.name)
     state = detached.launch(testbed, lambda bed: prepare(timeline, bed))
-    names, links = list(timeline.hosts), len(timeline.links)
+    links = len(timeline.links)
     seconds = time.monotonic() - started
-    text = f"testbed {state.id}: {len(names)} hosts ({names[0]} … {names[-1]}), {links} shaped links,"
-    text += f" up in {seconds:.2f} s"
+    text = f"testbed {state.id}: {len(timeline.hosts)} hosts, {links} shaped links, up in {seconds:.2f} s"
+    text += f"\n{addresses_text(testbed.hosts)}"
+    if testbed.unnamed:
+        text += (
+            f"\nnote: hosts know each other by address only, because /etc/hosts is not ours here ({testbed.unnamed})"
+        )
     if state.subnet != options.subnet:
         text += f"\nnote: the subnet {options.subnet} is in use here; the hosts are in {state.subnet}"
     slow = sum(0 < shape.rate_bps < RATE_FLOOR_BPS for shape in timeline.wall_shapes().values())

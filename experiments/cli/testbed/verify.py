@@ -12,7 +12,7 @@ from rich.table import Table
 
 from thalweg.emulation.proofs.proof import RATE_FROM_BPS, STALLED, LinkProof, failures
 from thalweg.emulation.scenarios.timeline import compile_timeline
-from thalweg.emulation.testbeds import detached
+from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.testbeds.netns import SUBNET
 from thalweg.emulation.uml import kernel as uml
 from thalweg.emulation.units import format_rate
@@ -69,7 +69,7 @@ def verify(
             prepare(timeline, testbed, begin=False)
             proofs = testbed.prove()
     else:
-        state = detached.choose(identity)
+        state = known.choose(identity)
         name = state.id
         with detached.attach(state) as testbed:
             late = testbed.status().get("replay")

@@ -18,7 +18,7 @@ import pytest
 from thalweg.emulation.containers import engine
 from thalweg.emulation.containers.limits import Containers
 from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.testbeds import detached
+from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.testbeds.docker import DockerTestbed
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
@@ -222,6 +222,9 @@ def test_a_testbed_from_up_to_down(folder: Path, docker_image: str) -> None:
     assert said.returncode == 0
     assert "eth0" in said.stdout
     assert call("exec", "h1", "--", "sh", "-c", "exit 5").returncode == 5
+    assert call("exec", "-d", "h1", "--", "sh", "-c", "echo begun; exit 3").stdout.startswith("process ")
+    followed = call("logs", "h1", "-f")
+    assert followed.stdout == "begun\n", followed.stderr
     proven = json.loads(call("verify", "--json").stdout)
     assert proven["links"]["worst_rate_error"] < 0.05
     engine.containers_of(made["id"])["h1"].kill()
@@ -233,7 +236,7 @@ def test_a_testbed_from_up_to_down(folder: Path, docker_image: str) -> None:
 
 def test_a_supervisor_that_is_killed_leaves_what_down_removes(folder: Path, docker_image: str) -> None:
     made = json.loads(call("up", "--backend", "docker", "--image", docker_image, "--hosts", "2", "--json").stdout)
-    (state,) = detached.known_testbeds()
+    (state,) = known.known_testbeds()
     subprocess.run(["kill", "-KILL", str(state.pid)], check=True)
     assert "crashed" in call("status").stdout
     (folder / f"{made['id']}.json").unlink()  # as if it had never been written

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from terminals import CTRL_C, Terminal
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.supervisor import requests
 from thalweg.emulation.supervisor.client import Command, SupervisorClient
-from thalweg.emulation.testbeds import detached
+from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.uml import keeper as uml_keeper
+from thalweg.emulation.uml.wire import PRIVATE
 
 pytestmark = [pytest.mark.uml, pytest.mark.usefixtures("folder")]
 THALWEG = (sys.executable, "-m", "thalweg")
@@ -28,9 +30,9 @@ def folder(runtime_folder: Path) -> Iterator[Path]:
     detached.take_down()
 
 
-def up(*more: str) -> detached.TestbedState:
+def up(*more: str) -> known.TestbedState:
     assert uml_keeper.launch([*THALWEG, "testbed", "up", "--hosts", "3", *more]) == 0
-    (state,) = detached.known_testbeds()
+    (state,) = known.known_testbeds()
     assert state.alive
     return state
 
@@ -59,12 +61,28 @@ def test_it_is_used_from_the_host_and_taken_down(folder: Path, capfd: pytest.Cap
     sleeper = testbed.run("h2", ["sleep", "100"])
     sleeper.terminate()
     assert sleeper.wait(20) == -signal.SIGTERM
+    with Terminal("testbed", "exec", "h1", "--", "bash", "--norc", "--noediting", size=(40, 100)) as terminal:
+        terminal.begin()
+        assert terminal.ask("hostname; getent hosts client; stty size") == ["h1", "10.77.0.1       client", "40 100"]
+        terminal.type("cat\nshown\n")
+        terminal.until("shown\r\n")
+        terminal.ask(CTRL_C)
+        assert terminal.ask("echo $?") == ["130"]
+        terminal.resize((50, 120))
+        terminal.ask("until [ \"$(stty size)\" = '50 120' ]; do sleep 0.1; done")
+        terminal.type("exit 5\n")
+        assert terminal.process.wait(30) == 5
+    client = known.connect(state)
+    client.launch("h2", Command(["sh", "-c", "echo $TMPDIR"]))
+    (left,) = client.launched()
+    assert client.spawn("h2", Command(["grep", "-qx", PRIVATE, left.log])).wait(20) == 0
+    client.close()
     testbed.shape({("client", "h1"): LinkShape(1e6, 0.05)})
     (proof,) = testbed.prove([("client", "h1")])
     assert abs(proof.delivered_bps / 1e6 - 1) < 0.05
     assert proof.delivered_delay_s == pytest.approx(0.05, abs=0.005)
     testbed.down()
-    client = detached.connect(state)
+    client = known.connect(state)
     client.call(requests.SampleStart(0.05))
     while not client.call(requests.Samples())["rows"]:
         _ping(client)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from thalweg.experiments.cli import main as cli
+from thalweg.experiments.cli import verbs as cli
 from thalweg.experiments.cli.stopping import Stopped
 from thalweg.experiments.sweeps import sweep
 from thalweg.experiments.sweeps.results import schema

@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+from terminals import CTRL_C, CTRL_Z, Terminal
 from typer import Exit, Typer
 from typer.testing import CliRunner
 
 from thalweg.emulation.proofs.proof import LinkProof
-from thalweg.emulation.testbeds import detached
+from thalweg.emulation.testbeds import detached, known
 from thalweg.experiments.cli.doctor import doctor
 from thalweg.experiments.cli.testbed import verify
 from thalweg.experiments.cli.testbed.app import app
@@ -49,10 +50,8 @@ def kill(process: psutil.Process) -> None:
 
 
 def run_exec(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    code = "from thalweg.experiments.cli.testbed.app import app; app()"
-    return subprocess.run(
-        [sys.executable, "-c", code, "exec", *arguments], input=stdin, capture_output=True, text=True, timeout=30
-    )
+    words = [sys.executable, "-m", "thalweg", "testbed", "exec", *arguments]
+    return subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=30)
 
 
 @pytest.mark.timed
@@ -95,18 +94,96 @@ def test_links_of_a_testbed_that_is_up_are_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.netns
+def test_hosts_know_each_other_by_name_and_testbeds_have_names(folder: Path) -> None:
+    up = call("up", "--hosts", "2", "--name", "lab")
+    assert up.startswith("testbed lab: 2 hosts, 0 shaped links")
+    assert up.endswith("\nclient 10.77.0.1, h1 10.77.0.2\n")
+    done = run_exec("--id", "la", "h1", "--", "sh", "-c", "hostname; ping -c1 -q client; getent hosts h1 localhost")
+    assert done.stdout.splitlines()[:2] == ["h1", "PING client (10.77.0.1) 56(84) bytes of data."]
+    assert done.stdout.split()[-4:] == ["10.77.0.2", "h1", "127.0.0.1", "localhost"]
+    assert "h1" not in Path("/etc/hosts").read_text().split()
+    call("up", "--hosts", "1", "--name", "lab2")
+    assert [row["hosts"]["client"] for row in call_json("status")["testbeds"]] == ["10.77.0.1"] * 2
+    with pytest.raises(UsageError, match="testbed 'lab' is up already"):
+        call("up", "--name", "lab")
+    with pytest.raises(UsageError, match="'a/b' is no name"):
+        call("up", "--name", "a/b")
+    with pytest.raises(UsageError, match="2 testbeds are up, say which with --id: lab, lab2"):
+        call("exec", "--id", "la", "h1", "true")
+    with pytest.raises(UsageError, match="no testbed 'x' is up; there is lab, lab2"):
+        call("set", "--id", "x", "--rate", "1mbit")
+    with pytest.raises(TestbedError, match="'la' may be any of lab, lab2"):
+        call("down", "la")
+    kill(psutil.Process(known.known_testbeds()[1].pid))
+    call("up", "--hosts", "1", "--name", "lab2")  # the one that crashed is cleared away
+    assert call_json("down", "lab") == {"removed": ["lab"]}
+    assert call_json("down", "l") == {"removed": ["lab2"]}
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.netns
+def test_a_shell_on_a_terminal_has_job_control(folder: Path) -> None:
+    call("up", "--hosts", "2")
+    with Terminal("testbed", "exec", "h1", "--", "bash", "--norc", "--noediting", size=(40, 100)) as terminal:
+        terminal.begin()
+        assert terminal.ask("stty size") == ["40 100"]
+        assert terminal.ask("tty")[0].startswith("/dev/pts/")
+        assert "[1]+  Running" in terminal.ask("sleep 100 & jobs")[-1]
+        terminal.ask("kill %1; wait")
+        terminal.type("cat\nshown\n")
+        terminal.until("shown\r\n")
+        assert "Stopped" in "".join(terminal.ask(CTRL_Z))
+        terminal.type("fg\nonce more\n")
+        terminal.until("once more\r\n")
+        terminal.ask(CTRL_C)
+        assert terminal.ask("echo $?") == ["130"]
+        terminal.resize((50, 120))
+        assert terminal.ask("until [ \"$(stty size)\" = '50 120' ]; do sleep 0.01; done") == []
+        assert not terminal.restored
+        terminal.type("exit 5\n")
+        assert terminal.process.wait(30) == 5
+        assert terminal.restored
+
+
+@pytest.mark.netns
+def test_a_command_runs_everywhere_or_stays(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    call("up", "--hosts", "2")
+    done = run_exec("--all", "--", "sh", "-c", 'hostname; echo no >&2; test "$(hostname)" = h1')
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (1, ["client  client", "h1      h1"])
+    assert sorted(done.stderr.splitlines()) == ["client  no", "h1      no"]
+    started = run_exec(
+        "-d", "h1", "--", "sh", "-c", "trap 'echo done; exit 3' TERM; echo begun; sleep 100 & wait"
+    ).stdout
+    assert started.startswith("process ")
+    number = started.split()[1]
+    logs = [sys.executable, "-m", "thalweg", "testbed", "logs", "h1", "-f"]
+    with subprocess.Popen(logs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as followed:
+        assert followed.stdout is not None
+        assert followed.stdout.readline() == "begun\n"
+        assert run_exec("h1", "--", "kill", number).returncode == 0
+        assert followed.communicate(timeout=30)[0] == "done\n"
+    capfd.readouterr()
+    call("logs")
+    assert capfd.readouterr().out == "begun\ndone\n"
+    for wrong in (("logs", "client"), ("exec", "h9", "true"), ("exec", "h1"), ("exec", "--all")):
+        with pytest.raises(UsageError, match=r"nothing was launched on client|no host 'h9'|say a host and a command"):
+            call(*wrong)
+
+
+@pytest.mark.netns
 def test_several_testbeds_are_told_apart_and_a_crashed_one_is_cleared_away(folder: Path) -> None:
     one, two = (call_json("up", "--hosts", "2")["id"] for _ in range(2))
     with pytest.raises(UsageError, match="2 testbeds are up"):
         call("exec", "h1", "true")
-    state = next(state for state in detached.known_testbeds() if state.id == one)
+    state = next(state for state in known.known_testbeds() if state.id == one)
     kill(psutil.Process(state.pid))
     rows = {row["id"]: row for row in call_json("status")["testbeds"]}
     assert (rows[one]["alive"], rows[two]["alive"]) == (False, True)
     assert f"testbed down {one}" in call("status")
     (folder / "orphan.sock").touch()
     assert call_json("down", one) == {"removed": [one]}
-    assert call_json("down", "no-such-testbed") == {"removed": []}
+    with pytest.raises(TestbedError, match=f"there is no testbed 'no-such-testbed'; there is {two}"):
+        call("down", "no-such-testbed")
     assert [row["id"] for row in call_json("status")["testbeds"]] == [two]
     assert call_json("down") == {"removed": [two]}
     assert list(folder.iterdir()) == []
@@ -118,7 +195,7 @@ def test_a_reused_process_number_is_nobody_of_ours(folder: Path) -> None:
     file = folder / f"{made}.json"
     state = json.loads(file.read_text())
     file.write_text(json.dumps({**state, "pid": os.getpid()}))
-    assert not detached.known_testbeds()[0].alive
+    assert not known.known_testbeds()[0].alive
     assert call_json("down") == {"removed": [made]}  # and we live
     kill(psutil.Process(state["pid"]))  # the real one, orphaned by this test
 
@@ -151,6 +228,16 @@ def test_a_failed_up_leaves_nothing(folder: Path) -> None:
     assert not folder.exists() or list(folder.iterdir()) == []
     family = psutil.Process().children(recursive=True)
     assert not psutil.wait_procs([one for one in family if one.name() == "unshare"], 5)[1]
+
+
+def test_a_command_on_a_host_starts_at_once() -> None:
+    """Neither numpy nor typer is imported for it, nor any testbed."""
+    code = "import sys; from thalweg.experiments.cli.main import invoke"
+    code += "; status = invoke(['testbed', 'exec', 'h1', 'true'])"
+    code += "; print(status, {'numpy', 'typer', 'thalweg.emulation.testbeds.testbed'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "2 set()\n"
+    assert done.stderr.startswith("thalweg: no testbed is up; start one with")
 
 
 def test_who_verifies_is_told_of_stalls(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,7 +279,8 @@ def test_the_doctor_lists_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     single = Typer()
     single.command()(doctor)
     told = json.loads(CliRunner().invoke(single, ["--json"]).output)
-    assert set(told["capabilities"]) == {"netns", "netem", "user_namespaces", "docker", "user_mode_linux", "java"}
+    names = "netns netem user_namespaces docker user_mode_linux analysis java"
+    assert set(told["capabilities"]) == set(names.split())
     assert told["capabilities"]["java"] == {"works": False, "detail": "no Java; install it"}
     shown = CliRunner().invoke(single, []).output
     assert "no Java; install it" in shown

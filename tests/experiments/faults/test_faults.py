@@ -26,7 +26,7 @@ from thalweg.emulation.virtual.faults import (
     Slow,
     Storm,
 )
-from thalweg.experiments.cli import main as cli
+from thalweg.experiments.cli import verbs as cli
 from thalweg.experiments.faults import sweep as faults
 from thalweg.experiments.faults import trials as fault_trials
 from thalweg.experiments.faults.sweep import load_plan, minimize, shrink, sweep_faults

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from thalweg.experiments.cli import main as cli
+from thalweg.experiments.cli import verbs as cli
 from thalweg.experiments.records.comparisons import beyond, load_comparison
 from thalweg.experiments.records.records import RunInfo
 from thalweg.experiments.runs import compare

@@ -1,0 +1,53 @@
+"""The verbs of ``thalweg``: everything that its command line can be."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from thalweg.experiments.cli.analyze import analyze
+from thalweg.experiments.cli.bench import app as bench
+from thalweg.experiments.cli.compare import compare
+from thalweg.experiments.cli.doctor import doctor
+from thalweg.experiments.cli.host import host
+from thalweg.experiments.cli.keys import app as keys
+from thalweg.experiments.cli.place import place
+from thalweg.experiments.cli.report import report
+from thalweg.experiments.cli.run import run
+from thalweg.experiments.cli.sweep import sweep
+from thalweg.experiments.cli.testbed.app import app as testbed
+from thalweg.experiments.cli.traces import app as traces
+
+app = typer.Typer(
+    name="thalweg",
+    help="Combine data over a wide-area network with operators that move, and emulate that network from real traces.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+UNREAD = {"allow_extra_args": True, "ignore_unknown_options": True}  # the daemon reads its options itself
+
+
+@app.callback()
+def _all(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    if debug:
+        os.environ["THALWEG_DEBUG"] = "1"
+
+
+app.command("doctor")(doctor)
+app.command("run")(run)
+app.add_typer(testbed, name="testbed", help="Launch an emulated WAN and use it.", no_args_is_help=True)
+app.command("host", context_settings=UNREAD, add_help_option=False)(host)
+app.add_typer(keys, name="keys", help="Certificates of hosts and clients.", no_args_is_help=True)
+app.command("compare")(compare)
+app.command("sweep")(sweep)
+app.command("analyze")(analyze)
+app.command("report")(report)
+app.command("place")(place)
+app.add_typer(traces, name="traces", help="List, describe, import, generate bandwidth traces.")
+app.add_typer(bench, name="bench", help="The performance figures, side by side.", no_args_is_help=True)

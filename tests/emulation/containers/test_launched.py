@@ -1,0 +1,31 @@
+"""What a shell in a container does to launch a process, and to tell of it; here without one."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from thalweg.emulation.supervisor.requests import LaunchedProcess
+from thalweg.emulation.testbeds.docker import LAUNCH, LAUNCHED, LOGS, read_launched
+
+
+def shell(folder: Path, script: Sequence[str], *words: str) -> str:
+    command = [*script[:-1], str(folder), *words]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=10).stdout
+
+
+def test_launched_processes_are_numbered_and_told_of(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    assert shell(folder, LAUNCHED) == ""
+    pids = [int(shell(folder, LAUNCH, "sh", "-c", f"echo {n}; echo wrong >&2; exit {n}")) for n in range(11)]
+    for pid in pids:  # somebody else's children by now
+        subprocess.run(["tail", "-f", "/dev/null", "-s", "0.01", f"--pid={pid}"], check=True, timeout=10)
+    found = read_launched("h1", shell(folder, LAUNCHED))
+    assert [(one.pid, one.status) for one in found] == [(pid, n) for n, pid in enumerate(pids)]
+    script = ["echo", "10;", "echo", "wrong", ">&2;", "exit", "10"]
+    assert found[10] == LaunchedProcess(pids[10], "h1", ["sh", "-c", *script], f"{LOGS}/11.log", 10)
+    assert (folder / "11.log").read_text() == "10\nwrong\n"
+    sleeper = int(shell(folder, LAUNCH, "sleep", "100"))
+    assert read_launched("h1", shell(folder, LAUNCHED))[11].status is None
+    subprocess.run(["pkill", "-P", str(sleeper)], check=True)
