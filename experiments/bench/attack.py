@@ -1,9 +1,10 @@
 """``bench attack``: hosts that carry an honest run are attacked by another process, in every way that is known.
 
-Each attack has a cluster of its own, over TCP without keys, so that the attacker is what no closed network would let
-in: it dials every host, takes names of its choice, and that of a host of the run which has no node. An honest run goes
-on meanwhile, and every partition of it is compared with what a single process computes. Only where a host of the run
-lies about it (``betrayed``) may the run end.
+Each attack has a cluster of its own, over TCP. Without keys the attacker is what no closed network would let in: it
+dials every host, takes names of its choice, and that of a host of the run which has no node. With keys it has those of
+that host, and tries the other names with them. Honest runs, of a client each, go on meanwhile, and every partition of
+them is compared with what a single process computes. Only where a host of the run lies about it (``betrayed``) may the
+first run end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,14 @@ from thalweg.middleware.client.run import Run
 from thalweg.middleware.errors import RunError, UsageError, nearest
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell import sockets
 from thalweg.middleware.shell.values import frames_of
 
 NAMES = (*ATTACKS, *PARTS, "connections")
 SITES, SIZE_BYTES = 2, 16_384
+MEMBER = f"h{SITES + 1}"
 MOST_GAP_S, MOST_BYTES = 1.0, 150_000_000
 ATTACK_S = 600.0  # what takes longer is broken
+SAID = 40  # partitions, before it
 LAST_S = 10.0  # the run may take for a partition after the attack
 
 
@@ -64,19 +65,22 @@ def bench_attack(options: AttackOptions, progress: Progress = silent) -> dict[st
 
 
 def _attacked(name: str, options: AttackOptions) -> dict[str, Any]:
-    dataflow = bench_dataflow(SITES, SIZE_BYTES)
-    placement = dict.fromkeys(dataflow.operators, f"h{SITES}")
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(LocalCluster(SITES + 1, allow=ALLOW, transport="tcp"))
-        client = stack.enter_context(Client(cluster, allow=ALLOW))
-        with _listening() as heard:
-            run = stack.enter_context(client.run(dataflow, placement))
-            honest = Honest(run)
-            honest.see(40)
-        orders = _orders(name, client, run, heard, options)
+        cluster = stack.enter_context(LocalCluster(SITES + 1, allow=ALLOW, transport=options.transport))
+        names = [f"client{number or ''}" for number in range(options.runs)]
+        clients = [stack.enter_context(Client(cluster, name=each, allow=ALLOW)) for each in names]
+        flows = [bench_dataflow(SITES, SIZE_BYTES, client.name) for client in clients]
+        placement = dict.fromkeys(flows[0].operators, f"h{SITES}")
+        runs = [stack.enter_context(c.run(flow, placement)) for c, flow in zip(clients, flows, strict=True)]
+        honest = [Honest(run) for run in runs]
+        for each in honest:
+            each.see(SAID)
+        orders = _orders(name, clients[0], runs[0], options, cluster.certificate(MEMBER, "host"))
         for pid in cluster.pids.values():
             Path(f"/proc/{pid}/clear_refs").write_bytes(b"5")  # the peak begins anew
-        with honest:
+        with contextlib.ExitStack() as reading:
+            for each in honest:
+                reading.enter_context(each)
             begun_s = time.monotonic()
             done = subprocess.run(
                 [sys.executable, "-m", "thalweg.experiments.bench.attackers"],
@@ -96,52 +100,31 @@ def _attacked(name: str, options: AttackOptions) -> dict[str, Any]:
         "frames": int(done.stdout),
         "seconds": round(took_s, 2),
         "hosts_ended": len(ended),
-        "gap_s": round(honest.gap_s, 3),
+        "gap_s": round(max(each.gap_s for each in honest), 3),
         "peak_bytes": peak_bytes,
-        "partitions": honest.partitions,
-        "wrong": honest.wrong,
-        "failed": honest.failed,
+        "partitions": sum(each.partitions for each in honest),
+        "wrong": sum(each.wrong for each in honest),
+        "failed": next((each.failed for each in honest if each.failed), ""),
     }
-    unharmed = honest.gap_s < MOST_GAP_S and not (honest.wrong or honest.failed)
-    return {**row, "holds": peak_bytes < MOST_BYTES and not ended and (unharmed or name == BETRAYED)}
+    unharmed = all(each.unharmed for each in honest[name == BETRAYED :])
+    return {**row, "holds": peak_bytes < MOST_BYTES and not ended and unharmed}
 
 
-def _orders(name: str, client: Client, run: Run, heard: list[tuple[bytes, ...]], options: AttackOptions) -> Orders:
-    """What the attacker knows: where hosts are, and what an honest client and an honest source have sent."""
-    installs = [frame for frame, *_ in heard if isinstance(_message(frame), m.Install)]
-    (source, *_), (operator, *_) = run.dataflow.sources, run.dataflow.operators
+def _orders(name: str, client: Client, run: Run, options: AttackOptions, keys: Path | None) -> Orders:
+    """What the attacker knows: where hosts are, and what an honest client and an honest source have said."""
+    install, flow = client.shell.core.runs[run.id].install, run.dataflow
+    (source, *_), (operator, *_), top = flow.sources, flow.operators, flow.by_name[flow.sink].inputs[0]
     values = FixedSource(0, SIZE_BYTES)
-    partitions = []
-    for index in range(40):
+    said: list[m.Control] = [install, m.Ping(run.id), m.Hello()]
+    said += [m.Demand(run.id, top, flow.sink, index, version=1) for index in range(SAID)]
+    recorded: list[tuple[bytes, ...]] = [(frames.encode(message),) for message in said]
+    for index in range(SAID):
         chunk = m.Chunk(index, SIZE_BYTES, 0, m.Partition(run.id, source, operator, index), "|u1", (SIZE_BYTES,))
-        partitions.append((frames.encode(chunk), values.produce(index).tobytes()))
-    hosts = tuple(
-        peer for peer in client._peers.values() if peer.name in run.placement.values() and peer.name != client.name
-    )
-    member = f"h{SITES + 1}"
-    return Orders(name, hosts, run.id, member, installs[0], (*heard, *partitions), options.frames, options.seed)
-
-
-def _message(frame: bytes) -> m.Control:
-    return frames.decode_all(frame)[-1]
-
-
-@contextlib.contextmanager
-def _listening() -> Iterator[list[tuple[bytes, ...]]]:
-    """The control messages that hosts of this process send meanwhile."""
-    heard: list[tuple[bytes, ...]] = []
-    send: Any = sockets._send
-
-    def heard_send(socket: Any, data: Any, flags: int, **more: Any) -> Any:
-        if flags == sockets.NOBLOCK and isinstance(data, bytes):
-            heard.append((data,))
-        return send(socket, data, flags, **more)
-
-    sockets._send = heard_send  # type: ignore[assignment]  # a recorder in its place
-    try:
-        yield heard
-    finally:
-        sockets._send = send
+        recorded.append((frames.encode(chunk), values.produce(index).tobytes()))
+    held = set(run.placement.values()) - {client.name}
+    hosts = tuple(peer for peer in install.peers if peer.name in held)
+    heard, keyed = tuple(recorded), "" if keys is None else str(keys)
+    return Orders(name, hosts, run.id, MEMBER, recorded[0][0], heard, options.frames, options.seed, keyed)
 
 
 class Honest:
@@ -176,6 +159,10 @@ class Honest:
             self.failed = str(error)
         except StopIteration:
             self.failed = "the run ended"
+
+    @property
+    def unharmed(self) -> bool:
+        return self.gap_s < MOST_GAP_S and not (self.wrong or self.failed)
 
     def __enter__(self) -> Honest:
         self._thread.start()

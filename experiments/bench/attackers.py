@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import selectors
 import socket
 import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from random import Random
 
 import msgspec
@@ -22,10 +25,12 @@ from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.shell.security import Keys, secure_dealer
 
 CONTROL, BULK = 0, 1
 BETRAYED = "betrayed"  # by a host of the run: what it may do to the run is not bounded
 CONNECTIONS = 200  # at once; the one used longest ago is closed
+IDLE_S = 2.0  # connections that say nothing are held
 PATIENCE_S = 20.0  # how long a host may take to read what it was sent
 PART_BYTES, ENDLESS_BYTES = 1024 * 1024, 1024**3
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)  # of ZMTP 3.0
@@ -35,7 +40,10 @@ Attack = tuple[str, int, int, list[bytes]]  # from whom, to which host, control 
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """``hosts``: where they listen; ``member``: one of the run's; ``recorded``: what an honest client has sent."""
+    """``hosts``: where they listen; ``member``: one of the run's; ``recorded``: what an honest client has sent.
+
+    ``keys``: the file of the member's secret certificate, where they ask for one.
+    """
 
     attack: str
     hosts: tuple[m.Peer, ...]
@@ -45,6 +53,7 @@ class Orders(msgspec.Struct, frozen=True):
     recorded: tuple[tuple[bytes, ...], ...]
     frames: int
     seed: int
+    keys: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -236,6 +245,7 @@ def attack_with(orders: Orders) -> int:
     """The messages of an attack; returns how many frames were sent, when the hosts have read what came as control."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, 10_000)
+    keys = Keys.load(Path(orders.keys)) if orders.keys else None
     open_now: OrderedDict[tuple[str, int, int], zmq.Socket[bytes]] = OrderedDict()
 
     def dialled(who: str, host: int, port: int) -> zmq.Socket[bytes]:
@@ -248,6 +258,7 @@ def attack_with(orders: Orders) -> int:
             made.setsockopt(zmq.SNDTIMEO, int(PATIENCE_S * 1000))
             made.setsockopt(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
             peer = orders.hosts[host]
+            secure_dealer(made, keys, peer.name)
             made.connect(peer.bulk if port == BULK else peer.control)
             if len(open_now) > CONNECTIONS:
                 open_now.popitem(last=False)[1].close()
@@ -262,7 +273,7 @@ def attack_with(orders: Orders) -> int:
             if sent >= orders.frames and orders.attack in ENDLESS:
                 break
         for number in range(len(orders.hosts)):
-            last = dialled("last", number, CONTROL)
+            last = dialled(orders.member, number, CONTROL)
             last.send(frames.encode(m.Hello()))
             last.recv()
     context.destroy(linger=2000)
@@ -278,7 +289,10 @@ def parts(endpoint: str, count: int, size: int) -> int:
         raw.sendall(GREETING)
         raw.recv(64, socket.MSG_WAITALL)
         raw.sendall(b"\x04" + bytes([len(READY)]) + READY)
-        time.sleep(0.1)
+        ready = raw.recv(2, socket.MSG_WAITALL)  # of the host's own: from now on it takes messages
+        if len(ready) < 2:
+            return 0  # it asks for keys
+        raw.recv(ready[1], socket.MSG_WAITALL)
         for sent in range(0, count, batch):
             try:
                 raw.sendall(piece * batch)
@@ -289,6 +303,26 @@ def parts(endpoint: str, count: int, size: int) -> int:
             while raw.recv(4096):  # until it is hung up, or silent
                 continue
     return count
+
+
+def connections(endpoint: str) -> int:
+    """Two thousand that say nothing, each until it is hung up, all for a while; returns how many were made."""
+    address, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    made = 0
+    with selectors.DefaultSelector() as idle, contextlib.ExitStack() as stack:
+        for _ in range(2000):
+            with contextlib.suppress(OSError):
+                one = stack.enter_context(socket.create_connection((address, int(port)), 1.0))
+                idle.register(one, selectors.EVENT_READ)
+                made += 1
+        until_s = time.monotonic() + IDLE_S
+        while idle.get_map() and (left_s := until_s - time.monotonic()) > 0:
+            for key, _ in idle.select(left_s):
+                with contextlib.suppress(OSError):
+                    if os.read(key.fd, 4096):  # a greeting
+                        continue
+                idle.unregister(key.fileobj)
+    return made
 
 
 PARTS = {
@@ -303,13 +337,7 @@ def main() -> None:
         ends = [end for host in orders.hosts for end in (host.control, host.bulk)]
         print(sum(parts(end, *PARTS[orders.attack]) for end in ends))
     elif orders.attack == "connections":
-        idle = []
-        address, _, port = orders.hosts[0].control.removeprefix("tcp://").rpartition(":")
-        for _ in range(2000):
-            with contextlib.suppress(OSError):
-                idle.append(socket.create_connection((address, int(port)), 1.0))
-        time.sleep(2.0)
-        print(len(idle))
+        print(connections(orders.hosts[0].control))
     else:
         print(attack_with(orders))
 

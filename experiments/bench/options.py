@@ -92,3 +92,8 @@ class AttackOptions(msgspec.Struct, frozen=True):
     frames: Annotated[int, Option("Random, mutated and replayed frames, of each.", least=1)] = 333_334
     seed: Annotated[int, Option("What the attacker's chance begins with.", least=0)] = 0
     only: Annotated[tuple[str, ...], Option("An attack; repeat it for several.", metavar="NAME")] = ()
+    runs: Annotated[int, Option("Honest runs on the hosts, each of a client of its own.", least=1)] = 1
+    transport: Annotated[
+        Literal["tcp", "curve"],
+        Option("tcp: no keys, and who attacks is anybody; curve: keys, and it has those of a host of the run."),
+    ] = "tcp"

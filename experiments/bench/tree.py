@@ -31,10 +31,10 @@ OTHERS: dict[str, Any] = {"ray": peers_ray, "dask": peers_dask}
 OTHERS_ROUNDS = 3
 
 
-def bench_dataflow(sources: int, size_bytes: int) -> Dataflow:
+def bench_dataflow(sources: int, size_bytes: int, client: str = "client") -> Dataflow:
     """The tree over hosts ``h1`` …, one fixed source on each."""
     code = {f"h{i + 1}": Code(f"{WORKLOAD}:FixedSource", {"site": i, "size_bytes": size_bytes}) for i in range(sources)}
-    return complete_binary_tree(code, Code(f"{WORKLOAD}:Maximum"))
+    return complete_binary_tree(code, Code(f"{WORKLOAD}:Maximum"), client=client)
 
 
 def beside_first_input(dataflow: Dataflow) -> dict[str, str]:

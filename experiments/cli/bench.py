@@ -184,9 +184,9 @@ def sim(options: SimOptions, as_json: JsonOption = False) -> None:
 @app.command("attack", epilog="Example: thalweg bench attack --frames 20000 --only mutated --only forged")
 @takes(AttackOptions)
 def attack(options: AttackOptions, as_json: JsonOption = False) -> None:
-    """Hosts that carry an honest run under attack: the run's longest gap, memory, and what it delivered.
+    """Hosts that carry honest runs under attack: the longest gap of a run, memory, and what was delivered.
 
-    Exit status 1 if a host ended, a partition was wrong, the run paused for a second, or a host took 150 MB.
+    Exit status 1 if a host ended, a partition was wrong, a run paused for a second, or a host took 150 MB.
     """
     from thalweg.experiments.bench.attack import bench_attack
 
