@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.history import Past, Variability
@@ -78,6 +79,7 @@ class StateTaken(Event, frozen=True):
     digest: str = ""
     state_version: int = 1
     error: str = ""
+    cause: Cause | UnsetType = UNSET  # of the error
 
 
 class StateRestored(Event, frozen=True):
@@ -87,6 +89,7 @@ class StateRestored(Event, frozen=True):
     node: str
     version: int
     error: str = ""
+    cause: Cause | UnsetType = UNSET  # of the error
 
 
 class TransferMeasured(Event, frozen=True):

@@ -181,7 +181,7 @@ def _take(opener: Opener, command: e.TakeState) -> e.StateTaken:
         state_version = code.state_version
         code.state_bytes = len(state)
     except BaseException as error:  # R1
-        return e.StateTaken(run, node, version, error=_reason(error, " in snapshot()"))
+        return e.StateTaken(run, node, version, error=_reason(error, " in snapshot()"), cause=_cause(error))
     return e.StateTaken(run, node, version, state, digest_of(state), state_version)
 
 
@@ -200,7 +200,7 @@ def _give(opener: Opener, command: e.RestoreState | e.MergeStates) -> e.StateRes
         code.restore(state)
         code.state_bytes = len(state)
     except BaseException as error:  # R1
-        return e.StateRestored(command.run, command.node, command.version, _reason(error, where))
+        return e.StateRestored(command.run, command.node, command.version, _reason(error, where), _cause(error))
     return e.StateRestored(command.run, command.node, command.version)
 
 

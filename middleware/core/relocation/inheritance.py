@@ -40,6 +40,7 @@ class Legacy:
     asked: bool = False  # the code, for the state
     taken: e.StateTaken | None = None
     error: str = ""
+    cause: m.Cause | None = None
     sending: bool = False  # a bulk transfer of it is under way
     failed_s: float | None = None  # since when such transfers have failed
     landed: bool = False  # the last one has arrived, and it was not claimed since
@@ -54,6 +55,7 @@ class Heir:
     appeared: bool = False
     states: dict[str, e.Inherited] = field(default_factory=dict)
     error: str = ""
+    cause: m.Cause | None = None
     since_s: float = 0.0
     interval_s: float = 0.0
     due_s: float = 0.0
@@ -123,6 +125,7 @@ class Inheritance:
         legacy = self.legacies.get(event.node)
         if legacy is None:
             return
+        legacy.cause = event.cause or None
         legacy.error = event.error or too_large(len(event.state), self._limits.max_state_bytes)
         if not legacy.error:
             legacy.taken = event
@@ -131,7 +134,7 @@ class Inheritance:
     def _give(self, legacy: Legacy) -> None:
         taken, out, turn = legacy.taken, self._out, self._tree.turn
         if legacy.error:
-            self._say(legacy.node, legacy.error)
+            self._say(legacy)
         if taken is None:
             return
         message = m.State(
@@ -172,7 +175,7 @@ class Inheritance:
         legacy.failed_s = self._out.now if since_s is None else since_s
         if self._out.now - legacy.failed_s >= lease_s:  # though that host claims it
             legacy.error = f"its state has not got to host {peer!r} for {lease_s:g} s"
-            self._say(legacy.node, legacy.error)
+            self._say(legacy)
 
     # --- the host of an heir --------------------------------------------------------------------------
 
@@ -193,7 +196,7 @@ class Inheritance:
         state, limit = payload if message.inline is None else message.inline, self._limits.max_state_bytes
         if message.size_bytes > limit:
             heir.error = f"the state of {message.node!r} has {message.size_bytes} bytes; this host takes up to {limit}"
-            self._say(heir.node, heir.error)
+            self._say(heir)
         elif state is not None:
             heir.states[message.node] = e.Inherited(state, message.digest, message.state_version)
             self._check_complete(heir)
@@ -209,8 +212,9 @@ class Inheritance:
         if heir is None or not heir.appeared or heir.missing:
             return
         if event.error:
+            heir.cause = event.cause or None
             heir.error = f"the states of {', '.join(heir.takes)} cannot be merged: {event.error}"
-            self._say(heir.node, heir.error)
+            self._say(heir)
             return
         del self.heirs[event.node]
         size = sum(len(each.state) for each in heir.states.values())
@@ -227,9 +231,9 @@ class Inheritance:
 
     # --- both -----------------------------------------------------------------------------------------
 
-    def _say(self, node: str, why: str) -> None:
+    def _say(self, of: Legacy | Heir) -> None:
         """R4: tell the client that the run cannot go on; again when it is claimed or looked after next."""
-        self._out.send(self._client, m.Failed(self._out.run, node, why[:4000]))
+        self._out.send(self._client, m.Failed(self._out.run, of.node, of.error[:4000], of.cause))
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
         """An operator here that needs the way to ``host``, and what for."""
@@ -245,7 +249,7 @@ class Inheritance:
             if heir.due_s > self._out.now:
                 continue
             if heir.error:
-                self._say(heir.node, heir.error)
+                self._say(heir)
             for name in heir.missing:
                 host = heir.takes[name]
                 self._flow.stuck(host, heir.since_s)

@@ -92,18 +92,12 @@ class Plain(Operator):
         return max(inputs)
 
 
-class Bench:
-    """One thread, and what it has answered."""
+class Answers:
+    """Workers, and what they have answered."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_threads: int = 1) -> None:
         self.events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
-        self.workers = Workers(self.events.put, (__name__,), 1)
-
-    def open(self, version: object) -> None:
-        """A node ``o`` of run ``r`` whose state is of this version."""
-        code = Code(f"{__name__}:Versioned", {"version": version})
-        self.workers.open_node(e.OpenNode("r", Node("o", "operator", ("s",), code)))
-        assert self.answer() == e.NodeOpened("r", "o")
+        self.workers = Workers(self.events.put, (__name__,), max_threads)
 
     def submit(self, command: Task) -> None:
         slot = self.workers.slot(command)
@@ -112,6 +106,16 @@ class Bench:
 
     def answer(self) -> e.Event:
         return self.events.get(timeout=WAIT_S)
+
+
+class Bench(Answers):
+    """One thread, and what it has answered."""
+
+    def open(self, version: object) -> None:
+        """A node ``o`` of run ``r`` whose state is of this version."""
+        code = Code(f"{__name__}:Versioned", {"version": version})
+        self.workers.open_node(e.OpenNode("r", Node("o", "operator", ("s",), code)))
+        assert self.answer() == e.NodeOpened("r", "o")
 
 
 @pytest.fixture
@@ -139,6 +143,11 @@ def test_a_state_version_that_is_no_number_is_an_answer_with_the_reason(bench: B
     assert "Error in restore(): " in restored.error
 
 
+def refusal(error: str) -> e.StateRestored:
+    """What the runtime itself finds wrong with a state has no lines of the code."""
+    return e.StateRestored("r", "o", 7, error, m.Cause(None, "thalweg.middleware.errors.OperatorError"))
+
+
 def test_a_state_and_its_version_go_there_and_back(bench: Bench) -> None:
     bench.open("2")
     bench.submit(e.TakeState("r", "o", 7))
@@ -146,9 +155,9 @@ def test_a_state_and_its_version_go_there_and_back(bench: Bench) -> None:
     bench.submit(e.RestoreState("r", "o", 7, b"a state", digest_of(b"a state"), 2))
     assert bench.answer() == e.StateRestored("r", "o", 7)
     bench.submit(e.RestoreState("r", "o", 7, b"a state", digest_of(b"a state"), 3))
-    assert bench.answer() == e.StateRestored("r", "o", 7, "its state is of version 3; the code here reads 2")
+    assert bench.answer() == refusal("its state is of version 3; the code here reads 2")
     bench.submit(e.RestoreState("r", "o", 7, b"another", digest_of(b"a state"), 2))
-    assert bench.answer() == e.StateRestored("r", "o", 7, "the 7 bytes that came do not have the state's digest")
+    assert bench.answer() == refusal("the 7 bytes that came do not have the state's digest")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +204,14 @@ def test_states_are_merged_and_restored_or_the_reason_is_the_answer(
     assert slot is not None
     assert not slot.is_quick(states)
     bench.submit(states)
-    assert bench.answer() == e.StateRestored("r", "o", 7, error)
+    restored = bench.answer()
+    assert isinstance(restored, e.StateRestored)
+    assert restored.error == error
+    if how == "raises":
+        assert restored.cause and restored.cause.kind == "ValueError"
+        assert "in merge" in restored.cause.traceback
+    elif error:
+        assert restored == refusal(error)
     bench.submit(e.TakeState("r", "o", 7))
     taken = bench.answer()
     assert isinstance(taken, e.StateTaken)
@@ -319,12 +335,8 @@ class Hangs(Versioned):
         return b"a state"
 
 
-class Crowd:
-    """Workers, and what they have answered."""
-
-    def __init__(self, max_threads: int) -> None:
-        self.events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
-        self.workers = Workers(self.events.put, (__name__,), max_threads)
+class Crowd(Answers):
+    """Workers of code that may hang."""
 
     def open(self, run: str, count: int = 1, how: str = "combine", timeout_s: float | None = None) -> None:
         nodes = [Node(f"o{i}", "operator", ("s",), Code(f"{__name__}:Hangs", {"how": how})) for i in range(count)]
@@ -333,14 +345,6 @@ class Crowd:
     def combine(self, run: str, *names: str, index: int = 0) -> None:
         for name in names or ("o0",):
             self.submit(e.RunOperator(run, name, index, (b"value",)))
-
-    def submit(self, command: Task) -> None:
-        slot = self.workers.slot(command)
-        assert slot is not None
-        self.workers.submit(slot, command)
-
-    def answer(self) -> e.Event:
-        return self.events.get(timeout=WAIT_S)
 
     def entered(self, count: int) -> None:
         """Wait until so many calls hang; what waits for a thread meanwhile has waited long enough for one."""

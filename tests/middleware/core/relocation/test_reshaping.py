@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -311,8 +310,9 @@ def test_a_state_that_does_not_come_is_claimed_again_and_again(merging_host: Cal
     book.at(0.5) << e.TimerFired("claims r") >> [claim, e.SetTimer("claims r", 1.5)]
     book.at(1.5) << e.TimerFired("claims r") >> [claim, e.SetTimer("claims r", 3.5)]
     book << got("h2", state(b"seen")) >> ANY
-    failed = m.Failed("r", "n~1", "the states of o cannot be merged: two of them")
-    book << e.StateRestored("r", "n~1", 1, "two of them") >> [e.Send("r", CLIENT, failed)]
+    cause = m.Cause(None, "ValueError", "where")
+    failed = m.Failed("r", "n~1", "the states of o cannot be merged: two of them", cause)
+    book << e.StateRestored("r", "n~1", 1, "two of them", cause) >> [e.Send("r", CLIENT, failed)]
     book.at(3.5) << e.TimerFired("claims r") >> [e.Send("r", CLIENT, failed), e.SetTimer("claims r", 7.5)]
 
 
@@ -394,12 +394,9 @@ SOURCES = {host: Code("runtime_codes:Blocks", {"site": i, "sizes": [600]}) for i
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with pytest.MonkeyPatch.context() as patch:
-        path = [str(Path(__file__).parents[3]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        patch.setenv("PYTHONPATH", os.pathsep.join(path))
-        with LocalCluster(HOSTS, allow=ALLOW) as started:
-            yield started
-            assert started.poll() == {}, "a host ended during the tests"
+    with LocalCluster(HOSTS, allow=ALLOW) as started:
+        yield started
+        assert started.poll() == {}, "a host ended during the tests"
 
 
 RUNNING = Code("running", {"fit": "nested"})
