@@ -46,7 +46,7 @@ class Program:
     def __init__(self, *, maximise: bool = False, gap: float = 0.0, time_limit_s: float = math.inf) -> None:
         import highspy
 
-        self._highs = highs = highspy.Highs()  # type: ignore[no-untyped-call]
+        self._highs = highs = highspy.Highs()
         self._library = highspy
         highs.setOptionValue("output_flag", False)
         highs.setOptionValue("threads", 1)

@@ -32,8 +32,6 @@ from thalweg.middleware.errors import ProtocolError, UsageError, one_line
 from thalweg.middleware.protocol import messages as m
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from zmq.auth.thread import ThreadAuthenticator
 
 Role = Literal["host", "client"]
@@ -299,7 +297,10 @@ def start_authenticator(context: zmq.Context[zmq.Socket[bytes]], members: Member
 
     authenticator = ThreadAuthenticator(context)
     authenticator.start()
-    admit: Callable[[str, bytes], bool] = lambda domain, key: members.admits(key.decode())  # noqa: E731
+
+    def admit(domain: str, key: bytes) -> bool:
+        return members.admits(key.decode())
+
     authenticator.configure_curve_callback(domain=_DOMAIN, credentials_provider=SimpleNamespace(callback=admit))
     return authenticator
 

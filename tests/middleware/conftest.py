@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,7 +19,6 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
 CODE = Code("some")
-TESTS = Path(__file__).parents[1]
 
 
 def peer_of(host: str) -> m.Peer:
@@ -80,10 +77,7 @@ def make_book() -> Callable[..., Playbook]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
     """Three host processes on loopback that may run ``runtime_codes``; tests leave them as they found them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
-        started = LocalCluster(3, allow=ALLOW)
-    with started:
+    with LocalCluster(3, allow=ALLOW) as started:
         yield started
         assert started.poll() == {}, "a host ended during the tests"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from thalweg.middleware.errors import PlannerError, ThalwegError, one_line
 from thalweg.middleware.network.view import LinksNeeded
@@ -44,9 +44,9 @@ def ask_planner(planner: Planner, task: Task, model: CostModel) -> Plan:
     return plan
 
 
-def wrong_form(planner: object) -> str:
+def wrong_form(planner: Any) -> str:
     """What to change in a planner whose ``plan`` does not take a task and a cost model; empty for one that does."""
-    form = inspect.signature(planner.plan)  # type: ignore[attr-defined]
+    form = inspect.signature(planner.plan)
     try:
         form.bind(None, None)
     except TypeError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from runtime_codes import ALLOW, MIX, assert_reference, blocks
 
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.client.cluster import LocalCluster, host_command, host_environment, wait_ready_lines
+from thalweg.middleware.client.cluster import LocalCluster, host_command, own_environment, wait_ready_lines
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
@@ -29,7 +28,6 @@ from thalweg.middleware.protocol.adaptation import LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.daemon import main as host_main
 
-TESTS = Path(__file__).parents[2]
 HOSTS = ("h1", "h2", "h3")
 LIMIT = 5000  # partitions taken while a move is waited for: seconds, where a move takes milliseconds
 
@@ -42,14 +40,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def path_to_codes() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
-        yield
-
-
-@pytest.fixture(scope="module")
-def cluster(records: Path, path_to_codes: None) -> Iterator[LocalCluster]:
+def cluster(records: Path) -> Iterator[LocalCluster]:
     with LocalCluster(HOSTS, allow=ALLOW, records=records) as started:
         yield started
         assert started.poll() == {}, "a host ended during the tests"
@@ -61,7 +52,7 @@ def host(cluster: LocalCluster, name: str, *options: str, allow: Sequence[str] =
     folder = cluster.addresses[HOSTS[0]].rpartition("/")[0]
     command = [*host_command(name, f"{folder}/{name}", allow=allow), *options]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=host_environment(), start_new_session=True) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=own_environment(), start_new_session=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -281,7 +272,7 @@ def test_a_negative_room_is_refused() -> None:
 HASTY = CoreConfig(ping_s=0.2, liveness_s=1.5)
 
 
-def test_the_run_goes_on_without_a_host_that_holds_nothing(path_to_codes: None, tmp_path: Path) -> None:
+def test_the_run_goes_on_without_a_host_that_holds_nothing(tmp_path: Path) -> None:
     flow = complete_binary_tree(blocks(HOSTS[:2]), MIX)
     with (
         LocalCluster(HOSTS, allow=ALLOW) as cluster,
@@ -305,7 +296,7 @@ def test_the_run_goes_on_without_a_host_that_holds_nothing(path_to_codes: None, 
     assert (back["outcome"], back["moves"]) == ("committed", [["op0", "h1", "h2"]])
 
 
-def test_a_host_that_holds_the_operator_ends_the_run_in_one_line(path_to_codes: None) -> None:
+def test_a_host_that_holds_the_operator_ends_the_run_in_one_line() -> None:
     flow = complete_binary_tree(blocks(HOSTS[:2]), MIX)
     with LocalCluster(HOSTS, allow=ALLOW) as cluster, Client(cluster.addresses, allow=ALLOW, limits=HASTY) as client:
         run = client.run(flow, {"op0": "h1"})

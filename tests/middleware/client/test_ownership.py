@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,6 @@ from thalweg.middleware.planning.registry import RandomMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 
 ALLOW = ("value_codes",)
-TESTS = Path(__file__).parents[2]
 HOSTS = ("h1", "h2", "client")  # beside the source, elsewhere, and at the application
 KB = 1024
 
@@ -39,10 +36,7 @@ def code(name: str, **params: Any) -> Code:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
-        started = LocalCluster(2, allow=ALLOW)
-    with started:
+    with LocalCluster(2, allow=ALLOW) as started:
         yield started
 
 
