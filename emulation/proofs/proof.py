@@ -8,6 +8,7 @@ import msgspec
 
 RATE_ERROR = 0.05  # what a link may be off by …
 RATE_FROM_BPS = 0.5e6  # … from this rate on
+DATAGRAMS_BPS = 5e8  # more than this is told by a flow alone, where there is one
 DELAY_EARLY_S = 1e-4  # clocks are read before the packet leaves and after it comes; less than the delay is an error
 DELAY_LATE_S, DELAY_LATE_SHARE = 0.002, 0.1  # whichever is more
 STALLED, MOST_STALLED = 0.02, 0.35  # shares of stalls from which on people are told, and that make a link wrong
@@ -25,7 +26,8 @@ class LinkProof(msgspec.Struct, frozen=True):
     Links with delay, loss and the like (netem) are also measured for those, the others keep None and 0: the delay one
     way with its 99 % confidence interval; the jitter, None where none was asked; how many of ``sent`` packets were
     lost, and the least and the most that a link with the loss asked loses in 99 % of cases; copies that came. Delay and
-    jitter are estimates of the parameters asked, whatever the distribution.
+    jitter are estimates of the parameters asked, whatever the distribution. ``tcp_bps``: what one TCP flow got, of the
+    same bits as ``delivered_bps``; None where none was asked for, or where TCP would have reasons of its own.
     """
 
     src: str
@@ -49,11 +51,36 @@ class LinkProof(msgspec.Struct, frozen=True):
     lost_high: int = 0
     duplicates: int = 0
     stalled: float = 0.0
+    tcp_bps: float | None = None
+
+    @property
+    def rate_error(self) -> float:
+        """What the rate may be off by, stalls apart: 5 %; below 0.5 Mbit/s, where few packets pass in a proof's time,
+        10 %.
+        """
+        return RATE_ERROR if self.asked_bps >= RATE_FROM_BPS else 2 * RATE_ERROR
 
     @property
     def rate_ok(self) -> bool:
-        """Within 5 %, stalls apart; below 0.5 Mbit/s, where few packets pass in a proof's time, within 10 %."""
-        return abs(self.error) <= (RATE_ERROR if self.asked_bps >= RATE_FROM_BPS else 2 * RATE_ERROR)
+        """Within ``rate_error``, or of too many datagrams to tell."""
+        return self.by_flow or abs(self.error) <= self.rate_error
+
+    @property
+    def by_flow(self) -> bool:
+        """Whether only the flow counts: nobody can send and receive as many datagrams as fill so fast a link."""
+        return self.tcp_bps is not None and self.asked_bps > DATAGRAMS_BPS
+
+    @property
+    def tcp_error(self) -> float | None:
+        """What one flow got / asked - 1; None where none was measured."""
+        return self.tcp_bps / self.asked_bps - 1 if self.tcp_bps is not None and self.asked_bps else None
+
+    @property
+    def tcp_ok(self) -> bool:
+        """Within ``rate_error``, and a machine's stalls; or not measured."""
+        error = self.tcp_error
+        stalled = 0.0 if self.by_flow else self.stalled
+        return error is None or -self.rate_error - stalled <= error <= self.rate_error
 
     @property
     def delay_ok(self) -> bool:
@@ -79,12 +106,15 @@ def failures(proofs: Iterable[LinkProof]) -> list[str]:
             asked, found = one.asked_bps / 1e6, one.delivered_bps / 1e6
             what = f"instead of {asked:.3g} Mbit/s ({one.error:+.1%})" if asked else "Mbit/s though it is cut"
             wrong.append(f"delivers {found:.3g} {what}")
+        if not one.tcp_ok and one.tcp_bps is not None:
+            asked, found = one.asked_bps / 1e6, one.tcp_bps / 1e6
+            wrong.append(f"gives one TCP flow {found:.3g} instead of {asked:.3g} Mbit/s ({one.tcp_error:+.1%})")
         if not one.delay_ok and one.delivered_delay_s is not None:
             wrong.append(f"delays by {one.delivered_delay_s * 1e3:.3g} instead of {one.asked_delay_s * 1e3:.3g} ms")
         if not one.loss_ok:
             most = f"{one.lost_low} to {one.lost_high} of which the {one.asked_loss:.3g} asked would explain"
             wrong.append(f"loses {one.lost} of {one.sent} packets, {most}")
-        if one.stalled > MOST_STALLED:
+        if one.stalled > MOST_STALLED and not one.by_flow:
             wrong.append(f"is kept waiting by this machine for {one.stalled:.0%} of the time; make it less busy")
         if wrong:
             lines.append(f"link {one.src} → {one.dst} {'; '.join(wrong)}")

@@ -22,12 +22,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
+import msgspec
+
 from thalweg.emulation.kernel import netem
 from thalweg.emulation.kernel.world import World
 from thalweg.emulation.links.shape import LinkShape, burst_bytes
-from thalweg.emulation.proofs import delay
+from thalweg.emulation.proofs import delay, tcp
 from thalweg.emulation.proofs.delay import HEADERS_BYTES
-from thalweg.emulation.proofs.proof import LinkProof
+from thalweg.emulation.proofs.proof import DATAGRAMS_BPS, LinkProof
 from thalweg.emulation.proofs.stalls import Pace, steady
 from thalweg.middleware.network.view import Pair
 
@@ -228,12 +230,15 @@ class _Stream:
         return Pace(packet_ns, bucket_ns, bursts * self.shape.burst // size + 1, slack_ns)
 
 
-def measure(world: World, links: Iterable[Pair], seconds: float | None, go_on: Callable[[], None]) -> list[LinkProof]:
+def measure(
+    world: World, links: Iterable[Pair], seconds: float | None, go_on: Callable[[], None], *, flows: bool = False
+) -> list[LinkProof]:
     """Fill the links in rounds of ``seconds`` each and say what they delivered, in no particular order.
 
     ``seconds``: None for as many as make ``PROOF_S`` of all rounds. Links found wrong are measured again, longer and
     with fewer at once, in the end each on its own, and stalled ones twice; the last measurement counts. Links with
-    delay, loss and the like are measured for those after that. ``go_on`` is called all the time, and raises what is to
+    delay, loss and the like are measured for those after that, and with ``flows`` the others by a flow of TCP.
+    ``go_on`` is called all the time, and raises what is to
     end the measurement.
     """
     found: dict[Pair, LinkProof] = {}
@@ -250,7 +255,11 @@ def measure(world: World, links: Iterable[Pair], seconds: float | None, go_on: C
             for one in filler.fill(groups, seconds):
                 found[one.src, one.dst] = one
             stalled = TRUST_STALLED if tries < STALLED_TRIES else math.inf
-            wrong = {link: carried_bps[link] for link, one in found.items() if _wrong(one) or one.stalled > stalled}
+            wrong = {
+                link: carried_bps[link]
+                for link, one in found.items()
+                if (_wrong(one) or one.stalled > stalled) and not (flows and carried_bps[link] > DATAGRAMS_BPS)
+            }
             again = next(more, None)
             if not wrong or again is None:
                 break
@@ -262,6 +271,9 @@ def measure(world: World, links: Iterable[Pair], seconds: float | None, go_on: C
     if delayed:
         slow = together_bps < TOGETHER_BPS
         found |= delay.measure(world, {link: found[link] for link in delayed}, go_on, slow=slow)
+    if flows:
+        for link, tcp_bps in tcp.measure(world, found, go_on, together_bps).items():
+            found[link] = msgspec.structs.replace(found[link], tcp_bps=tcp_bps)
     return list(found.values())
 
 

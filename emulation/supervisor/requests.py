@@ -158,10 +158,11 @@ class Samples(Request):
 
 
 class Prove(Request):
-    """Fill links, ``seconds`` each, and measure what they deliver; None: as long as it takes."""
+    """Fill links, ``seconds`` each, and measure what they deliver; None: as long as it takes. ``flows``: by TCP too."""
 
     links: list[Pair]
     seconds: float | None
+    flows: bool = False
 
 
 # --- processes --------------------------------------------------------------------------------------

@@ -341,7 +341,8 @@ class Supervisor:
             if self._ending or waited_for.hung_up():
                 raise TestbedError("interrupted")
 
-        return {"proofs": msgspec.to_builtins(measure(self._need_world(), asked.links, asked.seconds, go_on))}
+        proofs = measure(self._need_world(), asked.links, asked.seconds, go_on, flows=asked.flows)
+        return {"proofs": msgspec.to_builtins(proofs)}
 
     def do_spawn(self, call: Call[requests.Spawn]) -> Answer:
         child = self._begin(call.request, call.descriptors, call.request.terminal)

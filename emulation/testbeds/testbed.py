@@ -254,18 +254,25 @@ class Testbed(ABC):
         """Let the replay that was stopped begin anew."""
         self._client.call(requests.ReplayStart())
 
-    def prove(self, links: Iterable[Link] | None = None, seconds: float | None = None) -> list[LinkProof]:
-        """Fill links (by default all that have a rate) and measure what they deliver; ``seconds`` each."""
+    def prove(
+        self, links: Iterable[Link] | None = None, seconds: float | None = None, *, flows: bool = False
+    ) -> list[LinkProof]:
+        """Fill links (by default all that have a rate) and measure what they deliver; ``seconds`` each.
+
+        ``flows``: also what one flow of TCP gets.
+        """
         chosen = [link for link, shape in self._shapes.items() if shape.rated] if links is None else list(links)
         for source, target in chosen:
             if (source, target) not in self._shapes:
                 raise UsageError(f"link {source} → {target} is not shaped; there is nothing to prove")
         if not chosen:
             return []
-        answer = self._client.call(requests.Prove([*chosen], seconds), timeout_s=PROVE_S)
+        answer = self._client.call(requests.Prove([*chosen], seconds, flows), timeout_s=PROVE_S)
         return msgspec.convert(answer["proofs"], list[LinkProof])
 
-    def prove_resting(self, links: Iterable[Link] | None = None, seconds: float | None = None) -> list[LinkProof]:
+    def prove_resting(
+        self, links: Iterable[Link] | None = None, seconds: float | None = None, *, flows: bool = False
+    ) -> list[LinkProof]:
         """``prove``, while a replay rests; it begins anew afterwards. TestbedError names a host that has ended."""
         for host in self.hosts:
             if why := self.fate(host):
@@ -274,7 +281,7 @@ class Testbed(ABC):
         if replaying:
             self.stop_replay()
         try:
-            return self.prove(links, seconds)
+            return self.prove(links, seconds, flows=flows)
         finally:
             if replaying:
                 self.restart_replay()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from thalweg.experiments.cli.stopping import Stopped, stop_on_signals
 from thalweg.middleware.errors import ThalwegError, UsageError, extra_with, one_line
@@ -33,7 +34,7 @@ def invoke(argv: list[str]) -> int:
         print(f"thalweg: {one_line(error)}", file=sys.stderr)
         return 2
     except Stopped as stopped:
-        print(f"thalweg: stopped by {stopped.name}; nothing is left running", file=sys.stderr)
+        print(f"thalweg: stopped by {stopped.name}; nothing is left running{_staying()}", file=sys.stderr)
         return stopped.status
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -55,6 +56,16 @@ def _run(argv: list[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(bool(end.code))
     return 0
+
+
+def _staying() -> str:
+    """The testbeds that are up all the same, as they were asked to be."""
+    from thalweg.emulation.testbeds import known
+
+    with suppress(ThalwegError, OSError):
+        if up := [state.id for state in known.known_testbeds() if state.alive]:
+            return f" but testbed {', '.join(up)}, which stays up until: thalweg testbed down"
+    return ""
 
 
 if __name__ == "__main__":

@@ -135,3 +135,15 @@ def test_failures_say_what_is_off() -> None:
     assert failures([lossy]) == ["link a → b loses 7 of 100 packets, 0 to 3 of which the 0 asked would explain"]
     assert failures([held_up]) == ["link a → b is kept waiting by this machine for 50% of the time; make it less busy"]
     assert failures([leaky]) == ["link a → b delivers 0.01 Mbit/s though it is cut"]
+
+
+def test_a_flow_has_its_own_error_and_tells_alone_what_datagrams_cannot() -> None:
+    def proof(asked_bps: float, error: float, tcp_bps: float | None, stalled: float = 0.0) -> LinkProof:
+        delivered_bps = asked_bps * (1 + error)
+        return LinkProof("a", "b", asked_bps, delivered_bps, error, 1.0, 1, "udp", stalled=stalled, tcp_bps=tcp_bps)
+
+    assert failures([proof(1e5, 0.0, 1.09e5), proof(1e6, 0.0, 0.96e6), proof(1e6, 0.0, None)]) == []
+    (line,) = failures([proof(1e6, 0.0, 0.9e6)])
+    assert line == "link a → b gives one TCP flow 0.9 instead of 1 Mbit/s (-10.0%)"
+    assert failures([proof(1e9, -0.3, 0.98e9, 0.6)]) == []
+    assert len(failures([proof(1e9, 0.0, 0.9e9), proof(1e9, -0.3, None, 0.6)])) == 2

@@ -70,6 +70,7 @@ def test_a_testbed_from_up_to_down(folder: Path) -> None:
     proven = call_json("verify")
     assert proven["links"]["checked"] == 6
     assert proven["links"]["worst_rate_error"] < 0.05
+    assert all(abs(one["tcp_bps"] / 5e6 - 1) < 0.05 for one in proven["proofs"])
     assert proven["links"]["stalled"] == max(one["stalled"] for one in proven["proofs"]) < 0.35
     assert call_json("down") == {"removed": [made["id"]]}
     assert call_json("down") == {"removed": []}
