@@ -19,7 +19,7 @@ _RATES = {
     "": 1,
     **{f"{key}{unit}": n * bits for key, n in _PREFIXES.items() for unit, bits in (("bit", 1), ("bps", 8))},
 }
-_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_TIMES = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _SHARES = {"": 1, "%": 100}
 _SIZES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}  # tc(8), docker(1)
 _QUEUES = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -38,11 +38,24 @@ def parse_rate(value: Any) -> float:
     return number * unit_bps
 
 
+def remark(value: Any) -> str:
+    """What is to be said of a rate that counts bytes, as tc has it of ``10Mbps``; of others nothing."""
+    if not _unit(value).endswith("bps"):
+        return ""
+    bits = f"{value.strip()[: -len('bps')]}bit"
+    return f"{value} counts bytes, as tc has it: {format_rate(parse_rate(value))}; for bits write {bits}"
+
+
+def bytes_per_s(value: Any) -> float:
+    """Bytes per second of a disk: a rate with a unit, as ``parse_rate`` takes it, or a bare number of bytes."""
+    return parse_rate(value) / (8 if _unit(value) else 1)
+
+
 def rate_bps(value: Any) -> float:
     """Bits per second of a rate above 0, as ``parse_rate`` takes it. Raises UsageError."""
     found = parse_rate(value)
     if found <= 0:
-        raise UsageError("a rate must be above 0; for a link that carries nothing use an outage event")
+        raise UsageError(f"{shown(value)}: a rate must be above 0; for a link that carries nothing use an outage event")
     return found
 
 
@@ -84,6 +97,12 @@ def queue(value: Any) -> tuple[float, Literal["s", "bytes", "packets"]]:
     return number * factor, "packets" if not unit else "bytes" if unit in _SIZES else "s"
 
 
+def _unit(value: Any) -> str:
+    """The unit that a quantity is written with; empty for a bare number, and for what is none."""
+    match = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
+    return match[3].lower() if match else ""
+
+
 def _quantity(value: Any, units: Mapping[str, float], what: str) -> tuple[float, float]:
     """A number that is finite and at least 0, and what its unit is worth: 1 of a bare number.
 
@@ -96,11 +115,16 @@ def _quantity(value: Any, units: Mapping[str, float], what: str) -> tuple[float,
     match = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
     unit = units.get(match[3].lower()) if match else None
     if match is None or unit is None:
-        raise UsageError(f"{value!r} is not a {what}")
+        raise UsageError(f"{shown(value)} is not a {what}")
     number = float(f"{match[1]}e{match[2] or 0}")
     if not math.isfinite(number * unit):
         raise UsageError(f"{value!r} is too large to be counted")
     return number, unit
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in a file: ``true``, not ``True``."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def format_rate(rate_bps: float) -> str:

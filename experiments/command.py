@@ -25,7 +25,8 @@ class Option(msgspec.Struct, frozen=True):
 
     The field says name, type and default. ``flag``: instead of the field's name with dashes; ``shown``: the default as
     people are told it, where the field's own says too little; ``metavar``: what a value is called; ``least``: a
-    number's bound. ``typed`` and ``parse``: the type that is given, and how the field's value comes of that.
+    number's bound. ``unit``: what of ``emulation.units`` reads it. ``typed`` and ``parse``: the type that is given, and
+    how the field's value comes of that.
     """
 
     help: str
@@ -33,6 +34,7 @@ class Option(msgspec.Struct, frozen=True):
     shown: str | None = None
     metavar: str | None = None
     least: int | None = None
+    unit: Callable[[Any], Any] | None = None
     typed: type[Any] | None = None
     parse: Callable[[Any], Any] | None = None
     envvar: str | None = None

@@ -69,7 +69,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """An emulated WAN as a file describes it; seconds and bit/s are emulated.
 
     ``hosts`` in the file's order. ``links``: every directed pair and its shape at the start, before any event;
-    ``traces``: those whose rate follows a trace. ``duration_s``: how long events that repeat go on.
+    ``traces``: those whose rate follows a trace. ``duration_s``: how long events that repeat go on. ``notes``: what
+    may not be meant as it is written.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     layer: int = 3
     seed: int = 1
     duration_s: float = DURATION_S
+    notes: tuple[str, ...] = ()
 
     @property
     def needs_netem(self) -> bool:
@@ -121,4 +123,5 @@ def read_scenario(
         layer=top.get("layer", 3),
         seed=chosen,
         duration_s=duration_s,
+        notes=tuple(root.remarks()),
     )

@@ -73,17 +73,18 @@ class Texts(tuple[str, ...], metaclass=Written):
             raise UsageError("the list is empty; name at least one")
         for one in found:
             if not isinstance(one, str) or not one:
-                raise UsageError(_SAYS[inspect.StrType].format(one))
+                raise UsageError(_SAYS[inspect.StrType].format(units.shown(one)))
         return tuple(found)
 
 
+RATES = ("rate", "link_mean", "interface_rate")  # keys that are a Rate
 Text = Annotated[str, Meta(min_length=1)]
 AboveZero = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 _SAYS: Mapping[type, str] = {
-    inspect.StrType: "{!r} is not a text; write it in quotes",
-    inspect.BoolType: "{!r} must be true or false, without quotes",
-    inspect.IntType: "{!r} must be a whole number, without quotes",
-    inspect.FloatType: "{!r} must be a number above 0, without quotes",
+    inspect.StrType: "{} is not a text; write it in quotes",
+    inspect.BoolType: "{} must be true or false, without quotes",
+    inspect.IntType: "{} must be a whole number, without quotes",
+    inspect.FloatType: "{} must be a number above 0, without quotes",
 }
 
 
@@ -144,6 +145,17 @@ class Spot(NamedTuple):
         except msgspec.ValidationError as error:
             raise self._explained(kind, str(error)) from None
 
+    def remarks(self) -> Iterator[str]:
+        """What is to be said of rates in this table and those in it (``units.remark``), each with its line."""
+        for key, value in self.value.items():
+            if isinstance(value, dict):
+                yield from self.inner(key, "").remarks()
+            elif isinstance(value, list) and all(isinstance(one, dict) for one in value):
+                for inner in self.inner_all(key, ""):
+                    yield from inner.remarks()
+            elif key in RATES and (said := units.remark(value)):
+                yield str(self.error(f"{key}: {said}", key))
+
     def given(self, keys: Keys) -> dict[str, Any]:
         """What the table says of ``keys``, which have been read of it, in the file's order."""
         fields = dict(zip(keys.__struct_encode_fields__, keys.__struct_fields__, strict=True))
@@ -173,9 +185,11 @@ class Spot(NamedTuple):
         key = key.rstrip("`")
         info, _ = _bare(types[key])
         if isinstance(info, inspect.LiteralType):
-            message = f"there is no {self.value[key]!r}; {near_miss(str(self.value[key]), map(str, info.values))}"
+            message = (
+                f"there is no {units.shown(self.value[key])}; {near_miss(str(self.value[key]), map(str, info.values))}"
+            )
         elif not isinstance(info, inspect.CustomType):  # of these ``_read`` has said enough
-            message = _SAYS[type(info)].format(self.value[key])
+            message = _SAYS[type(info)].format(units.shown(self.value[key]))
         return self.error(f"{key}: {message}", key)
 
 

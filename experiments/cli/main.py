@@ -6,8 +6,10 @@ Exit status: 0 done, 1 failed, 2 the input cannot be used, 130 interrupted, 143 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import suppress
+from typing import Any
 
 from thalweg.experiments.cli.stopping import Stopped, stop_on_signals
 from thalweg.middleware.errors import ThalwegError, UsageError, extra_with, one_line
@@ -49,13 +51,26 @@ def _run(argv: list[str]) -> int:
         asked = running.parse(argv[2:])
         if asked is not None:
             return running.execute(asked)
-    from thalweg.experiments.cli.verbs import app
+    from thalweg.experiments.cli.verbs import REFUSED, app
 
     try:
-        app(args=argv, prog_name="thalweg")
+        status = app(args=argv, prog_name="thalweg", standalone_mode=False)
+        return status if isinstance(status, int) else 0
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(bool(end.code))
-    return 0
+    except REFUSED as error:
+        return _refused(error)
+
+
+def _refused(error: Any) -> int:
+    """Say in our way what the options' parser says of a command line; without a verb the help has been asked for."""
+    words = re.sub("^Invalid value for '(.*?)'", r"\1", error.format_message())
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(words)
+        return 2
+    where = error.ctx.command_path if error.ctx else "thalweg"
+    print(f"thalweg: {one_line(words[:1].lower() + words[1:]).rstrip('.')}; see {where} --help", file=sys.stderr)
+    return 2
 
 
 def _staying() -> str:

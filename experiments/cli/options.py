@@ -18,9 +18,19 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 import typer
 
+from thalweg.emulation import units
 from thalweg.experiments.command import Option, options_of
 from thalweg.middleware.errors import UsageError, nearest
 
+Unit = Callable[[Any], Any]  # of emulation.units
+RATES = (units.parse_rate, units.rate_bps)
+KINDS: Mapping[Unit, str] = {
+    **dict.fromkeys(RATES, "RATE"),
+    units.seconds: "TIME",
+    units.share: "SHARE",
+    units.size_bytes: "SIZE",
+    units.bytes_per_s: "RATE",
+}
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
@@ -87,7 +97,9 @@ def _parameter(name: str, kind: Any, option: Option, default: Any) -> inspect.Pa
     """The parameter from which typer makes the option."""
     plain, shown = _plain(kind), option.shown
     optional = plain is not kind
-    flag, metavar = option.named(name), option.metavar
+    flag, metavar, parser = option.named(name), option.metavar, None
+    if option.unit is not None:
+        metavar, parser = metavar or KINDS.get(option.unit), reader(option.unit, flag)
     if get_origin(plain) is Literal:
         metavar, plain = f"[{'|'.join(get_args(plain))}]", str  # typer's own refusal would not be one line
     elif get_origin(plain) is tuple:
@@ -97,10 +109,36 @@ def _parameter(name: str, kind: Any, option: Option, default: Any) -> inspect.Pa
     if option.typed is not None:
         plain = option.typed
     said = typer.Option(
-        flag, help=option.help, metavar=metavar, min=option.least, envvar=option.envvar, show_default=shown or True
+        flag,
+        help=option.help,
+        metavar=metavar,
+        min=option.least,
+        envvar=option.envvar,
+        show_default=shown or True,
+        parser=parser,
     )
     annotation = Annotated[(plain | None) if optional else plain, said]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def quantity(unit: Unit, flag: str, said: str, *, shown: str | bool = True) -> Any:
+    """The option of a quantity, for a verb's own parameter: what is said of it, and of its default."""
+    return typer.Option(flag, help=said, metavar=KINDS[unit], parser=reader(unit, flag), show_default=shown)
+
+
+def reader(unit: Unit, flag: str) -> Unit:
+    """What reads the quantity that an option gives; its errors name the option."""
+
+    def read(value: Any) -> Any:
+        try:
+            found = unit(value)
+        except UsageError as error:
+            raise UsageError(f"{flag}: {error}") from None
+        if unit in RATES and (said := units.remark(value)):
+            print(f"note: {flag}: {said}", file=sys.stderr)
+        return found
+
+    return read
 
 
 def _plain(kind: Any) -> Any:

@@ -206,12 +206,9 @@ def _rate_bps(rate: str | float, where: str) -> float:
     from thalweg.emulation.units import parse_rate
 
     try:
-        value = parse_rate(rate) if isinstance(rate, str) else float(rate)
+        return parse_rate(rate)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
-    if not (math.isfinite(value) and value >= 0):
-        raise UsageError(f"{where}: the rate is {rate}; it must be finite and at least 0")
-    return value
 
 
 def _options(pairs: Sequence[str] | None, flag: str) -> dict[str, Any]:

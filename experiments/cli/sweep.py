@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 import typer
 
+from thalweg.emulation.units import seconds
 from thalweg.experiments.cli.console import JsonOption, end, new_table, output, print_json, progress, say
 from thalweg.experiments.cli.options import Given, find_own_code, make, takes
 from thalweg.experiments.cli.stopping import Stopped
@@ -69,8 +70,9 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     periods_s: Annotated[
         tuple[float, ...],
         Option(
-            "Seconds between decisions of global, local and thalweg; repeat to vary.",
+            "Time between decisions of global, local and thalweg; repeat to vary.",
             flag="--period",
+            unit=seconds,
             shown="the figure's, or 600, of thalweg 60",
         ),
     ] = ()

@@ -28,9 +28,9 @@ from thalweg.emulation.traces.files import (
 )
 from thalweg.emulation.traces.generator import DEFAULT_S, LinkClass, TraceModel, generate_pool
 from thalweg.emulation.traces.trace import BandwidthTrace, TraceSummary
-from thalweg.emulation.units import format_rate, format_time, parse_rate
+from thalweg.emulation.units import format_rate, format_time, parse_rate, seconds
 from thalweg.experiments.cli.console import JsonOption, followed, new_table, output, print_json
-from thalweg.experiments.cli.options import takes
+from thalweg.experiments.cli.options import quantity, takes
 from thalweg.experiments.command import Option
 from thalweg.middleware.errors import UsageError
 
@@ -41,7 +41,7 @@ app = typer.Typer(name="traces", no_args_is_help=True, help="List, describe, imp
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write the CSV files into.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 StepOption = Annotated[
-    float, typer.Option("--step", metavar="SECONDS", help="Mahimahi files: seconds that each rate is averaged over.")
+    float, quantity(seconds, "--step", "Mahimahi files: the time that each rate is averaged over.", shown="1s")
 ]
 PathArgument = Annotated[
     Path | None,
@@ -168,7 +168,7 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How many traces, and the model that they are drawn from (see TraceModel)."""
 
     count: Annotated[int, Option("How many traces.")] = 100
-    duration_s: Annotated[float, Option("How long each lasts.", flag="--duration", metavar="SECONDS")] = DEFAULT_S
+    duration_s: Annotated[float, Option("How long each lasts.", flag="--duration", unit=seconds)] = DEFAULT_S
     seed: Annotated[int, Option("The same seed gives the same files.")] = 1
     classes: Annotated[
         tuple[str, ...],
@@ -180,17 +180,19 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     stretch: Annotated[float, Option("Stretches the log-levels about the pivot.")] = _MODEL.stretch
-    pivot: Annotated[str, Option("The rate that stretching leaves alone.", metavar="RATE")] = f"{_MODEL.pivot_bps:g}bit"
+    pivot_bps: Annotated[float, Option("The rate that stretching leaves alone.", flag="--pivot", unit=parse_rate)] = (
+        _MODEL.pivot_bps
+    )
     big_sigma: Annotated[float, Option("Big jumps: sigma of the log-normal factor.")] = _MODEL.big_sigma
     big_hold_s: Annotated[
-        float, Option("Big jumps: how long one holds on average.", flag="--big-hold", metavar="SECONDS")
+        float, Option("Big jumps: how long one holds on average.", flag="--big-hold", unit=seconds)
     ] = _MODEL.big_hold_s
     small_sigma: Annotated[float, Option("Small jumps: sigma of the factor.")] = _MODEL.small_sigma
     small_hold_s: Annotated[
-        float, Option("Small jumps: how long one holds on average.", flag="--small-hold", metavar="SECONDS")
+        float, Option("Small jumps: how long one holds on average.", flag="--small-hold", unit=seconds)
     ] = _MODEL.small_hold_s
     jitter: Annotated[float, Option("Sigma of every sample's own factor.")] = _MODEL.jitter
-    step_s: Annotated[float, Option("Seconds a sample.", flag="--step", metavar="SECONDS")] = _MODEL.step_s
+    step_s: Annotated[float, Option("Time of a sample.", flag="--step", unit=seconds)] = _MODEL.step_s
     mean_s_per_kb: Annotated[
         float,
         Option("Scale the pool to this mean of 1/bandwidth, in seconds per 1024 bytes; 0 leaves the levels."),
@@ -200,7 +202,6 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True):
         """What the traces are drawn from."""
         given = msgspec.structs.asdict(self) | {
             "classes": tuple(map(_link_class, self.classes)) or _MODEL.classes,
-            "pivot_bps": parse_rate(self.pivot),
             "mean_s_per_kb": self.mean_s_per_kb or None,
         }
         return TraceModel(**{field: given[field] for field in TraceModel.__struct_fields__})

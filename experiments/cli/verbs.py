@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -24,15 +25,26 @@ app = typer.Typer(
     name="thalweg",
     help="Combine data over a wide-area network with operators that move, and emulate that network from real traces.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+)
+REFUSED: type[Exception] = next(  # typer has no name for it
+    each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException" and issubclass(each, Exception)
 )
 UNREAD = {"allow_extra_args": True, "ignore_unknown_options": True}  # the daemon reads its options itself
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"thalweg {version('thalweg')}")
+        raise typer.Exit
+
+
 @app.callback()
 def _all(
+    asked: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     if debug:

@@ -71,7 +71,7 @@ def described(config: RunConfig) -> Network:
         if role != name or scenario.hosts[name].site
     ]
     notes = [f"scenario {scenario.name}: {', '.join(told)}"] if told else []
-    return Network(compile_timeline(scenario).renamed(names), notes)
+    return Network(compile_timeline(scenario).renamed(names), [*notes, *scenario.notes])
 
 
 def adopt_file(given: dict[str, Any], path: str) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeGuard
 import msgspec
 
 from thalweg.emulation.uml.files import inside_uml
-from thalweg.emulation.units import parse_rate
+from thalweg.emulation.units import bytes_per_s, parse_rate, seconds, size_bytes
 from thalweg.experiments.command import Option
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.forecasting import make_forecaster
@@ -129,8 +129,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Option(
             "Scale the pool by one constant to this mean rate, e.g. 0.2mbit.",
             flag="--link-mean",
-            typed=str,
-            parse=parse_rate,
+            unit=parse_rate,
         ),
     ] = None
     time_scale: Annotated[
@@ -150,8 +149,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     period_s: Annotated[
         float | None,
         Option(
-            "Emulated seconds between decisions of global, local and thalweg.",
+            "Emulated time between decisions of global, local and thalweg.",
             flag="--period",
+            unit=seconds,
             shown=f"{PAPER_PERIOD_S:g}; thalweg: {PERIOD_S:g}",
         ),
     ] = None
@@ -195,22 +195,28 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             " package.module:Class."
         ),
     ] = "composite"
-    startup_s: Annotated[float, Option("Message start-up cost that planners reckon with; on sim messages take it.")] = (
-        0.0
-    )
+    startup_s: Annotated[
+        float,
+        Option("Message start-up cost that planners reckon with; on sim messages take it.", shown="0", unit=seconds),
+    ] = 0.0
     disk_bytes_per_s: Annotated[
         float | None,
         Option(
             "Disk bandwidth that planners reckon with, bytes/s; on sim reading takes it.",
             flag="--disk-rate",
             shown="free",
+            unit=bytes_per_s,
         ),
     ] = None
     pixel_s: Annotated[
         float | None,
-        Option("Composition time a pixel that planners reckon with; on sim composing takes it.", shown="measured"),
+        Option(
+            "Composition time a pixel that planners reckon with; on sim composing takes it.",
+            shown="measured",
+            unit=seconds,
+        ),
     ] = None
-    image_bytes: Annotated[int, Option("Mean size of the synthetic images.")] = 131_072
+    image_bytes: Annotated[int, Option("Mean size of the synthetic images, as 128kb.", unit=size_bytes)] = 131_072
     image_deviation: Annotated[float, Option("Its relative standard deviation.")] = 0.25
     dtype: Annotated[Literal["uint8", "uint16"], Option("Of the synthetic images' pixels.")] = "uint8"
     bands: Annotated[int, Option("Bands of the synthetic images.")] = 1

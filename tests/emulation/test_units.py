@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.emulation.units import format_rate, format_time, parse_rate, queue, rate_bps, seconds, share, size_bytes
+from thalweg.emulation.units import (
+    bytes_per_s,
+    format_rate,
+    format_time,
+    parse_rate,
+    queue,
+    rate_bps,
+    remark,
+    seconds,
+    share,
+    size_bytes,
+)
 from thalweg.middleware.errors import UsageError
 
 
@@ -16,11 +27,13 @@ from thalweg.middleware.errors import UsageError
     ("read", "value", "expected"),
     [
         (seconds, "20ms", 0.02), (seconds, " 1.5 h ", 5400.0), (seconds, "2MIN", 120.0), (seconds, 3, 3.0),
-        (seconds, "5us", 5e-6), (seconds, "1e-1s", 0.1), (seconds, "2d", 172_800.0), (seconds, 0, 0.0),
+        (seconds, "3", 3.0), (seconds, "5us", 5e-6), (seconds, "1e-1s", 0.1),
+        (seconds, "2d", 172_800.0), (seconds, 0, 0.0),
         (share, "1%", 0.01), (share, 0.25, 0.25), (share, "0.5", 0.5), (share, "0.1 %", 0.001),
         (size_bytes, "16kb", 16_384), (size_bytes, "1g", 2**30), (size_bytes, 1500, 1500), (size_bytes, "0.5k", 512),
         (queue, "100ms", (0.1, "s")), (queue, "64 KB", (65_536, "bytes")), (queue, 50, (50, "packets")),
         (queue, "50", (50, "packets")),
+        (bytes_per_s, "400mbit", 5e7), (bytes_per_s, "50mbps", 5e7), (bytes_per_s, "5e7", 5e7), (bytes_per_s, 5e7, 5e7),
         (rate_bps, "0.2mbit", 2e5), (rate_bps, 64_000, 64e3),
     ],
 )  # fmt: skip
@@ -31,8 +44,8 @@ def test_quantities_are_read(read: Any, value: Any, expected: float) -> None:
 @pytest.mark.parametrize(
     ("read", "value", "says"),
     [
-        (seconds, "5m", "write it as 20ms"), (seconds, "3", "not a time"), (seconds, -1, "at least 0"),
-        (seconds, True, "not a time"), (seconds, ["1s"], "not a time"), (seconds, float("nan"), "finite"),
+        (seconds, "5m", "write it as 20ms"), (seconds, -1, "at least 0"),
+        (seconds, True, "^true is not a time"), (seconds, ["1s"], "not a time"), (seconds, float("nan"), "finite"),
         (seconds, "1e999s", "too large"), (share, "100%", "below 100%"), (share, 1, "below 100%"),
         (share, "1 in 7", "write it as 1%"), (size_bytes, "16 kbit", "write it as 16kb"), (size_bytes, 0, "less than"),
         (queue, "64k", "write it as 100ms, 64kb"), (queue, 0, "not a queue"), (queue, 1.5, "not a queue"),
@@ -42,6 +55,12 @@ def test_quantities_are_read(read: Any, value: Any, expected: float) -> None:
 def test_what_is_no_quantity_is_refused_with_the_way_to_write_it(read: Any, value: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         read(value)
+
+
+def test_rates_that_count_bytes_are_remarked_on() -> None:
+    assert remark("10Mbps") == "10Mbps counts bytes, as tc has it: 80.0 Mbit/s; for bits write 10Mbit"
+    assert remark(" 2 KiBps ").endswith("16.4 kbit/s; for bits write 2 Kibit")
+    assert [remark(value) for value in ("10mbit", 10, "", "fast", "10", None)] == [""] * 6
 
 
 @given(st.floats(1e-4, 1e6))

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from thalweg.emulation import units
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.wan import Testbed
 from thalweg.experiments.cli.console import JsonOption, say
@@ -34,10 +35,10 @@ Both = Annotated[bool, typer.Option("--both", help="The way back too: a link has
 class SetOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a link is to be; what is not given stays."""
 
-    rate: Annotated[str | None, Option("As tc writes it: 10mbit.")] = None
-    delay: Annotated[str | None, Option("One way: 20ms; needs netem.")] = None
-    jitter: Annotated[str | None, Option("How far delays vary: 2ms; needs netem.")] = None
-    loss: Annotated[str | None, Option("Of packets: 1%; needs netem.")] = None
+    rate: Annotated[float | None, Option("As tc writes it: 10mbit.", unit=units.rate_bps)] = None
+    delay: Annotated[float | None, Option("One way: 20ms; needs netem.", unit=units.seconds)] = None
+    jitter: Annotated[float | None, Option("How far delays vary: 2ms; needs netem.", unit=units.seconds)] = None
+    loss: Annotated[float | None, Option("Of packets: 1%; needs netem.", unit=units.share)] = None
     queue: Annotated[str | None, Option("What waits at most: 100ms (of its rate), 64kb, or packets.")] = None
 
 

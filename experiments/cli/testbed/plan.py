@@ -12,6 +12,7 @@ from thalweg.emulation.links.shape import RATE_FLOOR_BPS
 from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.units import format_rate, format_time, seconds
 from thalweg.experiments.cli.console import JsonOption, new_table, output, print_json
+from thalweg.experiments.cli.options import quantity
 from thalweg.experiments.networks.plan import LinkPlan, Plan, make_plan
 from thalweg.middleware.errors import UsageError
 
@@ -22,9 +23,8 @@ LISTED = 90  # links; of more, a line for every host
 def plan(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The scenario file.", show_default=False)],
     out: Annotated[Path | None, typer.Option(metavar="PNG", help="Draw it into this picture.")] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="How far the time line goes, as in 10min.", show_default="all events"),
+    until_s: Annotated[
+        float | None, quantity(seconds, "--until", "How far the time line goes, as in 10min.", shown="all events")
     ] = None,
     time_scale: Annotated[float | None, typer.Option(help="Instead of the file's.", show_default="the file's")] = None,
     seed: Annotated[int | None, typer.Option(help="Instead of the file's.", show_default="the file's")] = None,
@@ -39,7 +39,7 @@ def plan(
 
     Example: thalweg testbed plan docs/examples/campus.toml --out campus.png
     """
-    found = make_plan(read_scenario(file, time_scale=time_scale, seed=seed), _until_s(until))
+    found = make_plan(read_scenario(file, time_scale=time_scale, seed=seed), _beyond(until_s))
     if out is not None:
         from thalweg.experiments.views.plan_figure import draw_plan
 
@@ -52,16 +52,10 @@ def plan(
             print(f"drawn: {out}")
 
 
-def _until_s(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        found = seconds(float(text))
-    except ValueError:
-        found = seconds(text)
-    if found <= 0:
-        raise UsageError(f"--until is {text}; the time line must be longer than 0 s")
-    return found
+def _beyond(until_s: float | None) -> float | None:
+    if until_s is not None and until_s <= 0:
+        raise UsageError(f"--until is {until_s:g} s; the time line must be longer than 0 s")
+    return until_s
 
 
 def as_object(found: Plan, file: Path, out: Path | None) -> dict[str, Any]:
@@ -110,7 +104,7 @@ def _print(found: Plan, *, every_link: bool) -> None:
         )
     if found.events:
         console.print(_events_table(found))
-    for line in _machine(found):
+    for line in (*_machine(found), *(f"note: {note}" for note in scenario.notes)):
         console.print(line, soft_wrap=True)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -17,7 +18,7 @@ from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.netns import SUBNET
 from thalweg.emulation.traces.pool import assign_traces, read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.emulation.units import format_rate, parse_rate
+from thalweg.emulation.units import format_rate, parse_rate, seconds, share, size_bytes
 from thalweg.experiments.cli.console import JsonOption, say
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed.status import addresses_text
@@ -29,6 +30,16 @@ from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link, links_between
 
 
+def _mib(value: Any) -> int:
+    """MiB of a size; a bare number is of these."""
+    plain = isinstance(value, int) or str(value).strip().isdigit()
+    return int(value) if plain else size_bytes(value) // 2**20
+
+
+def _queue(value: Any) -> Queue:
+    return value if isinstance(value, Queue) else Queue(*units.queue(value))
+
+
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts and links, where no scenario file says them, and what carries them; rates as they are on the wall."""
 
@@ -36,12 +47,19 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     backend: Annotated[str, Option("netns: network namespaces; docker: containers.")] = "netns"
     kernel: Kernel = "host"
     hosts: Annotated[int | None, Option("How many: client, h1, h2, …", shown="9")] = None
-    rate: Annotated[str | None, Option("The same rate on every link, as tc writes it: 10mbit.")] = None
-    delay_s: Annotated[float, Option("One way, on every link; needs netem.", flag="--delay", metavar="SECONDS")] = 0.0
-    jitter_s: Annotated[float, Option("How far delays vary; needs netem.", flag="--jitter", metavar="SECONDS")] = 0.0
-    loss: Annotated[float, Option("Of packets, 0.01 for 1 %; needs netem.", metavar="SHARE")] = 0.0
+    rate_bps: Annotated[
+        float | None, Option("The same rate on every link, as tc writes it: 10mbit.", flag="--rate", unit=parse_rate)
+    ] = None
+    delay_s: Annotated[
+        float, Option("One way, on every link, as 20ms; needs netem.", flag="--delay", shown="0", unit=seconds)
+    ] = 0.0
+    jitter_s: Annotated[
+        float, Option("How far delays vary, as 2ms; needs netem.", flag="--jitter", shown="0", unit=seconds)
+    ] = 0.0
+    loss: Annotated[float, Option("Of packets, as 1%; needs netem.", shown="0", unit=share)] = 0.0
     queue: Annotated[
-        str | None, Option("What waits for a link: 100ms of its rate, 64kb, or 50 packets.", shown="100ms")
+        Queue | None,
+        Option("What waits for a link: 100ms of its rate, 64kb, or 50 packets.", shown="100ms", unit=_queue),
     ] = None
     traces: Annotated[Path | None, Option("Replay traces of this folder, one drawn for every link.", metavar="DIR")] = (
         None
@@ -49,7 +67,9 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     time_scale: Annotated[
         float | None, Option("Replay this many times faster, at rates as much higher.", shown="1, or the file's")
     ] = None
-    link_mean: Annotated[str | None, Option("Scale the traces to this mean rate.", metavar="RATE")] = None
+    link_mean_bps: Annotated[
+        float | None, Option("Scale the traces to this mean rate.", flag="--link-mean", unit=parse_rate)
+    ] = None
     seed: Annotated[int | None, Option("Draws the traces.", shown="1, or the file's")] = None
     subnet: Annotated[str, Option("Addresses of the hosts, seen only inside; docker: or another.")] = SUBNET
     layer: Annotated[
@@ -59,17 +79,21 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     image: Image = None
     idle: Annotated[bool, Option("Docker: containers run nothing of ours (else each runs thalweg host).")] = False
     cpus: Annotated[float, Option("Docker: processors a host may use.")] = 1.0
-    memory_mib: Annotated[int, Option("Docker: memory a host may use.", flag="--memory", metavar="MIB")] = 512
+    memory_mib: Annotated[
+        int,
+        Option(
+            "Docker: memory a host may use, as 512mb, or a number of these.", flag="--memory", metavar="SIZE", unit=_mib
+        ),
+    ] = 512
 
     @property
     def shape(self) -> LinkShape:
         """What every link has besides its rate."""
-        queue = None if self.queue is None else Queue(*units.queue(self.queue))
-        shape = LinkShape(0.0, self.delay_s, self.jitter_s, self.loss, queue=queue)
+        shape = LinkShape(0.0, self.delay_s, self.jitter_s, self.loss, queue=self.queue)
         return shape.rates_only() if self.no_delay else shape
 
 
-IN_THE_FILE = ("hosts", "rate", "traces", "link_mean", "layer", "delay_s", "jitter_s", "loss", "queue")
+IN_THE_FILE = ("hosts", "rate_bps", "traces", "link_mean_bps", "layer", "delay_s", "jitter_s", "loss", "queue")
 
 
 @takes(UpOptions)
@@ -96,8 +120,8 @@ def up(
     testbed = make_testbed(timeline, options.backend, options.subnet, limits, options.name)
     state = detached.launch(testbed, lambda bed: prepare(timeline, bed))
     links = len(timeline.links)
-    seconds = time.monotonic() - started
-    text = f"testbed {state.id}: {len(timeline.hosts)} hosts, {links} shaped links, up in {seconds:.2f} s"
+    took_s = time.monotonic() - started
+    text = f"testbed {state.id}: {len(timeline.hosts)} hosts, {links} shaped links, up in {took_s:.2f} s"
     text += f"\n{addresses_text(testbed.hosts)}"
     if testbed.unnamed:
         text += (
@@ -108,7 +132,7 @@ def up(
     slow = sum(0 < shape.rate_bps < RATE_FLOOR_BPS for shape in timeline.wall_shapes().values())
     if slow:
         text += f"\nnote: no link is set below {format_rate(RATE_FLOOR_BPS)}, which {slow} of them get instead of less"
-    value = {"id": state.id, "hosts": dict(testbed.hosts), "links": links, "seconds": seconds}
+    value = {"id": state.id, "hosts": dict(testbed.hosts), "links": links, "seconds": took_s}
     say(as_json, {**value, "delay_emulated": testbed.delay_emulated, "subnet": state.subnet}, text)
 
 
@@ -117,7 +141,10 @@ def _of_file(file: Path, options: UpOptions) -> Timeline:
         if getattr(options, name):
             option = flag(UpOptions, name)
             raise UsageError(f"{option} and the scenario file {file} exclude each other; say it in the file")
-    return compile_timeline(read(file, time_scale=options.time_scale, seed=options.seed, no_delay=options.no_delay))
+    scenario = read(file, time_scale=options.time_scale, seed=options.seed, no_delay=options.no_delay)
+    for note in scenario.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return compile_timeline(scenario)
 
 
 def _of_options(options: UpOptions) -> Timeline:
@@ -129,15 +156,14 @@ def _of_options(options: UpOptions) -> Timeline:
     links: dict[Link, LinkShape] = {}
     traces: dict[Link, BandwidthTrace] = {}
     scale = 1.0
-    if options.rate is not None and options.traces is not None:
+    if options.rate_bps is not None and options.traces is not None:
         raise UsageError("--rate and --traces exclude each other; give one of them")
-    if options.rate is not None:
-        links = dict.fromkeys(links_between(names), options.shape._replace(rate_bps=parse_rate(options.rate)))
+    if options.rate_bps is not None:
+        links = dict.fromkeys(links_between(names), options.shape._replace(rate_bps=options.rate_bps))
     elif options.traces is not None:
         scale = 1.0 if options.time_scale is None else options.time_scale
         seed = 1 if options.seed is None else options.seed
-        mean_bps = None if options.link_mean is None else parse_rate(options.link_mean)
-        traces = assign_traces(read_pool(options.traces, seed, mean_bps), names, seed)
+        traces = assign_traces(read_pool(options.traces, seed, options.link_mean_bps), names, seed)
         emulated = options.shape.dilated(1 / scale)
         links = {link: emulated._replace(rate_bps=trace.rate_at(0.0)) for link, trace in traces.items()}
     elif options.delay_s or options.jitter_s or options.loss or options.queue:

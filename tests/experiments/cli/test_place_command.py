@@ -141,7 +141,7 @@ def test_links_of_rate_0_are_said_to_be_infinite(write: Any) -> None:
         (TREE.replace("[dataflow]", 'client = "clint"\n[dataflow]'), "did you mean 'client'"),
         (TREE, "no rate for a to client, b to client"),
         (TREE + LINKS.replace("1mbit", "1mbt"), "link a to client: '1mbt' is not a rate"),
-        (TREE + LINKS.replace("1e6", "-1"), "link b to client: the rate is -1"),
+        (TREE + LINKS.replace("1e6", "-1"), "link b to client: -1.0 must be finite"),
         (TREE + LINKS.replace('"b"', '"a"'), "link a to client is given twice"),
         (TREE + LINKS.replace('"b"', '"bb"'), "unknown host 'bb'; did you mean 'b'"),
         (TREE + LINKS.replace('"b"', '"client"'), "from 'client' to itself"),

@@ -124,7 +124,7 @@ def test_it_draws_what_changes_and_what_does_not(file: Path, tmp_path: Path) -> 
 
 
 def test_what_is_wrong_is_said_before_anything_is_drawn(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--until is 0; the time line must be longer"):
+    with pytest.raises(UsageError, match="--until is 0 s; the time line must be longer"):
         call(str(file), "--until", "0")
     file.write_text(TEXT.replace("factor", "facktor"))
     with pytest.raises(UsageError, match=r"wan.toml, line 17: .*did you mean 'factor'"):

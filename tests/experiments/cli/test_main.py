@@ -1,0 +1,60 @@
+"""What every verb has in common: how it is refused, and how quantities are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from thalweg.experiments.cli.main import invoke
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("testbed up --delay 5m", "--delay: '5m' is not a time; write it as 20ms, 30s"),
+        ("testbed up --rate fast", "--rate: 'fast' is not a rate; write it as tc does: 64kbit"),
+        ("testbed up --loss 100%", "--loss: '100%' is all or more than all; a share is below 100%"),
+        ("run --period soon", "--period: 'soon' is not a time; write it as 20ms"),
+        ("run --image-bytes 2zb", "--image-bytes: '2zb' is not a size; write it as 16kb"),
+        ("traces describe x --step 1y", "--step: '1y' is not a time; write it as 20ms"),
+        ("testbed up --hosts x", "--hosts: "),
+        ("testbed up --frob", "no such option: --frob; see thalweg testbed up --help"),
+        ("frob", "no such command 'frob'; see thalweg --help"),
+        ("analyze", "missing argument 'folders"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_one_line(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(line.split()) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert said.err.lower().startswith(f"thalweg: {says.lower()}")
+
+
+def test_rates_in_bytes_are_remarked_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "10Mbps counts bytes, as tc has it: 80.0 Mbit/s; for bits write 10Mbit"
+    assert invoke(["testbed", "up", "--hosts", "0", "--rate", "10Mbps"]) == 2
+    assert capsys.readouterr().err.startswith(f"note: --rate: {said}\n")
+    file = tmp_path / "wan.toml"
+    file.write_text('hosts = 3\n[links]\nrate = "1mbit"\n[[link]]\nfrom = "h1"\nto = "h2"\nrate = "10Mbps"\n')
+    assert invoke(["testbed", "plan", str(file)]) == 0
+    assert f"note: {file}, line 7: rate: {said}" in capsys.readouterr().out
+    file.write_text("hosts = 2\n[links]\nrate = true\n")
+    assert invoke(["testbed", "plan", str(file)]) == 2
+    assert "line 3: rate: true is not a rate; write it as tc does" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("thalweg 0.")
+    assert invoke([]) == 2
+    assert "testbed" in capsys.readouterr().out
+
+
+def test_a_shell_completes_verbs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    told = {"COMP_WORDS": "thalweg testbed ver", "COMP_CWORD": "2", "_THALWEG_COMPLETE": "complete_bash"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    assert invoke([]) == 0
+    assert capsys.readouterr().out.split() == ["verify"]
