@@ -104,7 +104,7 @@ class Guard:
         self._stopping = threading.Event()
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC)
         self._grown_read, self._grown_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._memory = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # kept: none may be left later
+        self._statm = _open_statm()
         events = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
         self._monitors: dict[zmq.Socket[bytes], int] = {}
         self._routers = list(routers)
@@ -130,8 +130,9 @@ class Guard:
             self._thread.join()
             self._epoll.close()
             os.close(self._stop_read)
-            for descriptor in (self._grown_read, self._grown_write, self._memory):
-                os.close(descriptor)
+            for descriptor in (self._grown_read, self._grown_write, self._statm):
+                with contextlib.suppress(OSError):  # of -1
+                    os.close(descriptor)
 
     # --- the thread -----------------------------------------------------------------------------------
 
@@ -170,7 +171,7 @@ class Guard:
 
     def _be_calm(self, news: zmq.Poller) -> None:
         """R4: wait for a reason to look at connections."""
-        self._calm_bytes = self._memory_bytes() + GROWN_BYTES
+        self._calm_bytes = resident_bytes(self._statm) + GROWN_BYTES
         self.due_s = time.monotonic() + GLANCE_S
         self._wake()
         if self._grown_read in dict(news.poll(int(CALM_S * 1000))):
@@ -180,7 +181,7 @@ class Guard:
     def glance(self, now: float) -> None:
         """R4: end the calm if the process has grown; by the host's thread."""
         self.due_s = now + GLANCE_S
-        if self._memory_bytes() > self._calm_bytes:
+        if resident_bytes(self._statm) > self._calm_bytes:
             self.due_s = math.inf
             with contextlib.suppress(BlockingIOError):
                 os.write(self._grown_write, b"x")
@@ -250,13 +251,9 @@ class Guard:
         if not came_bytes:
             self._resident_bytes = 0
             return False
-        now_bytes = resident_bytes()
+        now_bytes = resident_bytes(self._statm)
         before_bytes, self._resident_bytes = self._resident_bytes, now_bytes
         return SWELLING[0] <= (now_bytes - (before_bytes or now_bytes)) / came_bytes <= SWELLING[1]
-
-    def _memory_bytes(self) -> int:
-        """What this process has resident."""
-        return int(os.pread(self._memory, 128, 0).split()[1]) * PAGE_BYTES
 
     @contextlib.contextmanager
     def _socket(self, descriptor: int) -> Iterator[socket.socket]:
@@ -284,16 +281,28 @@ class Guard:
                 borrowed.shutdown(socket.SHUT_RDWR)
 
 
-def resident_bytes() -> int:
+def resident_bytes(statm: int | None = None) -> int:
     """Memory of this process; where /proc cannot be read, the most it has had so far.
 
+    ``statm``: what ``_open_statm`` returned, which is read sooner, and where no descriptor is left.
     By "self": where /proc is that of an outer process namespace, our number there is another.
     """
+    kept = _open_statm() if statm is None else statm
     try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
+        return int(os.pread(kept, 128, 0).split()[1]) * PAGE_BYTES
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    finally:
+        if statm is None and kept >= 0:
+            os.close(kept)
+
+
+def _open_statm() -> int:
+    """A descriptor; -1 where there is none to be had."""
+    try:
+        return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
 
 
 def _give_back() -> None:

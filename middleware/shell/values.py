@@ -35,12 +35,12 @@ def returned_by(call: Callable[..., Any], *given: Any, inputs: Sequence[Any] = (
     ``inputs``: values that the call was given, which may be returned, or parts of them.
     """
     returned, holders = _returned(call, *given)
+    if isinstance(returned, np.ndarray):
+        return _array_of(returned, inputs, fresh=holders <= _ALONE)
     if returned is None or type(returned) is bytes:
         return returned
     if isinstance(returned, bytes | bytearray | memoryview):
         return bytes(returned)  # R2
-    if isinstance(returned, np.ndarray):
-        return _array_of(returned, inputs, fresh=holders <= _ALONE)
     if isinstance(returned, np.generic):
         return _array_of(np.array(returned), (), fresh=True)
     raise OperatorError(f"a partition is bytes or a numpy array, not {type(returned).__name__}")
@@ -75,8 +75,11 @@ def _array_of(array: np.ndarray[Any, Any], inputs: Sequence[Any], *, fresh: bool
     flags = array.flags
     if not (plain and flags.c_contiguous and flags.aligned and _is_settled(array, inputs, fresh)):
         array = np.array(array, order="C", subok=False)  # R2
-    array.setflags(write=False)
-    return array.view(dtype)  # of a sealed array: whoever gets this one cannot unseal it
+        flags = array.flags
+    if flags.writeable:
+        array.setflags(write=False)
+    # of a sealed array: whoever gets this one cannot unseal it
+    return array.view() if array.dtype is dtype else array.view(dtype)
 
 
 def _check_class(array: np.ndarray[Any, Any]) -> None:
@@ -119,7 +122,13 @@ def frames_of(value: Any) -> tuple[str, tuple[int, ...], memoryview]:
     """dtype, shape and bytes of a value."""
     if type(value) is not np.ndarray:
         return "", (), memoryview(value)
-    body = value.reshape(-1).view(np.uint8).data if value.nbytes else memoryview(b"")
+    if not value.nbytes:
+        body = memoryview(b"")
+    else:
+        try:
+            body = value.data.cast("B")
+        except (TypeError, ValueError):  # for elements that memoryviews do not know numpy takes longer
+            body = value.reshape(-1).view(np.uint8).data
     return value.dtype.str, value.shape, body
 
 
@@ -141,8 +150,9 @@ def value_of(dtype: str, shape: tuple[int, ...], body: memoryview) -> Any:
             array = array.reshape(shape)
     except (TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(f"{len(body)} bytes are not an array of {dtype!r} {shape}: {error}") from None
-    if not array.flags.aligned:
-        array = array.copy()
+    if array.flags.aligned:
+        return array  # it stands on memory that only reads, so nobody can unseal it
+    array = array.copy()
     array.setflags(write=False)
     return array.view()
 
