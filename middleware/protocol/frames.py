@@ -58,10 +58,10 @@ def _decoded(decoder: msgspec.msgpack.Decoder[Any], frame: memoryview | bytes, p
 
 def decode_all(frame: bytes) -> tuple[m.Control, ...]:
     """The credits that ride on a control frame's message, and last the message; ProtocolError for anything else."""
-    if frame[:3] != _RIDING_PREFIX:
+    if not frame.startswith(_RIDING_PREFIX):
         return (decode_control(frame),)
     message, credits = _decoded(_riding, frame, _RIDING_PREFIX, "a control frame")
-    return (*credits, _with_its_bytes(message))
+    return (*credits, message if type(message) is m.Demand else _with_its_bytes(message))
 
 
 def decode_control(frame: memoryview | bytes) -> m.Control:

@@ -250,7 +250,7 @@ class Shell:
             if not duty.present:
                 self._workers.submit(slot, command)
                 continue
-            self._quick_call = call = self._workers.timed(slot, command)
+            self._quick_call = call = None if slot.lane.timeout_s is None else self._workers.timed(slot, command)
             number = duty.begin()
             event = slot.make(command)
             if call is not None:
@@ -267,8 +267,7 @@ class Shell:
         if taken is None:
             return
         identity, (frame,) = taken
-        sender = self._sockets.sender(identity, frame)
-        now = time.monotonic()
+        sender, now = self._sockets.sender(identity, frame), time.monotonic()
         for message in frames.decode_all(frame.bytes):
             kind = type(message)
             if kind is m.Credit:
@@ -526,7 +525,8 @@ class Shell:
             if not self._sockets.send_chunk(out.to, chunk, piece):
                 self._refused.append(out)  # a credit that comes, or the next round of housekeeping, goes on from here
                 return
-            out.advance(piece.nbytes, now)
+            if out.advance(piece.nbytes, now):
+                return
 
     def _try_again(self) -> None:
         refused, self._refused = self._refused, []

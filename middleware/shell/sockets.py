@@ -308,12 +308,10 @@ class Sockets:
             return False
         assert line.control is not None
         line.used = True
-        riding = 0
-        if line.credits:
+        riders = line.credits and line.credits[: frames.MAX_RIDING]
+        if riders:
             now = time.monotonic()
-            riders = [_as_it_is_now(credit, now) for credit in line.credits[: frames.MAX_RIDING]]
-            riding = len(riders)
-            frame = frames.encode_riding(message, riders)
+            frame = frames.encode_riding(message, [_as_it_is_now(credit, now) for credit in riders])
         else:
             frame = frames.encode(message)
         try:
@@ -321,8 +319,8 @@ class Sockets:
         except zmq.ZMQError as error:
             _pass_refusal(error)
             return False
-        if riding:
-            del line.credits[:riding]
+        if riders:
+            del line.credits[: len(riders)]
             if not line.credits:
                 self.holding.discard(line)
         return True
@@ -365,18 +363,19 @@ class Sockets:
             identity = socket.recv(NOBLOCK)
         except zmq.Again:
             return None
-        frame = socket.recv(NOBLOCK, copy=False)
-        taken = [frame]
+        frame = socket.recv(NOBLOCK, False)  # not copied; by position, which is sooner
+        taken, size = [frame], len(frame)
         while frame.more:
             if len(taken) == parts:
                 self._skip(socket)
                 raise ProtocolError(f"a message of more frames than the {parts} that are expected")
-            frame = socket.recv(NOBLOCK, copy=False)
+            frame = socket.recv(NOBLOCK, False)
             taken.append(frame)
+            size += len(frame)
         if len(taken) != parts:
             raise ProtocolError(f"a message of {len(taken)} frames where {parts} are expected")
         if self.guard is not None:
-            self.guard.taken[frame.get(SOURCE)] += sum(map(len, taken)) + OVERHEAD_BYTES
+            self.guard.taken[frame.get(SOURCE)] += size + OVERHEAD_BYTES
         return identity, taken
 
     def _skip(self, socket: Socket) -> None:

@@ -64,10 +64,12 @@ class Outgoing:
             return None
         return Chunk(self.number, total, sent, self.message, self.dtype, self.shape), piece
 
-    def advance(self, size: int, now: float) -> None:
+    def advance(self, size: int, now: float) -> bool:
+        """A chunk was taken; whether it was the last."""
         self.begun = True
         self.sent += size
         self.pieces.append((self.sent, now))
+        return self.sent == self.body.nbytes
 
     def credited(self, credit: Credit, now: float, arrived_s: float) -> None:
         """Count what has arrived, and the time it took until ``arrived_s`` (as far as that can be known here)."""

@@ -34,7 +34,7 @@ def returned_by(call: Callable[..., Any], *given: Any, inputs: Sequence[Any] = (
 
     ``inputs``: values that the call was given, which may be returned, or parts of them.
     """
-    returned, holders = _returned(call, *given)
+    returned, holders = _returned(call, given)
     if isinstance(returned, np.ndarray):
         return _array_of(returned, inputs, fresh=holders <= _ALONE)
     if returned is None or type(returned) is bytes:
@@ -46,7 +46,7 @@ def returned_by(call: Callable[..., Any], *given: Any, inputs: Sequence[Any] = (
     raise OperatorError(f"a partition is bytes or a numpy array, not {type(returned).__name__}")
 
 
-def _returned(call: Callable[..., Any], *given: Any) -> tuple[Any, int]:
+def _returned(call: Callable[..., Any], given: tuple[Any, ...]) -> tuple[Any, int]:
     """What a call returns, and how many hold it: with nobody else, as many as in the call below."""
     returned = call(*given)
     return returned, sys.getrefcount(returned)
@@ -58,7 +58,7 @@ def _base(array: np.ndarray[Any, Any]) -> tuple[Any, int]:
     return base, sys.getrefcount(base)
 
 
-_ALONE = _returned(np.empty, 1)[1]  # a view holds its array, and so does a memoryview: whoever else can write counts
+_ALONE = _returned(np.empty, (1,))[1]  # a view holds its array, and so does a memoryview: whoever else can write counts
 _BASE_ALONE = _base(np.empty(2).reshape(2, 1))[1]
 
 
@@ -73,7 +73,10 @@ def _array_of(array: np.ndarray[Any, Any], inputs: Sequence[Any], *, fresh: bool
     if array.nbytes > MAX_PARTITION_BYTES:  # before a copy is made of it
         raise OperatorError(f"an array of {array.nbytes} bytes; a partition has at most {MAX_PARTITION_BYTES}")
     flags = array.flags
-    if not (plain and flags.c_contiguous and flags.aligned and _is_settled(array, inputs, fresh)):
+    settled = plain and flags.c_contiguous and flags.aligned
+    if settled:
+        settled = _is_settled(array, inputs, fresh) if array.base is not None else fresh and flags.owndata
+    if not settled:
         array = np.array(array, order="C", subok=False)  # R2
         flags = array.flags
     if flags.writeable:
@@ -93,9 +96,7 @@ def _check_class(array: np.ndarray[Any, Any]) -> None:
 
 
 def _is_settled(array: np.ndarray[Any, Any], inputs: Sequence[Any], fresh: bool) -> bool:
-    """R3: whether nobody else can write into an array's memory; what it is a view of is sealed where that is needed."""
-    if array.base is None:
-        return fresh and array.flags.owndata
+    """R3: whether nobody else can write into what an array is a view of, which is sealed where that is needed."""
     base, holders = _base(array)
     root, under = _root(array)
     if (len(under) if type(under) is bytes else root.nbytes) > 2 * array.nbytes:

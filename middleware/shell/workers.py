@@ -214,10 +214,8 @@ class Workers:
 
     # --- calls that another thread makes ---------------------------------------------------------------
 
-    def timed(self, slot: Slot, command: Task) -> Call | None:
-        """A call that the shell's thread makes itself, where it may become overdue."""
-        if slot.lane.timeout_s is None:
-            return None
+    def timed(self, slot: Slot, command: Task) -> Call:
+        """A call that the shell's thread makes itself, and that may become overdue."""
         call = Call(slot, command, _never)
         call.begun_s = time.monotonic()
         return call

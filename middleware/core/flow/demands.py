@@ -98,7 +98,8 @@ class Demands:
         self._monitor, self._silence, self._retries = shared.monitor, shared.silence, shared.retries
         self._tree, self._directory, self._books = tree, directory, books
         self._host, self._desk = setting.out.host, setting.out.desk  # whose clock is read for every message
-        self._telling_up = setting.install.news and setting.install.moves is not None
+        self._telling_down = setting.install.news
+        self._telling_up = self._telling_down and setting.install.moves is not None
         self.opened_s = setting.out.now
         peers = setting.install.peers
         self._narrowest = min(peers, key=lambda peer: peer.max_partition_bytes, default=None)
@@ -370,7 +371,8 @@ class Demands:
         if here:
             again = False  # R5
         elif host != self._host:  # else by a wrong word of others, and this host knows its own news
-            news = self._news_for(host, upward=True)
+            if self._directory.changes or self._telling_up:
+                news = self._news_for(host, upward=True)
             if tree.former is not None and index == tree.turn + 1 and not again:  # R3
                 assert self._directory.switch is not None
                 commit = self._directory.switch.commit
@@ -392,7 +394,7 @@ class Demands:
 
         ``upward``, away from the client, what links carry is told only where hosts decide for themselves.
         """
-        telling = self._telling_up if upward else self._install.news
+        telling = self._telling_up if upward else self._telling_down
         estimates = self._monitor.news_for(host, self._desk.now) if telling else ()
         locations = self._directory.news_for(host) if self._directory.changes else None
         return None if locations is None and not estimates else m.News(locations or (), estimates)
@@ -417,7 +419,8 @@ class Demands:
         if here or to == self._host:  # the latter by a wrong word of others: nobody takes it here
             out.hand_over(m.Partition(out.run, name, consumer, index, output.end), output.value, output.size_bytes)
             return False
-        news, switch, commit = self._news_for(to, upward=False), directory.switch, None
+        news = self._news_for(to, upward=False) if directory.changes or self._telling_down else None
+        switch, commit = directory.switch, None
         if switch is not None and switch.iteration + 1 == index:  # R3
             commit = switch.commit
             if commit.shape is not None and not self._tree.keeps(name):

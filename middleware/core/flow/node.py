@@ -309,9 +309,12 @@ class NodeCore(Machine):
         return [Ask(self.index)] if self.asked else self._gathered()
 
     def _gathered(self) -> list[Action]:
-        inputs = [self.inputs[name] for name in self.node.inputs]
+        inputs, over = [], False
+        for name in self.node.inputs:
+            output = self.inputs[name]
+            inputs.append(output)
+            over = over or bool(output.end)
         self.inputs = {}
-        over = any(output.end for output in inputs)
         if self.node.kind == "sink":
             self.to(DELIVERED)
             self.index += 1
