@@ -109,6 +109,8 @@ def _docker() -> Capability:
             while piece := there.recv(1 << 16):
                 answer += piece
         version = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2], type=dict[str, object]).get("Version")
+    except PermissionError:
+        return Capability("docker", False, engine.not_permitted())
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return Capability(

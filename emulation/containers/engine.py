@@ -93,16 +93,21 @@ def explained(error: Exception, doing: str) -> ThalwegError:
     text = one_line(getattr(error, "explanation", None) or error)
     where = endpoint()
     if "Permission denied" in text or "PermissionError" in text:
-        return CapabilityError(
-            f"no permission to use the Docker engine at {where}; run as root, join the group docker"
-            " (usermod -aG docker USER, then log in again), or use netns instead of docker, which needs neither"
-        )
+        return CapabilityError(not_permitted())
     if "Error while fetching server API version" in text or "Connection refused" in text:
         return CapabilityError(
             f"no Docker engine answers at {where}; start it (systemctl start docker, or dockerd),"
             " set DOCKER_HOST, or use netns instead of docker"
         )
     return TestbedError(f"{doing}: the Docker engine says: {text}")
+
+
+def not_permitted() -> str:
+    """What an engine that refuses this user comes to, and what to do."""
+    return (
+        f"no permission to use the Docker engine at {endpoint()}; run as root, join the group docker"
+        " (usermod -aG docker USER, then log in again), or use netns instead of docker, which needs neither"
+    )
 
 
 def engine_may_have_ours() -> bool:

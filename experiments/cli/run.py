@@ -92,11 +92,12 @@ def in_uml(config: RunConfig, out: Path | None, *, choose_time_scale: bool) -> R
 def run_and_report(config: RunConfig, where: Path, *, as_json: bool) -> None:
     """Execute, summarise without Spark, and print."""
     from thalweg.experiments.records.analysis import summarize_run
+    from thalweg.experiments.runs.folder import needing_room
     from thalweg.experiments.runs.launcher import execute
     from thalweg.experiments.runs.workload import write_sheet
     from thalweg.experiments.simulation.recorded import execute_virtually
 
-    with progress() as tell:
+    with needing_room(where), progress() as tell:
         virtual = config.testbed == "sim"
         outcome = (execute_virtually if virtual else execute)(config, where, tell)
         composed = any(outcome.found.delivered.values()) and (config.bytes or not virtual)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import platform
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,9 +18,11 @@ import msgspec
 from thalweg.experiments.networks.collapse import Collapse
 from thalweg.experiments.runs.config import RunConfig
 from thalweg.experiments.runs.strategies import moving, same_start
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.planning.registry import Strategy
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+LEAST_BYTES = 1 << 20  # of a disk with less no run gets its records
 SCENARIO = "scenario.toml"  # a copy of the file that a run was given
 
 
@@ -49,6 +55,40 @@ def empty_folder(folder: Path, *, remove: bool) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if not remove:
         folder.mkdir(exist_ok=True)
+
+
+@contextmanager
+def needing_room(folder: Path) -> Iterator[None]:
+    """What writes a run into a folder; where the disk gets full it leaves nothing there, and one line says so.
+
+    Raises RunError then, whatever was raised.
+    """
+    made = not folder.exists()
+    try:
+        yield
+    except Exception as error:  # hosts and libraries say it in words of their own
+        if not _lacks_room(error) and not _is_full(folder):
+            raise
+        if folder.exists():
+            empty_folder(folder, remove=made)
+        raise RunError(
+            f"the disk of {folder} is full, and nothing is left of the run; free space there, or choose another --out"
+        ) from None
+
+
+def _lacks_room(error: BaseException | None) -> bool:
+    if error is None:
+        return False
+    return getattr(error, "errno", None) in NO_ROOM or _lacks_room(error.__context__)
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, LEAST_BYTES)
+    except OSError as error:
+        return error.errno in NO_ROOM
+    return False
 
 
 def configuration(config: RunConfig, strategies: Mapping[str, Strategy], scenario: Collapse | None) -> dict[str, Any]:

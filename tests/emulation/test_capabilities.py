@@ -50,6 +50,17 @@ def test_not_linux_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         supervisor_client.start_isolated("x")
 
 
+def test_an_engine_that_refuses_this_user_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: float) -> socket.socket:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(capabilities.engine, "dial", refused)
+    found = capabilities._docker()
+    assert not found.works
+    assert found.detail.startswith("no permission to use the Docker engine at ")
+    assert "join the group docker (usermod -aG docker USER, then log in again)" in found.detail
+
+
 def test_no_permission_names_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     unshare = tmp_path / "unshare"
     unshare.write_text("#!/bin/sh\necho 'unshare: unshare failed: Operation not permitted' >&2\nexit 1\n")

@@ -297,6 +297,18 @@ def write_folder(folder: Path, sites: int, images: int) -> None:
             Image.fromarray(pixels).save(path / f"{index}.png")
 
 
+@pytest.mark.netns
+@pytest.mark.parametrize("testbed", ["sim", "loopback"])
+def test_a_full_disk_is_said_in_a_line_and_nothing_is_left(tmp_path: Path, testbed: str) -> None:
+    script = 'mount -t tmpfs -o size=8k none $0; "$@"; status=$?; ls -A $0; exit $status'
+    within = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, str(tmp_path)]
+    run = f"run --testbed {testbed} --servers 2 --placement one-shot --images 20 --out {tmp_path}/r"
+    done = thalweg(*run.split(), cwd=tmp_path, within=within)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"thalweg: the disk of {tmp_path}/r is full, and nothing is left of the run")
+    assert done.stderr.count("\n") == 1
+
+
 def test_own_images_and_a_corrupt_one(tmp_path: Path) -> None:
     write_folder(tmp_path / "mine", 2, 3)
     common = ("run", "--testbed", "loopback", "--servers", "2", "--folder", "mine", "--placement", "one-shot")
