@@ -15,8 +15,8 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from base64 import b64decode
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -273,7 +273,13 @@ class Testbed(ABC):
     def prove_resting(
         self, links: Iterable[Link] | None = None, seconds: float | None = None, *, flows: bool = False
     ) -> list[LinkProof]:
-        """``prove``, while a replay rests; it begins anew afterwards. TestbedError names a host that has ended."""
+        """``prove``, while a replay rests."""
+        with self.resting():
+            return self.prove(links, seconds, flows=flows)
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Inside, a replay rests; it begins anew afterwards. TestbedError names a host that has ended."""
         for host in self.hosts:
             if why := self.fate(host):
                 raise TestbedError(f"host {host!r} cannot be verified: {why}; take the testbed down and up again")
@@ -281,7 +287,7 @@ class Testbed(ABC):
         if replaying:
             self.stop_replay()
         try:
-            return self.prove(links, seconds, flows=flows)
+            yield
         finally:
             if replaying:
                 self.restart_replay()

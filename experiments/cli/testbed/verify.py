@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +18,7 @@ from thalweg.emulation.uml import kernel as uml
 from thalweg.emulation.units import format_rate
 from thalweg.experiments.cli.console import JsonOption, end, output, print_json
 from thalweg.experiments.cli.options import takes
+from thalweg.experiments.cli.testbed import iperf
 from thalweg.experiments.cli.testbed.exec import IdOption
 from thalweg.experiments.cli.testbed.status import lateness
 from thalweg.experiments.command import Option, counted
@@ -28,8 +29,12 @@ from thalweg.middleware.errors import UsageError
 
 
 class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a scenario file is brought up to be verified."""
+    """What measures, and how a scenario file is brought up to be verified."""
 
+    tool: Annotated[
+        str | None,
+        Option("Measure with iperf3, which must be installed: TCP in one and four flows, and UDP.", flag="--with"),
+    ] = None
     backend: Annotated[str, Option("With a file: netns or docker.")] = "netns"
     kernel: Kernel = "host"
     no_delay: NoDelay = False
@@ -56,11 +61,15 @@ def verify(
 
     Example: thalweg testbed verify
     """
+    if options.tool not in (None, iperf.TOOL):
+        raise UsageError(f"--with is {options.tool!r}; there is {iperf.TOOL}")
+    by_tool = options.tool is not None
     if runs_elsewhere(options.kernel, options.backend):
         if file is None:
             raise UsageError("--kernel uml goes with a scenario file; a testbed that is up has its kernel already")
         raise typer.Exit(uml.run_thalweg_inside())
     late: Mapping[str, Any] | None = None
+    found: Sequence[LinkProof | iperf.Measured]
     if file is not None:
         if identity is not None:
             raise UsageError("a scenario file is brought up for this; leave out --id")
@@ -68,16 +77,26 @@ def verify(
         name = str(file)
         with make_testbed(timeline, options.backend, SUBNET, ContainerLimits(options.image)) as testbed:
             prepare(timeline, testbed, begin=False)
-            proofs = testbed.prove(flows=True)
+            found = iperf.measure(testbed) if by_tool else testbed.prove(flows=True)
     else:
         state = known.choose(identity)
         name = state.id
         with detached.attach(state) as testbed:
             late = testbed.status().get("replay")
-            proofs = testbed.prove_resting(flows=True)
-    if not proofs:
+            with testbed.resting():
+                found = iperf.measure(testbed) if by_tool else testbed.prove(flows=True)
+    if not found:
         raise UsageError(f"testbed {name} has no shaped links; bring it up with --rate, --traces or a scenario file")
-    _report(name, proofs, late, as_json=as_json, delay_emulated=testbed.delay_emulated)
+    if by_tool:
+        measured = [one for one in found if isinstance(one, iperf.Measured)]
+        if as_json:
+            print_json({"id": name, "tool": iperf.TOOL, "links": measured})
+        else:
+            iperf.print_table(measured)
+        end([*iperf.failures(measured)])
+    else:
+        proofs = [one for one in found if isinstance(one, LinkProof)]
+        _report(name, proofs, late, as_json=as_json, delay_emulated=testbed.delay_emulated)
 
 
 def _report(

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from thalweg.emulation.proofs.proof import LinkProof
 from thalweg.emulation.testbeds import detached, known
 from thalweg.experiments.cli.doctor import doctor
-from thalweg.experiments.cli.testbed import verify
+from thalweg.experiments.cli.testbed import iperf, verify
 from thalweg.experiments.cli.testbed.app import app
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
 
@@ -286,3 +286,35 @@ def test_the_doctor_lists_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = CliRunner().invoke(single, []).output
     assert "no Java; install it" in shown
     assert "processors" in shown
+
+
+IPERF = """#!/bin/sh
+case "$*" in
+*-s*) echo "Server listening"; exec sleep 30 ;;
+*-u*) echo '{"end": {"sum": {"bits_per_second": 980000}}}' ;;
+*) echo '{"end": {"sum_received": {"bits_per_second": 1448000}}}' ;;
+esac
+"""
+
+
+@pytest.mark.netns
+def test_iperf3_measures_links_where_it_is_installed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("up", "--hosts", "2", "--rate", "1.5mbit")
+    nowhere = CliRunner().invoke(app, ["verify", "--with", "iperf2"])
+    assert str(nowhere.exception) == "--with is 'iperf2'; there is iperf3"
+    with monkeypatch.context() as without:
+        without.setattr(iperf.shutil, "which", lambda _: None)
+        assert "apt install iperf3" in str(CliRunner().invoke(app, ["verify", "--with", "iperf3"]).exception)
+    tool = tmp_path / "iperf3"
+    tool.write_text(IPERF)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    done = CliRunner().invoke(app, ["verify", "--with", "iperf3", "--json"])
+    assert done.exit_code == 1
+    (one, _) = json.loads(done.stdout)["links"]
+    assert one["tcp_bps"] == one["tcp4_bps"] == pytest.approx(1.5e6)  # with headers
+    assert one["udp_bps"] == pytest.approx(0.98e6 * 1428 / 1400)
+    assert "link client → h1 at 1.50 Mbit/s is off by iperf3: UDP -33.4%" in done.stderr
+    call("down")

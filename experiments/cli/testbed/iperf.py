@@ -1,0 +1,130 @@
+"""``thalweg testbed verify --with iperf3``: what a tool that everybody knows says of the links.
+
+One link after the other: one TCP flow, four at once, and UDP at a little more than the link's rate. iperf3 counts the
+bytes of programs; headers are added, so that the figures are of the same bits as the rate that is asked. Links with
+delay or losses are measured too, but do not decide: there it is TCP that is slow.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from rich.table import Table
+
+from thalweg.emulation.proofs.proof import RATE_ERROR, RATE_FROM_BPS
+from thalweg.emulation.testbeds.testbed import Testbed as Backend
+from thalweg.emulation.units import format_rate
+from thalweg.emulation.wan import Testbed
+from thalweg.experiments.cli.console import output
+from thalweg.middleware.errors import CapabilityError, TestbedError
+from thalweg.middleware.network.view import Link
+
+TOOL = "iperf3"
+SEGMENT_BYTES, SLOW_SEGMENT_BYTES = 1448, 524  # of TCP; on links below …
+SLOW_BPS = 2e5
+DATAGRAM_BYTES, SLOW_DATAGRAM_BYTES = 1400, 476
+HEADERS_BYTES = {"tcp": {3: 52, 2: 66}, "udp": {3: 28, 2: 42}}
+RUNS = (("-P", "1"), ("-P", "4"), ("-u", "-w", "2M"))
+MORE = 1.03  # UDP is sent so much faster than asked
+PACKETS = 60  # at least, in a measurement
+LEAST_S, BEGIN_S, WAIT_S = 4.0, 1.0, 30.0
+DATAGRAMS_BPS = 1e8  # above this it is the machine that iperf3's UDP measures, so that it does not decide
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What iperf3 got of a link at the testbed's layer: in one TCP flow, in four together, and in UDP."""
+
+    src: str
+    dst: str
+    asked_bps: float
+    tcp_bps: float
+    tcp4_bps: float
+    udp_bps: float
+    decides: bool
+
+    def errors(self) -> dict[str, float]:
+        """Of each of them: delivered / asked - 1."""
+        found = {"one TCP flow": self.tcp_bps, "four TCP flows": self.tcp4_bps, "UDP": self.udp_bps}
+        return {what: bps / self.asked_bps - 1 for what, bps in found.items()}
+
+
+def measure(bed: Backend) -> list[Measured]:
+    """All links that have a rate and are not cut. CapabilityError where iperf3 is missing."""
+    if bed.backend != "docker" and shutil.which(TOOL) is None:
+        raise CapabilityError(f"{TOOL} is not installed; install it: apt install {TOOL}")
+    wan = Testbed(bed)
+    shapes = {link: shape for link, shape in bed.shapes.items() if shape.rated and shape.passes}
+    limits: dict[str, float] = bed.status()["limits"]
+    found = []
+    for link, shape in shapes.items():
+        asked_bps = min(shape.set_bps, *(limits[host] for host in link if host in limits), float("inf"))
+        one, four, udp = (_run(wan, bed.layer, link, asked_bps, more) for more in RUNS)
+        found.append(Measured(*link, asked_bps, one, four, udp, decides=not shape.needs_netem))
+    return found
+
+
+def _run(wan: Testbed, layer: int, link: Link, asked_bps: float, more: Sequence[str]) -> float:
+    """The rate that one run of iperf3 got, in bits of the layer."""
+    slow, udp = asked_bps < SLOW_BPS, "-u" in more
+    size = (SLOW_DATAGRAM_BYTES if slow else DATAGRAM_BYTES) if udp else SLOW_SEGMENT_BYTES if slow else SEGMENT_BYTES
+    packet = size + HEADERS_BYTES["udp" if udp else "tcp"][layer]
+    seconds = max(LEAST_S, PACKETS * 8 * packet / asked_bps)
+    begin_s = max(BEGIN_S, seconds / 4)
+    words = [TOOL, "-c", wan.hosts[link.target], "-J", "-t", f"{seconds:.0f}", "-O", f"{begin_s:.0f}", *more]
+    if udp:
+        words += ["-l", str(size), "-b", f"{MORE * asked_bps * size / packet:.0f}"]
+    elif slow:
+        words += ["-M", str(size + 12), "-l", "4K", "-w", "32K"]
+    server = wan.start(link.target, [TOOL, "-s", "-1", "--forceflush"], stdout=subprocess.PIPE)
+    try:
+        assert server.stdout is not None
+        while b"listening" not in (line := server.stdout.readline()):
+            if not line:
+                raise CapabilityError(f"{TOOL} does not run on host {link.target!r}; is it installed there?")
+        said = wan.run(link.source, words, timeout_s=seconds + begin_s + WAIT_S)
+    finally:
+        server.kill()
+        server.wait()
+        server.close()
+    return _received_bps(said.stdout, link) * packet / size
+
+
+def _received_bps(text: str, link: Link) -> float:
+    try:
+        found: dict[str, Any] = msgspec.json.decode(text)
+        if "error" not in found:
+            return float(found["end"].get("sum_received", found["end"].get("sum"))["bits_per_second"])
+        why = found["error"]
+    except (ValueError, KeyError, TypeError):
+        why = "it has not said what it found"
+    raise TestbedError(f"{TOOL} from {link.source} to {link.target}: {why}")
+
+
+def failures(found: Sequence[Measured]) -> Iterator[str]:
+    """One line for every link that is off."""
+    for one in found:
+        most = RATE_ERROR if one.asked_bps >= RATE_FROM_BPS else 2 * RATE_ERROR
+        off = {
+            what: error
+            for what, error in one.errors().items()
+            if one.decides and abs(error) > most and (what != "UDP" or one.asked_bps <= DATAGRAMS_BPS)
+        }
+        if off:
+            text = ", ".join(f"{what} {error:+.1%}" for what, error in off.items())
+            yield f"link {one.src} → {one.dst} at {format_rate(one.asked_bps)} is off by {TOOL}: {text}"
+
+
+def print_table(found: Sequence[Measured]) -> None:
+    """For people."""
+    columns = ("from", "to", "asked", "one TCP flow", "error", "four TCP flows", "error", "UDP", "error")
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for one in found:
+        row = [one.src, one.dst, format_rate(one.asked_bps)]
+        for bps, error in zip((one.tcp_bps, one.tcp4_bps, one.udp_bps), one.errors().values(), strict=True):
+            row += [format_rate(bps), f"{error:+.2%}"]
+        table.add_row(*row)
+    output().print(table)
