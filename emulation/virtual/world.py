@@ -206,7 +206,7 @@ class World:
         if send.bulk:
             size, rank = send.size_bytes, PROBE if type(send.message) is m.Probe else BULK
         else:
-            size, rank = len(frames.encode(send.message)), CONTROL  # type: ignore[arg-type]
+            size, rank = len(frames.encode(send.message)), CONTROL
         self.links.send(Transfer(self._sent, host.name, send.to, size, rank, send), self.now)
 
     def _lies(self, transfer: Transfer) -> None:

@@ -31,12 +31,12 @@ _riding = msgspec.msgpack.Decoder(tuple[m.Control, _Riders])
 _chunk = msgspec.msgpack.Decoder(m.Chunk)
 
 
-def encode(message: m.Control | m.Chunk) -> bytes:
+def encode(message: m.Message | m.Chunk) -> bytes:
     """One frame."""
     return _PREFIX + _encoder.encode(message)
 
 
-def encode_riding(message: m.Control, credits: Sequence[m.Credit]) -> bytes:
+def encode_riding(message: m.Message, credits: Sequence[m.Credit]) -> bytes:
     """One frame: a message, and at most ``MAX_RIDING`` credits that ride on it."""
     return _RIDING_PREFIX + _encoder.encode((message, credits))
 

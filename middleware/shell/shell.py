@@ -5,10 +5,7 @@ Everything that decides is in the core; here are only bytes, clocks and threads.
 - R1: One thread is on duty (``duty``): it takes one message at a time from either router, tells the core, and does what
   the core commands. Control is looked at before bulk, so it waits for one chunk at most.
 - R2: A call of a node's code that has proved quick is made by the thread on duty; any other by a worker.
-- R3: The last credit of a transfer waits ``CREDIT_HOLD_S`` for a message to ride on; all others go at once.
-- R4: No memory is taken for a partition that nobody here has asked for, nor for many that only pass through, and
-  for one partition from one host there is one unfinished transfer at most. What is refused is sent again later.
-- R5: No defect ends a host that other runs need. What the core raises over an event, or what doing a command raises,
+- R3: No defect ends a host that other runs need. What the core raises over an event, or what doing a command raises,
   closes the run concerned, is recorded with its event and logged; memory that is not to be had is no exception to
   that. What was commanded before is done: alarms count on their timers, and other runs on their messages. Only what
   breaks the sockets themselves, or asks the process to end (KeyboardInterrupt, SystemExit), ends the host.
@@ -31,38 +28,25 @@ import zmq
 from zmq.backend import zmq_poll  # what a Poller calls
 
 from thalweg.middleware.core.host import HostCore
-from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import ProtocolError, UsageError, expect, one_line
 from thalweg.middleware.loading import DEFAULT_ALLOW, Allowed, registered
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.bulk import Bulk
 from thalweg.middleware.shell.duty import Duty
 from thalweg.middleware.shell.guard import resident_bytes
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.middleware.shell.security import Keys
-from thalweg.middleware.shell.sockets import ANSWERS, Sockets, name_of
-from thalweg.middleware.shell.transfers import (
-    CHUNK_BYTES,
-    Incoming,
-    Outgoing,
-    ReturnWay,
-    chunk_bytes_for,
-    what_is,
-)
-from thalweg.middleware.shell.values import value_of
+from thalweg.middleware.shell.sockets import ANSWERS, Sockets
 from thalweg.middleware.shell.workers import Call, Slot, Task, Workers
 
 HOUSEKEEPING_S = 5.0
 REJECTED_ROWS = 10  # of what is rejected between two rounds of housekeeping; the others are only counted
-CONNECTIONS_KNOWN = 4096
-PASSING_THROUGH = 16  # partitions in several chunks, for nodes that have gone
-CREDIT_HOLD_S = 0.02  # how long the last credit of a transfer waits for a message to travel with
 ANSWERS_S = 0.2  # between two looks for answers on dealers; what they answer is repeated every half second at most
 TAKE_OVER_S = 0.02  # a quick node's call that lasts longer loses its thread the sockets
 BEYOND_REPAIR = frozenset({zmq.ETERM, zmq.ENOTSOCK})  # of the sockets: there is nothing left to serve
-STUCK_S = 60.0  # without any credit; a chunk passes in that time at 35 kbit/s
 
 
 class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,19 +96,13 @@ class Shell:
         self.me = msgspec.structs.replace(self._sockets.me, max_partition_bytes=config.core.max_partition_bytes)
         self.core = HostCore(self.me, config.core.dilated(config.time_scale), tuple(sorted(registered())))
         self.core.desk.recording = self._recorder.active
+        self._bulk = Bulk(self, self._sockets, self.core, config.core, config.time_scale)
         self._on_application = on_application or (lambda command: None)
         self._epoch = time.monotonic()
         self._worked = self._epoch, time.process_time()  # until when the load is recorded, and the seconds worked
         self._timers: list[tuple[float, str]] = []
         self._timer_at: dict[str, float] = {}
-        self._outgoing: dict[int, Outgoing] = {}
-        self._incoming: dict[tuple[bytes, int], Incoming] = {}
-        self._ways: dict[str, ReturnWay] = {}
-        self._arrived: dict[bytes, float] = {}  # by connection: when its last bulk message came
-        self._next_transfer = 0
-        self._credits_due_s = math.inf  # where credits wait
         self.frames_rejected = self._rejected_before = 0  # so far, and when the house was kept last
-        self._refused: list[Outgoing] = []  # transfers that a line had no room for
         self.failure = ""
         self._broke = ""  # the run that was broken last: one is logged once
         self._inbox: deque[e.Event] = deque()
@@ -204,8 +182,8 @@ class Shell:
                 wait_ms = 0
             else:
                 due_s = self._due_s
-                if self._sockets.holding and self._credits_due_s < due_s:
-                    due_s = self._credits_due_s
+                if self._sockets.holding and self._bulk.credits_due_s < due_s:
+                    due_s = self._bulk.credits_due_s
                 if workers.due_s < due_s:
                     due_s = workers.due_s
                 if guard is not None and guard.due_s < due_s:
@@ -227,15 +205,15 @@ class Shell:
             if self._quick and not self._make_quick_calls():
                 return False
             while self._inbox:
-                self._handle(self._inbox.popleft(), time.monotonic())
+                self.handle(self._inbox.popleft(), time.monotonic())
             now = time.monotonic()
             if now >= self._due_s:
                 self._do_what_is_due(now)
             if now >= workers.due_s:
                 for failed in workers.overdue(now):
-                    self._handle(failed, now)
-            if now >= self._credits_due_s and self._sockets.holding:
-                self._send_credits(now)
+                    self.handle(failed, now)
+            if now >= self._bulk.credits_due_s and self._sockets.holding:
+                self._bulk.send_credits(now)
             if guard is not None and now >= guard.due_s:
                 guard.glance(now)
         return True
@@ -259,7 +237,7 @@ class Shell:
                 if not slot.gone:
                     self.tell(event)
                 return False
-            self._handle(event, time.monotonic())
+            self.handle(event, time.monotonic())
         return True
 
     def _take_control(self) -> None:
@@ -269,13 +247,12 @@ class Shell:
         identity, (frame,) = taken
         sender, now = self._sockets.sender(identity, frame), time.monotonic()
         for message in frames.decode_all(frame.bytes):
-            kind = type(message)
-            if kind is m.Credit:
-                self._credited(sender, message, now)  # type: ignore[arg-type]
+            if type(message) is m.Credit:
+                self._bulk.credited(sender, message, now)
                 continue
-            if kind is m.Install or kind is m.Remove:
-                self._sockets.check_leader(identity, frame, message)  # type: ignore[arg-type]
-            self._handle(e.MessageReceived(sender, message), now, identity)
+            if type(message) is not m.Demand and isinstance(message, m.Install | m.Remove):
+                self._sockets.check_leader(identity, frame, message)
+            self.handle(e.MessageReceived(sender, message), now, identity)
 
     def _take_answers(self, now: float) -> None:
         self._answers_s = now + ANSWERS_S
@@ -285,9 +262,9 @@ class Shell:
                     if type(message) not in ANSWERS:
                         raise ProtocolError(f"{type(message).__name__} of {host!r}, where it is to answer")
                     if isinstance(message, m.Credit):
-                        self._credited(host, message, now)
+                        self._bulk.credited(host, message, now)
                     else:
-                        self._handle(e.MessageReceived(host, message), now)
+                        self.handle(e.MessageReceived(host, message), now)
             except ProtocolError as error:
                 self._reject(str(error))
 
@@ -299,114 +276,33 @@ class Shell:
         sender = self._sockets.sender(identity, head)
         chunk = frames.decode_chunk(head.bytes)
         try:
-            self._bulk_came(identity, sender, chunk, frame.buffer, time.monotonic())
+            self._bulk.came(identity, sender, chunk, frame.buffer, time.monotonic())
         except ProtocolError:
             raise
-        except Exception as error:  # R5
-            self._break(chunk.message.run, chunk.message, error)
-
-    def _bulk_came(self, identity: bytes, sender: str, chunk: m.Chunk, body: memoryview, now: float) -> None:
-        size, total, message = body.nbytes, chunk.total_bytes, chunk.message
-        if type(message) is m.Partition and total > self.me.max_partition_bytes:
-            raise ProtocolError(f"a partition of {total} bytes is over this host's limit")
-        before_s = self._arrived.get(identity, -math.inf)
-        if before_s < 0 and len(self._arrived) >= CONNECTIONS_KNOWN:
-            del self._arrived[next(iter(self._arrived))]
-        gap_s = min(m.MAX_GAP_S, now - before_s)
-        self._arrived[identity] = now
-        if size != total or chunk.offset:
-            whole = self._add(identity, sender, chunk, body, gap_s, now)
-            if whole is None:
-                return
-            body = whole
-        value = value_of(chunk.dtype, chunk.shape, body)
-        line = self._sockets.line(message.run, sender)
-        if type(message) is m.Probe:
-            if message.source.name != sender:
-                raise ProtocolError(f"a probe of {message.source.name!r} that came from {sender!r}")
-            self._answer_probe(sender, message, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now))
-        elif line is None:
-            self._sockets.post(message.run, sender, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now), identity)
-        else:  # R3
-            if not self._sockets.holding:
-                self._credits_due_s = now + CREDIT_HOLD_S
-            self._sockets.hold(line, (chunk.transfer, total, gap_s, now))
-        self._handle(e.MessageReceived(sender, message, value, total), now)
-
-    def _add(
-        self, identity: bytes, sender: str, chunk: m.Chunk, body: memoryview, gap_s: float, now: float
-    ) -> memoryview | None:
-        """Take a chunk of several; all bytes when it was the last."""
-        key = identity, chunk.transfer
-        incoming = self._incoming.get(key)
-        if incoming is None:
-            wanted = chunk.offset == 0 and self.core.wants(sender, chunk.message)
-            if not (wanted and self._has_room(sender, chunk)):  # R4
-                refused = m.Credit(chunk.transfer, 0, True, 0.0, gap_s, now)
-                self._sockets.post(chunk.message.run, sender, refused, identity)
-                if (
-                    chunk.offset == 0 and not wanted and isinstance(chunk.message, m.State)
-                ):  # whoever sent it is told why not
-                    self._handle(e.MessageReceived(sender, chunk.message), now)
-                return None
-            what, passing = (sender, *what_is(chunk.message)), self.core.forwards(chunk.message)
-            incoming = self._incoming[key] = Incoming(chunk.total_bytes, what, passing=passing)
-        incoming.seen_s = now
-        try:
-            complete = incoming.add(chunk, body)
-        except ProtocolError:
-            del self._incoming[key]
-            raise
-        if complete:
-            del self._incoming[key]
-            return incoming.buffer.data
-        credit = m.Credit(chunk.transfer, incoming.received, False, 0.0, gap_s, now)
-        self._sockets.post(chunk.message.run, sender, credit)
-        return None
-
-    def _has_room(self, sender: str, chunk: m.Chunk) -> bool:
-        """Whether another transfer may begin to arrive: R4, ``max_transfers`` and ``max_transfer_bytes``."""
-        message, limits = chunk.message, self.config.core
-        if self._sockets.line(message.run, sender) is None:
-            return False  # no host of the run
-        what = (sender, *what_is(message))
-        for key in [key for key, other in self._incoming.items() if other.what == what]:
-            del self._incoming[key]
-        under_way = self._incoming.values()
-        if self.core.forwards(message) and sum(each.passing for each in under_way) >= PASSING_THROUGH:
-            return False
-        claimed_bytes = chunk.total_bytes + sum(each.buffer.nbytes for each in under_way)
-        return not under_way or (len(under_way) < limits.max_transfers and claimed_bytes <= limits.max_transfer_bytes)
+        except Exception as error:  # R3
+            self.break_run(chunk.message.run, chunk.message, error)
 
     def _reject(self, reason: str) -> None:
         self.frames_rejected += 1
         if self.frames_rejected - self._rejected_before <= REJECTED_ROWS:
             self._recorder.write_to_all("rejected", {"detail": {"reason": reason}})
 
-    def _answer_probe(self, sender: str, probe: m.Probe, credit: m.Credit) -> None:
-        """Also one of a run that is over here, or has not begun, so that its sender does not wait in vain."""
-        run = probe.run
-        if run == BEFORE_RUNS or self._sockets.line(run, sender) is None:
-            run = BEFORE_RUNS
-            self._sockets.meet(run, (probe.source,))
-        self._sockets.post(run, sender, credit)
-
     # --- commands --------------------------------------------------------------------------------------
 
-    def _handle(self, event: e.Event, now: float, asker: bytes = b"") -> None:
+    def handle(self, event: e.Event, now: float, asker: bytes = b"") -> None:
         """Tell the core, and do what it commands; ``asker``: the connection from which the event came."""
         scaled = (now - self._epoch) * self.config.time_scale
         try:
             commands = self.core.handle(event, scaled)
-        except Exception as error:  # R5
+        except Exception as error:  # R3
             commands = self._without_broken(event, error, scaled)
         for command in commands:
             try:
                 if type(command) is e.Send:
                     if command.bulk:
-                        self._send_bulk(command)
+                        self._bulk.send(command)
                     else:
-                        self._sockets.post(command.run, command.to, command.message, asker)  # type: ignore[arg-type]
+                        self._sockets.post(command.run, command.to, command.message, asker)
                 elif type(command) is e.RunOperator:
                     self._have_made(command)
                 elif type(command) is e.Record:
@@ -415,11 +311,11 @@ class Shell:
                     self._set_timer(command)
                 else:
                     self._rare(command)
-            except Exception as error:  # R5
-                self._break(getattr(command, "run", ""), command, error)
+            except Exception as error:  # R3
+                self.break_run(getattr(command, "run", ""), command, error)
 
     def _without_broken(self, event: e.Event, error: Exception, scaled: float) -> list[e.Command]:
-        """What the core commands after it raised over ``event``: the run that was worked on is dropped (R5)."""
+        """What the core commands after it raised over ``event``: the run that was worked on is dropped (R3)."""
         run = self.core.at_fault(event)
         reason = self._blame(run, event, error)
         if isinstance(event, e.TimerFired) and (run in self.core.runs or (run and " " not in event.key)):
@@ -428,14 +324,14 @@ class Shell:
         broken = e.RunBroken(run, reason, sender)
         try:
             return self.core.handle(broken, scaled)
-        except Exception as another:  # R5: what the host has to say to itself is of other runs, too
+        except Exception as another:  # R3: what the host has to say to itself is of other runs, too
             if self.core.at_fault(broken) in self.core.runs:
                 return self._without_broken(broken, another, scaled)
             self._blame(run, broken, another)
             return []
 
-    def _break(self, run: str, about: object, error: Exception) -> None:
-        """Have a run dropped for an error that is of this shell's making, or of the machine's (R5)."""
+    def break_run(self, run: str, about: object, error: Exception) -> None:
+        """Have a run dropped for an error that is of this shell's making, or of the machine's (R3)."""
         self.tell(e.RunBroken(run, self._blame(run, about, error)))
 
     def _blame(self, run: str, about: object, error: Exception) -> str:
@@ -494,8 +390,7 @@ class Shell:
                 self._record_load()
                 self._workers.close(run)
                 self._recorder.close_run(run)
-                for number in [n for n, out in self._outgoing.items() if out.message.run == run]:
-                    del self._outgoing[number]
+                self._bulk.forget(run)
                 if run not in self.core.coordinator.led:  # its client still has to tell everyone that it is over
                     self._sockets.forget(run)
                 self._on_application(command)
@@ -504,60 +399,6 @@ class Shell:
                 self._on_application(command)
             case _:
                 self._on_application(command)
-
-    def _send_bulk(self, command: e.Send) -> None:
-        message = command.message
-        assert isinstance(message, (m.Partition, m.Probe, m.State))
-        line = self._sockets.line(command.run, command.to)
-        if line is None:
-            self.tell(e.TransferFailed(command.to, message))
-            return
-        number = self._next_transfer = self._next_transfer + 1
-        out = Outgoing(number, line, message, command.payload, time.monotonic(), line.chunk_bytes)
-        self._outgoing[number] = out
-        self._pump(out)
-
-    def _pump(self, out: Outgoing) -> None:
-        """Send as many chunks as the credit allows."""
-        while (following := out.next_chunk()) is not None:
-            chunk, piece = following
-            now = time.monotonic()  # before: what is sent may be on the line before this thread goes on
-            if not self._sockets.send_chunk(out.to, chunk, piece):
-                self._refused.append(out)  # a credit that comes, or the next round of housekeeping, goes on from here
-                return
-            if out.advance(piece.nbytes, now):
-                return
-
-    def _try_again(self) -> None:
-        refused, self._refused = self._refused, []
-        for out in refused:
-            if out.number in self._outgoing:
-                self._pump(out)
-
-    def _credited(self, sender: str, credit: m.Credit, now: float) -> None:
-        out = self._outgoing.get(credit.transfer)
-        if out is None or out.to.host != sender:
-            return
-        if self._refused:
-            self._try_again()
-        way = self._ways.get(sender)
-        if way is None:
-            way = self._ways[sender] = ReturnWay()
-        out.credited(credit, now, way.arrived_s(credit, now))
-        total = out.body.nbytes
-        if not credit.done:
-            try:
-                self._pump(out)
-            except Exception as error:  # R5
-                self._break(out.message.run, out.message, error)
-            return
-        del self._outgoing[credit.transfer]
-        if credit.received_bytes < total:
-            self._handle(e.TransferFailed(sender, out.message), now)
-            return
-        if total >= CHUNK_BYTES:
-            out.to.chunk_bytes = chunk_bytes_for(total, out.busy_s)
-        self._handle(e.TransferMeasured(sender, out.message, total, out.busy_s * self.config.time_scale), now)
 
     # --- what is due -----------------------------------------------------------------------------------
 
@@ -574,7 +415,7 @@ class Shell:
             at, key = heapq.heappop(self._timers)
             if self._timer_at.get(key) == at:
                 del self._timer_at[key]
-                self._handle(e.TimerFired(key), now)
+                self.handle(e.TimerFired(key), now)
         if self._housekeeping_s <= now:
             self._housekeeping_s = now + HOUSEKEEPING_S
             self._keep_house(now)
@@ -582,32 +423,9 @@ class Shell:
         if self._timers:
             self._due_s = min(self._due_s, self._epoch + self._timers[0][0] / self.config.time_scale)
 
-    def _send_credits(self, now: float) -> None:
-        """Send the credits that have waited long enough."""
-        sockets = self._sockets
-        for line in list(sockets.holding):
-            while line.credits and line.credits[0][-1] + CREDIT_HOLD_S <= now:  # R3
-                if not sockets.post_held(line):
-                    break
-        due_s = min((line.credits[0][-1] for line in sockets.holding), default=now) + CREDIT_HOLD_S
-        self._credits_due_s = due_s if due_s > now else now + CREDIT_HOLD_S  # where one was refused
-
     def _keep_house(self, now: float) -> None:
         self._sockets.look_at_members()
-        for number, out in list(self._outgoing.items()):
-            if now - out.progress_s > STUCK_S:
-                del self._outgoing[number]
-                out.to.chunk_bytes = CHUNK_BYTES
-                self._handle(e.TransferFailed(out.to.host, out.message), now)
-        for key, incoming in list(self._incoming.items()):
-            if now - incoming.seen_s > STUCK_S:
-                del self._incoming[key]
-        silent = [identity for identity, arrived_s in self._arrived.items() if now - arrived_s > m.MAX_GAP_S]
-        for identity in silent:
-            del self._arrived[identity]
-        for host in {name_of(identity) for identity in silent} - {name_of(identity) for identity in self._arrived}:
-            self._ways.pop(host, None)
-        self._try_again()
+        self._bulk.keep_house(now)
         self._sockets.hang_up_idle(now)
         more = self.frames_rejected - self._rejected_before - REJECTED_ROWS
         if more > 0:

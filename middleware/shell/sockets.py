@@ -296,8 +296,8 @@ class Sockets:
         self.holding.add(line)
         return False
 
-    def post(self, run: str, host: str, message: m.Control, asker: bytes = b"") -> bool:
-        """Send a control message with the credits that wait for one; False when it was refused (R1).
+    def post(self, run: str, host: str, message: m.Message, asker: bytes = b"") -> bool:
+        """Send a message as control, with the credits that wait for one; False when it was refused (R1).
 
         ``asker``: the connection of the message that this answers, for a host to which there is no line.
         """

@@ -30,7 +30,7 @@ from thalweg.middleware.dataflow import Node
 from thalweg.middleware.loading import Allow
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.shell import node_code
-from thalweg.middleware.shell.node_code import Made, NodeCode, OwnCode, StateCall
+from thalweg.middleware.shell.node_code import NodeCode, OwnCode, StateCall
 
 _log = logging.getLogger("thalweg")
 Task = e.RunOperator | StateCall
@@ -110,8 +110,8 @@ class Slot:
 
     def make(self, command: Task) -> e.Event:
         """Make the call here and now: ``OperatorFinished``, ``StateTaken`` or ``StateRestored``, or why not."""
-        if type(command) is not e.RunOperator:
-            return node_code.take_or_give(self.open, command)  # type: ignore[arg-type]
+        if not isinstance(command, e.RunOperator):
+            return node_code.take_or_give(self.open, command)
         if self.code is None:  # loading takes longer than most calls, and is none
             failed = _try(self, e.OpenNode(command.run, self.node))
             if failed is not None:
@@ -119,8 +119,8 @@ class Slot:
         begun_s = time.perf_counter()
         made = node_code.make(self.open, command)
         took_s = time.perf_counter() - begun_s
-        if type(made) is not Made:
-            return self.failed(made)  # type: ignore[arg-type]
+        if isinstance(made, e.OperatorFailed):
+            return self.failed(made)
         if took_s < QUICK_S:
             self._streak = min(self._streak + 1, self._wanted + QUICK_CALLS)
         elif took_s < SLOW_S:  # perhaps only its thread had to wait for the processor

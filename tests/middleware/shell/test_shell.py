@@ -155,7 +155,7 @@ def test_a_partition_nobody_asked_for_is_given_no_memory(
     credit = frames.decode_control(control.recv())
     assert isinstance(credit, m.Credit)
     assert (credit.transfer, credit.received_bytes, credit.done) == (5, 0, True)
-    assert client.shell._incoming == {}
+    assert client.shell._bulk._incoming == {}
     run.close()
 
 
@@ -178,7 +178,7 @@ def test_unfinished_transfers_are_bounded_and_only_of_hosts_of_the_run(
         until_s = time.monotonic() + 10
         while host.frames_rejected < len(bulks):  # all before it has been handled
             assert time.monotonic() < until_s
-        held = {key: each.what for key, each in host._incoming.items()}
+        held = {key: each.what for key, each in host._bulk._incoming.items()}
         assert 1 <= len(held) <= 3
         assert len(set(held.values())) == len(held)
         assert "x" not in {what[0] for what in held.values()}
@@ -211,7 +211,7 @@ def test_probes_of_runs_that_are_over_are_answered_and_leave_one_line(dial: Call
             bulk.send_multipart([frames.encode(m.Chunk(number, 0, 0, probe)), b""])
         bulk.send(b"garbage")
         credits: list[m.Credit] = []
-        other._credited = lambda sender, credit, now: credits.append(credit)  # type: ignore[method-assign]
+        other._bulk.credited = lambda sender, credit, now: credits.append(credit)  # type: ignore[method-assign]
         until_s = time.monotonic() + 10
         while host.frames_rejected == 0 or len(credits) < 20:  # all before it has been handled
             assert time.monotonic() < until_s

@@ -1,0 +1,235 @@
+"""What travels in bulk between this host and others: partitions, states and probes, both ways.
+
+Rules:
+
+- R1: The last credit of a transfer waits ``CREDIT_HOLD_S`` for a message to ride on; all others go at once.
+- R2: No memory is taken for a partition that nobody here has asked for, nor for many that only pass through, and
+  for one partition from one host there is one unfinished transfer at most. What is refused is sent again later.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Protocol
+
+from thalweg.middleware.core.host import HostCore
+from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
+from thalweg.middleware.errors import ProtocolError
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.sockets import Sockets, name_of
+from thalweg.middleware.shell.transfers import (
+    CHUNK_BYTES,
+    Incoming,
+    Outgoing,
+    ReturnWay,
+    chunk_bytes_for,
+    what_is,
+)
+from thalweg.middleware.shell.values import value_of
+
+CONNECTIONS_KNOWN = 4096
+PASSING_THROUGH = 16  # partitions in several chunks, for nodes that have gone
+CREDIT_HOLD_S = 0.02  # how long the last credit of a transfer waits for a message to travel with
+STUCK_S = 60.0  # without any credit; a chunk passes in that time at 35 kbit/s
+
+
+class Teller(Protocol):
+    """Whoever has events heard by the core: at once, later, or as a defect that ends a run."""
+
+    def handle(self, event: e.Event, now: float) -> None: ...
+
+    def tell(self, event: e.Event) -> None: ...
+
+    def break_run(self, run: str, about: object, error: Exception) -> None: ...
+
+
+class Bulk:
+    """All transfers of one host; called by its thread on duty alone. ``time_scale``: emulated seconds in one."""
+
+    def __init__(self, shell: Teller, sockets: Sockets, core: HostCore, limits: CoreConfig, time_scale: float) -> None:
+        self._shell, self._sockets, self._core = shell, sockets, core
+        self._limits, self._time_scale = limits, time_scale
+        self._outgoing: dict[int, Outgoing] = {}
+        self._incoming: dict[tuple[bytes, int], Incoming] = {}
+        self._ways: dict[str, ReturnWay] = {}
+        self._arrived: dict[bytes, float] = {}  # by connection: when its last bulk message came
+        self._next_transfer = 0
+        self._refused: list[Outgoing] = []  # transfers that a line had no room for
+        self.credits_due_s = math.inf  # where credits wait
+
+    # --- coming ----------------------------------------------------------------------------------------
+
+    def came(self, identity: bytes, sender: str, chunk: m.Chunk, body: memoryview, now: float) -> None:
+        """A chunk has come on a connection of ``sender``; ProtocolError for what cannot be."""
+        size, total, message = body.nbytes, chunk.total_bytes, chunk.message
+        if type(message) is m.Partition and total > self._limits.max_partition_bytes:
+            raise ProtocolError(f"a partition of {total} bytes is over this host's limit")
+        before_s = self._arrived.get(identity, -math.inf)
+        if before_s < 0 and len(self._arrived) >= CONNECTIONS_KNOWN:
+            del self._arrived[next(iter(self._arrived))]
+        gap_s = min(m.MAX_GAP_S, now - before_s)
+        self._arrived[identity] = now
+        if size != total or chunk.offset:
+            whole = self._add(identity, sender, chunk, body, gap_s, now)
+            if whole is None:
+                return
+            body = whole
+        value = value_of(chunk.dtype, chunk.shape, body)
+        line = self._sockets.line(message.run, sender)
+        if type(message) is m.Probe:
+            if message.source.name != sender:
+                raise ProtocolError(f"a probe of {message.source.name!r} that came from {sender!r}")
+            self._answer_probe(sender, message, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now))
+        elif line is None:
+            self._sockets.post(message.run, sender, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now), identity)
+        else:  # R1
+            if not self._sockets.holding:
+                self.credits_due_s = now + CREDIT_HOLD_S
+            self._sockets.hold(line, (chunk.transfer, total, gap_s, now))
+        self._shell.handle(e.MessageReceived(sender, message, value, total), now)
+
+    def _add(
+        self, identity: bytes, sender: str, chunk: m.Chunk, body: memoryview, gap_s: float, now: float
+    ) -> memoryview | None:
+        """Take a chunk of several; all bytes when it was the last."""
+        key = identity, chunk.transfer
+        incoming = self._incoming.get(key)
+        if incoming is None:
+            wanted = chunk.offset == 0 and self._core.wants(sender, chunk.message)
+            if not (wanted and self._has_room(sender, chunk)):  # R2
+                refused = m.Credit(chunk.transfer, 0, True, 0.0, gap_s, now)
+                self._sockets.post(chunk.message.run, sender, refused, identity)
+                if chunk.offset == 0 and not wanted and isinstance(chunk.message, m.State):  # it is told why not
+                    self._shell.handle(e.MessageReceived(sender, chunk.message), now)
+                return None
+            what, passing = (sender, *what_is(chunk.message)), self._core.forwards(chunk.message)
+            incoming = self._incoming[key] = Incoming(chunk.total_bytes, what, passing=passing)
+        incoming.seen_s = now
+        try:
+            complete = incoming.add(chunk, body)
+        except ProtocolError:
+            del self._incoming[key]
+            raise
+        if complete:
+            del self._incoming[key]
+            return incoming.buffer.data
+        credit = m.Credit(chunk.transfer, incoming.received, False, 0.0, gap_s, now)
+        self._sockets.post(chunk.message.run, sender, credit)
+        return None
+
+    def _has_room(self, sender: str, chunk: m.Chunk) -> bool:
+        """Whether another transfer may begin to arrive: R2, ``max_transfers`` and ``max_transfer_bytes``."""
+        message, limits = chunk.message, self._limits
+        if self._sockets.line(message.run, sender) is None:
+            return False  # no host of the run
+        what = (sender, *what_is(message))
+        for key in [key for key, other in self._incoming.items() if other.what == what]:
+            del self._incoming[key]
+        under_way = self._incoming.values()
+        if self._core.forwards(message) and sum(each.passing for each in under_way) >= PASSING_THROUGH:
+            return False
+        claimed_bytes = chunk.total_bytes + sum(each.buffer.nbytes for each in under_way)
+        return not under_way or (len(under_way) < limits.max_transfers and claimed_bytes <= limits.max_transfer_bytes)
+
+    def _answer_probe(self, sender: str, probe: m.Probe, credit: m.Credit) -> None:
+        """Also one of a run that is over here, or has not begun, so that its sender does not wait in vain."""
+        run = probe.run
+        if run == BEFORE_RUNS or self._sockets.line(run, sender) is None:
+            run = BEFORE_RUNS
+            self._sockets.meet(run, (probe.source,))
+        self._sockets.post(run, sender, credit)
+
+    # --- going -----------------------------------------------------------------------------------------
+
+    def send(self, command: e.Send) -> None:
+        """Begin a transfer."""
+        message = command.message
+        assert isinstance(message, (m.Partition, m.Probe, m.State))
+        line = self._sockets.line(command.run, command.to)
+        if line is None:
+            self._shell.tell(e.TransferFailed(command.to, message))
+            return
+        number = self._next_transfer = self._next_transfer + 1
+        out = Outgoing(number, line, message, command.payload, time.monotonic(), line.chunk_bytes)
+        self._outgoing[number] = out
+        self._pump(out)
+
+    def _pump(self, out: Outgoing) -> None:
+        """Send as many chunks as the credit allows."""
+        while (following := out.next_chunk()) is not None:
+            chunk, piece = following
+            now = time.monotonic()  # before: what is sent may be on the line before this thread goes on
+            if not self._sockets.send_chunk(out.to, chunk, piece):
+                self._refused.append(out)  # a credit that comes, or the next round of housekeeping, goes on from here
+                return
+            if out.advance(piece.nbytes, now):
+                return
+
+    def _try_again(self) -> None:
+        refused, self._refused = self._refused, []
+        for out in refused:
+            if out.number in self._outgoing:
+                self._pump(out)
+
+    def credited(self, sender: str, credit: m.Credit, now: float) -> None:
+        """A credit has come, for one of this host's transfers to ``sender`` if it is of any."""
+        out = self._outgoing.get(credit.transfer)
+        if out is None or out.to.host != sender:
+            return
+        if self._refused:
+            self._try_again()
+        way = self._ways.get(sender)
+        if way is None:
+            way = self._ways[sender] = ReturnWay()
+        out.credited(credit, now, way.arrived_s(credit, now))
+        total = out.body.nbytes
+        if not credit.done:
+            try:
+                self._pump(out)
+            except Exception as error:  # R3 of ``shell``
+                self._shell.break_run(out.message.run, out.message, error)
+            return
+        del self._outgoing[credit.transfer]
+        if credit.received_bytes < total:
+            self._shell.handle(e.TransferFailed(sender, out.message), now)
+            return
+        if total >= CHUNK_BYTES:
+            out.to.chunk_bytes = chunk_bytes_for(total, out.busy_s)
+        self._shell.handle(e.TransferMeasured(sender, out.message, total, out.busy_s * self._time_scale), now)
+
+    # --- what is due -----------------------------------------------------------------------------------
+
+    def send_credits(self, now: float) -> None:
+        """Send the credits that have waited long enough."""
+        sockets = self._sockets
+        for line in list(sockets.holding):
+            while line.credits and line.credits[0][-1] + CREDIT_HOLD_S <= now:  # R1
+                if not sockets.post_held(line):
+                    break
+        due_s = min((line.credits[0][-1] for line in sockets.holding), default=now) + CREDIT_HOLD_S
+        self.credits_due_s = due_s if due_s > now else now + CREDIT_HOLD_S  # where one was refused
+
+    def forget(self, run: str) -> None:
+        """The run is over here: nothing more of it is sent."""
+        for number in [n for n, out in self._outgoing.items() if out.message.run == run]:
+            del self._outgoing[number]
+
+    def keep_house(self, now: float) -> None:
+        """Give up what does not go on, and forget who has gone; to be called every few seconds."""
+        for number, out in list(self._outgoing.items()):
+            if now - out.progress_s > STUCK_S:
+                del self._outgoing[number]
+                out.to.chunk_bytes = CHUNK_BYTES
+                self._shell.handle(e.TransferFailed(out.to.host, out.message), now)
+        for key, incoming in list(self._incoming.items()):
+            if now - incoming.seen_s > STUCK_S:
+                del self._incoming[key]
+        silent = [identity for identity, arrived_s in self._arrived.items() if now - arrived_s > m.MAX_GAP_S]
+        for identity in silent:
+            del self._arrived[identity]
+        for host in {name_of(identity) for identity in silent} - {name_of(identity) for identity in self._arrived}:
+            self._ways.pop(host, None)
+        self._try_again()
