@@ -23,11 +23,11 @@ from thalweg.middleware.network.view import Link
 SHOWN = 12  # links; of more only how many
 Source = Annotated[str, typer.Argument(metavar="A", help="From this host.", show_default=False)]
 AnySource = Annotated[
-    str | None, typer.Argument(metavar="[A]", help="From this host; without it every link.", show_default=False)
+    str | None, typer.Argument(metavar="A", help="From this host; without it every link.", show_default=False)
 ]
 Target = Annotated[
     str | None,
-    typer.Argument(metavar="[B]", help="To this one; without it all links of A, both ways.", show_default=False),
+    typer.Argument(metavar="B", help="To this one; without it all links of A, both ways.", show_default=False),
 ]
 Both = Annotated[bool, typer.Option("--both", help="The way back too: a link has one direction.")]
 
@@ -90,7 +90,7 @@ def restore(
 
 def play(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A scenario file (.toml), or a trace.", show_default=False)
+        Path | None, typer.Argument(metavar="FILE", help="A scenario file (.toml), or a trace.", show_default=False)
     ] = None,
     source: AnySource = None,
     target: Target = None,

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typer import Exit, Typer
 from typer.testing import CliRunner
 
 from thalweg.emulation.proofs.proof import LinkProof
+from thalweg.emulation.supervisor.client import Command
 from thalweg.emulation.testbeds import detached, known
 from thalweg.experiments.cli.doctor import doctor
 from thalweg.experiments.cli.testbed import iperf, verify
@@ -166,6 +168,15 @@ def test_a_command_runs_everywhere_or_stays(folder: Path, capfd: pytest.CaptureF
     capfd.readouterr()
     call("logs")
     assert capfd.readouterr().out == "begun\ndone\n"
+    client = known.connect(known.choose(None))
+    process = client.spawn("h1", Command(["sh", "-c", "echo up; exec sleep 100"], stdout=subprocess.PIPE))
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    client.close()  # which is the end of what it has spawned
+    process.close()
+    stop = time.monotonic() + 10
+    while call_json("status")["testbeds"][0]["processes"]:
+        assert time.monotonic() < stop
     for wrong in (("logs", "client"), ("exec", "h9", "true"), ("exec", "h1"), ("exec", "--all")):
         with pytest.raises(UsageError, match=r"nothing was launched on client|no host 'h9'|say a host and a command"):
             call(*wrong)
