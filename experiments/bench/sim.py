@@ -96,7 +96,8 @@ def _play(config: Simulation, *, beside: bool) -> Figures:
     simpy = dict.fromkeys(SIMPY_KEYS)
     if beside:
         code, placed = sized_code(setting.work.allow, config.disk_bytes_per_s), plan.result.placement
-        peer = partial(peers_simpy.arrivals, setting.work.dataflow, placed, config.images, links, code)
+        then = {link: rates.later(result.probing_s) for link, rates in links.items()}  # as in ours: probing is over
+        peer = partial(peers_simpy.arrivals, setting.work.dataflow, placed, config.images, then, code)
         peer_s, _, arrivals = _time(partial(peer, config.startup_s))
         mean_s = (arrivals[-1] - arrivals[0]) / (len(arrivals) - 1)
         figures = peer_s, mean_s, run_s / peer_s, result.mean_interarrival_s / mean_s
