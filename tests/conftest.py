@@ -7,13 +7,17 @@ they measure what timers and processors do; one has those that boot kernels; and
 there is one session. These begin first: they mostly wait, and the others compute meanwhile. On a shared machine the
 processors are gone now and then for longer than a test that is marked ``timed`` allows a link to be late: it is tried
 once more, which the summary says, and must then hold.
+
+What a test leaves unclosed fails that test: what it alone has made is collected after it, and all after a file.
 """
 
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import re
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -37,10 +41,11 @@ NEEDS = {
 
 
 # How many examples a property is tried on: the same few at every change, other ones, and many, at night. A slow or busy
-# machine is no defect, so neither has a deadline. ``HYPOTHESIS_PROFILE=night pytest`` chooses.
-_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
-settings.register_profile("ci", max_examples=25, deadline=None, derandomize=True, suppress_health_check=_CHECKS)
-settings.register_profile("night", max_examples=250, deadline=None, suppress_health_check=_CHECKS)
+# machine is no defect, so neither has a deadline or a check of health. ``HYPOTHESIS_PROFILE=night pytest`` chooses.
+for _name, _examples in (("ci", 25), ("night", 250)):
+    settings.register_profile(
+        _name, max_examples=_examples, deadline=None, suppress_health_check=list(HealthCheck), derandomize=_name == "ci"
+    )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 GROUPS = {"netns": "links", "netem": "links", "docker": "links", "uml": "kernels", "spark": "spark"}
@@ -52,6 +57,7 @@ def required() -> set[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.set_threshold(gc.get_threshold()[0], sys.maxsize >> 33)  # what outlives a moment waits for the end of its test
     for name, why in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {why}")
     config.addinivalue_line("markers", "timed: measures what a busy machine is late with; tried once more")
@@ -156,6 +162,26 @@ def docker_image() -> Iterator[str]:
         name = docker_image.build("thalweg:tests").image
         yield name
         client.images.remove(name)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    yield
+    left: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", lambda args: left.append(f"{args.exc_value} ({args.object!r})"))
+        item.funcargs.clear()
+        if nextitem is not None and nextitem.path == item.path:
+            gc.collect(1)
+        else:
+            gc.collect()
+            gc.freeze()  # modules and what the session keeps: collections stay short
+    if left:
+        pytest.fail("left unclosed, or worse: " + "; ".join(left), pytrace=False)
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
