@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import selectors
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,7 +91,7 @@ def test_limits_reach_every_host(tmp_path: Path, option: str, says: str) -> None
 def test_netns_shapes_the_links_that_the_flow_crosses(tmp_path: Path) -> None:
     said = result(
         *("run", "--testbed", "netns", "--servers", "4", "--images", "8", "--image-bytes", "30000", "--seed", "3"),
-        *("--time-scale", "60", "--link-mean", "0.1mbit", "--out", "a"),
+        *("--time-scale", "180", "--link-mean", "0.1mbit", "--out", "a"),
         *("--placement", "one-shot", "--placement", "thalweg"),
         cwd=tmp_path,
     )
@@ -105,7 +105,7 @@ def test_netns_shapes_the_links_that_the_flow_crosses(tmp_path: Path) -> None:
     estimates = [row for row in table if row["kind"] == "estimate"]
     assert estimates
     for row in estimates:  # once all is delivered no trace is replayed, and there is no true rate
-        begun_s = row["wall_s"] - (row["duration_s"] or 0.0) / 60
+        begun_s = row["wall_s"] - (row["duration_s"] or 0.0) / 180
         assert json.loads(row["detail"]).get("truth_bps", 0.0) > 0 or begun_s > over_s.get(row["placement"], 0.0), row
     assert {row["kind"] for row in table} >= {"proof", "link", "replay"}
 
@@ -166,7 +166,7 @@ def test_trees_change_at_random_and_deliver_the_same(tmp_path: Path) -> None:
 
 COLLAPSING = """
 hosts = ["client", "h1", "h2", "h3"]
-time_scale = 20
+time_scale = 50
 [links]
 rate = "400kbit"
 [[link]]
@@ -258,29 +258,23 @@ def test_a_collapse_befalls_every_placement_alike(tmp_path: Path) -> None:
     assert all(row["detail"]["truth_bps"] > 0 for row in estimates)
 
 
+@pytest.mark.timed
 @pytest.mark.netns
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals, status: int) -> None:
     before = descendants()
     options = "run --testbed netns --servers 3 --images 500 --time-scale 60 --link-mean 0.05mbit --out a"
-    process = subprocess.Popen(
-        [*THALWEG, *options.split(" ")],
-        cwd=tmp_path,
-        env={key: value for key, value in os.environ.items() if key != "THALWEG_TRACES"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    logs = tmp_path / "a" / "logs" / "client.jsonl"
-    assert process.stderr is not None
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stderr, selectors.EVENT_READ)
-        for _ in range(300):  # at most 30 s: until the flow runs
-            if logs.exists() or selector.select(0.1):
-                break
-    assert logs.exists(), process.stderr.read()
+    said, log = tmp_path / "said", tmp_path / "a" / "logs" / "client.jsonl"
+    environment = {key: value for key, value in os.environ.items() if key != "THALWEG_TRACES"}
+    with said.open("wb") as errors:
+        process = subprocess.Popen([*THALWEG, *options.split(" ")], cwd=tmp_path, env=environment, stderr=errors)
+    for _ in range(600):  # at most a minute: until the flow runs
+        if log.exists() or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    assert log.exists(), said.read_text()
     process.send_signal(number)
     assert process.wait(timeout=5) == status
-    process.stderr.close()
     assert descendants() == before
     held = [
         p.info["pid"] for p in psutil.process_iter(["pid", "cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])
