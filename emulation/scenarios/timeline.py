@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
@@ -183,7 +183,7 @@ def combined(effects: Iterable[Effect]) -> Effect:
     return total
 
 
-def apply(timeline: Timeline, testbed: Testbed) -> ReplayHandle | None:
+def apply(timeline: Timeline, testbed: Testbed, tell: Callable[[int], None] | None = None) -> ReplayHandle | None:
     """Shape a testbed's links and interfaces as they are at the start, and load what is to come.
 
     The testbed must be up, with the timeline's hosts. ``start()`` of what is returned begins the traces and changes;
@@ -194,7 +194,7 @@ def apply(timeline: Timeline, testbed: Testbed) -> ReplayHandle | None:
     check_changes(changes, shapes, timeline.traces, timeline.time_scale)
     if limits := timeline.wall_interfaces_bps:
         testbed.limit_interfaces(limits)
-    testbed.shape(shapes)
+    testbed.shape(shapes, tell)
     followed = {link: timeline.trace(link) for link in (*timeline.traces, *timeline.by_link)}
     if not followed:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from thalweg.emulation.links.shape import LinkShape
@@ -27,7 +27,7 @@ class LoopbackTestbed(Testbed):
     def _start(self, listener: socket.socket | None) -> StartedSupervisor:
         return start_plain(self.run_id, listener)
 
-    def shape(self, links: Mapping[Link, LinkShape]) -> None:
+    def shape(self, links: Mapping[Link, LinkShape], tell: Callable[[int], None] | None = None) -> None:
         raise UsageError("the loopback testbed has no links to shape; use --testbed netns for shaped links")
 
     def limit_interfaces(self, limits_bps: Mapping[str, float | None]) -> None:

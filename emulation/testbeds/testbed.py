@@ -15,7 +15,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -33,6 +33,7 @@ from thalweg.middleware.errors import TestbedError, UsageError
 from thalweg.middleware.network.view import Link
 
 PROVE_S = 600.0  # at most
+AT_ONCE = 2_000  # links of one request; it is answered in time on a busy machine as well
 
 
 class Testbed(ABC):
@@ -184,13 +185,20 @@ class Testbed(ABC):
         to_come = self._replay_delays or (self._replay is not None and self._replay.delays)
         return to_come or any(shape.delay_s > 0 for shape in self._shapes.values())
 
-    def shape(self, links: Mapping[Link, LinkShape]) -> None:
-        """Shape links: the first time sets them up, later changes are made in place, without a gap."""
-        client = self._client
-        for link, shape in links.items():
+    def shape(self, links: Mapping[Link, LinkShape], tell: Callable[[int], None] | None = None) -> None:
+        """Shape links: the first time sets them up, later changes are made in place, without a gap.
+
+        ``tell`` is told how many there are of those that have been asked for: of very many, some at a time.
+        """
+        client, asked = self._client, list(links.items())
+        for link, shape in asked:
             self._check(link, shape)
-        client.call(requests.ShapeLinks([(*link, shape) for link, shape in links.items()]))
-        self._shapes.update(links)
+        for begin in range(0, len(asked), AT_ONCE):
+            some = asked[begin : begin + AT_ONCE]
+            client.call(requests.ShapeLinks([(*link, shape) for link, shape in some]))
+            self._shapes.update(some)
+            if tell is not None:
+                tell(begin + len(some))
 
     @property
     def shapes(self) -> Mapping[Link, LinkShape]:

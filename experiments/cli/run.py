@@ -47,7 +47,7 @@ def run(
     Trees at random: thalweg run --testbed loopback --placement random-reshapes --reshapes 100 --images 600
     (a change takes some four images: those that are in the old tree come first)
     """
-    if given.get("testbed") == "loopback":
+    if given.get("testbed") == "loopback" and "traces" not in given.said:
         given.pop("traces", None)  # its links are not shaped, and the environment may name traces
     choose_time_scale = "time_scale" not in given
     scenario = given.get("scenario")

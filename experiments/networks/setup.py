@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -47,10 +48,12 @@ def make_testbed(
     return open_testbed(backend, list(timeline.hosts), run_id=name, **options)
 
 
-def prepare(timeline: Timeline, testbed: Testbed, *, begin: bool = True) -> None:
+def prepare(
+    timeline: Timeline, testbed: Testbed, *, begin: bool = True, tell: Callable[[int], None] | None = None
+) -> None:
     """Tell a testbed that is up what its links are. Traces and events begin, unless it is wanted as it is at first."""
     if not timeline.links:
         return
-    replay = apply(timeline, testbed)
+    replay = apply(timeline, testbed, tell)
     if replay is not None and begin:
         replay.start()

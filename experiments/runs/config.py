@@ -267,6 +267,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError(f"--time-scale is {self.time_scale}; it must be above 0")
         if self.link_mean_bps is not None and self.testbed == "loopback":
             raise UsageError("--link-mean shapes links, and the loopback testbed has none; use --testbed netns")
+        if self.traces is not None and self.testbed == "loopback":
+            raise UsageError("--traces shapes links, and the loopback testbed has none; use --testbed netns")
         for option, given, testbed in (
             ("--image", self.image is not None, "docker"),
             ("--kernel uml", self.kernel == "uml", "netns"),

@@ -13,10 +13,12 @@ from thalweg.emulation.scenarios.file import Scenario, read_scenario
 from thalweg.emulation.units import format_rate, format_time, seconds
 from thalweg.experiments.cli.console import JsonOption, new_table, output, print_json
 from thalweg.experiments.cli.options import quantity
+from thalweg.experiments.command import counted
 from thalweg.experiments.networks.plan import LinkPlan, Plan, make_plan
 from thalweg.middleware.errors import UsageError
 
 TEXTS = ("to", "site", "event", "who", "what", "follows", "more")  # columns that are no figures
+EVENTS = 40  # events; of more the first ones
 LISTED = 90  # links; of more, a line for every host
 
 
@@ -28,8 +30,9 @@ def plan(
     ] = None,
     time_scale: Annotated[float | None, typer.Option(help="Instead of the file's.", show_default="the file's")] = None,
     seed: Annotated[int | None, typer.Option(help="Instead of the file's.", show_default="the file's")] = None,
-    links: Annotated[
-        bool, typer.Option("--links", help=f"List every link, also when there are over {LISTED}.")
+    whole: Annotated[
+        bool,
+        typer.Option("--all", "--links", help=f"List all links and events, also over {LISTED} and {EVENTS} of them."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -47,7 +50,7 @@ def plan(
     if as_json:
         print_json(as_object(found, file, out))
     else:
-        _print(found, every_link=links)
+        _print(found, whole=whole)
         if out is not None:
             print(f"drawn: {out}")
 
@@ -82,7 +85,7 @@ def as_object(found: Plan, file: Path, out: Path | None) -> dict[str, Any]:
 # --- for people ---------------------------------------------------------------------------------------
 
 
-def _print(found: Plan, *, every_link: bool) -> None:
+def _print(found: Plan, *, whole: bool) -> None:
     console = output()
     scenario = found.scenario
     counts = "IP packets" if scenario.layer == 3 else "Ethernet frames"
@@ -92,7 +95,7 @@ def _print(found: Plan, *, every_link: bool) -> None:
         soft_wrap=True,
     )
     console.print(_hosts_table(scenario))
-    if every_link or len(found.links) <= LISTED:
+    if whole or len(found.links) <= LISTED:
         console.print(_links_table(found.links))
         console.print("emulated; rate: the mean; delay: one way\n", soft_wrap=True)
     else:
@@ -103,7 +106,10 @@ def _print(found: Plan, *, every_link: bool) -> None:
             soft_wrap=True,
         )
     if found.events:
-        console.print(_events_table(found))
+        most = len(found.events) if whole else EVENTS
+        console.print(_events_table(found, most))
+        if (more := len(found.events) - most) > 0:
+            console.print(f"and {counted(more, 'event')} more; --all lists them\n", soft_wrap=True)
     for line in (*_machine(found), *(f"note: {note}" for note in scenario.notes)):
         console.print(line, soft_wrap=True)
 
@@ -153,9 +159,9 @@ def _by_host(found: Plan) -> Table:
     return _without_empty(table)
 
 
-def _events_table(found: Plan) -> Table:
+def _events_table(found: Plan, most: int) -> Table:
     table = new_table("at", "until", "event", "who", "what", "links", "times", left=TEXTS)
-    for one in found.events:
+    for one in found.events[:most]:
         until = "for good" if one.until_s is None else format_time(one.until_s)
         if one.until_s is None and one.kind in ("flap", "churn"):
             until = f"{format_time(found.scenario.duration_s)} (duration)"

@@ -16,13 +16,14 @@ from thalweg.emulation.scenarios.file import HostSpec
 from thalweg.emulation.scenarios.timeline import Timeline, compile_timeline
 from thalweg.emulation.testbeds import detached
 from thalweg.emulation.testbeds.netns import SUBNET
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.pool import assign_traces, read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import format_rate, parse_rate, seconds, share, size_bytes
-from thalweg.experiments.cli.console import JsonOption, say
+from thalweg.experiments.cli.console import JsonOption, say, spinner
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed.status import addresses_text
-from thalweg.experiments.command import Option, flag
+from thalweg.experiments.command import Option, counted, flag
 from thalweg.experiments.networks.described import read
 from thalweg.experiments.networks.setup import ContainerLimits, make_testbed, prepare
 from thalweg.experiments.runs.config import CLIENT, Image, Kernel, NoDelay, host_names, runs_elsewhere
@@ -118,8 +119,14 @@ def up(
     timeline = _of_options(options) if file is None else _of_file(file, options)
     limits = ContainerLimits(options.image, options.cpus, options.memory_mib, options.idle)
     testbed = make_testbed(timeline, options.backend, options.subnet, limits, options.name)
-    state = detached.launch(testbed, lambda bed: prepare(timeline, bed))
     links = len(timeline.links)
+
+    def shape(bed: Testbed) -> None:
+        say_now(f"shaping {counted(links, 'link')}")
+        prepare(timeline, bed, tell=lambda done: say_now(f"shaped {done:,} of {counted(links, 'link')}"))
+
+    with spinner(f"making {counted(len(timeline.hosts), 'host')}") as say_now:
+        state = detached.launch(testbed, shape)
     took_s = time.monotonic() - started
     text = f"testbed {state.id}: {len(timeline.hosts)} hosts, {links} shaped links, up in {took_s:.2f} s"
     text += f"\n{addresses_text(testbed.hosts)}"

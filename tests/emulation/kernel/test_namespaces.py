@@ -69,6 +69,13 @@ def output(bed: NetnsTestbed, host: str, *argv: str) -> str:
     return text
 
 
+def test_of_very_many_links_some_are_set_at_a_time(bed: NetnsTestbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thalweg.emulation.testbeds.testbed.AT_ONCE", 5)
+    told: list[int] = []
+    bed.shape(dict(bed.shapes), told.append)
+    assert told == [5, 10, 12]
+
+
 @pytest.mark.timed
 def test_every_link_delivers_what_was_asked(bed: NetnsTestbed) -> None:
     proofs = bed.prove()

@@ -18,6 +18,7 @@ from thalweg.experiments.cli.main import invoke
         ("run --period soon", "--period: 'soon' is not a time; write it as 20ms"),
         ("run --image-bytes 2zb", "--image-bytes: '2zb' is not a size; write it as 16kb"),
         ("traces describe x --step 1y", "--step: '1y' is not a time; write it as 20ms"),
+        ("run --testbed loopback --traces x", "--traces shapes links, and the loopback testbed has none"),
         ("testbed up --hosts x", "--hosts: "),
         ("testbed up --frob", "no such option: --frob; see thalweg testbed up --help"),
         ("frob", "no such command 'frob'; see thalweg --help"),

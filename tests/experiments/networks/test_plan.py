@@ -132,6 +132,16 @@ def test_what_is_wrong_is_said_before_anything_is_drawn(file: Path, tmp_path: Pa
     assert not (tmp_path / "plan.png").exists()
 
 
+def test_many_events_are_capped(tmp_path: Path) -> None:
+    event = '[[event]]\nkind = "outage"\nhost = "h2"\nat = "{0}s"\nuntil = "{0}.5s"\n'
+    text = 'hosts = 3\n[links]\nrate = "1mbit"\n' + "".join(map(event.format, range(100)))
+    (tmp_path / "wan.toml").write_text(text)
+    shown = call(str(tmp_path / "wan.toml"))
+    assert shown.count(" outage ") == 40
+    assert "and 60 events more; --all lists them" in shown
+    assert call(str(tmp_path / "wan.toml"), "--all").count(" outage ") == 100
+
+
 def test_many_links_are_told_by_host(tmp_path: Path) -> None:
     (tmp_path / "wan.toml").write_text('hosts = 12\n[links]\nrate = "1mbit"\nloss = "1%"\n')
     shown = call(str(tmp_path / "wan.toml"))
