@@ -18,7 +18,8 @@ from thalweg.experiments.runs.config import RunConfig
 if TYPE_CHECKING:
     from thalweg.experiments.records.comparisons import Comparison
 
-PLACEMENTS = ("download-all", "one-shot", "local", "global")
+PLACEMENTS = ("download-all", "one-shot", "local", "global", "thalweg")
+SEEDS = (1, 2, 3, 4, 5)
 OPTIONS: Mapping[str, Mapping[str, Any]] = {  # of those of a run
     "servers": {"shown": None},
     "placements": {
@@ -43,11 +44,13 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {  # of those of a run
 @takes(RunConfig, OPTIONS)
 def compare(
     given: Given,
-    seed: Annotated[list[int] | None, typer.Option(help="Repeat it for several.", show_default="1")] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Repeat it for several.", show_default=", ".join(map(str, SEEDS)))
+    ] = None,
     repeats: Annotated[
         int, typer.Option(help="Emulated runs of each seed: their median is compared, their spread is told.")
-    ] = 1,
-    limit: Annotated[float, typer.Option(help="How far a simulated mean may be from the emulated one, of it.")] = 0.1,
+    ] = 3,
+    limit: Annotated[float, typer.Option(help="How far a simulated mean may be from the emulated one, of it.")] = 0.08,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the comparison.", show_default="runs/compare-<time>")
     ] = None,
@@ -70,7 +73,7 @@ def compare(
     where = out or Path("runs") / f"compare-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     sides = execute_as_on_testbeds, execute
     with progress() as tell:
-        made = run_both(config, seed or [1], where, tell, sides, limit=limit, repeats=repeats)
+        made = run_both(config, seed or SEEDS, where, tell, sides, limit=limit, repeats=repeats)
     _print(made, where, as_json=as_json)
     end(beyond(made))
 

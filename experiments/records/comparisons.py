@@ -12,7 +12,7 @@ from thalweg.middleware.errors import UsageError
 from thalweg.middleware.files import MAX_JSON_BYTES, read_bounded
 
 COMPARISON = "comparison.json"
-CLOSE = 0.1  # how far simulation may be from emulation, unless told otherwise
+CLOSE = 0.08  # how far simulation may be from emulation, unless told otherwise
 
 
 class Row(msgspec.Struct, frozen=True):
