@@ -107,6 +107,16 @@ def test_the_same_configuration_has_the_same_log_in_every_process(thalweg: Run, 
     assert len(events) == 1
 
 
+def test_readmes_run_delivers_everything_with_any_seed(tmp_path: Path) -> None:
+    """A few seeds until partitions flow; at night two hundred, to the end."""
+    night = os.environ.get("HYPOTHESIS_PROFILE") == "night"
+    seeds, images = (200, 180) if night else (4, 4)
+    for seed in range(1, seeds + 1):
+        options = {"servers": 8, "placements": ("one-shot", "global"), "image_bytes": 131_072, "link_mean_bps": 2e5}
+        outcome = execute(tmp_path / str(seed), seed=seed, images=images, **options)
+        assert set(outcome.found.delivered.values()) == {images}, seed
+
+
 def test_another_seed_or_interface_has_another_log(tmp_path: Path) -> None:
     digests = set()
     others: list[dict[str, Any]] = [{}, {"seed": 4}, {"interface": "single"}, {"startup_s": 0.1}, {"bytes": True}]
