@@ -48,7 +48,8 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     pool: Annotated[
         str,
         Option(
-            "paper (calibrated to the paper), regions (the same, links by region), real (measured), or a folder of"
+            "paper (calibrated to the paper), regions (the same, links by region); paper:stretch=1.8 and the like"
+            " (made otherwise, as in thalweg traces generate); real (measured), or a folder of"
             " traces."
         ),
     ] = "paper"
@@ -174,7 +175,8 @@ def _sweep(options: SweepOptions) -> Sweep:
     from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS
     from thalweg.experiments.papers.study import find_figure
     from thalweg.experiments.runs.folder import versions
-    from thalweg.experiments.sweeps.simulations import GENERATED, Simulations
+    from thalweg.experiments.sweeps.pools import GENERATED
+    from thalweg.experiments.sweeps.simulations import Simulations
 
     figure, placements = options.figure, options.placements
     pools = min(POOLS, max(options.configurations, 1)) if options.pools is None else options.pools
@@ -194,7 +196,11 @@ def _sweep(options: SweepOptions) -> Sweep:
     own = Simulations(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
     grid = own if figure is None else FIGURES[figure].sweep.with_more(*placements)  # type: ignore[attr-defined]
     find_own_code((*grid.placements, options.cost))
-    folder = None if options.traces is None or options.pool in GENERATED else os.path.abspath(options.traces)
+    folder = (
+        None
+        if options.traces is None or options.pool.partition(":")[0] in GENERATED
+        else os.path.abspath(options.traces)
+    )
     asked = {
         "figure": figure,
         "placements": grid.placements,

@@ -6,7 +6,9 @@ one trace and one start, drawn together and used in both directions.
 
 ``paper``: the generator calibrated to the paper; every pair draws from the whole pool. ``regions``: the same traces,
 but every host draws its place from the hosts of the paper's study, and a pair draws from the class of link that
-joins the two places. ``real``: the measured traces of one data set. Any other name is that of a data set beside it, or
+joins the two places. Either may be made otherwise, for how much hangs on the generator's values: ``paper:stretch=1.8``
+or ``paper:big_hold_s=120,big_sigma=0.5`` (the fields of ``TraceModel``).
+``real``: the measured traces of one data set. Any other name is that of a data set beside it, or
 a folder of traces. Measured pools are scaled by one constant such that fetching the paper's images from eight servers,
 one after the other, takes as long as the paper's download-all (on networks of their own, which no sweep draws);
 their seed is of the draws only.
@@ -23,11 +25,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+import msgspec
+
 from thalweg.emulation.traces.files import ENVIRONMENT_VARIABLE, pool_files, read_trace
 from thalweg.emulation.traces.generator import DEFAULT_TRACES, TraceModel, generate_pool
 from thalweg.emulation.traces.pool import Pool, check_number, scale_pool_to_fetch
 from thalweg.emulation.traces.trace import BandwidthTrace
-from thalweg.middleware.errors import TraceError, UsageError
+from thalweg.middleware.errors import TraceError, UsageError, nearest
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning.problem.hints import PAPER_STARTUP_S
 
@@ -38,6 +42,7 @@ PAPER_SERVERS, PAPER_IMAGES, PAPER_IMAGE_BYTES = 8, 180, 131_072  # section 4
 PAPER_DOWNLOAD_ALL_S = 101.2  # mean inter-arrival time; section 5
 CALIBRATION_NETWORKS, FIRST_CALIBRATION = 40, 1 << 40  # the configurations that a measured pool is scaled on
 INDEX = "bandwidth_index.csv"
+GENERATED = ("paper", "regions")  # pools that need no traces
 
 # Ranganathan et al., section 4: the hosts between which the study measured, and the continent of each.
 STUDY_HOSTS: Mapping[str, str] = {
@@ -71,9 +76,10 @@ def open_pool(name: str, seed: int, traces: str | None = None) -> Pool:
     UsageError for a name that is none, TraceError for traces that cannot be read.
     """
     check_number("pool seed", seed)
-    if name in ("paper", "regions"):
-        made, noons = _generated(seed), (None,) * DEFAULT_TRACES
-        if name == "paper":
+    kind, _, options = name.partition(":")
+    if kind in GENERATED:
+        made, noons = _generated(seed, _model(name, options)), (None,) * DEFAULT_TRACES
+        if kind == "paper":
             return Pool(name, seed, made, noons)
         classes: dict[str, list[int]] = {}
         for number, trace in enumerate(made):
@@ -84,8 +90,23 @@ def open_pool(name: str, seed: int, traces: str | None = None) -> Pool:
 
 # A sweep is worked off pool by pool: two are at hand, of about 20 MB each once all their sums are made.
 @lru_cache(maxsize=2)
-def _generated(seed: int) -> tuple[BandwidthTrace, ...]:
-    return tuple(generate_pool(TraceModel(), DEFAULT_TRACES, seed, DAY_S))
+def _generated(seed: int, model: TraceModel) -> tuple[BandwidthTrace, ...]:
+    return tuple(generate_pool(model, DEFAULT_TRACES, seed, DAY_S))
+
+
+def _model(name: str, options: str) -> TraceModel:
+    """How the pool of that name is made; UsageError for what is no number, or no field of the model."""
+    given: dict[str, float] = {}
+    for option in filter(None, options.split(",")):
+        field, _, value = option.partition("=")
+        known = [one for one in TraceModel.__struct_fields__ if one != "classes"]
+        if field not in known:
+            raise UsageError(f"pool {name!r}: {field!r} is nothing that traces are made by; {nearest(field, known)}")
+        try:
+            given[field] = float(value)
+        except ValueError:
+            raise UsageError(f"pool {name!r}: {field} is {value!r}; give a number, as in paper:stretch=1.8") from None
+    return msgspec.structs.replace(TraceModel(), **given).check()
 
 
 @lru_cache(maxsize=2)

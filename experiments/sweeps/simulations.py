@@ -12,14 +12,13 @@ import msgspec
 from thalweg.experiments.records.analysis import BASELINE
 from thalweg.experiments.runs.strategies import MOVING
 from thalweg.experiments.sweeps.grid import PLACE, Sweep
-from thalweg.experiments.sweeps.pools import open_pool
+from thalweg.experiments.sweeps.pools import GENERATED, open_pool
 from thalweg.experiments.sweeps.simulation import Simulation, prepare
 from thalweg.experiments.sweeps.trial import Arm as AnyArm
 from thalweg.experiments.sweeps.trial import Trial
 from thalweg.experiments.sweeps.variants import VARIANTS
 from thalweg.middleware.errors import UsageError, nearest
 
-GENERATED = ("paper", "regions")  # pools that need no traces
 MOVES = ("gate", "hysteresis")  # parameters that go only to placements which take them
 WITH_PERIOD = ("local", "global", "thalweg")  # a researcher's own placement keeps what it was given
 WITH_K = ("local",)
@@ -108,7 +107,7 @@ class Simulations(Sweep, frozen=True, kw_only=True):
             one = self.trial_of(self.first_pool, 0, arm)
             assert isinstance(one, Simulation)
             prepare(one)  # planners named by import path are imported
-        if self.pool not in GENERATED:
+        if self.pool not in GENERATED:  # or made otherwise
             open_pool(self.pool, self.first_pool, self.traces)
         return self
 

@@ -20,6 +20,21 @@ HOUR_S = 3600.0
 MIDNIGHT_UNIX_S = 18_850 * 24 * 3600
 
 
+def test_a_generated_pool_may_be_made_otherwise() -> None:
+    plain, other = open_pool("paper", 1), open_pool("paper:stretch=1.8,big_hold_s=120", 1)
+    assert [trace.name for trace in plain.traces] == [trace.name for trace in other.traces]
+    assert open_pool("paper:stretch=1.2", 1).traces == plain.traces
+    spread, wider = (np.std(np.log([trace.mean_bps for trace in pool.traces])) for pool in (plain, other))
+    assert wider > 1.2 * spread
+    for name, says in (
+        ("paper:strech=2", "stretch"),
+        ("regions:stretch=x", "a number"),
+        ("paper:jitter=99", "0 to 10"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            open_pool(name, 1)
+
+
 def digest(network: dict[Link, Window]) -> str:
     rows = [(*link, window.trace.name, window.start_s, window.rate_at(0.0)) for link, window in sorted(network.items())]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
