@@ -280,8 +280,7 @@ def _shown(study: Study, runs: Runs) -> list[str]:
     found, plain = [], None
     for number, figure in study.figures.items():
         kept = [arm for arm in runs.columns if runs.setting.keeps(arm, figure.varied) and arm.series != study.base]
-        values = {getattr(arm, name) for arm in kept for name in figure.varied} - {None}
-        if len(values) > 1:
+        if any(len({getattr(arm, name) for arm in kept} - {None}) > 1 for name in figure.varied):
             found.append(number)
         elif not figure.varied and plain is None:
             plain = number

@@ -34,6 +34,7 @@ from thalweg.middleware.errors import UsageError
 FIRST_STUDY = "ranganathan1998"  # of sweep folders that name none
 FORMAT = 3  # of figures.json
 TIE = 0.01  # relative difference up to which two are as fast as each other: a plot would not show it
+QUOTED = 0.15  # how far ours may be from a number of a paper's text, of it, to have reproduced it
 
 # not shown: it was tested, and what differs is too little, or too uncertain, to tell
 Decision = Literal["holds", "does not hold", "not shown", "not tested"]
@@ -316,13 +317,17 @@ class Claim(msgspec.Struct, frozen=True):
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
     """A number of the paper's text: the level of ``own``, or, with ``other``, the median over configurations of
-    ``other``'s measure over ``own``'s. ``accept``: what counts as reproduced, None: no such range.
+    ``other``'s measure over ``own``'s.
     """
 
     own: str
     value: float
     other: str | None = None
-    accept: tuple[float, float] | None = None
+
+    @property
+    def accept(self) -> tuple[float, float]:
+        """What counts as reproduced; one tolerance for all numbers."""
+        return self.value * (1 - QUOTED), self.value * (1 + QUOTED)
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from thalweg.experiments.sweeps.given_tree import GivenTree
 from thalweg.middleware.planning import (
     CostModel,
     CriticalPath,
@@ -41,7 +42,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     placement: str = "thalweg"
     fields: dict[str, Any] = {}
     options: dict[str, Any] = {}
-    planner: type[FixedTree | FixedTreeByPath | TimedOut] | None = None
+    planner: type[FixedTree | FixedTreeByPath | GivenTree | TimedOut] | None = None
     told: Told = "measured"
     steady: bool = False
 
@@ -112,10 +113,19 @@ def _forecaster(name: str) -> Variant:
     return Variant(says=f"forecaster of the monitor: {name}", fields={"forecaster": name})
 
 
+def _aged(period_s: float) -> Variant:
+    """The paper varied T_thres, for how long estimates live, to find how often to place; 40 s go with 10 minutes."""
+    fields = {"period_s": period_s, "max_age_s": period_s / 15}
+    says = f"global, every {period_s / 60:g} min, estimates live {period_s / 15:g} s"
+    return Variant(says=says, placement="global", fields=fields)
+
+
+AGED = ("aged-120", "aged-300", "aged-1800", "aged-3600")  # of figure 9
 VARIANTS: Mapping[str, Variant] = {
     "global-period": Variant(says="global, by periods", placement="global", fields={"cost": "period"}),
     "fixed-path": Variant(says="given tree, critical path", planner=FixedTreeByPath),
     "fixed": Variant(says="given tree, periods", planner=FixedTree),
+    "fixed-searched": Variant(says="given tree, same search", planner=GivenTree),
     "busiest": Variant(says="the busiest resource alone", options={"shape": 32.0}),
     "every-10": _every(10.0),
     "every-30": _every(30.0),
@@ -137,6 +147,7 @@ VARIANTS: Mapping[str, Variant] = {
     "forecaster-mean": _forecaster("mean"),
     "forecaster-median": _forecaster("median"),
     "forecaster-exponential": _forecaster("exponential"),
+    **{name: _aged(float(name.partition("-")[2])) for name in AGED},
     "once-exact": Variant(says="once, exact", placement="thalweg-once", fields={"view": "truth"}),
     "steady": Variant(says="exact, links stay as they begin", fields={"view": "truth"}, steady=True),
 }

@@ -15,7 +15,8 @@ from thalweg.experiments.papers.tables import mean
 
 Result = FigureResult[Any, Any]
 GROUPS = {  # placements and variants, in the order in which they are read
-    "cost and shape": ("global", "global-period", "fixed-path", "fixed", "busiest", "thalweg"),
+    "yardsticks": ("one-shot", "global", "global-period"),
+    "cost and shape": ("fixed-path", "fixed", "fixed-searched", "busiest", "thalweg"),
     "how often it plans": ("thalweg-once", "every-600", "every-300", "every-120", "every-30", "every-10"),
     "what is worth a change": ("gain-0", "gain-20"),
     "what it goes by": ("timed-out", "last", "no-probes", "ahead", "exact", "once-exact", "steady"),

@@ -19,7 +19,7 @@ from thalweg.experiments.simulation.run import exactly, foreseen, last_measured
 from thalweg.experiments.sweeps import simulation
 from thalweg.experiments.sweeps.pools import open_pool
 from thalweg.experiments.sweeps.simulation import PLANS_KEPT, Simulated, Simulation, simulate
-from thalweg.experiments.sweeps.variants import VARIANTS
+from thalweg.experiments.sweeps.variants import AGED, VARIANTS
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.history import Sample
 from thalweg.middleware.network.outlook import Outlook, Past
@@ -226,15 +226,16 @@ def test_global_knows_the_truth_while_data_flows_too() -> None:
 
 def test_every_variant_runs_and_comes_to_something_else() -> None:
     plain = {name: result(placement=name, **CHANGING) for name in ("thalweg", "thalweg-once", "global")}
-    stays = ("global-period", "fixed", "fixed-path", "once-exact", "steady")  # its tree
+    stays = ("global-period", "fixed", "fixed-path", "fixed-searched", "once-exact", "steady")  # its tree
     changed = []
-    for name, variant in VARIANTS.items():
+    tried = {name: variant for name, variant in VARIANTS.items() if name not in AGED}
+    for name, variant in tried.items():
         came = result(placement=variant.placement, variant=name, **CHANGING)
         assert (came.failed, came.delivered, came.out_of_order) == (None, 100, 0), name
         assert came != plain[variant.placement] or name.startswith("forecaster-"), name  # the best may be any of them
         changed += [name] if came.reshapings else []
     assert not set(changed) & set(stays)
-    assert len(changed) >= len(VARIANTS) - len(stays) - 3, changed  # a few may find nothing that is worth it
+    assert len(changed) >= len(tried) - len(stays) - 3, changed  # a few may find nothing that is worth it
 
 
 def test_links_that_stay_have_the_bound_of_their_beginning() -> None:

@@ -1,0 +1,182 @@
+"""The arm *given tree, same search*: ``thalweg`` without its shapes, so that what these bring can be told.
+
+It keeps the tree that it is given and places its operators by all that ``thalweg`` goes by: the norm of what keeps
+resources busy, forecasts, probes for the value of knowing, and a descent from several starts with as many looks.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from thalweg.middleware import arithmetic
+from thalweg.middleware.arrays import exp, power
+from thalweg.middleware.network.outlook import Outlook
+from thalweg.middleware.network.view import LinksNeeded
+from thalweg.middleware.planning import CostModel, CriticalPath, OneShot, Plan, Problem, Task, Thalweg
+from thalweg.middleware.planning.costs.period import Period
+from thalweg.middleware.planning.planners.planner import plan_at
+from thalweg.middleware.planning.planners.thalweg import AGAIN_SHARE, LEAST_DOUBT, ROUNDS_AGAIN
+from thalweg.middleware.planning.problem.loads import Interface
+from thalweg.middleware.planning.problem.problem import NS_PER_S, Nanoseconds, Where
+from thalweg.middleware.planning.shapes.search import ENOUGH, NORMAL, UNKNOWN_S
+from thalweg.middleware.protocol.adaptation import GlobalMoves
+from thalweg.middleware.protocol.messages import PROBE_BYTES
+
+LOOKS_PER_HOST = 60  # as many placements as ``thalweg`` looks at trees: at 9 hosts 60 times 81
+
+
+class GivenTree(msgspec.Struct, frozen=True):
+    """Places the operators of the tree that it is given as ``like`` would choose a tree."""
+
+    like: Thalweg
+    reshapes: ClassVar[bool] = False
+
+    @property
+    def adaptation(self) -> GlobalMoves | None:
+        return self.like.adaptation
+
+    def plan(self, task: Task, model: CostModel) -> Plan:
+        problem, goes_by = Problem(task), self.like.goes_by(model)
+        if links := problem.all_unknown():
+            raise LinksNeeded(links)
+        problem.read[:] = True
+        costs, view, like = _Norm(problem, self.like, goes_by), task.view, self.like
+        first = problem.where(OneShot().plan(task, CriticalPath()).placement)
+        starts, looks = [problem.at_sink(), first], LOOKS_PER_HOST * len(problem.hosts) ** 2
+        judged = None
+        if task.current is not None:
+            here, looks = problem.where(task.current), looks // AGAIN_SHARE
+            starts = [here, *starts]
+        where = costs.search(starts, looks, like.seed)
+        if task.current is not None:
+            judged = costs.seconds(here), costs.seconds(where)
+            if isinstance(view, Outlook):
+                self._ask(costs, view, here, where)
+        initial_ns = goes_by.at(problem, problem.at_sink() if task.current is None else here).lower_ns
+        plan = plan_at(goes_by.at(problem, where), initial_ns=initial_ns, evaluated=looks)
+        return msgspec.structs.replace(plan, judged=judged)
+
+    def _ask(self, costs: _Norm, view: Outlook, here: Where, where: Where) -> None:
+        """Raise LinksNeeded for links that may well change the choice, as ``like`` does."""
+        like, problem, hosts = self.like, costs.problem, costs.problem.hosts
+        left = round(like.probes_again * len(hosts)) - len({frozenset(link) for link in view.asked})
+        if left <= 0 or view.rounds >= ROUNDS_AGAIN:
+            return
+        worth = costs.value_of_knowing(where, view)
+        took = {pair: _probing_s(view, hosts, pair) for pair in worth}
+        asking = {pair: like.horizon_s * each / took[pair] for pair, each in worth.items()}
+        asking = {pair: each for pair, each in asking.items() if each > 1}
+        if costs.seconds(where) < costs.seconds(here) * (1 - like.gain):  # what it goes over should be known
+            new = _links(problem, where) - _links(problem, here)
+            asking |= {(max(a, b), min(a, b)): math.inf for a, b in new if view.doubt[hosts[a], hosts[b]] > LEAST_DOUBT}
+        wanted = [pair for pair in asking if (hosts[pair[0]], hosts[pair[1]]) not in view.asked]
+        wanted.sort(key=lambda pair: (-asking[pair], pair))
+        if wanted:
+            chosen = [(hosts[a], hosts[b]) for a, b in wanted[:left]]
+            raise LinksNeeded([*chosen, *((b, a) for a, b in chosen)])
+
+
+def _links(problem: Problem, where: Where) -> set[tuple[int, int]]:
+    """The pairs of hosts that a placement's transfers go between."""
+    used = zip(where[problem.producer].tolist(), where[problem.consumer].tolist(), strict=True)
+    return {(a, b) for a, b in used if a != b}
+
+
+def _probing_s(view: Outlook, hosts: Sequence[str], pair: tuple[int, int]) -> float:
+    """What a probe takes of two hosts."""
+    rates = [view.rate_bps(hosts[a], hosts[b]) or 0.0 for a, b in (pair, pair[::-1])]
+    return sum(8 * PROBE_BYTES / rate if rate else math.inf for rate in rates)
+
+
+class _Norm:
+    """What placements cost: the sum of the powers of what resources are busy for, as of ``shapes.search``."""
+
+    def __init__(self, problem: Problem, like: Thalweg, goes_by: CostModel) -> None:
+        self.problem, self.shape = problem, like.shape
+        self.interface: Interface = goes_by.interface if isinstance(goes_by, Period) else "independent"
+        self.resources = problem.loads(self.interface)
+        self.startup_s = problem.task.costs.startup_s
+        self.free = [node for node in range(len(problem.names)) if problem.movable[node]]
+
+    def of(self, where: Where, link: tuple[Where, Where, Nanoseconds] | None = None) -> Nanoseconds:
+        """(rows,) of many placements. ``link``: of every row one whose transfers take so many times as long."""
+        problem, resources = self.problem, self.resources
+        sources, targets = where[:, problem.producer], where[:, problem.consumer]
+        edge = np.minimum(problem.edges_ns(sources, targets) / NS_PER_S, UNKNOWN_S)
+        if link is not None:
+            other = (sources == link[0][:, None]) & (targets == link[1][:, None])
+            edge = np.where(other, self.startup_s + (edge - self.startup_s) * link[2][:, None], edge)
+        compute = problem.compute_ns[problem.everyone, where] / NS_PER_S
+        carried = resources.of_transfers(sources, targets)
+        loads = resources.add_up_many(carried, edge, where, compute, problem.disk_ns / NS_PER_S)
+        if self.interface == "single":  # a host's computing and reading delay its transfers
+            count = len(problem.hosts)
+            loads = loads[:, :count] + loads[:, count : 2 * count] + loads[:, 2 * count :]
+        found: Nanoseconds = power(loads, self.shape).sum(axis=1)
+        return found
+
+    def seconds(self, where: Where) -> float:
+        return arithmetic.power(float(self.of(where[None])[0]), 1 / self.shape)
+
+    def moves(self, where: Where) -> Where:
+        """(rows, nodes) the placements that one move leads to, and those that stay."""
+        hosts = len(self.problem.hosts)
+        found = np.repeat(where[None], len(self.free) * hosts, axis=0)
+        found[np.arange(len(found)), np.repeat(self.free, hosts)] = np.tile(np.arange(hosts), len(self.free))
+        return found
+
+    def search(self, starts: Sequence[Where], looks: int, seed: int) -> Where:
+        """The best placement found by so many looks: descents from ``starts``, then from near the best."""
+        chance, hosts, spent = random.Random(seed), len(self.problem.hosts), 0
+        best, best_cost = starts[0], math.inf
+        waiting = list(starts)
+        while self.free and (waiting or spent < looks):
+            if waiting:
+                where = waiting.pop(0)
+            else:
+                where = best.copy()
+                for _ in range(chance.randint(1, 3)):
+                    where[chance.choice(self.free)] = chance.randrange(hosts)
+            cost = float(self.of(where[None])[0])
+            while True:
+                near = self.moves(where)
+                costs = self.of(near)
+                spent += len(near)
+                row = int(costs.argmin())
+                if not costs[row] < cost * (1 - ENOUGH):
+                    break
+                where, cost = near[row], float(costs[row])
+            if cost < best_cost * (1 - ENOUGH):
+                best, best_cost = where, cost
+        return best
+
+    def value_of_knowing(self, where: Where, view: Outlook) -> dict[tuple[int, int], float]:
+        """Of every pair of hosts the part of the cost that measuring its links saves, on average over what it shows."""
+        hosts, cost = self.problem.hosts, float(self.of(where[None])[0])
+        near = self.moves(where)
+        rows, ends = [], []
+        for row, node in enumerate(np.repeat(self.free, len(hosts)).tolist()):
+            for edge in (*self.problem.arriving[node], *self.problem.leaving[node]):
+                a, b = int(near[row, self.problem.producer[edge]]), int(near[row, self.problem.consumer[edge]])
+                if a != b:
+                    rows.append(row)
+                    ends.append((a, b))
+        if not rows:
+            return {}
+        source, target = np.array(ends).T
+        doubt = np.array([view.doubt[hosts[a], hosts[b]] for a, b in ends])
+        saved = np.zeros(len(rows))
+        for deviation, weight in zip(*NORMAL, strict=True):
+            costs = self.of(near[rows], (source, target, exp(-doubt * deviation)))
+            saved += weight * np.maximum(cost - costs, 0.0)
+        worth: dict[tuple[int, int], float] = {}
+        for (a, b), each in zip(ends, (saved / (self.shape * cost)).tolist(), strict=True):
+            pair = max(a, b), min(a, b)
+            worth[pair] = max(worth.get(pair, 0.0), each)
+        return worth
