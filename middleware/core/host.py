@@ -356,6 +356,7 @@ class HostCore:
             return  # R1: late
         error, run = "", self.runs.get(message.run)
         if run is not None:
+            run.flow.bound(message.peers)
             self.out.emit(e.Meet(message.run, run.install.peers))
         else:
             error = self.past.full(message.client) or self._why_not(sender, message)

@@ -101,9 +101,9 @@ class Demands:
         self._telling_down = setting.install.news
         self._telling_up = self._telling_down and setting.install.moves is not None
         self.opened_s = setting.out.now
-        peers = setting.install.peers
-        self._narrowest = min(peers, key=lambda peer: peer.max_partition_bytes, default=None)
-        self._room = self._narrowest.max_partition_bytes if self._narrowest is not None else m.MAX_PARTITION_BYTES
+        self._narrowest: m.Peer | None = None
+        self._room = m.MAX_PARTITION_BYTES
+        self.bound(setting.install.peers)
         self.nodes: dict[str, NodeCore] = {}
         for node in tree.dataflow.nodes:
             if directory.locations[node.name].host == self._host:
@@ -263,6 +263,12 @@ class Demands:
             return NOTHING
         told = self._perform(node, actions)
         return told if self._tree.former is None else (*told, notes.Made(event.node))
+
+    def bound(self, peers: Iterable[m.Peer]) -> None:
+        """Make nothing that one of these hosts does not take: a word that comes late bounds no less."""
+        for peer in peers:
+            if self._narrowest is None or peer.max_partition_bytes < self._room:
+                self._narrowest, self._room = peer, peer.max_partition_bytes
 
     def _refuse(self, event: e.OperatorFinished) -> None:
         """R6: end the run, as what a node has made is too large."""

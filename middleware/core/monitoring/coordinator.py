@@ -5,7 +5,8 @@ Rules:
 R1. ``Install`` goes to every host and is repeated until answered; when all that hold a node have answered, the run is
     ready and the application may demand its first partition. The others may have operators moved to them.
 R2. A host that was restarted before it heard of the run answers with who it is now, and is asked again until the run
-    is ready. Later the one before it may have had its part, unheard of, and so it is lost, as one that had its part is.
+    is ready; so are all others where it takes less than it did, as nobody may make more. Later the one before it may
+    have had its part, unheard of, and so it is lost, as one that had its part is.
 R3. Any message from a host is a sign of life, but until it has installed the run only ``Installed`` is; ``Ping`` asks
     the others for one. A host silent for ``liveness_s`` times ``patience``, or one that says it does not know the run
     (it was restarted), is lost.
@@ -38,8 +39,8 @@ class _Led:
         self.out, self.install = out, install
         self.directory: Directory | None = directory  # as long as the run goes on here
         self.remote = directory.hosts - {out.host}
-        self.needed = {location.host for location in install.locations} - {out.host}  # before the run is ready
-        self.installing = set(self.remote)
+        self.holding = {location.host for location in install.locations} - {out.host}
+        self.needed, self.installing = set(self.holding), set(self.remote)  # before the run is ready; at all
         self.removing: set[str] = set()
         self.tries = 0
         self.heard_s = dict.fromkeys(self.remote, now)
@@ -113,8 +114,12 @@ class Coordinator:
                 limit = message.max_partition_bytes
                 now = msgspec.structs.replace(peer, instance=message.instance, max_partition_bytes=limit)
                 peers = tuple(now if each is peer else each for each in led.install.peers)
-                led.install = msgspec.structs.replace(led.install, peers=peers)
-                led.out.send(sender, led.install)
+                led.install, asked = msgspec.structs.replace(led.install, peers=peers), {sender}
+                if limit < peer.max_partition_bytes:
+                    led.installing, led.needed = set(led.remote), led.holding & led.remote
+                    asked = {led.out.host, *led.remote}
+                for host in sorted(asked):
+                    led.out.send(host, led.install)
             elif sender in led.remote:
                 for note in self._lost(led, sender, "was restarted"):
                     yield run, note

@@ -146,6 +146,31 @@ def test_a_host_that_was_restarted_before_it_heard_of_the_run_is_asked_again(
     asked << got("h1", m.Installed("r", "h1")) >> [e.Ready("r")]
 
 
+def test_a_host_that_takes_less_once_it_was_restarted_is_told_of_to_all(asked: Playbook, make_install: Make) -> None:
+    """Also to those that had answered, the client itself, and before anything is demanded."""
+    install = make_install()
+    changed = {"instance": "again", "max_partition_bytes": 1000}
+    now = tuple(msgspec.structs.replace(p, **changed) if p.name == "h2" else p for p in install.peers)
+    renewed = msgspec.structs.replace(install, peers=now)
+    asked << got("h1", m.Installed("r", "h1")) >> []
+    told = msgspec.structs.replace(welcome("h2", "again"), max_partition_bytes=1000)
+    sends = [e.Send("r", host, renewed) for host in ("h1", "h2")]
+    asked << got("h2", told) >> [*sends, e.Meet("r", install.peers)]
+    asked << got("h2", m.Installed("r", "h2")) >> []
+    asked << got("h1", m.Installed("r", "h1")) >> [e.Ready("r")]
+
+
+def test_a_host_makes_nothing_that_another_does_not_take_any_more(make_book: Book, make_install: Make) -> None:
+    install, book = make_install(), make_book("h1")
+    less = tuple(msgspec.structs.replace(peer, max_partition_bytes=1000) for peer in install.peers)
+    for each in (install, msgspec.structs.replace(install, peers=less), install):  # the last one comes late
+        book << got("client", each) >> ANY
+    book << got("h2", m.Demand("r", "s", "o", 0)) >> [e.RunOperator("r", "s", 0)]
+    book << e.OperatorFinished("r", "s", 0, bytes(1001), 1001) >> ANY
+    (failed,) = book.sent("client")
+    assert "1001 bytes; host 'client' takes at most 1000 (its limit max_partition_bytes)" in failed.reason
+
+
 def test_a_host_that_was_restarted_once_it_had_its_part_is_lost(ready: Playbook) -> None:
     ready << got("h2", welcome("h2", "")) >> []
     ready << got("h2", welcome("h2", "again")) >> [lost("h2", "host 'h2', which holds o, was restarted")]
