@@ -7,11 +7,12 @@ message that the host has taken is still inside libzmq. Rules:
 - R1: More than ``max_unread_bytes`` is cut at once: of whole messages so many never wait (``BULK_UNREAD``).
 - R2: More than the largest message there is, for ``LOOKS`` in a row in which the host took none of this connection
   though it was free to, is one message that does not end, and is cut.
-- R5: Frames of a byte or none take 20 to 32 times their bytes. Where nothing of a connection is taken and the process
+- R3: Frames of a byte or none take 20 to 32 times their bytes. Where nothing of a connection is taken and the process
   grows in that proportion to what comes, ``SWELLS`` looks more often than not, it is cut too. No honest work does so.
-- R3: Of more than ``max_connections``, or half the descriptors of this process, the one silent for longest is cut,
+- R4: Of more than ``max_connections``, or half the descriptors of this process, the one silent for longest is cut,
   those first on which no message has ever come.
-- R4: A connection is looked at only while something comes on it, and while all is calm only when the process has grown,
+- R5: Whose key is of no member any more is cut once he says something, and does not get past the handshake again.
+- R6: A connection is looked at only while something comes on it, and while all is calm only when the process has grown,
   or twice a second. Whether it has grown the host's own thread sees, which is awake anyway where much comes: waking
   another so often costs more than all else here. An idle host is not woken up.
 
@@ -72,13 +73,27 @@ class _Connection:
         self.unread = 0.0
         self.looks = self.swells = 0  # in a row with too much, and while the process swelled
 
+    def look(self, received: int, taken: int, forgiven: float, *, free: bool) -> float:
+        """So much has come and was taken so far, in bytes; by how much it grew while nothing was taken."""
+        self.more = min(self.more + forgiven, received - taken)
+        before, self.unread = self.unread, received - taken - self.more
+        idle, self.taken = taken == self.taken, taken
+        if not idle:
+            self.looks = self.swells = 0
+            return 0.0
+        if self.unread <= LARGEST_BYTES:
+            self.looks = 0
+        elif free:
+            self.looks += 1
+        return self.unread - before
+
 
 class Guard:
     """A thread that watches the connections to these routers.
 
-    ``taken`` is counted by who reads from them, and only read here. ``turns`` tells how many messages of each router
-    the host could have taken so far, and whether it waits for one. It is to call ``glance`` at ``due_s``, which becomes
-    earlier only before ``wake`` is called.
+    ``taken`` is counted by who reads from them, who also says which are ``unwanted`` (R5). ``turns`` tells how many
+    messages of each router the host could have taken so far, and whether it waits for one. It is to call ``glance`` at
+    ``due_s``, which becomes earlier only before ``wake`` is called.
     """
 
     def __init__(
@@ -89,6 +104,7 @@ class Guard:
         wake: Callable[[], None],
     ) -> None:
         self.taken: defaultdict[int, int] = defaultdict(int)  # bytes of messages, by descriptor
+        self.unwanted: set[int] = set()  # descriptors
         self.cut = 0  # connections so far
         self.due_s = math.inf
         self._wake = wake
@@ -162,7 +178,7 @@ class Guard:
                 else:
                     self._be_calm(news)
                     fired.update(descriptor for descriptor, _ in self._epoll.poll(0))
-                self._look(fired.union(suspects), time.monotonic())
+                self._look(fired.union(suspects, self.unwanted), time.monotonic())
                 for descriptor in fired:
                     self._arm(self._epoll.modify, descriptor)
             if self._trim and time.monotonic() - self._trim > TRIM_S:
@@ -170,7 +186,7 @@ class Guard:
                 _give_back()
 
     def _be_calm(self, news: zmq.Poller) -> None:
-        """R4: wait for a reason to look at connections."""
+        """R6: wait for a reason to look at connections."""
         self._calm_bytes = resident_bytes(self._statm) + GROWN_BYTES
         self.due_s = time.monotonic() + GLANCE_S
         self._wake()
@@ -179,7 +195,7 @@ class Guard:
         self.due_s = math.inf
 
     def glance(self, now: float) -> None:
-        """R4: end the calm if the process has grown; by the host's thread."""
+        """R6: end the calm if the process has grown; by the host's thread."""
         self.due_s = now + GLANCE_S
         if resident_bytes(self._statm) > self._calm_bytes:
             self.due_s = math.inf
@@ -193,11 +209,12 @@ class Guard:
             descriptor = event["value"]
             if event["event"] == zmq.EVENT_ACCEPTED:
                 begun = self.taken.get(descriptor, 0)
+                self.unwanted.discard(descriptor)  # that was another's
                 self._connections[descriptor] = _Connection(port, time.monotonic(), begun)
                 self._arm(self._epoll.register, descriptor)
                 soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
                 most = self._limits.max_connections
-                if len(self._connections) > (most if soft < 0 else max(2, min(most, soft // 2))):  # R3
+                if len(self._connections) > (most if soft < 0 else max(2, min(most, soft // 2))):  # R4
                     self._cut(min(self._connections, key=self._worth))
             else:
                 self._connections.pop(descriptor, None)
@@ -209,7 +226,7 @@ class Guard:
     @staticmethod
     def _arm(how: Callable[[int, int], None], descriptor: int) -> None:
         with contextlib.suppress(OSError):  # closed meanwhile
-            how(descriptor, select.EPOLLIN | select.EPOLLONESHOT)  # R4
+            how(descriptor, select.EPOLLIN | select.EPOLLONESHOT)  # R6
 
     def _look(self, fired: Collection[int], now: float) -> None:
         turned, free = self._turns()
@@ -223,28 +240,23 @@ class Guard:
             if each is None or received is None:
                 continue
             each.seen_s = now
-            taken = self.taken.get(descriptor, 0)
-            each.more = min(each.more + forgiven, received - taken)
-            before, each.unread = each.unread, received - taken - each.more
-            if each.unread <= LARGEST_BYTES or taken != each.taken:
-                each.looks = 0
-            elif free:
-                each.looks += 1
-            if taken != each.taken:
-                each.swells = 0
-            elif each.unread - before > SOME_BYTES:
-                growing[descriptor] = each.unread - before
-            each.taken = taken
+            grew = each.look(received, self.taken.get(descriptor, 0), forgiven, free=free)
+            if grew > SOME_BYTES:
+                growing[descriptor] = grew
         self._growing = bool(growing)
         swells = self._swells(sum(growing.values()))
+        for descriptor in growing:
+            each = self._connections[descriptor]
+            each.swells = each.swells + 1 if swells else max(0, each.swells - 1)
         for descriptor in fired:
             each = self._connections.get(descriptor)
-            if each is not None:
-                if descriptor in growing:
-                    each.swells = each.swells + 1 if swells else max(0, each.swells - 1)
-                if each.unread > self._limits.max_unread_bytes or each.looks >= LOOKS or each.swells >= SWELLS:
-                    self._cut(descriptor)  # R1, R2, R5
-                    self._trim = now
+            if each is None:
+                continue
+            endless = each.unread > self._limits.max_unread_bytes or each.looks >= LOOKS or each.swells >= SWELLS
+            if endless:  # R1, R2, R3
+                self._trim = now
+            if endless or descriptor in self.unwanted:  # R5
+                self._cut(descriptor)
 
     def _swells(self, came_bytes: float) -> bool:
         """Whether this process has grown since the last look as frames of no size make it grow."""
@@ -274,8 +286,9 @@ class Guard:
 
     def _cut(self, descriptor: int) -> None:
         each = self._connections.pop(descriptor)
+        self.unwanted.discard(descriptor)
         with contextlib.suppress(OSError), self._socket(descriptor) as borrowed:
-            if _port_of(descriptor) == each.port:  # not another's, that has the same number by now
+            if borrowed.getsockname()[1] == each.port:  # not another's, that has the same number by now
                 borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))  # so it is reset
                 self.cut += 1  # before whoever is cut can know
                 borrowed.shutdown(socket.SHUT_RDWR)
@@ -309,9 +322,3 @@ def _give_back() -> None:
     """Memory that was freed, to the system; where the C library cannot, it is used again for what comes next."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _port_of(descriptor: int) -> int:
-    """The port of this host that a TCP connection has come to; OSError for what is none."""
-    with socket.socket(fileno=os.dup(descriptor)) as copy:
-        return int(copy.getsockname()[1])

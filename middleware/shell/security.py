@@ -187,6 +187,10 @@ class Members:
             self.refresh()
         return public in self._by_key
 
+    def knows(self, public: str) -> bool:
+        """Whether that was a member's key when the folder was looked at last."""
+        return public in self._by_key
+
     def sender(self, identity: bytes, public: str) -> Member:
         """R2: the member that a message is from, by its connection. ProtocolError for nobody, or another's identity."""
         heard = self._heard

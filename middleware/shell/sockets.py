@@ -208,7 +208,10 @@ class Sockets:
         """The host that a message is from, with keys for certain; ProtocolError for none."""
         if self._keys is None:
             return name_of(identity)
-        return self._keys.members.sender(identity, str(frame.get("User-Id"))).name
+        public = str(frame.get("User-Id"))
+        if self.guard is not None and not self._keys.members.knows(public):
+            self.guard.unwanted.add(frame.get(SOURCE))
+        return self._keys.members.sender(identity, public).name
 
     def check_leader(self, identity: bytes, frame: zmq.Frame, message: m.Install | m.Remove) -> None:
         """ProtocolError when its sender may not say so, or this host has no certificate of one in the run."""

@@ -267,10 +267,13 @@ def test_who_is_revoked_is_refused_within_seconds_and_others_go_on(
             assert isinstance(frames.decode_control(socket.recv()), m.Welcome)
             (tmp_path / MEMBERS / "bob.key").unlink()
             deadline = time.monotonic() + SOON_S
+            guard = first._sockets.guard
+            assert guard is not None
             while first.frames_rejected == 0:  # the connection is open still
                 socket.send(frames.encode(m.Hello()))
                 next(run)
                 assert time.monotonic() < deadline
+            until(lambda: guard.cut == 1)  # and is not for long
         with pytest.raises(HostLostError):
             say_hello({"h1": first.me.control}, keys, timeout_s=0.3)
         before = next(run).index
