@@ -419,7 +419,7 @@ def test_a_link_that_is_not_as_asked_is_found_out(bed: NetnsTestbed) -> None:
     link = ("a", "b")
     right = proven(bed, link, LinkShape(2e6, 0.03))
     assert failures([right]) == []
-    change = ["tc", "qdisc", "change", "dev", "eth0", "parent", "1:2", "handle", "4002:", "netem"]
+    change = ["tc", "qdisc", "change", "dev", "eth0", "parent", "1:402", "handle", "4402:", "netem"]
     assert bed.run("a", [*change, "delay", "40ms", "loss", "5%", "limit", "256"]).wait(10) == 0
     (wrong,) = bed.prove([link])
     assert not wrong.delay_ok
