@@ -28,7 +28,9 @@ SEGMENT_BYTES, SLOW_SEGMENT_BYTES = 1448, 524  # of TCP; on links below …
 SLOW_BPS = 2e5
 DATAGRAM_BYTES, SLOW_DATAGRAM_BYTES = 1400, 476
 HEADERS_BYTES = {"tcp": {3: 52, 2: 66}, "udp": {3: 28, 2: 42}}
-RUNS = (("-P", "1"), ("-P", "4"), ("-u", "-w", "2M"))
+FOUR = ("-P", "4")
+RUNS = (("-P", "1"), FOUR, ("-u", "-w", "2M"))
+FOUR_BPS = 6e4
 MORE = 1.03  # UDP is sent so much faster than asked
 PACKETS = 60  # at least, in a measurement
 LEAST_S, BEGIN_S, WAIT_S = 4.0, 1.0, 30.0
@@ -36,20 +38,23 @@ DATAGRAMS_BPS = 1e8  # above this it is the machine that iperf3's UDP measures, 
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What iperf3 got of a link at the testbed's layer: in one TCP flow, in four together, and in UDP."""
+    """What iperf3 got of a link at the testbed's layer: in one TCP flow, in four together, and in UDP.
+
+    ``tcp4_bps``: None on links so slow that iperf3 gives up on four connections at once.
+    """
 
     src: str
     dst: str
     asked_bps: float
     tcp_bps: float
-    tcp4_bps: float
+    tcp4_bps: float | None
     udp_bps: float
     decides: bool
 
     def errors(self) -> dict[str, float]:
         """Of each of them: delivered / asked - 1."""
         found = {"one TCP flow": self.tcp_bps, "four TCP flows": self.tcp4_bps, "UDP": self.udp_bps}
-        return {what: bps / self.asked_bps - 1 for what, bps in found.items()}
+        return {what: bps / self.asked_bps - 1 for what, bps in found.items() if bps is not None}
 
 
 def measure(bed: Backend) -> list[Measured]:
@@ -62,7 +67,12 @@ def measure(bed: Backend) -> list[Measured]:
     found = []
     for link, shape in shapes.items():
         asked_bps = min(shape.set_bps, *(limits[host] for host in link if host in limits), float("inf"))
-        one, four, udp = (_run(wan, bed.layer, link, asked_bps, more) for more in RUNS)
+        one, four, udp = (
+            None if more == FOUR and asked_bps < FOUR_BPS else _run(wan, bed.layer, link, asked_bps, more)
+            for more in RUNS
+        )
+        assert one is not None
+        assert udp is not None
         found.append(Measured(*link, asked_bps, one, four, udp, decides=not shape.needs_netem))
     return found
 
@@ -124,7 +134,8 @@ def print_table(found: Sequence[Measured]) -> None:
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for one in found:
         row = [one.src, one.dst, format_rate(one.asked_bps)]
-        for bps, error in zip((one.tcp_bps, one.tcp4_bps, one.udp_bps), one.errors().values(), strict=True):
-            row += [format_rate(bps), f"{error:+.2%}"]
+        errors = one.errors()
+        for what, bps in (("one TCP flow", one.tcp_bps), ("four TCP flows", one.tcp4_bps), ("UDP", one.udp_bps)):
+            row += ["", ""] if bps is None else [format_rate(bps), f"{errors[what]:+.2%}"]
         table.add_row(*row)
     output().print(table)
