@@ -187,7 +187,7 @@ class Recorder:
         self.changed: list[LinkChange] = []
         self.limits: dict[str, float] = {}
 
-    def shape(self, links: dict[Any, LinkShape]) -> None:
+    def shape(self, links: dict[Any, LinkShape], tell: Any = None) -> None:
         self.shaped |= links
 
     def replay(self, traces: dict[Any, Any], time_scale: float) -> Any:
