@@ -1,14 +1,17 @@
 """Traces in files: CSV with the header ``time_s,bandwidth_bps``, and Mahimahi's packet-delivery schedules.
 
-Both readers parse a whole file at once and look at single lines only when that fails, to name the line.
+Both readers parse many lines at once and look at single ones only when that fails, to name the line.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import warnings
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -24,48 +27,115 @@ MAHIMAHI_PACKET_BYTES = 1500  # mahimahi's mm-link(1): each line is an opportuni
 MAHIMAHI_STEP_S = 1.0
 MAX_BYTES = 64 * 1024 * 1024
 MAX_LINES = 4_000_000  # two weeks in steps of 0.3 s; of a schedule, five minutes of 150 Mbit/s
+MAX_CSV_BYTES, MAX_CSV_LINES = 1 << 30, 20_000_000  # of a CSV file, which is read some lines at a time
+BLOCK_BYTES, ROWS = 1 << 20, 50_000  # that are read and written at a time
 MAX_BINS = 10_000_000  # a mistaken time stamp must not fill the memory
 
 
-def read_csv(path: str | Path, *, name: str | None = None, rebase: bool = False) -> BandwidthTrace:
+def read_csv(
+    path: str | Path, *, name: str | None = None, rebase: bool = False, tell: Callable[[int, int], None] | None = None
+) -> BandwidthTrace:
     """The trace in a CSV file; it lasts its last time plus the median step.
 
     ``name``: default the file's name without ``.csv``. ``rebase``: shift times that do not start at 0 so that they do.
+    ``tell``: told how many bytes of how many have been read. A row takes 16 bytes of memory, and 16 more meanwhile.
     Raises TraceError naming file and line: text in a number column, negative, nan or infinite values, times
     unsorted or repeated, no rows, another header, not UTF-8.
     """
     path = Path(path)
-    lines = text_lines(path)
-    if lines[0].strip() != HEADER:
-        raise TraceError(f"{path}:1: the header is {shown(lines[0])}, not {HEADER!r}; is this a bandwidth trace?")
-    if len(lines) == 1:
+    blocks = _blocks(path)
+    most, total_bytes = next(blocks)
+    header, _, first = next(blocks).partition(b"\n")
+    words = _decoded(path, 1, header).removeprefix("\ufeff").strip()
+    if words != HEADER:
+        raise TraceError(f"{path}:1: the header is {shown(words)}, not {HEADER!r}; is this a bandwidth trace?")
+    times, rates, rows, done = np.empty(most), np.empty(most), 0, len(header)
+    for block in chain((first,), blocks):
+        if not block:
+            continue
+        before = times[rows - 1] if rows else None
+        found = _csv_fast(block)
+        if found is None or not _in_order(found[0], before, rebase):
+            found = _csv_careful(path, rows + 2, block, before, rebase)
+        end = rows + len(found[0])
+        times[rows:end], rates[rows:end] = found
+        rows, done = end, done + len(block)
+        if tell is not None:
+            tell(done, total_bytes)
+    if not rows:
         raise TraceError(f"{path}: no rows after the header; a trace needs at least one")
-    rows = _csv_fast(lines[1:], rebase)
-    if rows is None:
-        rows = _csv_careful(path, lines, rebase)
-    times, rates = rows
-    return BandwidthTrace(_name(path) if name is None else name, times - times[0], rates)
+    for column in (times, rates):
+        column.resize(rows, refcheck=False)
+    times -= times[0]
+    for column in (times, rates):
+        column.flags.writeable = False  # so that the trace need not copy it
+    return BandwidthTrace(_name(path) if name is None else name, times, rates)
 
 
-def _csv_fast(lines: list[str], rebase: bool) -> tuple[FloatArray, FloatArray] | None:
-    """Times and rates of flawless plain rows, else None."""
-    text = ",".join(lines)
-    if text.encode("utf-8").translate(None, b"0123456789.,+-eE") or any(line.count(",") != 1 for line in lines):
-        return None  # this keeps out nan, inf and the underscores that float() would take
+def _blocks(path: Path) -> Iterator[Any]:
+    """First how many lines the file has at most, and its bytes; then whole lines, some at a time, the last of them
+    without its end and without blank lines after it."""
     try:
-        values = np.array(list(map(float, text.split(","))))
-    except ValueError:
+        with path.open("rb") as file:
+            size = count = 0
+            while piece := file.read(BLOCK_BYTES):
+                size, count = size + len(piece), count + piece.count(b"\n")
+                if size > MAX_CSV_BYTES or count > MAX_CSV_LINES:
+                    raise TraceError(f"{path} has more than {MAX_CSV_LINES} lines or {MAX_CSV_BYTES} bytes; divide it")
+            yield count + 1, size
+            file.seek(0)
+            kept = b""
+            while piece := file.read(BLOCK_BYTES):
+                text = (kept + piece).replace(b"\r\n", b"\n")
+                cut = text.rstrip().rfind(b"\n") + 1
+                if len(text) - cut > 2 * BLOCK_BYTES:
+                    raise TraceError(f"{path} has a line of more than {BLOCK_BYTES} bytes; is this a bandwidth trace?")
+                if cut:
+                    yield text[: cut - 1]
+                kept = text[cut:]
+            yield kept.rstrip()
+    except OSError as error:
+        _cannot_read(error)
+
+
+def _csv_fast(block: bytes) -> tuple[FloatArray, FloatArray] | None:
+    """Times and rates of flawless plain rows, else None."""
+    rows = block.count(b"\n") + 1
+    if block.translate(None, b"0123456789.+-eE") != (b",\n" * rows)[:-1]:
+        return None  # this keeps out nan and inf, and whatever has not two columns
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it only warns of what is no number, and stops there
+        values = np.fromstring(block.replace(b"\n", b",").decode("ascii"), sep=",")
+    if len(values) != 2 * rows or not np.isfinite(values).all() or (values[1::2] < 0).any():
         return None
-    times, rates = values[::2].copy(), values[1::2].copy()
-    sound = np.isfinite(values).all() and (rates >= 0).all() and (times[1:] > times[:-1]).all()
-    return (times, rates) if sound and (rebase or times[0] == 0.0) else None
+    return values[::2], values[1::2]
 
 
-def _csv_careful(path: Path, lines: list[str], rebase: bool) -> tuple[FloatArray, FloatArray]:
-    """The rows one by one: spaces around numbers are fine, anything else is a TraceError naming the line."""
-    times: list[float] = []
+def _in_order(times: FloatArray, before: float | None, rebase: bool) -> bool:
+    begins = (rebase or times[0] == 0.0) if before is None else times[0] > before
+    return bool(begins and (times[1:] > times[:-1]).all())
+
+
+def _decoded(path: Path, first: int, data: bytes) -> str:
+    """Lines as text, of which the ``first`` has this number."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = first + data.count(b"\n", 0, error.start)
+        raise TraceError(f"{path}:{line}: not UTF-8 text; save the file as UTF-8, or name another") from error
+
+
+def _csv_careful(
+    path: Path, first: int, block: bytes, before: float | None, rebase: bool
+) -> tuple[FloatArray, FloatArray]:
+    """The rows one by one: spaces around numbers are fine, anything else is a TraceError naming the line.
+
+    ``first``: the number of the block's first line; ``before``: the time of the row before it.
+    """
+    lines = _decoded(path, first, block).split("\n")
+    times: list[float] = [] if before is None else [before]
     rates: list[float] = []
-    for number, line in enumerate(lines[1:], 2):
+    for number, line in enumerate(lines, first):
         at = f"{path}:{number}"
         fields = line.split(",")
         if len(fields) != 2:
@@ -83,7 +153,7 @@ def _csv_careful(path: Path, lines: list[str], rebase: bool) -> tuple[FloatArray
             raise TraceError(f"{at}: time_s {fields[0].strip()} {what} the row before's; sort rows, one a time")
         times.append(time_s)
         rates.append(rate_bps)
-    return np.array(times), np.array(rates)
+    return np.array(times[-len(rates) :]), np.array(rates)
 
 
 def _number(at: str, column: str, text: str) -> float:
@@ -206,22 +276,28 @@ def write_csv(trace: BandwidthTrace, path: str | Path) -> None:
     """
     path = Path(path)
     times, rates = _with_closing_rows(trace)
-    rows = "".join(f"{_text(t)},{_text(r)}\n" for t, r in zip(times.tolist(), rates.tolist(), strict=True))
     with whole(path, "choose another --out", error=UsageError) as part:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(f"{HEADER}\n{rows}", encoding="utf-8", newline="\n")
+        with part.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(f"{HEADER}\n")
+            for begin in range(0, len(times), ROWS):
+                some = (column[begin : begin + ROWS].tolist() for column in (times, rates))
+                file.write("".join(f"{_text(t)},{_text(r)}\n" for t, r in zip(*some, strict=True)))
 
 
 def _with_closing_rows(trace: BandwidthTrace) -> tuple[FloatArray, FloatArray]:
     """The trace's rows, and more of its last rate where last time + median step is not its duration."""
     times, rates, rows = trace.times_s, trace.rates_bps, len(trace)
     last = float(times[-1])
-    candidates = [times]
-    if rows > 1:
-        candidates.append(np.append(times, trace.duration_s - float(np.median(np.diff(times)))))
-    # Equal parts of the last row outnumber all other rows, so theirs is the median step.
-    candidates.append(np.append(times, np.linspace(last, trace.duration_s, rows + 2)[1:-1]))
-    for found in candidates:
+
+    def candidates() -> Iterator[FloatArray]:  # one at a time: there may be millions of rows
+        yield times
+        if rows > 1:
+            yield np.append(times, trace.duration_s - float(np.median(np.diff(times))))
+        # Equal parts of the last row outnumber all other rows, so theirs is the median step.
+        yield np.append(times, np.linspace(last, trace.duration_s, rows + 2)[1:-1])
+
+    for found in candidates():
         steps = np.diff(found)
         if steps.size and (steps > 0).all():
             duration_s = found[-1] + np.median(steps)
@@ -241,14 +317,11 @@ def text_lines(path: Path) -> list[str]:
     """
     try:
         data = read_bounded(path, MAX_BYTES)
-        if (count := data.count(b"\n")) > MAX_LINES:
-            raise TraceError(f"{path} has {count} lines, more than {MAX_LINES}; divide it")
-        text = data.decode("utf-8-sig")
     except OSError as error:
         _cannot_read(error)
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise TraceError(f"{path}:{line}: not UTF-8 text; save the file as UTF-8, or name another") from error
+    if (count := data.count(b"\n")) > MAX_LINES:
+        raise TraceError(f"{path} has {count} lines, more than {MAX_LINES}; divide it")
+    text = _decoded(path, 1, data).removeprefix("\ufeff")
     return text.replace("\r\n", "\n").rstrip().split("\n")
 
 

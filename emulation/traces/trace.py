@@ -118,20 +118,29 @@ class BandwidthTrace:
     @cached_property
     def _edges(self) -> array[float]:
         """Every row's time, and the duration: shape (rows + 1,). Arrays box one element at a time, fast."""
-        return array("d", [*self.times_s.tolist(), self.duration_s])
+        edges = array("d")
+        edges.frombytes(self.times_s.data.cast("B"))
+        edges.append(self.duration_s)
+        return edges
 
     @cached_property
     def _rates(self) -> array[float]:
-        return array("d", self.rates_bps.tobytes())
+        rates = array("d")
+        rates.frombytes(self.rates_bps.data.cast("B"))
+        return rates
 
     @cached_property
     def _bits(self) -> array[float]:
         """Bits carried from 0 to each edge: shape (rows + 1,)."""
         with np.errstate(over="ignore"):
-            bits = np.cumsum(self.rates_bps * np.diff(np.frombuffer(self._edges)))
+            bits = np.diff(np.frombuffer(self._edges))
+            np.multiply(self.rates_bps, bits, out=bits)
+            np.cumsum(bits, out=bits)
         if not np.isfinite(bits[-1]):
             raise TraceError(f"trace {self.name!r} carries more bits than can be counted; check its units")
-        return array("d", [0.0, *bits.tolist()])
+        carried = array("d", [0.0])
+        carried.frombytes(bits.data.cast("B"))
+        return carried
 
     def _position(self, t_s: float) -> float:
         position = t_s % self.duration_s

@@ -29,9 +29,9 @@ from thalweg.emulation.traces.files import (
 from thalweg.emulation.traces.generator import DEFAULT_S, LinkClass, TraceModel, generate_pool
 from thalweg.emulation.traces.trace import BandwidthTrace, TraceSummary
 from thalweg.emulation.units import format_rate, format_time, parse_rate, seconds
-from thalweg.experiments.cli.console import JsonOption, followed, new_table, output, print_json
+from thalweg.experiments.cli.console import JsonOption, followed, new_table, output, print_json, progress
 from thalweg.experiments.cli.options import quantity, takes
-from thalweg.experiments.command import Option
+from thalweg.experiments.command import Option, Tell
 from thalweg.middleware.errors import UsageError
 
 _MODEL = TraceModel()
@@ -160,7 +160,8 @@ def import_traces(
 
     Example: thalweg traces import Verizon-LTE.up Verizon-LTE.down --format mahimahi --out traces/lte
     """
-    pool = [_read(file, file_format, step_s) for file in followed(files, "reading", quiet=as_json)]
+    with progress() as tell:
+        pool = [_read(file, file_format, step_s, tell) for file in files]
     _write_pool(pool, out, force=force, as_json=as_json)
 
 
@@ -225,9 +226,13 @@ def _given(path: Path | None) -> Path:
     return path
 
 
-def _read(file: Path, file_format: Format | None, step_s: float) -> BandwidthTrace:
+def _read(file: Path, file_format: Format | None, step_s: float, tell: Tell) -> BandwidthTrace:
     found = Format(sniff_format(file)) if file_format is None else file_format
-    return read_csv(file, rebase=True) if found is Format.csv else read_mahimahi(file, step_s=step_s)
+    what = f"reading {file.name}"
+    tell(what, 0, 0)
+    if found is Format.mahimahi:
+        return read_mahimahi(file, step_s=step_s)
+    return read_csv(file, rebase=True, tell=lambda done, total: tell(what, done, total))
 
 
 def _link_class(text: str) -> LinkClass:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -269,3 +270,26 @@ def test_summaries_of_real_traces_are_those_of_their_index() -> None:
         loose = 0.05 if path.parent.name == "wanify_aws" else 1e-3
         assert summary.median_bps == pytest.approx(float(row["median_bps"]), rel=loose, abs=1)
     assert compared > 0
+
+
+def test_many_rows_take_little_memory_and_tell_how_far_they_are(tmp_path: Path) -> None:
+    rows = 200_000
+    text = "".join(f"{i},{1000 + i % 7}\r\n" for i in range(rows))
+    path = put(tmp_path, "long.csv", f"{HEADER}\r\n{text}\r\n\r\n")
+    told: list[tuple[int, int]] = []
+    tracemalloc.start()
+    try:
+        trace = read_csv(path, tell=lambda done, total: told.append((done, total)))
+        write_csv(trace, tmp_path / "again.csv")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 40 * rows + 24e6  # of which blocks of lines take the most
+    assert len(trace) == rows
+    assert len(told) > 1
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1][0] <= told[-1][1] == path.stat().st_size
+    assert read_csv(tmp_path / "again.csv", name="long") == trace
+    late = path.read_text().replace(f"\n{rows - 5},", f"\n{rows - 7},")
+    with pytest.raises(TraceError, match=f":{rows - 3}: time_s {rows - 7} is earlier than the row before's"):
+        read_csv(put(tmp_path, "bad.csv", late))
