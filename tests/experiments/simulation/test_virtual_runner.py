@@ -306,7 +306,7 @@ def test_a_link_of_a_testbed_carries_headers_too() -> None:
         (("--operator", "runing"), "did you mean 'running'"),
         (("--scenario", "flood"), "flood"),
         (("--scenario", "collapse", "--testbed", "loopback"), "loopback has none"),
-        (("--scenario", "collapse", "--link-mean", "0.2mbit"), "raise --time-scale or --link-mean"),
+        (("--scenario", "collapse", "--link-mean", "0.02mbit"), "raise --time-scale or --link-mean"),
     ],
 )
 def test_what_does_not_go_is_refused_in_one_line_before_anything_is_made(
