@@ -51,8 +51,10 @@ def dial(timeout_s: float = ENGINE_S) -> socket.socket:
 
 def sdk() -> tuple[Any, Any]:
     """The ``docker`` package and a client of the engine; CapabilityError says what is missing."""
-    import docker  # a third of a second, which only those pay who use containers
-
+    try:
+        import docker  # a third of a second, which only those pay who use containers
+    except ModuleNotFoundError as error:
+        raise CapabilityError(one_line(error)) from None
     return docker, _client()
 
 

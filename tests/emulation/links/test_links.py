@@ -256,11 +256,11 @@ if sys.argv[1] == "answer":
     while True:
         there.sendto(*there.recvfrom(64))
 took_s = []
-for urgent in (0, 0xB8):
+for urgent, times in ((0, 10), (0xB8, 3)):
     here = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     here.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, urgent)
     here.settimeout(10)
-    for _ in range(3):
+    for _ in range(times):
         began_s = time.monotonic()
         here.sendto(b"there?", (sys.argv[2], 7000))
         here.recvfrom(64)
@@ -280,8 +280,8 @@ def test_a_queue_is_as_long_as_asked_and_what_is_urgent_does_not_wait_in_it(bed:
     assert here.stdout
     took_s = [float(word) for word in here.stdout.read().split()]
     sender.kill()
-    assert 0.12 < max(took_s[:3]) < 0.35, took_s
-    assert max(took_s[3:]) < 0.06, took_s
+    assert 0.12 < max(took_s[:10]) < 0.35, took_s
+    assert max(took_s[10:]) < 0.06, took_s
 
 
 def test_a_burst_passes_at_once_after_idling(bed: NetnsTestbed) -> None:

@@ -199,6 +199,7 @@ def test_options_go_to_the_placements_that_take_them(side: Make, tmp_path: Path)
 def test_a_real_pair_of_runs_is_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("THALWEG_TRACES", raising=False)
     options = ["--servers", "2", "--images", "8", "--placement", "download-all", "--view", "truth", "--limit", "0.5"]
+    options += ["--seed", "1", "--repeats", "1"]
     more = ["--time-scale", "60", "--link-mean", "0.2mbit", "--out", str(tmp_path / "c"), "--json"]
     done = CliRunner().invoke(cli.app, ["compare", *options, *more])
     assert done.exit_code == 0, done.output
