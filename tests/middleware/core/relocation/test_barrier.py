@@ -247,6 +247,7 @@ def test_a_source_suspends_votes_and_resumes_with_the_commit(host: Callable[[str
     book << got(CLIENT, commit) >> [e.Send("r", CLIENT, m.Done("r", 1, "h1"))]
     book << got(CLIENT, ABORT) >> [e.Send("r", CLIENT, m.Done("r", 1, "h1"))]
     book << got("h2", PROPOSE) >> []
+    book << got(CLIENT, PROPOSE) >> []  # late
 
 
 def test_an_aborted_proposal_leaves_everything_as_it_was(host: Callable[[str], Playbook], install: m.Install) -> None:
@@ -261,8 +262,15 @@ def test_an_aborted_proposal_leaves_everything_as_it_was(host: Callable[[str], P
     target << e.NodeOpened("r", "o") >> [e.Send("r", CLIENT, vote("h3"))]
     target << got(CLIENT, ABORT) >> [e.CloseNode("r", "o"), e.Send("r", CLIENT, m.Done("r", 1, "h3"))]
     target << got("h2", PROPOSE) >> []  # late
+    target << got(CLIENT, PROPOSE) >> []
     target << got(CLIENT, COMMIT) >> [e.Send("r", CLIENT, m.Done("r", 1, "h3"))]  # cannot be, and changes nothing
     assert target.core.runs["r"].directory.switch is None
+
+
+def test_a_proposal_that_comes_after_its_own_end_is_none(host: Callable[[str], Playbook]) -> None:
+    book = host("h1")
+    book << got(CLIENT, ABORT) >> [e.Send("r", CLIENT, m.Done("r", 1, "h1"))]
+    book << got(CLIENT, PROPOSE) >> []
 
 
 def test_the_operator_leaves_after_the_change_over_iteration(host: Callable[[str], Playbook]) -> None:
