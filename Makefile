@@ -12,8 +12,8 @@ setup:
 demo: setup
 	@rm -rf $(DEMO)
 	$(BIN)/thalweg doctor
-	env -u THALWEG_TRACES $(BIN)/thalweg run --servers 8 --scenario collapse --images 24 --time-scale 250 \
-	  --link-mean 0.2mbit --seed 6 --out $(DEMO)
+	env -u THALWEG_TRACES $(BIN)/thalweg run --servers 8 --scenario collapse --collapse-at 60s --images 24 \
+	  --time-scale 250 --link-mean 0.2mbit --seed 6 --out $(DEMO)
 	$(BIN)/thalweg analyze $(DEMO)
 
 test: setup

@@ -1,7 +1,7 @@
 """The scenario ``collapse``: an event that befalls one host's links during a run, at the same time in every placement.
 
 R1. The links of the host, in both directions, have ``COLLAPSE_FACTOR`` of their trace's rate for ``COLLAPSE_S``,
-    beginning ``COLLAPSE_AT_S`` after a placement's start (emulated seconds).
+    beginning ``COLLAPSE_AT_S`` after a placement's start (emulated seconds), or when it is asked for.
 R2. None falls below ``COLLAPSE_FLOOR`` times the mean rate of all links; those that are slower anyhow stay.
 R3. The host is the one to which one-shot gives most operators (of several, the first), never the client: where a
     placement that stays has most to lose. Placements are planned before anything flows, on the links as they are at
@@ -21,7 +21,7 @@ from thalweg.emulation.links.effects import NEUTRAL, Effect, LinkChange
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import format_rate
-from thalweg.experiments.runs.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, COLLAPSE_FLOOR, COLLAPSE_S
+from thalweg.experiments.runs.config import COLLAPSE_FACTOR, COLLAPSE_FLOOR
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 
@@ -35,8 +35,8 @@ class Collapse(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "collapse"
     host: str
     floor_bps: float
-    at_s: float = COLLAPSE_AT_S
-    until_s: float = COLLAPSE_AT_S + COLLAPSE_S
+    at_s: float
+    until_s: float
     factor: float = COLLAPSE_FACTOR
 
     def changes(self, links: Iterable[Link]) -> list[LinkChange]:

@@ -15,7 +15,14 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse, choose_host, collapse_floor_bps
 from thalweg.experiments.records.records import RunInfo
-from thalweg.experiments.runs.config import CLIENT, RunConfig, host_names, is_scenario_file
+from thalweg.experiments.runs.config import (
+    CLIENT,
+    COLLAPSE_AT_S,
+    COLLAPSE_S,
+    RunConfig,
+    host_names,
+    is_scenario_file,
+)
 from thalweg.experiments.runs.folder import SCENARIO, configuration, empty_folder, prepare_folder, versions
 from thalweg.experiments.runs.strategies import make_strategies
 from thalweg.experiments.runs.workload import build_dataflow, images_available
@@ -73,7 +80,9 @@ class Session(ABC):
 
     def befall(self, one_shot: Mapping[str, str], links: Mapping[Link, BandwidthTrace]) -> Collapse:
         """What befalls the links, which depends on where one-shot puts operators."""
-        self.collapse = Collapse(choose_host(one_shot, self.hosts, CLIENT), collapse_floor_bps(links))
+        host, at_s = choose_host(one_shot, self.hosts, CLIENT), self.config.collapse_at_s
+        at_s = COLLAPSE_AT_S if at_s is None else at_s
+        self.collapse = Collapse(host, collapse_floor_bps(links), at_s, at_s + COLLAPSE_S)
         self.found.notes.append(str(self.collapse))
         return self.collapse
 

@@ -22,6 +22,7 @@ from thalweg.middleware.network.view import Link, links_between
 HOSTS = ["h1", "h2", "h3", "client"]
 TRACE = BandwidthTrace("t", np.array([0.0, 10.0, 25.0]), np.array([1e6, 3e6, 5e5]), 40.0)
 CONSTANT = BandwidthTrace("c", np.array([0.0]), np.array([1e6]))
+WHEN = COLLAPSE_AT_S, COLLAPSE_AT_S + COLLAPSE_S
 Links = dict[Link, BandwidthTrace]
 
 
@@ -40,7 +41,7 @@ def test_the_host_with_most_operators_collapses_never_the_client() -> None:
 
 def test_a_collapse_takes_all_links_of_its_host_both_ways_and_no_other() -> None:
     links = dict.fromkeys(links_between(HOSTS), CONSTANT)
-    one = Collapse("h2", 5e4)
+    one = Collapse("h2", 5e4, *WHEN)
     assert {change.link for change in one.changes(links)} == {(a, b) for a, b in links if "h2" in (a, b)}
     rates = under(one, links)
     for (a, b), trace in rates.items():
@@ -54,7 +55,7 @@ def test_a_collapse_takes_all_links_of_its_host_both_ways_and_no_other() -> None
 
 def test_no_link_collapses_below_the_floor_and_none_that_is_there_falls() -> None:
     ab, ba, ac = Link("a", "b"), Link("b", "a"), Link("a", "c")
-    rates = under(Collapse("a", 5e4), {ab: TRACE, ba: TRACE.scaled(0.1), ac: TRACE.scaled(0.05)})
+    rates = under(Collapse("a", 5e4, *WHEN), {ab: TRACE, ba: TRACE.scaled(0.1), ac: TRACE.scaled(0.05)})
     slowest_s = COLLAPSE_AT_S + 115.0 - COLLAPSE_AT_S % 40.0  # the last row of the trace
     assert [rates[ab].rate_at(slowest_s - back_s) for back_s in (0, 20, 30)] == pytest.approx([5e4, 3e5, 1e5])
     assert [rates[ba].rate_at(slowest_s - back_s) for back_s in (0, 20, 30)] == pytest.approx([5e4, 5e4, 5e4])

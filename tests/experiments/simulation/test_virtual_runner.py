@@ -19,7 +19,7 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.records.analysis import summarize_run
 from thalweg.experiments.records.moves import read_changes
-from thalweg.experiments.runs.config import COLLAPSE_AT_S, COLLAPSE_FACTOR, RunConfig
+from thalweg.experiments.runs.config import COLLAPSE_FACTOR, RunConfig
 from thalweg.experiments.runs.session import Outcome
 from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BYTES, Framed
 from thalweg.experiments.simulation.recorded import execute_as_on_testbeds, execute_virtually
@@ -228,10 +228,10 @@ def test_a_collapse_befalls_every_placement_at_the_same_time(tmp_path: Path) -> 
     options: dict[str, Any] = {"placements": ("one-shot", "global"), "period_s": 300.0, "images": 60, "seed": 2}
     options |= {"image_bytes": 131_072, "link_mean_bps": 2e5}
     execute(tmp_path / "calm", **options)
-    outcome = execute(tmp_path / "hit", **options, scenario="collapse")
+    outcome = execute(tmp_path / "hit", **options, scenario="collapse", collapse_at_s=200.0)
     calm, hit = summarize_run(tmp_path / "calm"), summarize_run(tmp_path / "hit")
     struck = rows(tmp_path / "hit", "scenario")
-    assert {row["placement"]: row["t_s"] for row in struck} == dict.fromkeys(("one-shot", "global"), COLLAPSE_AT_S)
+    assert {row["placement"]: row["t_s"] for row in struck} == dict.fromkeys(("one-shot", "global"), 200.0)
     assert len(struck) == 2
     assert struck[0]["value"] == COLLAPSE_FACTOR
     assert struck[0]["host"] in outcome.found.placed["one-shot"].values()
@@ -305,6 +305,8 @@ def test_a_link_of_a_testbed_carries_headers_too() -> None:
         (("--placement", "global", "--period", "0"), "period_s is 0.0"),
         (("--operator", "runing"), "did you mean 'running'"),
         (("--scenario", "flood"), "flood"),
+        (("--collapse-at", "60s"), "--collapse-at says when --scenario collapse begins"),
+        (("--scenario", "collapse", "--collapse-at", "-1"), "give seconds from 0 on"),
         (("--scenario", "collapse", "--testbed", "loopback"), "loopback has none"),
         (("--scenario", "collapse", "--link-mean", "0.02mbit"), "raise --time-scale or --link-mean"),
     ],
