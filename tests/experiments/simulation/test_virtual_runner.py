@@ -306,7 +306,7 @@ def test_a_link_of_a_testbed_carries_headers_too() -> None:
         (("--operator", "runing"), "did you mean 'running'"),
         (("--scenario", "flood"), "flood"),
         (("--collapse-at", "60s"), "--collapse-at says when --scenario collapse begins"),
-        (("--scenario", "collapse", "--collapse-at", "-1"), "give seconds from 0 on"),
+        (("--scenario", "collapse", "--collapse-at", "-1"), "--collapse-at: '-1' is not a time"),
         (("--scenario", "collapse", "--testbed", "loopback"), "loopback has none"),
         (("--scenario", "collapse", "--link-mean", "0.02mbit"), "raise --time-scale or --link-mean"),
     ],
