@@ -266,15 +266,18 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals, sta
     options = "run --testbed netns --servers 3 --images 500 --time-scale 60 --link-mean 0.05mbit --out a"
     said, log = tmp_path / "said", tmp_path / "a" / "logs" / "client.jsonl"
     environment = {key: value for key, value in os.environ.items() if key != "THALWEG_TRACES"}
-    with said.open("wb") as errors:
-        process = subprocess.Popen([*THALWEG, *options.split(" ")], cwd=tmp_path, env=environment, stderr=errors)
-    for _ in range(600):  # at most a minute: until the flow runs
-        if log.exists() or process.poll() is not None:
-            break
-        time.sleep(0.1)
-    assert log.exists(), said.read_text()
-    process.send_signal(number)
-    assert process.wait(timeout=5) == status
+    command = [*THALWEG, *options.split(" ")]
+    with said.open("wb") as errors, subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=errors) as process:
+        try:
+            for _ in range(600):  # at most a minute: until the flow runs
+                if log.exists() or process.poll() is not None:
+                    break
+                time.sleep(0.1)
+            assert log.exists(), said.read_text()
+            process.send_signal(number)
+            assert process.wait(timeout=20) == status
+        finally:
+            process.kill()
     assert descendants() == before
     held = [
         p.info["pid"] for p in psutil.process_iter(["pid", "cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])

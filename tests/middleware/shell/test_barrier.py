@@ -105,6 +105,7 @@ def test_a_defect_closes_the_run_it_broke_and_its_neighbour_goes_on(breaks: str,
     there = "event.index == 20 and self._recorder._runs[event.run][0] == 'broken'"
     records = tmp_path / "records"
     at_s: list[float] = []
+    broke, went_on = threading.Event(), threading.Event()
     with host(breaks.format(here=here, there=there), "--records", str(records)) as (process, address):
         with Client({"h1": address}, insecure=True, allow=["runtime_codes"]) as client:
             neighbour = client.run(FLOW, {"o": "h1"}, label="neighbour")
@@ -113,17 +114,19 @@ def test_a_defect_closes_the_run_it_broke_and_its_neighbour_goes_on(breaks: str,
                 for each in neighbour:
                     assert each.index == len(at_s)
                     at_s.append(time.monotonic())
+                    if broke.is_set():
+                        went_on.set()
 
             taker = threading.Thread(target=take)
             taker.start()
             with pytest.raises(RunError) as error:
                 list(client.run(FLOW, {"o": "h1"}, label="broken"))
+            broke.set()
             assert str(error.value).startswith("host 'h1': a defect of the runtime there broke the run at "), error
             assert "AttributeError" in str(error.value)
             assert "\n" not in str(error.value)
-            seen = len(at_s)
             assert [each.index for each in client.run(FLOW, {"o": "h1"}, partitions=30)] == list(range(30))
-            assert len(at_s) > seen
+            assert went_on.wait(30)
             neighbour.close()
             taker.join(10)
         assert process.poll() is None
