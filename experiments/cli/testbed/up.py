@@ -60,7 +60,12 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     loss: Annotated[float, Option("Of packets, as 1%; needs netem.", shown="0", unit=share)] = 0.0
     queue: Annotated[
         Queue | None,
-        Option("What waits for a link: 100ms of its rate, 64kb, or 50 packets.", shown="100ms", unit=_queue),
+        Option(
+            "What waits for a link: 100ms of its rate, 64kb, or 50 packets.",
+            shown="100ms",
+            unit=_queue,
+            metavar="QUEUE",
+        ),
     ] = None
     traces: Annotated[Path | None, Option("Replay traces of this folder, one drawn for every link.", metavar="DIR")] = (
         None
