@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib.machinery import PathFinder
-from types import NoneType, UnionType
+from types import GenericAlias, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
@@ -78,7 +78,7 @@ def takes(
             *(_parameter(name, kind, option, defaults[name]) for name, (kind, option) in options.items()),
             *(parameter.replace(kind=by_name) for parameter in own),
         ]
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        vars(command)["__signature__"] = inspect.Signature(parameters)
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return command
 
@@ -103,7 +103,7 @@ def _parameter(name: str, kind: Any, option: Option, default: Any) -> inspect.Pa
     if get_origin(plain) is Literal:
         metavar, plain = f"[{'|'.join(get_args(plain))}]", str  # typer's own refusal would not be one line
     elif get_origin(plain) is tuple:
-        plain, optional, default = list[get_args(plain)[0]], True, list(default) or None  # type: ignore[misc]
+        plain, optional, default = GenericAlias(list, get_args(plain)[:1]), True, list(default) or None
     elif plain is bool and (optional or default):
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     if option.typed is not None:
@@ -117,7 +117,8 @@ def _parameter(name: str, kind: Any, option: Option, default: Any) -> inspect.Pa
         show_default=shown or True,
         parser=parser,
     )
-    annotation = Annotated[(plain | None) if optional else plain, said]  # type: ignore[valid-type]
+    annotated: Any = Annotated  # a type that is known while it runs alone
+    annotation = annotated[(plain | None) if optional else plain, said]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 

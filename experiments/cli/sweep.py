@@ -194,7 +194,9 @@ def _sweep(options: SweepOptions) -> Sweep:
     if figure is not None and figure not in FIGURES:
         raise UsageError(f"--figure is {figure}; there are {', '.join(FIGURES)}")
     own = Simulations(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
-    grid = own if figure is None else FIGURES[figure].sweep.with_more(*placements)  # type: ignore[attr-defined]
+    grid = own if figure is None else FIGURES[figure].sweep
+    assert isinstance(grid, Simulations)
+    grid = grid.with_more(*placements)
     find_own_code((*grid.placements, options.cost))
     folder = (
         None

@@ -36,6 +36,7 @@ from thalweg.experiments.papers.study import (
     Shared,
     Study,
     find_study,
+    of_kinds,
     pooled,
 )
 from thalweg.experiments.sweeps.grid import PLACE
@@ -404,7 +405,7 @@ def load_figures(folder: Path) -> FigureData[Any]:
                 f" {__version__}; {again}"
             )
         study = find_study(study_of(folder))
-        found: FigureData[Any] = msgspec.json.decode(data, type=FigureData[study.result])  # type: ignore[name-defined]
+        found: FigureData[Any] = msgspec.json.decode(data, type=of_kinds(FigureData, study.result))
         return found
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}; {again}") from None

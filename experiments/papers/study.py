@@ -480,13 +480,13 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def row(self) -> type[Any]:
         """The struct of its figures' rows."""
         columns = dict.fromkeys((self.level, *self.columns))
-        return _extended(Row[self.arm], dict.fromkeys(columns, Pooled | None), **columns)  # type: ignore[name-defined]
+        return _extended(of_kinds(Row, self.arm), dict.fromkeys(columns, Pooled | None), **columns)
 
     @cached_property
     def result(self) -> type[Any]:
         """The struct of its figures' results."""
         fields = {factor: type(usual) for factor, usual in self.usual.items() if factor not in self.words}
-        return _extended(FigureResult[self.arm, self.row], fields, study=self)  # type: ignore[name-defined]
+        return _extended(of_kinds(FigureResult, self.arm, self.row), fields, study=self)
 
     @cached_property
     def sweep(self) -> type[Sweep]:
@@ -526,6 +526,11 @@ def _extended(base: Any, fields: Mapping[str, Any], **values: Any) -> type[Any]:
     """A struct with more fields; ``values``: their defaults, and what all of its kind have."""
     body = {"__annotations__": dict(fields), **values}
     return types.new_class(base.__name__, (base,), {"frozen": True, "kw_only": True}, lambda space: space.update(body))
+
+
+def of_kinds(generic: Any, *kinds: type) -> Any:
+    """A generic struct of kinds that are known while it runs alone."""
+    return generic[kinds]
 
 
 def find_study(name: str | None = None) -> Study:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -98,9 +98,8 @@ def world_config(
     ``patience``, and ``limits`` as ``NAME=VALUE``: the cores' own, where given.
     """
     single = interface == "single"
-    given = {"forecaster": forecaster, "max_age_s": max_age_s}
-    options = {name: value for name, value in given.items() if value is not None}
-    monitor = MonitorConfig(probe_train=not single, **options)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"forecaster": forecaster, "max_age_s": max_age_s}
+    monitor = MonitorConfig(probe_train=not single, **{name: one for name, one in given.items() if one is not None})
     if patience is None:
         patience = 1.0 if single else max(1.0, CORE_SCALE / time_scale)
     core = CoreConfig(monitor=monitor, patience=patience).limited(limits)

@@ -21,7 +21,7 @@ from thalweg.middleware.network.view import LinksNeeded
 from thalweg.middleware.planning import CostModel, CriticalPath, OneShot, Plan, Problem, Task, Thalweg
 from thalweg.middleware.planning.costs.period import Period
 from thalweg.middleware.planning.planners.planner import plan_at
-from thalweg.middleware.planning.planners.thalweg import AGAIN_SHARE, LEAST_DOUBT, ROUNDS_AGAIN
+from thalweg.middleware.planning.planners.thalweg import AGAIN_SHARE
 from thalweg.middleware.planning.problem.loads import Interface
 from thalweg.middleware.planning.problem.problem import NS_PER_S, Nanoseconds, Where
 from thalweg.middleware.planning.shapes.search import ENOUGH, NORMAL, UNKNOWN_S
@@ -31,8 +31,8 @@ from thalweg.middleware.protocol.messages import PROBE_BYTES
 LOOKS_PER_HOST = 60  # as many placements as ``thalweg`` looks at trees: at 9 hosts 60 times 81
 
 
-class GivenTree(msgspec.Struct, frozen=True):
-    """Places the operators of the tree that it is given as ``like`` would choose a tree."""
+class KeepsTree(msgspec.Struct, frozen=True):
+    """Keeps the tree that it is given, and is asked again as ``like`` is."""
 
     like: Thalweg
     reshapes: ClassVar[bool] = False
@@ -40,6 +40,10 @@ class GivenTree(msgspec.Struct, frozen=True):
     @property
     def adaptation(self) -> GlobalMoves | None:
         return self.like.adaptation
+
+
+class GivenTree(KeepsTree, frozen=True):
+    """Places the operators of that tree as ``like`` would choose a tree."""
 
     def plan(self, task: Task, model: CostModel) -> Plan:
         problem, goes_by = Problem(task), self.like.goes_by(model)
@@ -65,21 +69,13 @@ class GivenTree(msgspec.Struct, frozen=True):
     def _ask(self, costs: _Norm, view: Outlook, here: Where, where: Where) -> None:
         """Raise LinksNeeded for links that may well change the choice, as ``like`` does."""
         like, problem, hosts = self.like, costs.problem, costs.problem.hosts
-        left = round(like.probes_again * len(hosts)) - len({frozenset(link) for link in view.asked})
-        if left <= 0 or view.rounds >= ROUNDS_AGAIN:
-            return
-        worth = costs.value_of_knowing(where, view)
-        took = {pair: _probing_s(view, hosts, pair) for pair in worth}
-        asking = {pair: like.horizon_s * each / took[pair] for pair, each in worth.items()}
-        asking = {pair: each for pair, each in asking.items() if each > 1}
-        if costs.seconds(where) < costs.seconds(here) * (1 - like.gain):  # what it goes over should be known
-            new = _links(problem, where) - _links(problem, here)
-            asking |= {(max(a, b), min(a, b)): math.inf for a, b in new if view.doubt[hosts[a], hosts[b]] > LEAST_DOUBT}
-        wanted = [pair for pair in asking if (hosts[pair[0]], hosts[pair[1]]) not in view.asked]
-        wanted.sort(key=lambda pair: (-asking[pair], pair))
-        if wanted:
-            chosen = [(hosts[a], hosts[b]) for a, b in wanted[:left]]
-            raise LinksNeeded([*chosen, *((b, a) for a, b in chosen)])
+        if like.probes_left(view, hosts) > 0:
+            changes = costs.seconds(where) < costs.seconds(here) * (1 - like.gain)
+            new = _links(problem, where) - _links(problem, here) if changes else set()
+            worth = costs.value_of_knowing(where, view)
+            like.ask_for(
+                view, hosts, {pair: (each, _probing_s(view, hosts, pair)) for pair, each in worth.items()}, new
+            )
 
 
 def _links(problem: Problem, where: Where) -> set[tuple[int, int]]:

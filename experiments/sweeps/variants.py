@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from thalweg.experiments.sweeps.given_tree import GivenTree
+from thalweg.experiments.sweeps.given_tree import GivenTree, KeepsTree
 from thalweg.middleware.planning import (
     CostModel,
     CriticalPath,
@@ -57,15 +57,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
         return Strategy(made, made.adaptation, made)
 
 
-class FixedTree(msgspec.Struct, frozen=True):
+class FixedTree(KeepsTree, frozen=True):
     """Keeps the tree that it is given and moves its operators, for the shortest period."""
-
-    like: Thalweg
-    reshapes: ClassVar[bool] = False
-
-    @property
-    def adaptation(self) -> GlobalMoves | None:
-        return self.like.adaptation
 
     def model(self, given: CostModel) -> CostModel:
         return self.like.goes_by(given)

@@ -16,7 +16,7 @@ Hosts without sources are left out of trees that are chosen: their only use woul
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import ClassVar
 
@@ -148,22 +148,41 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         parent, spent = search_tree(loads, frame.looks // AGAIN_SHARE, self.seed, starts)
         tree = Tree(loads, parent)
         cost, present = frame.norm(tree), math.inf if here is None else frame.norm(Tree(loads, here))
-        left = round(self.probes_again * len(names)) - len({frozenset(link) for link in view.asked})
-        if left > 0 and view.rounds < ROUNDS_AGAIN:
+        if self.probes_left(view, names) > 0:
             changes = cost < present * (1 - self.gain)
-            worth = self.horizon_s * tree.value_of_knowing(doubt, frame.costs.startup_s)
+            new = set(enumerate(parent)) - set(enumerate(here or [])) - {(0, 0)} if changes else set()
+            worth = tree.value_of_knowing(doubt, frame.costs.startup_s)
             took = PROBE_BYTES * (per_byte + per_byte.T)
-            pairs = [(a, b) for a in range(len(names)) for b in range(a)]
-            asking = {pair: worth[pair] / took[pair] for pair in pairs if worth[pair] > took[pair]}
-            if changes:  # what it goes over should be known
-                new = set(enumerate(parent)) - set(enumerate(here or [])) - {(0, 0)}
-                asking |= {(max(link), min(link)): math.inf for link in new if doubt[link] > LEAST_DOUBT}
-            wanted = [(a, b) for a, b in asking if (names[a], names[b]) not in view.asked]
-            wanted.sort(key=lambda pair: (-asking[pair], pair))
-            if wanted:  # both ways: one probe measures them
-                chosen = [(names[a], names[b]) for a, b in wanted[:left]]
-                raise LinksNeeded([*chosen, *((b, a) for a, b in chosen)])
+            pairs = ((a, b) for a in range(len(names)) for b in range(a))
+            self.ask_for(view, names, {pair: (worth[pair], took[pair]) for pair in pairs}, new)
         return _Found(parent, spent, None if here is None else (present, cost))
+
+    def probes_left(self, view: Outlook, hosts: Sequence[str]) -> int:
+        """How many pairs of hosts may still be measured in this look."""
+        asked = len({frozenset(link) for link in view.asked})
+        return round(self.probes_again * len(hosts)) - asked if view.rounds < ROUNDS_AGAIN else 0
+
+    def ask_for(
+        self,
+        view: Outlook,
+        hosts: Sequence[str],
+        worth: Mapping[tuple[int, int], tuple[float, float]],
+        new: Iterable[tuple[int, int]],
+    ) -> None:
+        """Raise LinksNeeded for links whose probe saves more time than it takes, and for those not well known that a
+        change would go over.
+
+        ``worth``: of pairs of hosts' numbers, the larger first, the part of the time that is saved, and a probe's
+        seconds. ``new``: links by hosts' numbers.
+        """
+        asking = {pair: self.horizon_s * part / took for pair, (part, took) in worth.items() if took}
+        asking = {pair: each for pair, each in asking.items() if each > 1}
+        asking |= {(max(a, b), min(a, b)): math.inf for a, b in new if view.doubt[hosts[a], hosts[b]] > LEAST_DOUBT}
+        wanted = [(a, b) for a, b in asking if (hosts[a], hosts[b]) not in view.asked]
+        wanted.sort(key=lambda pair: (-asking[pair], pair))
+        if wanted:  # both ways: one probe measures them
+            chosen = [(hosts[a], hosts[b]) for a, b in wanted[: self.probes_left(view, hosts)]]
+            raise LinksNeeded([*chosen, *((b, a) for a, b in chosen)])
 
     def goes_by(self, model: CostModel) -> Period | ExpectedPeriod:
         """The cost model that plans are made and told by: the given one, if it is of periods."""
