@@ -222,11 +222,11 @@ class Runs:
         """A column of an arm's row in a figure."""
         own, kind = self.columns[arm], self.study.columns.get(name)
         if isinstance(kind, Relative):
-            return self._by_usual(arm, kind.series)
+            return self._relative(arm, kind)
         if isinstance(kind, Shared):
-            if not figure.shared or arm.series not in self.study.series:
+            if not figure.shared or not self.study.of_paper(arm):
                 return None
-            papers = (one for one in self.shown if one.series in self.study.series)
+            papers = filter(self.study.of_paper, self.shown)
             levels = (self.columns[one]["level"] for one in papers if _alike(one, arm, self.study.world))
             return self.pooled(lambda value, *_: value.mean(), own[kind.value], *levels)
         if name == "median_speedup":
@@ -235,14 +235,15 @@ class Runs:
             return self.pooled(lambda speedup: np.mean(speedup > 1 + TIE), own["speedup"])
         return self.pooled(np.mean, own["level" if name == self.study.level else name])
 
-    def _by_usual(self, arm: Any, series: str) -> Pooled | None:
-        """An arm's mean level by that of a series as it usually is, in the same world; on what both finished."""
+    def _relative(self, arm: Any, to: Relative) -> Pooled | None:
+        """An arm's mean level by that of another in the same world; on what both finished."""
         shared = (*self.study.world, *self.study.beside)
-        alike = [one for one in self.shown if one.series == series and _alike(one, arm, shared)]
-        usual = next((one for one in alike if self.setting.keeps(one, shared)), None)
-        if usual is None or (usual != arm and not self._comparable(arm, usual)):
+        setting = Setting({**self.setting, **to.given})
+        alike = (one for one in self.shown if one.series == to.series and _alike(one, arm, shared))
+        other = next((one for one in alike if setting.keeps(one, shared)), None)
+        if other is None or (other != arm and not self._comparable(arm, other)):
             return None
-        levels = (self.columns[one]["level"] for one in (arm, usual))
+        levels = (self.columns[one]["level"] for one in (arm, other))
         return self.pooled(lambda own, other: own.mean() / other.mean(), *levels)
 
     def _comparable(self, own: Arm, other: Arm) -> bool:
@@ -277,13 +278,14 @@ def _alike(one: Arm, other: Arm, factors: Iterable[str]) -> bool:
 
 def _shown(study: Study, runs: Runs) -> list[str]:
     """The figures that these arms can show: each that varies something the sweep does, and the first that varies
-    nothing where several series ran, or there is no other."""
+    nothing where several series ran, or there is no other. What is part of what is compared is not varied."""
     found, plain = [], None
     for number, figure in study.figures.items():
         kept = [arm for arm in runs.columns if runs.setting.keeps(arm, figure.varied) and arm.series != study.base]
-        if any(len({getattr(arm, name) for arm in kept} - {None}) > 1 for name in figure.varied):
+        varied = {*figure.varied} - {*study.words}
+        if any(len({getattr(arm, name) for arm in kept} - {None}) > 1 for name in varied):
             found.append(number)
-        elif not figure.varied and plain is None:
+        elif plain is None and not varied:
             plain = number
     standard = {arm.series for arm in runs.columns if runs.setting.keeps(arm)} - {study.base}
     return ([plain] if plain and (len(standard) > 1 or not found) else []) + found

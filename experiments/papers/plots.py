@@ -185,15 +185,14 @@ def bars(axes: Axes, result: Result, column: str, palette: Palette) -> None:
     paper = {one.name: one.paper for one in result.comparisons if one.unit}
     largest = 0.0
     for y, (row, value) in enumerate(rows):
-        series = row.arm.series
-        axes.barh(y, value.mean, 0.62, color=palette.tint(series), alpha=0.85)
+        axes.barh(y, value.mean, 0.62, color=palette.tint(row.arm.series), alpha=0.85)
         if value.deviation is not None:
             axes.errorbar(value.mean, y, xerr=value.deviation, **BARS)
-        right = max(value.mean + (value.deviation or 0.0), paper.get(series, 0.0))
+        right = max(value.mean + (value.deviation or 0.0), paper.get(row.label, 0.0))
         largest = max(largest, right)
         say(axes, spread(value, 1), (right, y), (9, 0), va="center")
-        if series in paper:
-            axes.plot(paper[series], y, **PAPER)
+        if row.label in paper:
+            axes.plot(paper[row.label], y, **PAPER)
     named_rows(axes, [short(row.label) for row, _ in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, largest * 1.25)  # room for the numbers
@@ -204,7 +203,7 @@ def ratio_dots(axes: Axes, result: Result, ratios: Sequence[Ratio[Any]], tints: 
     what is published as a diamond."""
     paper = {one.name: one for one in result.comparisons if not one.unit}
     for y, (ratio, tint) in enumerate(zip(ratios, tints, strict=True)):
-        published = paper.get(f"{ratio.own.series} over {ratio.other.series}")
+        published = paper.get(f"{ratio.own.name} over {ratio.other.name}")
         if published is not None and published.accept is not None:
             low, high = published.accept
             axes.barh(y, high - low, 0.7, left=low, color=ACCEPTED, zorder=1)
@@ -216,7 +215,7 @@ def ratio_dots(axes: Axes, result: Result, ratios: Sequence[Ratio[Any]], tints: 
         if published is not None:
             axes.plot(published.paper, y, **PAPER)
     axes.axvline(1, **ONE)
-    named_rows(axes, [f"{short(one.own.series)} over\n{short(one.other.series)}" for one in ratios])
+    named_rows(axes, [f"{short(one.own.name)} over\n{short(one.other.name)}" for one in ratios])
     axes.set_ylim(len(ratios) - 0.4, -0.75)
     left, right = axes.get_xlim()
     axes.set_xlim(min(0.95, left), right + 0.04 * (right - left))

@@ -363,9 +363,11 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Relative(msgspec.Struct, frozen=True):
-    """A column: an arm's mean level by that of a series as it usually is, in the same world, on what both finished."""
+    """A column: an arm's mean level by that of a series in the same world, on what both finished; the series is as it
+    usually is, but for the factors ``given``."""
 
     series: str
+    given: Mapping[str, Any] = {}
 
 
 class Shared(msgspec.Struct, frozen=True):
@@ -509,6 +511,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def factors(self) -> tuple[str, ...]:
         return self.arm.__struct_fields__[1:]
 
+    def of_paper(self, arm: Arm) -> bool:
+        """Whether it is of the paper's series, as the paper has them."""
+        return arm.series in self.series and all(getattr(arm, word) == "" for word in self.words)
+
     def label(self, figure: Figure, arm: Arm) -> str:
         """An arm's name in a figure: its series and what the figure varies."""
         values = {factor: getattr(arm, factor) for factor in figure.varied if factor in self.says}
@@ -522,15 +528,15 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return arm.rank, known, natural(arm.series), *factors
 
 
+def of_kinds(generic: Any, *kinds: type) -> Any:
+    """A generic struct of kinds that are known while it runs alone."""
+    return generic[kinds]
+
+
 def _extended(base: Any, fields: Mapping[str, Any], **values: Any) -> type[Any]:
     """A struct with more fields; ``values``: their defaults, and what all of its kind have."""
     body = {"__annotations__": dict(fields), **values}
     return types.new_class(base.__name__, (base,), {"frozen": True, "kw_only": True}, lambda space: space.update(body))
-
-
-def of_kinds(generic: Any, *kinds: type) -> Any:
-    """A generic struct of kinds that are known while it runs alone."""
-    return generic[kinds]
 
 
 def find_study(name: str | None = None) -> Study:

@@ -86,7 +86,7 @@ def _six_seen(result: Result, lead: str | None) -> str:
     told = [
         f"{ratio.median.mean:.2f} × {ratio.other.placement}"
         for ratio in result.ratios
-        if ratio.own.placement == lead and ratio.other.placement in PLACEMENTS
+        if ratio.own.placement == lead and ratio.other.placement in PLACEMENTS and result.definition.told(ratio)
     ]
     ours = result.ratio(result.arm("thalweg"), result.arm("global"))
     if lead is None or not told:
@@ -110,8 +110,7 @@ def _medians(axes: Axes, result: Result, palette: Palette) -> None:
     ratios = [
         ratio
         for ratio in result.ratios
-        if (ratio.own.placement == "global" and ratio.other.placement in PLACEMENTS)
-        or (ratio.own.placement not in PLACEMENTS and ratio.other.placement == "global")
+        if result.definition.told(ratio) and "global" in (ratio.own.placement, ratio.other.placement)
     ]
     if not ratios:
         empty(axes, "global was not compared")
