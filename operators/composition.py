@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from thalweg.middleware.errors import OperatorError
 from thalweg.middleware.loading import find_code
+from thalweg.middleware.parcels import NOTHING, Nothing
 from thalweg.operators.interface import Operator, Value
 from thalweg.operators.noise import nearest
 
@@ -160,9 +161,10 @@ class Composite(Operator):
         as_here = type(self).combine is Composite.combine  # what a class of its own does, nobody knows
         self.reorderable = as_here and fit == "nested" and isinstance(self._select, np.ufunc)
 
-    def combine(self, inputs: Sequence[Value], index: int) -> Image:
-        """The composite; never shares memory with an input. See the class for what is raised."""
-        images = [self._checked(value, position, index) for position, value in enumerate(inputs)]
+    def combine(self, inputs: Sequence[Value | Nothing], index: int) -> Image:
+        """The composite of those there are; never shares memory with an input. See the class for what is raised."""
+        there = [(position, value) for position, value in enumerate(inputs) if value is not NOTHING]
+        images = [self._checked(value, position, index) for position, value in there]
         if not images:
             raise OperatorError("composite: no input; give the operator at least one")
         result = images[0]

@@ -1,15 +1,18 @@
 """What an embedder writes: operators, which combine partitions, and sources, which produce them.
 
-A partition's value is a numpy array or ``bytes``. An operator in ten lines:
+A partition's value is a numpy array, ``bytes``, Arrow records or plain data. An operator in ten lines:
 
     import numpy as np
+    from numpy.typing import NDArray
     from thalweg.operators import Operator
 
-    class Mean(Operator):
+    Image = NDArray[np.uint8]
+
+    class Mean(Operator[Image, Image]):                       # what its inputs are, and what it makes of them
         def __init__(self, weight: float = 0.5) -> None:      # the params of Code("my.module:Mean", params)
             self.weight = weight
 
-        def combine(self, inputs, index):
+        def combine(self, inputs: Sequence[Image], index: int) -> Image:
             first, second = inputs
             return (self.weight * first + (1 - self.weight) * second).astype(first.dtype)
 
@@ -22,18 +25,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.middleware.errors import OperatorError
+from thalweg.middleware.parcels import Nothing
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    In = TypeVar("In", default=Any)
+    Out = TypeVar("Out", default=Any)
+else:
+    from typing import TypeVar  # which knows defaults from Python 3.13 on
+
+    In, Out = TypeVar("In"), TypeVar("Out")
 
 Array = NDArray[np.generic]
 Value = Array | bytes
 
 
-class Operator(ABC):
+class Operator(ABC, Generic[In, Out]):
     """An inner node: combines the partitions of one index into one.
 
     An operator that remembers something from index to index overrides ``snapshot`` and ``restore``; the
@@ -54,17 +68,29 @@ class Operator(ABC):
     operator has seen what comes to it from those below), nor on when those below it began. A maximum so far, a set, a
     sketch are like that: merging is associative, commutative and idempotent. A count or a mean is not. Without
     ``merge`` an operator with state keeps its inputs.
+
+    ``on_nothing``: set it to True to be called also for an index all of whose inputs are ``NOTHING``; else the output
+    is ``NOTHING`` there.
+
+    ``watermark_s``: no event before this time, in seconds, follows in any input: the earliest of what the inputs say,
+    None where one does not. It is set before ``combine``, which may set another; what it is then goes with the output.
+
+    ``late_rows``: how many rows ``combine`` has left out so far, as they came after their time; counted by the records.
     """
 
     state_version: ClassVar[int] = 1
     reorderable: bool = False
+    on_nothing: bool = False
+    watermark_s: float | None = None
+    late_rows: int = 0
 
     @abstractmethod
-    def combine(self, inputs: Sequence[Value], index: int) -> Value:
-        """The output partition ``index`` from the input partitions of that index.
+    def combine(self, inputs: Sequence[In], index: int) -> Out | Nothing:
+        """The output partition ``index`` from the input partitions of that index, or ``NOTHING``.
 
-        ``inputs`` stand in the order of the node's inputs. They are read-only: work on a copy.
-        Raises OperatorError when they cannot be combined.
+        ``inputs`` stand in the order of the node's inputs. Arrays are read-only: work on a copy. Some are ``NOTHING``
+        where a producer gives that (then ``In`` includes ``Nothing``). Raises OperatorError when they cannot be
+        combined.
         """
 
     def snapshot(self) -> bytes:
@@ -101,17 +127,19 @@ class Operator(ABC):
 Operator.snapshot.keeps_nothing = True  # type: ignore[attr-defined]  # who overrides it has state
 
 
-class Source(ABC):
+class Source(ABC, Generic[Out]):
     """A leaf: produces the partitions 0, 1, 2, … of one site.
 
-    ``length`` is the number of partitions where it is known in advance, else None.
+    ``length`` is the number of partitions where it is known in advance, else None. ``watermark_s``: what ``produce``
+    sets it to goes with what it returns: no event before this time, in seconds, follows; ``math.inf`` with the last.
     """
 
     length: int | None = None
+    watermark_s: float | None = None
 
     @abstractmethod
-    def produce(self, index: int) -> Value | None:
-        """Partition ``index``, or None when the stream has ended before it.
+    def produce(self, index: int) -> Out | Nothing | None:
+        """Partition ``index``, ``NOTHING`` when it has no value, or None when the stream has ended before it.
 
         Asking for the same index again gives the same value. Raises OperatorError when it cannot be had.
         """

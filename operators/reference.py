@@ -11,15 +11,15 @@ import numpy as np
 
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import OperatorError, UsageError
-from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
-from thalweg.middleware.shell.values import returned_by
-from thalweg.operators.interface import Value
+from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.shell.node_code import OwnCode
+from thalweg.middleware.shell.values import opened, parcel_of
 
 
-def digest(value: Value) -> str:
-    """``sha256:…`` over dtype, shape and bytes; equal only for equal values of one type.
+def digest(value: Any) -> str:
+    """``sha256:…`` over dtype, shape and bytes, or kind, schema and bytes; equal only for equal values of one type.
 
-    Raises OperatorError for anything but ``bytes`` and an array of numbers.
+    Raises OperatorError for anything that does not travel.
     """
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
@@ -30,7 +30,9 @@ def digest(value: Value) -> str:
         head = f"bytes {len(value)}\n"
         body = memoryview(value)
     else:
-        raise OperatorError(f"no digest of {type(value).__name__}; a partition is an array or bytes")
+        parcel = parcel_of(value.combine_chunks() if hasattr(value, "combine_chunks") else value)
+        head = f"{parcel.kind} {len(parcel.head)} {len(parcel.body)}\n"
+        body = memoryview(parcel.head + parcel.body)
     import hashlib  # OpenSSL: 4 MB that a host process does without
 
     state = hashlib.sha256(head.encode())
@@ -51,8 +53,8 @@ def sequence_digest(digests: Iterable[str]) -> str:
 
 def reference_run(
     dataflow: Dataflow, partitions: int | None = None, allow: Collection[str] = DEFAULT_ALLOW
-) -> Iterator[Value]:
-    """The sink's partitions in order, evaluated in this process one index at a time.
+) -> Iterator[Any]:
+    """The sink's values in order, evaluated in this process one index at a time; ``NOTHING`` where there is none.
 
     Ends after ``partitions``, or when the first source ends. ``allow``: packages whose code may be named by
     import path. Raises DataflowError, or OperatorError from loading or from a node's code.
@@ -60,30 +62,23 @@ def reference_run(
     dataflow.validate()
     if partitions is not None and partitions < 0:
         raise UsageError(f"partitions={partitions}; give the number of partitions, 0 or more")
-    codes: dict[str, Any] = {}
-    for name in dataflow.upward:
-        node = dataflow.by_name[name]
-        if node.code is None:
-            continue
-        codes[name] = load_code(node.code, allow)
-        wanted = "produce" if node.kind == "source" else "combine"
-        if not hasattr(codes[name], wanted):
-            raise OperatorError(f"{node.kind} {name!r} runs {node.code.use!r}, which has no {wanted}()")
-    return _evaluate(dataflow, codes, partitions)
+    nodes = [dataflow.by_name[name] for name in dataflow.upward]
+    codes = {node.name: OwnCode(node, allow) for node in nodes if node.code is not None}
+    return _evaluate(dataflow, codes, partitions, allow)
 
 
-def _evaluate(dataflow: Dataflow, codes: Mapping[str, Any], partitions: int | None) -> Iterator[Value]:
+def _evaluate(
+    dataflow: Dataflow, codes: Mapping[str, OwnCode], partitions: int | None, allow: Collection[str]
+) -> Iterator[Any]:
     for index in count() if partitions is None else range(partitions):
-        values: dict[str, Value] = {}
+        values: dict[str, Any] = {}
         for name in dataflow.upward:
-            node = dataflow.by_name[name]
-            inputs = [values.pop(producer) for producer in node.inputs]
-            if node.kind != "source":
-                values[name] = (
-                    returned_by(codes[name].combine, inputs, index, inputs=inputs) if name in codes else inputs[0]
-                )
-            elif (value := returned_by(codes[name].produce, index)) is not None:
-                values[name] = value
-            else:
+            inputs = tuple(values.pop(producer) for producer in dataflow.by_name[name].inputs)
+            if name not in codes:
+                values[name] = inputs[0]
+                continue
+            made = codes[name].make(index, inputs)
+            if made.end:
                 return
-        yield values[dataflow.sink]
+            values[name] = made.value
+        yield opened(values[dataflow.sink], allow)

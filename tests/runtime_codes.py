@@ -9,8 +9,11 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
+import pyarrow as pa
 
+from thalweg import NOTHING
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.operators import Operator, Source
 from thalweg.operators.reference import digest, reference_run
@@ -140,8 +143,8 @@ class Raises(Operator):
                 sys.exit(3)
             case "none":
                 return None
-            case "text":
-                return "text"
+            case "set":
+                return {"a": {1}}
             case _:
                 return np.array([object()])
 
@@ -204,3 +207,63 @@ class Stubborn(Operator):
         if self.how == "restore":
             raise ValueError("not here")
         self.count = int.from_bytes(state, "little")
+
+
+# --- other values than arrays -------------------------------------------------------------------------
+
+
+class Plate(msgspec.Struct, frozen=True):
+    text: str
+    speed: float
+
+
+class Gives(Source):
+    """A value of one kind at every ``every``-th index, else ``NOTHING``; records ``changes`` their schema there."""
+
+    def __init__(self, kind: str, every: int = 1, changes: int = -1, lag_s: float | None = None) -> None:
+        self.kind, self.every, self.changes, self.lag_s = kind, every, changes, lag_s
+
+    def produce(self, index: int) -> Any:
+        self.watermark_s = None if self.lag_s is None else index - self.lag_s
+        if index % self.every:
+            return NOTHING
+        columns = {"n": [f"{index}"] if index == self.changes else [index], "name": [f"row {index}"]}
+        match self.kind:
+            case "text":
+                return f"text {index}"
+            case "plain":
+                return {"index": index, "parts": [1.5, None, b"x"]}
+            case "struct":
+                return Plate(f"plate {index}", 0.5)
+        return pa.record_batch(columns) if self.kind == "batch" else pa.table(columns)
+
+
+class Sees(Operator):
+    """How often it was called before, and with what."""
+
+    def __init__(self, on_nothing: bool = False) -> None:
+        self.on_nothing, self.calls = on_nothing, 0
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        self.calls += 1
+        return f"{self.calls - 1} calls before {[*inputs]}"
+
+    def snapshot(self) -> bytes:
+        return self.calls.to_bytes(8, "little")
+
+    def restore(self, state: bytes) -> None:
+        self.calls = int.from_bytes(state, "little")
+
+
+class Forwards(Operator):
+    """Its first input."""
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        return inputs[0]
+
+
+class Marks(Operator):
+    """The watermark of its inputs."""
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Any:
+        return f"{self.watermark_s}"

@@ -14,7 +14,7 @@ FOLDERS = ("middleware", "operators", "emulation", "experiments")
 # imports from its own room and from lower floors. Rooms on one floor (in one line) know nothing of each other.
 FLOORS: tuple[str, ...] = (
     "middleware middleware.arithmetic middleware.errors",
-    "middleware.arrays middleware.dataflow middleware.files",
+    "middleware.arrays middleware.dataflow middleware.files middleware.parcels",
     "middleware.loading middleware.network",
     "middleware.protocol",
     "middleware.core middleware.core.notes",

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import typer
 from diagrams import DIAGRAMS, draw, main, state_diagram
+from mypy import api
 
 from thalweg.experiments.cli.verbs import app
 from thalweg.middleware.errors import UsageError
@@ -56,6 +57,17 @@ COMMANDS = list(dict.fromkeys(line for page in TEXTS for line in commands(page.r
 @pytest.mark.parametrize(("page", "block"), EXAMPLES, ids=lambda part: part.name if isinstance(part, Path) else "")
 def test_python_examples_are_valid(page: Path, block: str) -> None:
     exec(compile(block, page.name, "exec"), {"__name__": "example"})
+
+
+def test_strict_type_checkers_take_the_examples_of_applications(tmp_path: Path) -> None:
+    pages = {"readings": ROOT / "README.md", "records": ROOT / "docs/records.md"}
+    typed = [(name, block) for name, page in pages.items() for block in python_blocks(page.read_text(encoding="utf-8"))]
+    files = [tmp_path / f"{name}_{number}.py" for number, (name, block) in enumerate(typed) if ") -> " in block]
+    assert len(files) >= 2
+    for file, (_, block) in zip(files, (each for each in typed if ") -> " in each[1]), strict=True):
+        file.write_text(block, encoding="utf-8")
+    told, _, status = api.run(["--strict", "--config-file", str(ROOT / "pyproject.toml"), *map(str, files)])
+    assert status == 0, told
 
 
 @pytest.mark.parametrize("line", COMMANDS)

@@ -7,7 +7,9 @@ import mmap
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
+import pyarrow as pa
 
 from thalweg.operators import Operator, Source
 
@@ -18,6 +20,11 @@ class Metres(np.ndarray[Any, Any]):
     """Has a unit, which is not in its elements."""
 
     unit: str
+
+
+class Reading(msgspec.Struct, frozen=True):
+    site: str
+    values: list[float]
 
 
 class Blob(bytes):
@@ -59,6 +66,14 @@ KINDS: dict[str, Callable[[], Any]] = {
     "times": lambda: np.array(["2001-02-03"], "M8[D]"),
     "flags": lambda: BASE > 3,
     "matrix": lambda: np.matrix(BASE.reshape(4, 6)),
+    "text alone": lambda: "text",
+    "number": lambda: 3.5,
+    "plain data": lambda: {"a": [1, None, (b"x", True)], 7: {"b": -0.5}},
+    "struct": lambda: Reading("h1", [1.5]),
+    "batch": lambda: pa.record_batch({"a": [1, None], "b": ["x", "y"]}),
+    "table": lambda: pa.table({"a": pa.chunked_array([[1], [2, 3]]), "b": ["x", None, ""]}),
+    "slice": lambda: pa.table({"a": range(1000), "b": ["xyz"] * 1000}).slice(990, 4),
+    "no rows": lambda: pa.table({"a": pa.array([], "int64"), "b": pa.array([], "string")}),
     "mapped": lambda: np.frombuffer(mmap.mmap(-1, 4096), "<i4"),
 }
 
@@ -72,9 +87,9 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "nine dimensions": lambda: np.zeros((1,) * 9),
     "no width": lambda: np.zeros(3, "V"),
     "beyond any limit": lambda: np.broadcast_to(np.uint8(0), (2**40,)),
-    "list": lambda: [1, 2],
-    "number": lambda: 3.5,
-    "text": lambda: "text",
+    "set": lambda: {1, 2},
+    "complex": lambda: {"a": [2j]},
+    "column": lambda: pa.array([1, 2]),
 }
 
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView
+    from thalweg.middleware.parcels import NOTHING, Nothing
     from thalweg.middleware.planning import CostParameters, Hints, Planner, PlanResult, get_cost_model, get_planner
     from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves
     from thalweg.operators import (
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "NOTHING",
     "BestOfLast",
     "CapabilityError",
     "Client",
@@ -86,6 +88,7 @@ __all__ = [
     "LocalMoves",
     "NetworkView",
     "Node",
+    "Nothing",
     "Operator",
     "OperatorError",
     "Placement",
@@ -128,6 +131,7 @@ _HOME = {
     "thalweg.middleware.errors": "CapabilityError DataflowError HostAbsentError HostLostError OperatorError"
     " PlacementError ProtocolError RunError TestbedError ThalwegError TraceError UsageError",
     "thalweg.middleware.network.view": "Link LinkEstimate LinksNeeded NetworkView",
+    "thalweg.middleware.parcels": "NOTHING Nothing",
     "thalweg.middleware.planning": "CostParameters Hints Planner PlanResult get_cost_model get_planner",
     "thalweg.operators": "BestOfLast Composite ImageFolderSource Join Operator Running SceneSource Source Value",
 }

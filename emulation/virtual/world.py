@@ -33,6 +33,7 @@ from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import FIXED, Dataflow, Node, Placement, Reorderable
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
@@ -394,4 +395,6 @@ def _as_bytes(value: Any) -> Any:
     """Values as they go into the digest of events."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).data).digest()
+    if isinstance(value, Parcel):
+        return value.kind, value.watermark_s, value.head, hashlib.sha256(value.body).digest()
     return repr(value)

@@ -8,7 +8,7 @@ image's latency is kept apart as ``first_image_s``.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ PROOF_FLOOR_BPS = 500_000.0  # below it a proof lasts for a handful of packets o
 COUNTED = ("duplicate", "repeated", "rejected", "fault")
 KINDS = (
     "delivered", "placed", "host_load", "log", "proof", "replay", "estimate",
-    "relocated", "arrived", "proposal", "reshaped", "plan", "epoch", "monitor", "missing", *COUNTED,
+    "relocated", "arrived", "proposal", "reshaped", "plan", "epoch", "monitor", "missing", "nothing", "late", *COUNTED,
 )  # fmt: skip
 
 Said = Mapping[str, Sequence[Row]]  # the records of one placement by their kinds, in the log's order
@@ -59,7 +59,8 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     ``duplicate`` the deliveries of one that had come before, ``out_of_order`` those after a later one.
     ``digest`` is the ``sequence_digest`` of what came, ``digest_ok`` whether it is the run's reference.
     ``speedup`` is the baseline's mean inter-arrival time over this one's. ``messages``: how many records there are of
-    the kinds in ``COUNTED``; ``log_digest``: of every event of a simulated placement.
+    the kinds in ``COUNTED``; ``nothing``: by node, how many indices had no value there; ``late_rows``: by operator, how
+    many rows it left out as they came too late. ``log_digest``: of every event of a simulated placement.
 
     ``pause_*``: from suspension until the old host knew that the operator ran again, of those that moved.
     ``protocols``: moves by protocol. ``state_bytes``: state that travelled. ``proposals``: the client's
@@ -106,6 +107,8 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     predicted_s: float | None
     log_digest: str | None
     messages: dict[str, int]
+    nothing: dict[str, int]
+    late_rows: dict[str, int]
     hosts: dict[str, HostLoad]
     moves: list[Move] | msgspec.UnsetType = msgspec.UNSET
 
@@ -180,6 +183,7 @@ def _placement(info: RunInfo, name: str, said: Said, transfers: Sequence[LinkSum
     delivered = len(np.unique(indices))
     digests = [row.detail.digest for row in came if row.detail.digest is not None]
     digest = sequence_digest(digests) if digests else None
+    late = sorted({row.node or "" for row in said["late"]})
     plan = said["placed"][0].detail if said["placed"] else None
     wall_s = None
     if came:  # the placement's start on the wall clock is t_s = 0, which is told from the first delivery
@@ -206,6 +210,8 @@ def _placement(info: RunInfo, name: str, said: Said, transfers: Sequence[LinkSum
         predicted_s=plan.predicted_s if plan else None,
         log_digest=said["log"][0].detail.digest if said["log"] else None,
         messages={kind: len(said[kind]) for kind in COUNTED},
+        nothing=dict(sorted(Counter(row.node or "" for row in said["nothing"]).items())),
+        late_rows={node: sum(int(row.value or 0) for row in said["late"] if row.node == node) for node in late},
         hosts=_loads(said["host_load"]),
         **move_figures(said, info.time_scale),
     )

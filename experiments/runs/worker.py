@@ -139,7 +139,8 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
             "hints": result.hints,
             "known": plan.view.estimates,
         }
-    run = client.run(result.dataflow, result.placement, partitions=config.images, label=label, epoch_s=begun, **more)
+    more |= {"partitions": config.images, "label": label, "epoch_s": begun, "nothing": True}
+    run = client.run(result.dataflow, result.placement, **more)
     mover = None
     if strategy.driver is not None:
         codes = [result.dataflow.by_name[name].code for name in result.dataflow.operators]
@@ -156,7 +157,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
             }
             recorder.write(label, "delivered", record)
             say(Said("delivered", label, partition.index))
-            if config.pictured(partition.index):
+            if config.pictured(partition.index) and isinstance(partition.value, np.ndarray):
                 kept.append((partition.index, partition.value))
     recorder.close_run(label)
     folder = Path(plans.job.pictures) / file_name(label)

@@ -45,6 +45,7 @@ from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import OneShot, ProbedPlan
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
+from thalweg.middleware.shell.values import opened
 from thalweg.operators import digest, write_image
 
 
@@ -152,13 +153,14 @@ class _Session(Session):
 
         def on_delivered(partition: e.Deliver, now: float) -> None:
             fields: dict[str, Any] = {"index": partition.index, "size_bytes": partition.size_bytes}
+            value = opened(partition.value, (*DEFAULT_ALLOW, *config.allow))
             if config.bytes:
-                fields["detail"] = {"digest": digest(partition.value)}
+                fields["detail"] = {"digest": digest(value)}
             self._row(label, CLIENT, now, "delivered", fields)
             self.found.delivered[label] += 1
-            if config.bytes and config.pictured(partition.index):
+            if config.bytes and config.pictured(partition.index) and isinstance(value, np.ndarray):
                 folder.mkdir(parents=True, exist_ok=True)
-                write_image(np.asarray(partition.value), folder / f"{partition.index:03}.png")
+                write_image(value, folder / f"{partition.index:03}.png")
             self.tell(label, self.found.delivered[label], config.images)
 
         carried = self._carrying(self.links)

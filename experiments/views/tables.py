@@ -74,7 +74,12 @@ def lines_of(summary: RunSummary) -> list[str]:
     """What links, estimates and monitors say, a line each."""
     told = [links_line(summary), *estimates_lines(summary.estimates)]
     monitors = {label: row.monitor for label, row in summary.placements.items()}
-    return told + [monitor_line(label, monitor) for label, monitor in monitors.items() if monitor is not None]
+    told += [monitor_line(label, monitor) for label, monitor in monitors.items() if monitor is not None]
+    for label, row in summary.placements.items():
+        gave = [f"{node} at {count} of the indices" for node, count in row.nothing.items()]
+        late = [f"{node} left out {counted(count, 'late row')}" for node, count in row.late_rows.items()]
+        told += [f"{label}: {said}" for said in (gave and f"nothing from {', '.join(gave)}", ", ".join(late)) if said]
+    return told
 
 
 def seen_lines(summary: RunSummary) -> list[str]:

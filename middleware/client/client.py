@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from thalweg.middleware.client.cluster import LocalCluster, fate_of
 from thalweg.middleware.client.hello import say_hello
@@ -116,7 +117,7 @@ class Client:
         self._peers = say_hello({host: addresses[host] for host in addresses if host not in ended}, self._keys)
         self._gone: dict[str, str] = {}  # hosts that have ended, and how
         self._closing = ""  # why nothing can be begun any more
-        self._runs: weakref.WeakValueDictionary[str, Run] = weakref.WeakValueDictionary()  # who drops one ends it
+        self._runs: weakref.WeakValueDictionary[str, Run[Any]] = weakref.WeakValueDictionary()  # who drops one ends it
         self._news = threading.Condition()  # of what is reported, and of what is forgotten
         self._open: set[str] = set()
         self._reports: dict[Link, LinkEstimate] = {}
@@ -214,7 +215,8 @@ class Client:
         known: Mapping[Link, LinkEstimate] | None = None,
         call_timeout_s: float | None = None,
         strict: bool = False,
-    ) -> Run:
+        nothing: bool = False,
+    ) -> Run[Any]:
         """Start ``dataflow`` and return its partitions as an iterator, blocking or asynchronous.
 
         Args:
@@ -228,6 +230,7 @@ class Client:
             planner: what plans while data flows under GlobalMoves; default: one-shot from the present placement.
             partitions: how many to deliver; None: until a source ends.
             strict: that sources end after different numbers of partitions is a RunError, after the last that all have.
+            nothing: deliver ``NOTHING`` for indices without a value, which are skipped otherwise.
             label: stands in the run's records.
             model, costs, hints: what planning goes by, at the start and later, as for :meth:`plan`.
             epoch_s: the Unix time from which the run's records count; default: now.
@@ -306,7 +309,7 @@ class Client:
                 name or "global",
             )
         home = Home(self.name, lambda: self.hosts, self._allow, self.shell.tell, self._closed)
-        run = Run(home, run_id, full, dataflow, search, strict)
+        run: Run[Any] = Run(home, run_id, full, dataflow, search, strict=strict, nothing=nothing)
         with self._news:
             self._check_open()
             self._runs[run_id] = run

@@ -8,24 +8,44 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.core.relocation.shape import reshape
 from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sink_at
-from thalweg.middleware.errors import HostLostError, PlacementError, RunError, expect, one_line, printable, warn_dropped
+from thalweg.middleware.errors import (
+    HostLostError,
+    OperatorError,
+    PlacementError,
+    RunError,
+    expect,
+    one_line,
+    printable,
+    warn_dropped,
+)
 from thalweg.middleware.loading import reorderable
+from thalweg.middleware.parcels import is_nothing
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.shell.values import opened
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar  # which knows defaults from Python 3.13 on
+
+    T = TypeVar("T")
 
 
-class Delivered(msgspec.Struct, frozen=True):
-    """A partition at the sink: its index (from 0), and its value, bytes or a read-only array."""
+class Delivered(msgspec.Struct, Generic[T], frozen=True):
+    """A partition at the sink: its index (from 0), and its value: bytes, a read-only array, records or plain data."""
 
     index: int
-    value: Any
+    value: T
     size_bytes: int
 
 
@@ -39,11 +59,12 @@ class Home(msgspec.Struct, frozen=True):
     closed: Callable[[str], None]
 
 
-class Run:
+class Run(Generic[T]):
     """A running dataflow: ``for partition in run`` or ``async for partition in run``; ``close()`` ends it early.
 
     The next partition is demanded when one is taken, so at most one is here undelivered. ``placement`` is where its
-    nodes are now, as far as the client has heard, and ``dataflow`` the tree they form.
+    nodes are now, as far as the client has heard, and ``dataflow`` the tree they form. Indices without a value are
+    skipped, and counted in ``skipped``, unless the run was begun with ``nothing=True``.
 
     Any number of threads and tasks may iterate one run, also of several event loops: each partition goes to exactly one
     of them, all see the end, and a run that failed raises its error in each, until it is closed. Who is cancelled while
@@ -63,12 +84,15 @@ class Run:
         placement: Placement,
         dataflow: Dataflow,
         search: Search | None,
+        *,
         strict: bool = False,
+        nothing: bool = False,
     ) -> None:
         self.id = run_id
         self.placement = placement
         self.dataflow = dataflow
         self.search = search
+        self.skipped = 0
         self._home = home
         self._news = threading.Condition()  # of what is queued, where the nodes are, and the end
         self._queue: deque[tuple[e.Command, bool]] = deque()  # with each whether the next is demanded already
@@ -76,7 +100,7 @@ class Run:
         self._awaiting: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}  # whose tasks wait in __anext__
         self._failure: e.Fail | None = None
         self._over = False
-        self._strict = strict
+        self._strict, self._nothing = strict, nothing
 
     @property
     def tree(self) -> tuple[Dataflow, Placement]:
@@ -119,7 +143,7 @@ class Run:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
                 loop.call_soon_threadsafe(arrived.set)
 
-    def _next(self) -> Delivered | None:
+    def _next(self) -> Delivered[T] | None:
         """The partition that is here, None when there is none; raises the run's error. Under the lock."""
         while self._queue and not self._over:
             command, demanded = self._queue.popleft()
@@ -135,15 +159,27 @@ class Run:
                     if not demanded:
                         self._home.tell(e.NextRequested(self.id))
                     if isinstance(command, e.Deliver):
-                        return Delivered(command.index, command.value, command.size_bytes)
+                        if is_nothing(command.value) and not self._nothing:
+                            self.skipped += 1
+                            continue
+                        return self._delivered(command)
         if self._failure is not None:
             raise _error_of(self._failure)
         return None
 
-    def __iter__(self) -> Run:
+    def _delivered(self, command: e.Deliver) -> Delivered[T]:
+        try:
+            return Delivered(command.index, opened(command.value, self._home.allow), command.size_bytes)
+        except OperatorError as error:  # what came cannot be had here
+            reason = f"partition {command.index} cannot be delivered: {error}"
+            self._failure = e.Fail(self.id, reason, self.dataflow.sink, self._home.name)
+            self._end()
+            raise _error_of(self._failure) from None
+
+    def __iter__(self) -> Run[T]:
         return self
 
-    def __next__(self) -> Delivered:
+    def __next__(self) -> Delivered[T]:
         with self._news:
             while (delivered := self._next()) is None:
                 if self._over:
@@ -155,10 +191,10 @@ class Run:
                     self._blocked -= 1
             return delivered
 
-    def __aiter__(self) -> Run:
+    def __aiter__(self) -> Run[T]:
         return self
 
-    async def __anext__(self) -> Delivered:
+    async def __anext__(self) -> Delivered[T]:
         loop = asyncio.get_running_loop()
         while True:
             with self._news:
@@ -225,7 +261,7 @@ class Run:
             self.close()
             warn_dropped(f"the run {self.id}", self)
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> Run[T]:
         return self
 
     def __exit__(self, *_: object) -> None:

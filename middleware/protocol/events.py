@@ -41,7 +41,10 @@ class TimerFired(Event, frozen=True):
 
 
 class OperatorFinished(Event, frozen=True):
-    """The code of ``node`` produced partition ``index``; ``end`` when its stream is over (no value)."""
+    """The code of ``node`` produced partition ``index``; ``end`` when its stream is over (no value).
+
+    ``late_rows``: so many rows came after the watermark had passed them, and were left out.
+    """
 
     run: str
     node: str
@@ -50,6 +53,7 @@ class OperatorFinished(Event, frozen=True):
     size_bytes: int = 0
     end: bool = False
     duration_s: float = 0.0
+    late_rows: int | UnsetType = UNSET
 
 
 class OperatorFailed(Event, frozen=True):

@@ -5,6 +5,7 @@ Rules:
 - R1: The last credit of a transfer waits ``CREDIT_HOLD_S`` for a message to ride on; all others go at once.
 - R2: No memory is taken for a partition that nobody here has asked for, nor for many that only pass through, and
   for one partition from one host there is one unfinished transfer at most. What is refused is sent again later.
+- R3: What names a head (a schema) that this host does not know is refused, and comes again with it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Protocol
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.errors import ProtocolError
+from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
@@ -28,7 +30,7 @@ from thalweg.middleware.shell.transfers import (
     chunk_bytes_for,
     what_is,
 )
-from thalweg.middleware.shell.values import value_of
+from thalweg.middleware.shell.values import HEADS_KNOWN, value_of
 
 CONNECTIONS_KNOWN = 4096
 PASSING_THROUGH = 16  # partitions in several chunks, for nodes that have gone
@@ -56,6 +58,7 @@ class Bulk:
         self._incoming: dict[tuple[bytes, int], Incoming] = {}
         self._ways: dict[str, ReturnWay] = {}
         self._arrived: dict[bytes, float] = {}  # by connection: when its last bulk message came
+        self._heads: dict[str, bytes] = {}  # of parcels, by their digests
         self._next_transfer = 0
         self._refused: list[Outgoing] = []  # transfers that a line had no room for
         self.credits_due_s = math.inf  # where credits wait
@@ -77,7 +80,10 @@ class Bulk:
             if whole is None:
                 return
             body = whole
-        value = value_of(chunk.dtype, chunk.shape, body)
+        value = value_of(chunk.dtype, chunk.shape, body, self._heads)
+        if value is None:  # R3
+            self._sockets.post(message.run, sender, m.Credit(chunk.transfer, 0, True, 0.0, gap_s, now), identity)
+            return
         line = self._sockets.line(message.run, sender)
         if type(message) is m.Probe:
             if message.source.name != sender:
@@ -89,7 +95,8 @@ class Bulk:
             if not self._sockets.holding:
                 self.credits_due_s = now + CREDIT_HOLD_S
             self._sockets.hold(line, (chunk.transfer, total, gap_s, now))
-        self._shell.handle(e.MessageReceived(sender, message, value, total), now)
+        size_bytes = value.size_bytes if type(value) is Parcel else total
+        self._shell.handle(e.MessageReceived(sender, message, value, size_bytes), now)
 
     def _add(
         self, identity: bytes, sender: str, chunk: m.Chunk, body: memoryview, gap_s: float, now: float
@@ -194,8 +201,13 @@ class Bulk:
             return
         del self._outgoing[credit.transfer]
         if credit.received_bytes < total:
+            out.to.heads.clear()  # R3
             self._shell.handle(e.TransferFailed(sender, out.message), now)
             return
+        if out.digest:
+            if len(out.to.heads) >= HEADS_KNOWN:
+                out.to.heads.clear()
+            out.to.heads.add(out.digest)
         if total >= CHUNK_BYTES:
             out.to.chunk_bytes = chunk_bytes_for(total, out.busy_s)
         self._shell.handle(e.TransferMeasured(sender, out.message, total, out.busy_s * self._time_scale), now)

@@ -5,6 +5,9 @@ Rules:
 - R1: Whatever user code raises (SystemExit too) is an answer with the reason in one line, and ends no thread.
 - R2: A state is restored only if it has its digest and the version that the code here reads.
 - R3: Code begins anew in another tree only if it is reorderable, and has no state that would be lost.
+- R4: An operator all of whose inputs are nothing gives nothing, and is not called unless it asks (``on_nothing``).
+- R5: A watermark is the earliest of the inputs' unless the code sets its own, and goes with what the code returned.
+- R6: The records of one stream have the same columns, at whoever makes them and at whoever gets them.
 """
 
 from __future__ import annotations
@@ -20,28 +23,35 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.errors import OperatorError, ThalwegError, one_line, printable
-from thalweg.middleware.loading import Allow, keeps_state, load_code, may_reorder
+from thalweg.middleware.loading import Allow, Allowed, keeps_state, load_code, may_reorder
+from thalweg.middleware.parcels import Parcel, is_nothing
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell.values import returned_by, size_of
+from thalweg.middleware.shell.values import RECORDS, check_schema, marked, opened, returned_by, size_of
 
 RUNTIME = str(Path(__file__).parents[1]) + os.sep
 TRACEBACK = 6_000  # characters of one that are told: what is in the middle of a longer one is left out
 
 
 class Made(msgspec.Struct, frozen=True, gc=False):
-    """What a node's code made, in ``seconds`` where time is simulated. ``end``: its stream is over (no value)."""
+    """What a node's code made, in ``seconds`` where time is simulated. ``end``: its stream is over (no value).
+
+    ``late_rows``: rows that came after the watermark had passed them, and were left out.
+    """
 
     value: Any
     size_bytes: int
     seconds: float = 0.0
     end: bool = False
+    late_rows: int = 0
 
 
 ENDED = Made(None, 0, end=True)
+NO_VALUE = "return NOTHING for an index without a value"
 SEALED = re.compile("read-only|WRITEABLE")  # as numpy, memoryviews and others say of what cannot be written
 
 
@@ -88,19 +98,59 @@ class OwnCode(NodeCode):
         self._call: Callable[..., Any] = call
         self.reorderable = may_reorder(self.code)
         self.keeps_state = keeps_state(self.code)
+        self._packages = allow.packages if isinstance(allow, Allowed) else tuple(allow)
+        self._heads: dict[str, bytes] = {}  # schemas of its inputs, and of its output
 
     @property
     def state_version(self) -> int:
         return int(getattr(self.code, "state_version", 1))
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        for each in inputs:
+            if type(each) is Parcel:
+                return self._make_of_parcels(index, inputs)
         given = (index,) if self.is_source else (inputs, index)
         value = returned_by(self._call, *given, inputs=inputs)
+        if type(value) is Parcel:
+            return self._made_parcel(index, value)
         if value is not None:
             return Made(value, size_of(value))
         if not self.is_source:
-            raise OperatorError(f"combine returned None for partition {index}")
+            raise OperatorError(f"combine returned None for partition {index}; {NO_VALUE}")
         return ENDED
+
+    def _make_of_parcels(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        marks = [each.watermark_s if type(each) is Parcel else None for each in inputs]
+        watermark_s = None if None in marks else min(each for each in marks if each is not None)  # R5
+        if all(map(is_nothing, inputs)) and not getattr(self.code, "on_nothing", False):  # R4
+            return Made(marked(inputs[0], watermark_s), 0)
+        for position, each in enumerate(inputs):
+            self._check_schema(each, f"input {position}", index)
+        if hasattr(self.code, "watermark_s"):
+            self.code.watermark_s = watermark_s
+        late_rows = getattr(self.code, "late_rows", 0)
+        values = [opened(each, self._packages) for each in inputs]
+        value = returned_by(self._call, values, index, inputs=inputs)
+        late_rows = getattr(self.code, "late_rows", 0) - late_rows
+        if value is None:
+            raise OperatorError(f"combine returned None for partition {index}; {NO_VALUE}")
+        if type(value) is Parcel:
+            return self._made_parcel(index, value, late_rows)
+        return Made(value, size_of(value), late_rows=late_rows)
+
+    def _made_parcel(self, index: int, value: Parcel, late_rows: int = 0) -> Made:
+        self._check_schema(value, "what it returned", index)
+        value = marked(value, getattr(self.code, "watermark_s", None))
+        return Made(value, value.size_bytes, late_rows=late_rows)
+
+    def _check_schema(self, value: Any, what: str, index: int) -> None:
+        """R6."""
+        if type(value) is not Parcel or value.kind not in RECORDS:
+            return
+        before = self._heads.setdefault(what, value.head)
+        if before is not value.head and before != value.head:
+            check_schema(value, before, f"partition {index}, {what}")
+            self._heads[what] = value.head
 
     def snapshot(self) -> bytes:
         take = getattr(self.code, "snapshot", None)
@@ -165,7 +215,8 @@ def make(opener: Opener, command: e.RunOperator) -> Made | e.OperatorFailed:
 def finished(command: e.RunOperator, made: Made, duration_s: float) -> e.OperatorFinished:
     """What the core is told of a call that took ``duration_s`` seconds."""
     run, node, index = command.run, command.node, command.index
-    return e.OperatorFinished(run, node, index, made.value, made.size_bytes, made.end, duration_s)
+    late_rows = made.late_rows or UNSET
+    return e.OperatorFinished(run, node, index, made.value, made.size_bytes, made.end, duration_s, late_rows)
 
 
 def take_or_give(opener: Opener, command: StateCall) -> e.StateTaken | e.StateRestored:

@@ -66,7 +66,7 @@ _send = zmq.backend.Socket.send  # which zmq.Socket.send calls
 class Line:
     """The way to one host of a run: its dealers, once they are dialled, and the credits that wait for a message."""
 
-    __slots__ = ("bulk", "chunk_bytes", "control", "credits", "ends", "host", "peer", "run", "used", "used_s")
+    __slots__ = ("bulk", "chunk_bytes", "control", "credits", "ends", "heads", "host", "peer", "run", "used", "used_s")
 
     def __init__(self, run: str, peer: m.Peer) -> None:
         self.run = run
@@ -79,6 +79,7 @@ class Line:
         self.bulk: Socket | None = None
         self.chunk_bytes = CHUNK_BYTES
         self.credits: list[tuple[int, int, float, float]] = []  # transfer, its bytes, gap, when it had come
+        self.heads: set[str] = set()  # digests of parcels' heads that have arrived there
 
     def hang_up(self) -> None:
         """Let go of its dealers, which may be closed from now on: a transfer that still has the line dials anew."""

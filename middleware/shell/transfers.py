@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.middleware.errors import ProtocolError
+from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol.messages import Chunk, Credit, Partition, Probe, State
 from thalweg.middleware.shell.values import frames_of
 
@@ -49,9 +50,12 @@ class Outgoing:
     shape: tuple[int, ...] = field(init=False)
     body: memoryview = field(init=False)
     window_bytes: int = field(init=False)
+    digest: str = field(init=False, default="")  # of a head in it, which others need not have once it has arrived
 
     def __post_init__(self, value: Any) -> None:
-        self.dtype, self.shape, self.body = frames_of(value)
+        self.dtype, self.shape, self.body = frames_of(value, self.to)
+        if type(value) is Parcel and self.shape[0]:
+            self.digest = value.digest
         self.window_bytes = max(WINDOW_CHUNKS * CHUNK_BYTES, LARGE_CHUNKS * self.chunk_bytes)
 
     def next_chunk(self) -> tuple[Chunk, Any] | None:

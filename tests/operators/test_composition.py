@@ -248,7 +248,7 @@ def test_inputs_that_cannot_be_composed(inputs, text):
         ({"rule": "mx"}, "unknown rule 'mx'"),
         ({"rule": "os:system"}, "does not allow code from 'os'"),
         ({"rule": "thalweg.operatorsx:f"}, "does not allow code from"),
-        ({"rule": "thalweg.operators.reference:load_code"}, "comes from 'thalweg.middleware.loading'"),
+        ({"rule": "thalweg.operators.composition:find_code"}, "comes from 'thalweg.middleware.loading'"),
         ({"rule": "thalweg.operators.composition:nothing"}, "cannot be imported"),
         ({"rule": "thalweg.operators.composition:Composite"}, "is no rule; define a function of two images"),
         ({"rule": "thalweg.operators.reference:digest"}, "is no rule"),

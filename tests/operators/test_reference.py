@@ -34,8 +34,8 @@ def test_digest_tells_dtype_shape_and_bytes_apart():
     assert digest(np.full((), 3.0)) != digest(np.ones(()))
     with pytest.raises(OperatorError, match="no digest of"):
         digest(np.array([object()]))
-    with pytest.raises(OperatorError, match="no digest of str"):
-        digest("text")
+    with pytest.raises(OperatorError, match="type set does not travel"):
+        digest({1})
 
 
 @pytest.mark.parametrize("tree", [complete_binary_tree, left_deep_tree, star_tree])
@@ -91,7 +91,7 @@ def test_reference_run_of_own_code_and_of_code_in_the_wrong_place(monkeypatch):
     with pytest.raises(OperatorError, match="does not allow code"):
         reference_run(flow)
     swapped = star_tree({"x": Code("composite")}, joined)
-    with pytest.raises(OperatorError, match=r"source 'source@x' runs 'composite', which has no produce"):
+    with pytest.raises(OperatorError, match=r"'composite' cannot run as source: it has no produce"):
         reference_run(swapped)
     with pytest.raises(DataflowError, match="sink"):
         reference_run(Dataflow(()))

@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from thalweg.middleware.core import notes
 from thalweg.middleware.core.flow.directory import Directory
@@ -40,6 +41,7 @@ from thalweg.middleware.core.notes import Note
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.errors import LISTED
+from thalweg.middleware.parcels import is_nothing
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -256,6 +258,10 @@ class Demands:
         if event.size_bytes > self._room:
             self._refuse(event)
             return NOTHING
+        if is_nothing(event.value):
+            self._out.record("nothing", node=event.node, index=event.index)
+        if event.late_rows is not UNSET:
+            self._out.record("late", node=event.node, index=event.index, value=event.late_rows)
         if self._books.of:
             self.compute_s[event.node] = event.duration_s
         verdict, actions = node.on_finished(Output(event.index, event.value, event.size_bytes, event.end))

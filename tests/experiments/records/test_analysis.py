@@ -39,6 +39,9 @@ def test_figures_of_a_run(new_run: Any) -> None:
         run.add(30.0, "h2", "host_load", "one-shot", value=cpu, size_bytes=rss)
     run.add(31.0, "h2", "host_load", value=9.0, size_bytes=999)  # of no placement
     run.add(31.0, "h2", "repeated", "one-shot")
+    for value in (3, 4):
+        run.add(31.0, "h2", "nothing", "one-shot", node="o", index=value)
+        run.add(31.0, "h2", "late", "one-shot", node="w", index=value, value=value)
     run.add(31.0, "h2", "of tomorrow", "one-shot", detail={"a": 1})
     run.prove({("h1", "h2"): (1e6, -0.04), ("h2", "h1"): (5e5, 0.03), ("h1", "h3"): (4.9e5, 0.5)}, stalled=0.123)
     summary = summarize_run(run.write())
@@ -59,6 +62,7 @@ def test_figures_of_a_run(new_run: Any) -> None:
     assert (fast.relocations, fast.pause_p50_s) == (2, 2.0)
     assert fast.pause_p99_s == pytest.approx(2.98)
     assert fast.messages == {"duplicate": 0, "repeated": 1, "rejected": 0, "fault": 0}
+    assert (fast.nothing, fast.late_rows) == ({"o": 2}, {"w": 7})
     assert fast.hosts["h2"].mean_cpu == pytest.approx(0.2)
     assert fast.hosts["h2"].max_rss_bytes == 70
     assert (never.delivered, never.lost, never.digest, never.mean_interarrival_s) == (0, 5, None, None)

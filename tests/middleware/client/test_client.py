@@ -180,8 +180,8 @@ def test_probes_measure_what_is_asked(client: Client) -> None:
         ("surrogate", "FileNotFoundError at partition 2: no file caf?"),
         ("exit", "SystemExit at partition 2: 3"),
         ("long", "ValueError at partition 2: " + "so " * 2_000),
-        ("none", "combine returned None for partition 2"),
-        ("text", "a partition is bytes or a numpy array, not str"),
+        ("none", "combine returned None for partition 2; return NOTHING for an index without a value"),
+        ("set", "a value of type set at ['a'] does not travel; return a list"),
         ("objects", "an array of dtype object holds Python objects; only plain numbers travel"),
     ],
 )
@@ -194,7 +194,7 @@ def test_failing_code_ends_the_run_with_node_and_host(client: Client, how: str, 
     said, whole = str(caught.value), f"node 'o' on host 'h2': {says}"
     assert said == (whole if len(whole) < 4_000 else f"{whole[:3_999]}…")
     error = caught.value
-    ours = how in ("none", "text", "objects")  # the runtime's own word on what the code returned
+    ours = how in ("none", "set", "objects")  # the runtime's own word on what the code returned
     assert (error.node, error.host, error.index) == ("o", "h2", 2)
     assert (error.cause_type == "thalweg.middleware.errors.OperatorError") == ours
     assert (error.remote_traceback is None) == ours

@@ -69,7 +69,6 @@ def test_every_kind_of_value_is_the_same_wherever_it_is_consumed(client: Client)
     for where, all_told in seen.items():
         assert dict(zip(KINDS, all_told, strict=True)) == dict(zip(KINDS, first, strict=True)), where
     for kind, said in zip(KINDS, first, strict=True):
-        assert said.startswith(("<class 'bytes'>", "<class 'numpy.ndarray'>")), kind
         assert "ndarray" not in said or " sealed " in said, kind
 
 

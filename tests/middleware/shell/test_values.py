@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from value_codes import KINDS, Reading
 
 from thalweg.middleware.errors import OperatorError, ProtocolError
+from thalweg.middleware.parcels import NOTHING, Parcel
 from thalweg.middleware.protocol.messages import MAX_PARTITION_BYTES
-from thalweg.middleware.shell.values import frames_of, returned_by, size_of, value_of
+from thalweg.middleware.shell.values import (
+    HEADS_KNOWN,
+    arrow,
+    check_schema,
+    frames_of,
+    marked,
+    opened,
+    returned_by,
+    size_of,
+    value_of,
+)
 
+LOOP: list[Any] = []
+LOOP.append(LOOP)
 dtypes = st.one_of(
     hnp.scalar_dtypes(),
     hnp.byte_string_dtypes(min_len=1),
@@ -79,9 +96,22 @@ def test_a_received_array_views_the_frame() -> None:
         (np.zeros(2, [("a", "i4")]), "has fields"),
         (np.ma.array([1, 2], mask=[0, 1]), r"mask; return array\.filled"),
         (np.zeros((1,) * 9), "9 dimensions"),
-        ("text", "not str"),
-        (3.5, "not float"),
-        ([1, 2], "not list"),
+        ({1, 2}, "type set does not travel; return a list"),
+        ({"a": [0, 2j]}, r"type complex at \['a'\]\[1\] does not travel; return a list of two"),
+        ([np.float32(1)], r"float32 at \[0\] does not travel; return its item"),
+        ({1.5: 0}, "key 1.5 does not travel; use a str or an int"),
+        (
+            [Reading("h", [])],
+            r"Reading at \[0\] does not travel; return a msgspec.Struct with a field of list\[Reading\]",
+        ),
+        (Reading("h", ["no number"]), "a Reading does not travel: Expected `float`, got `str`"),
+        (2**70, "int does not travel"),
+        ("\udc00", "str does not travel"),
+        (msgspec.defstruct("Inner", [])(), "define its class in a module"),
+        (LOOP, "a list that contains itself"),
+        (object(), "plain data"),
+        (pa.array([1]), "type pyarrow.Int64Array does not travel; return a pyarrow.RecordBatch or"),
+        (pa.scalar(1), "as_py"),
     ],
 )
 def test_what_cannot_travel_is_refused(value: Any, says: str) -> None:
@@ -135,6 +165,8 @@ def test_any_header_gives_a_value_of_just_these_bytes_or_a_protocol_error(
         return
     if isinstance(value, bytes):
         assert (dtype, value) == ("", body)
+    elif isinstance(value, Parcel):
+        assert value.head + value.body == body
     else:
         assert (value.shape, value.nbytes) == (shape, len(body))
 
@@ -191,3 +223,127 @@ def test_an_array_that_is_found_again_by_a_weak_reference_is_sealed() -> None:
     with pytest.raises(ValueError, match="read-only"):
         found[0]()[0] = 2
     assert value[0] == 1
+
+
+# --- parcels ------------------------------------------------------------------------------------------
+
+PACKAGES = ("value_codes",)
+SECOND = pa.table({"a": pa.array(["x", "y", "x"]).dictionary_encode(), "b": [{"c": [1]}, None, {"c": []}]})
+plain = st.recursive(
+    st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner | st.none(), max_size=3) | st.dictionaries(st.text() | st.integers(0, 9), inner),
+    max_leaves=8,
+)
+
+
+class Line:
+    def __init__(self) -> None:
+        self.heads: set[str] = set()
+
+
+@given(plain.filter(lambda value: type(value) is not bytes))
+def test_plain_data_come_back_and_are_nobody_elses(value: Any) -> None:
+    parcel = there_and_back(value)
+    assert opened(parcel) == value
+    assert opened(parcel) == opened(taken(value))
+    if isinstance(value, dict | list):
+        assert opened(parcel) is not opened(parcel)
+
+
+@pytest.mark.parametrize("kind", ["struct", "batch", "table", "slice", "no rows"])
+@pytest.mark.parametrize("watermark_s", [None, -1.5, 1e9 + 0.25, float("inf")])
+def test_structs_and_records_come_back_with_their_watermark(kind: str, watermark_s: float | None) -> None:
+    value = KINDS[kind]()
+    parcel = there_and_back(marked(taken(value), watermark_s))
+    got = opened(parcel, PACKAGES)
+    assert type(got) is type(value)
+    assert got == value
+    assert parcel.watermark_s == watermark_s
+    assert parcel.size_bytes < 2000, "a slice is sent, and kept, without the rest"
+    assert opened(taken(got), PACKAGES) == value
+
+
+def test_nothing_takes_no_bytes_and_is_itself() -> None:
+    parcel = there_and_back(NOTHING)
+    assert (opened(parcel), parcel.size_bytes) == (NOTHING, 0)
+    assert opened(parcel) is NOTHING
+
+
+def test_a_schema_goes_once_and_dictionaries_always() -> None:
+    line, heads = Line(), dict[str, bytes]()
+    parcel = taken(pa.record_batch({"a": [1, 2], "b": ["x", "y"]}))
+    dtype, shape, body = frames_of(parcel, line)
+    assert opened(value_of(dtype, shape, memoryview(bytes(body)), heads)) == parcel.opened
+    line.heads.add(parcel.digest)
+    short = frames_of(parcel, line)
+    assert short[2].nbytes == body.nbytes - len(parcel.head)
+    assert opened(value_of(*short, heads)) == parcel.opened
+    assert value_of(*short, {}) is None, "and a host that does not know it gets it again"
+    with pytest.raises(ProtocolError, match="head"):
+        value_of(dtype.replace(parcel.digest, "0" * 32), shape, body, heads)
+    for count in range(HEADS_KNOWN):
+        value_of(*frames_of(taken(pa.table({f"c{count}": [1]}))), heads)
+    assert len(heads) == HEADS_KNOWN
+    whole = taken(SECOND)
+    assert whole.digest == ""
+    assert opened(there_and_back(SECOND)) == SECOND
+
+
+def test_records_are_copied_once_and_then_viewed() -> None:
+    scratch = np.arange(4.0)
+    parcel = taken(pa.record_batch({"a": scratch}))
+    scratch[:] = 9
+    assert parcel.opened.column(0).to_pylist() == [0, 1, 2, 3]
+    assert not parcel.opened.column(0).buffers()[1].is_mutable
+    assert taken(parcel) is parcel
+    body = memoryview(bytearray(b"1234567" + bytes(parcel.head + parcel.body)))[7:]
+    dtype, shape, _ = frames_of(parcel)
+    got = opened(value_of(dtype, shape, body))
+    assert got == parcel.opened
+    assert got.column(0).buffers()[1].address % 8 == 0
+
+
+@pytest.mark.parametrize(
+    ("parcel", "says"),
+    [
+        (Parcel("batch", b"junk", b"junk"), "records of 4 bytes do not read"),
+        (Parcel("plain", b"", b"\xc1"), "does not read as it says"),
+        (Parcel("plain", b"os:system", b"\x01"), "does not allow code from 'os'"),
+        (Parcel("plain", b"value_codes:Camera", b"\x01"), "no msgspec.Struct"),
+        (Parcel("plain", b"value_codes:Reading", b"\x01"), "does not read as it says: Expected `object`"),
+    ],
+)
+def test_a_parcel_that_lies_is_an_operator_error(parcel: Parcel, says: str) -> None:
+    with pytest.raises(OperatorError, match=says):
+        opened(parcel, PACKAGES)
+
+
+def test_records_that_point_beyond_themselves_are_refused() -> None:
+    parcel = taken(pa.record_batch({"a": ["abc", "def"]}))
+    body = bytearray(parcel.body)
+    at = body.index(b"\x03\0\0\0\x06\0\0\0")  # the offsets
+    body[at + 4 : at + 8] = (2**30).to_bytes(4, "little")
+    with pytest.raises(OperatorError, match="do not read"):
+        opened(Parcel("batch", parcel.head, bytes(body), parcel.digest))
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        ({"a": [1.5], "b": ["x"]}, "column 'a' is double, and was int64 before"),
+        ({"a": [1]}, "column 'b' is missing, and was string before"),
+        ({"a": [1], "b": ["x"], "c": [True]}, "column 'c' is bool, and was missing before"),
+        ({"b": ["x"], "a": [1]}, "the columns are b, a, and were a, b before"),
+    ],
+)
+def test_a_schema_that_changes_names_the_column(now: dict[str, Any], says: str) -> None:
+    before = taken(pa.record_batch({"a": [1], "b": ["x"]}))
+    with pytest.raises(OperatorError, match=f"partition 3: {says}"):
+        check_schema(taken(pa.table(now)), before.head, "partition 3")
+
+
+def test_without_pyarrow_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.ipc", None)
+    with pytest.raises(OperatorError, match=r"not installed here: pip install 'thalweg\[records\]'$"):
+        arrow()
