@@ -99,6 +99,7 @@ def _complain(what: str) -> None:
 
 
 def _serve(argv: list[str] | None) -> int:
+    _fill_streams()
     options = parser().parse_args(argv)
     keys = None if options.keys is None else Keys.load(options.keys, options.members, "host")
     if not options.name and keys is None:
@@ -145,20 +146,28 @@ def _serve(argv: list[str] | None) -> int:
     return 1 if shell.failure or shell.alive else 0
 
 
+def _fill_streams() -> None:
+    """Have standard streams that are closed be empty ones, before a log or a socket gets one of their numbers."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(opened, True)
+    os.close(opened)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # as it was closed when Python began
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
 def _leave_streams() -> int:
     """Standard input, as a descriptor that no operator knows; from now on theirs is empty, and they print to errors.
 
-    Whoever started this host reads one line from it and no more: code that goes on printing there would hang. What it
-    read from stays open, as its end is that of this host.
+    Whoever started this host reads one line from it and no more: code that goes on printing there would hang. The pipe
+    of that line is kept open, as whoever reads from it takes its end for that of this host.
     """
     parent = os.dup(0)
-    with contextlib.suppress(OSError):  # standard output is closed
-        os.dup(1)
+    os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.close(nothing)
-    with contextlib.suppress(OSError):  # standard error is closed
-        os.dup2(2, 1)
+    os.dup2(2, 1)
     return parent
 
 

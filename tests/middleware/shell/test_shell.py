@@ -390,6 +390,32 @@ def test_signals_and_the_parents_end_end_a_host_promptly_and_cleanly(tmp_path: P
         assert all(row["host"] == name for row in rows)
 
 
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_a_host_whose_standard_streams_are_closed_serves_and_keeps_its_log(closed: str, tmp_path: Path) -> None:
+    listen = "ipc://" + str(tmp_path / "h1")
+    host = host_command("h1", listen, allow=ALLOW, insecure=True, records=tmp_path)
+    host.remove("--with-parent")
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *host]
+    with (
+        (tmp_path / "said").open("wb") as said,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=own_environment()) as process,
+    ):
+        try:
+            until_s = time.monotonic() + 60
+            while not (tmp_path / "h1").exists():  # not every one of them can say that it listens
+                assert process.poll() is None and time.monotonic() < until_s
+            with Client({"h1": listen}, insecure=True) as client:
+                run = client.run(chain(SCENES, Code("runtime_codes:Talks")), {"o": "h1"}, partitions=3)
+                assert [each.index for each in run] == [0, 1, 2]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(5) == 0
+        finally:
+            process.kill()
+    rows = [msgspec.json.decode(line) for line in (tmp_path / "h1.jsonl").read_bytes().splitlines()]
+    assert any(row["kind"] == "host_load" for row in rows)
+    assert ("partition 2" in (tmp_path / "said").read_text()) == ("2>" not in closed)
+
+
 def test_a_host_without_descriptors_lives_and_its_run_goes_on() -> None:
     with (
         host_process("h1") as (process, control),
