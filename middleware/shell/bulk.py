@@ -166,14 +166,17 @@ class Bulk:
 
     def _pump(self, out: Outgoing) -> None:
         """Send as many chunks as the credit allows."""
-        while (following := out.next_chunk()) is not None:
-            chunk, piece = following
-            now = time.monotonic()  # before: what is sent may be on the line before this thread goes on
-            if not self._sockets.send_chunk(out.to, chunk, piece):
-                self._refused.append(out)  # a credit that comes, or the next round of housekeeping, goes on from here
-                return
-            if out.advance(piece.nbytes, now):
-                return
+        try:
+            while (following := out.next_chunk()) is not None:
+                chunk, piece = following
+                now = time.monotonic()  # before: what is sent may be on the line before this thread goes on
+                if not self._sockets.send_chunk(out.to, chunk, piece):
+                    self._refused.append(out)  # a credit that comes, or the next round of housekeeping, goes on here
+                    return
+                if out.advance(piece.nbytes, now):
+                    return
+        except Exception as error:  # R3 of ``shell``: whatever it was that had other transfers go on, too
+            self._shell.break_run(out.message.run, out.message, error)
 
     def _try_again(self) -> None:
         refused, self._refused = self._refused, []
@@ -194,10 +197,7 @@ class Bulk:
         out.credited(credit, now, way.arrived_s(credit, now))
         total = out.body.nbytes
         if not credit.done:
-            try:
-                self._pump(out)
-            except Exception as error:  # R3 of ``shell``
-                self._shell.break_run(out.message.run, out.message, error)
+            self._pump(out)
             return
         del self._outgoing[credit.transfer]
         if credit.received_bytes < total:
