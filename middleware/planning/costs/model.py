@@ -14,6 +14,7 @@ Costs that are reductions of what resources are kept busy for share :class:`Load
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -25,7 +26,7 @@ from thalweg.middleware.planning.problem.loads import Interface, Moved
 from thalweg.middleware.planning.problem.problem import NS_PER_S, Nanoseconds, Problem, Where
 
 
-class Position:
+class Position(ABC):
     """One placement seen by one cost model. Subclasses set ``lower_ns`` and say what is critical.
 
     ``lower_ns``: the cost with unknown links taken as infinitely fast, whole nanoseconds.
@@ -36,9 +37,9 @@ class Position:
     def __init__(self, model: CostModel, problem: Problem, where: Where) -> None:
         self.model, self.problem, self.where = model, problem, where
 
+    @abstractmethod
     def critical(self) -> tuple[int, ...]:
         """The nodes that determine the cost, producers first: moving any other cannot lower it."""
-        raise NotImplementedError
 
     def moves_of(self, nodes: Sequence[int]) -> Nanoseconds:
         """(nodes, hosts) the lower bound of the cost with each of ``nodes`` alone moved to each host.
@@ -132,8 +133,7 @@ def loads_of(problem: Problem, interface: Interface, where: Where) -> tuple[Nano
 class CostModel(Protocol):
     """A cost model: a name, and a way to look at a placement.
 
-    One that can look at many at once has ``costs_of(problem, where)`` as well: for (rows, nodes) the (rows,) costs in
-    nanoseconds, all links known.
+    One that can look at many at once has ``costs_of(problem, where)`` as well, for the function of that name.
     """
 
     @property
@@ -141,6 +141,15 @@ class CostModel(Protocol):
 
     def at(self, problem: Problem, where: Where) -> Position:
         """Look at a placement; never raises for unknown links (see :meth:`Position.lower_ns`)."""
+
+
+def costs_of(model: CostModel, problem: Problem, where: Where) -> Nanoseconds:
+    """(rows,) what each of many placements (rows, nodes) costs in nanoseconds, all links known."""
+    together = getattr(model, "costs_of", None)
+    if together is None:
+        return np.array([model.at(problem, row).lower_ns for row in where])
+    costs: Nanoseconds = together(problem, where)
+    return costs
 
 
 def evaluate(model: CostModel, problem: Problem, placement: Placement) -> float:

@@ -40,6 +40,7 @@ from thalweg.middleware.planning import (
     plan_probing,
     plan_with_probes,
 )
+from thalweg.middleware.planning.costs.model import costs_of
 from thalweg.middleware.planning.planners.exhaustive import ROWS
 from thalweg.middleware.planning.registry import RandomMoves, RandomReshapes
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalCost, LocalMoves
@@ -189,7 +190,8 @@ def test_one_shot_lies_between_the_optimum_and_download_all(model: CostModel, tr
 def test_exhaustive_is_the_minimum_over_all_placements() -> None:
     case = Case(3, 3, "left-deep")
     first, second = case.dataflow.operators
-    for model in MODELS:
+    alone: Any = types.SimpleNamespace(name="alone", at=Period().at)  # it looks at one placement at a time
+    for model in (*MODELS, alone):
         best = min(case.cost_s({**case.current, first: a, second: b}, model) for a in case.hosts for b in case.hosts)
         assert case.plan(Exhaustive(), model).cost_s == best
     with pytest.raises(UsageError, match=r"4\^2 placements .* limit of 3 placements"):
@@ -203,7 +205,7 @@ def test_many_placements_cost_together_what_each_costs(case: Case, model: CostMo
     drawn = np.random.default_rng(0).integers(0, len(case.hosts), (20, len(problem.names)))
     where = np.where(problem.movable, drawn, problem.at_sink())
     alone = [model.at(problem, row).lower_ns for row in where]
-    assert model.costs_of(problem, where).tolist() == pytest.approx(alone, abs=1.0)  # type: ignore[attr-defined]
+    assert costs_of(model, problem, where).tolist() == pytest.approx(alone, abs=1.0)
 
 
 def test_more_placements_than_are_looked_at_together_are_searched_whole() -> None:
