@@ -93,7 +93,7 @@ class Guard:
 
     ``taken`` is counted by who reads from them, who also says which are ``unwanted`` (R5). ``turns`` tells how many
     messages of each router the host could have taken so far, and whether it waits for one. It is to call ``glance`` at
-    ``due_s``, which becomes earlier only before ``wake`` is called.
+    ``due_s``, which becomes earlier only before ``wake`` is called. Each of the two threads writes fields of its own.
     """
 
     def __init__(
@@ -106,9 +106,9 @@ class Guard:
         self.taken: defaultdict[int, int] = defaultdict(int)  # bytes of messages, by descriptor
         self.unwanted: set[int] = set()  # descriptors
         self.cut = 0  # connections so far
-        self.due_s = math.inf
         self._wake = wake
-        self._calm_bytes = 0  # what the process may have resident while all is calm
+        self._calm_bytes = math.inf  # what the process may have resident while all is calm; inf while it is not
+        self._glanced_s = 0.0
         self._trim = 0.0  # when one was cut of which memory is to be given back
         self._turns, self._turned = turns, 0
         self._limits = limits
@@ -188,17 +188,19 @@ class Guard:
     def _be_calm(self, news: zmq.Poller) -> None:
         """R6: wait for a reason to look at connections."""
         self._calm_bytes = resident_bytes(self._statm) + GROWN_BYTES
-        self.due_s = time.monotonic() + GLANCE_S
         self._wake()
         if self._grown_read in dict(news.poll(int(CALM_S * 1000))):
             os.read(self._grown_read, 64)
-        self.due_s = math.inf
+        self._calm_bytes = math.inf
+
+    @property
+    def due_s(self) -> float:
+        return math.inf if self._calm_bytes == math.inf else self._glanced_s + GLANCE_S
 
     def glance(self, now: float) -> None:
         """R6: end the calm if the process has grown; by the host's thread."""
-        self.due_s = now + GLANCE_S
+        self._glanced_s = now
         if resident_bytes(self._statm) > self._calm_bytes:
-            self.due_s = math.inf
             with contextlib.suppress(BlockingIOError):
                 os.write(self._grown_write, b"x")
 

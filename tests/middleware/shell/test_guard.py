@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import socket
@@ -99,6 +100,19 @@ def test_large_partitions_over_tcp_are_nobodys_attack() -> None:
                     sum(range(100_000))
         assert guard_of(client.shell).cut == 0
         assert size > LARGEST_BYTES
+
+
+def test_a_glance_that_comes_when_the_calm_is_over_is_followed_by_no_others(
+    host: Shell, dial: Callable[..., zmq.Socket[bytes]]
+) -> None:
+    guard, honest, until_s = guard_of(host), dial(host.me.control), time.monotonic() + 10
+    while guard.due_s == math.inf:
+        assert asks(honest)
+        assert time.monotonic() < until_s
+    while guard.due_s < math.inf:
+        assert time.monotonic() < until_s
+    guard.glance(time.monotonic())
+    assert guard.due_s == math.inf
 
 
 def test_a_guard_leaves_no_thread_and_no_descriptor() -> None:
