@@ -51,12 +51,15 @@ class Recorder:
         self._scale = time_scale
         self._log = None if path is None else Log(host, path)
         self._queue: SimpleQueue[tuple[bytes, int, int] | None] = SimpleQueue()
-        self._writer: threading.Thread | None = None
         self._handed_bytes = 0
         self._lost = 0  # rows that could not wait
         self._rows: list[dict[str, Any]] = []
         self._runs: dict[str, tuple[str, float]] = {}
         self._encoder = msgspec.json.Encoder()
+        if self._log is not None:  # now, as a host that may have no more threads later is to go on
+            take = self._log.take
+            self._writer = threading.Thread(target=take, args=(self._queue,), name="thalweg-records", daemon=True)
+            self._writer.start()
 
     @property
     def active(self) -> bool:
@@ -94,11 +97,6 @@ class Recorder:
             self._lost += len(rows)
             self._log.tell(TOO_SLOW)
             return
-        if self._writer is None:
-            self._writer = threading.Thread(
-                target=self._log.take, args=(self._queue,), name="thalweg-records", daemon=True
-            )
-            self._writer.start()
         self._handed_bytes += len(text)
         self._queue.put((text, len(rows), self._lost))
         self._lost = 0
@@ -111,12 +109,13 @@ class Recorder:
         log.again_s = -math.inf
         self.flush()
         self._log = None
-        if self._writer is not None:
-            self._queue.put(None)
-            self._writer.join(CLOSE_S)
-            if self._writer.is_alive():  # R3
-                log.tell(TOO_SLOW)
-                return
+        if self._lost:
+            self._queue.put((b"", 0, self._lost))
+        self._queue.put(None)
+        self._writer.join(CLOSE_S)
+        if self._writer.is_alive():  # R3
+            log.tell(TOO_SLOW)
+            return
         log.close()
 
 

@@ -44,6 +44,18 @@ class Disk:
         return self._write(file, text[:room], offset)
 
 
+def slow_disk(patch: pytest.MonkeyPatch) -> threading.Event:
+    """A disk that takes nothing before this event is set."""
+    ready, write = threading.Event(), os.pwrite
+
+    def slow(file: int, text: bytes, offset: int) -> int:
+        assert ready.wait(30)
+        return write(file, text, offset)
+
+    patch.setattr(module.os, "pwrite", slow)
+    return ready
+
+
 def settle(log: Recorder) -> None:
     """Have all that is recorded written, or given up, now."""
     log.flush()
@@ -109,13 +121,7 @@ def test_what_is_missing_is_told_once_and_the_log_goes_on(
 def test_a_disk_that_takes_its_time_holds_up_no_run_and_what_cannot_wait_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, ready, write = tmp_path / "log", threading.Event(), os.pwrite
-
-    def slow(file: int, text: bytes, offset: int) -> int:
-        assert ready.wait(30)
-        return write(file, text, offset)
-
-    monkeypatch.setattr(module.os, "pwrite", slow)
+    path, ready = tmp_path / "log", slow_disk(monkeypatch)
     monkeypatch.setattr(module, "WAITING_BYTES", 5_000)
     monkeypatch.setattr(module, "_FLUSH_ROWS", 16)
     shell = Shell(ShellConfig("h1", insecure=True, records=str(path)))
@@ -134,6 +140,22 @@ def test_a_disk_that_takes_its_time_holds_up_no_run_and_what_cannot_wait_is_coun
     assert TOLD.match(said)
 
 
+def test_what_could_not_wait_when_the_end_came_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, ready = tmp_path / "log", slow_disk(monkeypatch)
+    monkeypatch.setattr(module, "WAITING_BYTES", 1_000)
+    log = Recorder("h1", path)
+    assert log._log is not None
+    monkeypatch.setattr(log._log, "tell", lambda reason: ready.set())
+    log.write("", "row", {})
+    log.flush()
+    for _ in range(20):
+        log.write("", "row", {})
+    log.close()
+    rows = rows_of(path)
+    assert [row["kind"] for row in rows] == ["row", "missing"]
+    assert told(rows) == 20
+
+
 def test_an_end_waits_for_no_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = threading.Event()
     monkeypatch.setattr(module.os, "pwrite", lambda *_: hangs.wait(30) * 0 or 1_000_000)
@@ -144,6 +166,18 @@ def test_an_end_waits_for_no_disk_that_hangs(tmp_path: Path, monkeypatch: pytest
     log.close()
     assert time.monotonic() - begun_s < 5
     hangs.set()
+
+
+def test_a_process_that_may_have_no_more_threads_keeps_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    log = Recorder("h1", tmp_path / "log")
+    monkeypatch.setattr(threading.Thread, "start", none)
+    log.write("", "row", {})
+    log.flush()
+    log.close()
+    assert [row["kind"] for row in rows_of(tmp_path / "log")] == ["row"]
 
 
 def test_two_processes_do_not_write_to_one_log(tmp_path: Path) -> None:
