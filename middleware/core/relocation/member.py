@@ -129,15 +129,17 @@ class Member(Machine):
             yield from self._switch(message)
 
     def _credible(self, sender: str, commit: m.Commit) -> bool:
-        """Whether the client can have said so, though another host has passed it on."""
+        """Whether an honest client can have said so, though another host may have passed it on."""
         number, me = self.number, self._out.host
         if commit.number < number or (commit.number == number and self.state is not MemberState.VOTED):
             return True  # changes nothing
-        if sender != self._install.client and commit.number == number:
+        if commit.number == number:
             return (commit.moves, commit.shape) == (self.moves, self.shape)
+        if self.busy:  # R4
+            return False
         if sender != self._install.client:  # of the next that has not been concluded here, and without this host's vote
             voter = any(me in (move.source, move.target) for move in commit.moves) or self._flow.last_sent >= 0
-            if commit.number != number + 1 or self.busy or voter:
+            if commit.number != number + 1 or voter:
                 return False
         return not self._directory.wrong(commit.moves)
 

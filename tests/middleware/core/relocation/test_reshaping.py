@@ -208,6 +208,16 @@ def test_a_commit_for_a_host_that_has_not_prepared_is_not_taken(host: Callable[[
     assert book.core.runs["r"].member.state is MemberState.FREE
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_commit_of_what_a_host_has_not_voted_for_is_not_taken(host: Callable[[str], Playbook], number: int) -> None:
+    book = host("h3")
+    book << got(CLIENT, PROPOSE) >> ANY
+    book << e.NodeOpened("r", "n~1") >> ANY
+    book << got(CLIENT, m.Commit("r", number, 1, ())) >> []
+    assert book.recorded() == ["unexpected"]
+    assert book.core.runs["r"].member.state is MemberState.VOTED
+
+
 @pytest.mark.parametrize(
     ("shape", "why"),
     [
