@@ -2,17 +2,17 @@
 
 It says so under its own name, which nobody can forge once keys are used. It knows everything that hosts of the run say
 to each other, and its nodes. What it says is a message of any kind that a socket would let through: one that was said,
-again; one that was said, with a field that is another; or one that is all its own.
+again; one that was said, with a field or two that are others; or one that is all its own.
 """
 
 from __future__ import annotations
 
 import math
-import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
 from random import Random
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, get_args
 
 import msgspec
 
@@ -20,92 +20,137 @@ from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol import messages as m
 
-KINDS: tuple[type[Any], ...] = tuple(dict.fromkeys((*get_args(m.Control), m.Probe)))
+KINDS: tuple[type[msgspec.Struct], ...] = get_args(m.Message)
 OVERHEARD = 256  # of what is said the latest
-NUMBERS = (0, 1, 2, 3, 5, 40, 2**40, 2**53 - 1)
-NODES, HOSTS = ("node", "producer", "consumer", "heir", "like"), ("host", "source", "target", "client", "tail", "name")
+STRANGE = ("stranger", "", "nobody", "x" * 128, "a\nb", "\x1b[31m\n" * 3)
+EDGES = (0, 1, 2, 3, 5, 40, 2**31, 2**40, 2**53 - 1)
+NODES = ("node", "producer", "consumer", "heir", "inputs", "like", "states")
+HOSTS = ("host", "source", "target", "client", "tail", "requester", "pinned", "lost", "peer", "sender", "name")
+_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(m.Message)
+
+
+class Pool:
+    """Values for messages and events: names and numbers that a run has, near ones, and some that it cannot have.
+
+    ``dataflow``: what the run runs, where it is known.
+    """
+
+    def __init__(
+        self, dice: Random, hosts: Sequence[str], nodes: Sequence[str], run: str, dataflow: Dataflow | None = None
+    ) -> None:
+        self.dice, self.hosts, self.nodes, self.run = dice, hosts, nodes, run
+        self.index = 0  # about where the run is
+        self._dataflow = dataflow
+
+    def message(self, kind: type[msgspec.Struct] | None = None) -> Any:
+        """Any message that a decoder would let through."""
+        while True:
+            drawn = _through_the_door(self.struct(kind or self.dice.choice(KINDS)))
+            if drawn is not None:
+                return drawn
+
+    def mutated(self, message: msgspec.Struct) -> Any:
+        """The same but for a field or two, or as it is."""
+        for _ in range(self.dice.choice((0, 1, 1, 2))):
+            field = self.dice.choice(fields(type(message)))
+            changed = msgspec.structs.replace(message, **{field.name: self.value(field.name, field.type)})
+            message = _through_the_door(changed) or message
+        return message
+
+    def struct(self, kind: type[msgspec.Struct]) -> Any:
+        if self._dataflow is not None and kind in (Dataflow, Code):
+            return self._known(self._dataflow, kind)
+        drawn = {}
+        for field in fields(kind):
+            if field.required or self.dice.random() < 0.5:
+                drawn[field.name] = self.value(field.name, field.type)
+        try:
+            return kind(**drawn)
+        except (ValueError, UsageError):  # a count, or a time, that cannot be
+            return self.struct(kind)
+
+    def _known(self, dataflow: Dataflow, kind: type[msgspec.Struct]) -> Dataflow | Code:
+        if kind is Code:
+            return self.dice.choice([node.code for node in dataflow.nodes if node.code is not None])
+        return dataflow if self.dice.random() < 0.9 else Dataflow(dataflow.nodes[1:])
+
+    def value(self, name: str, of: Any) -> Any:
+        """A value for the field ``name``."""
+        dice, inspect = self.dice, msgspec.inspect
+        match of:
+            case inspect.BoolType():
+                return dice.random() < 0.5
+            case inspect.IntType():
+                return dice.choice((*EDGES, self.index, self.index + dice.randint(-2, 3), 1, 1))
+            case inspect.FloatType():
+                return dice.choice((0.0, 1.0, 60.0, 3600.0, 1e9, math.inf, -1.0))
+            case inspect.StrType():
+                return self.text(name)
+            case inspect.BytesType():
+                return dice.choice((b"", b"state"))
+            case inspect.NoneType():
+                return None
+            case inspect.LiteralType(values):
+                return dice.choice(values)
+            case inspect.UnionType(types):
+                return self.value(name, dice.choice(types))
+            case inspect.VarTupleType(item):
+                return tuple([self.value(name, item) for _ in range(dice.choice((0, 1, 1, 2, 5)))])
+            case inspect.DictType():
+                return {}
+            case inspect.StructType(cls):
+                return self.struct(cls)
+            case inspect.CustomType() | inspect.AnyType():
+                return None
+        raise NotImplementedError(f"{name}: {of}")
+
+    def text(self, name: str) -> str:
+        dice = self.dice
+        if dice.random() < 0.06:
+            return dice.choice(STRANGE)
+        if name in ("control", "bulk"):
+            return f"tcp://{dice.choice(self.hosts)}:1"
+        if name == "run":
+            return self.run if dice.random() < 0.9 else dice.choice(("another", "", "probe"))
+        if name in HOSTS:
+            return dice.choice(self.hosts)
+        return dice.choice(self.nodes if name in NODES else (*self.hosts, *self.nodes, "why"))
+
+
+@cache
+def fields(kind: type[msgspec.Struct]) -> tuple[Any, ...]:
+    told: Any = msgspec.inspect.type_info(kind)
+    return tuple(told.fields)
+
+
+def _through_the_door(message: Any) -> Any:
+    """The message as it comes off the wire; None for what a peer is told that it is none."""
+    try:
+        return _DECODER.decode(_ENCODER.encode(message))
+    except (ValueError, OverflowError, UsageError):
+        return None
 
 
 class Hostile:
     """The messages of host ``name``, by chance; ``names`` are the others, and ``dataflow`` is what they run."""
 
     def __init__(self, name: str, names: Iterable[str], run: str, dataflow: Dataflow, dice: Random) -> None:
-        self.name, self.run, self.dice, self._dataflow = name, run, dice, dataflow
-        self._hosts, self._nodes = [*names, name], list(dataflow.by_name)
+        self.name, self.dice = name, dice
+        self._pool = Pool(dice, (*names, name), tuple(dataflow.by_name), run, dataflow)
         self._heard: deque[Any] = deque(maxlen=OVERHEARD)
-        self._newest = 0  # partition that anybody spoke of
 
     def overhear(self, message: Any) -> None:
         """Something is said between two hosts."""
         self._heard.append(message)
-        self._newest = max(self._newest, getattr(message, "index", 0))
+        self._pool.index = max(self._pool.index, getattr(message, "index", 0))
 
     def says(self) -> tuple[Any, Any, int]:
         """A message, what it carries, and that's size."""
-        for _ in range(20):
-            try:  # as it comes off the wire
-                message = self._drawn()
-                message = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message))
-            except (msgspec.MsgspecError, ValueError, OverflowError, UsageError):
-                continue
-            if type(message) is m.Partition and not message.end:
-                value = self.dice.choice((b"forged", ("s0", message.index, 0), None))
-                return message, value, 1000
-            if type(message) is m.State and message.inline is None:
-                return message, b"0".ljust(min(message.size_bytes, 1000)), message.size_bytes
-            return message, bytes(100) if type(message) is m.Probe else None, 0
-        return m.Ping(self.run), None, 0
-
-    def _drawn(self) -> Any:
-        dice, how = self.dice, self.dice.random()
-        if how > 0.6 or not self._heard:
-            kind = dice.choice(KINDS)
-            return kind(*[self._value(field.type, field.name) for field in msgspec.structs.fields(kind)])
-        message = dice.choice(self._heard)
-        if how > 0.3:
-            field = dice.choice(msgspec.structs.fields(type(message)) or (None,))
-            if field is not None:
-                message = msgspec.structs.replace(message, **{field.name: self._value(field.type, field.name)})
-        return message
-
-    def _value(self, kind: Any, name: str) -> Any:
-        """Something of that type, which mostly says what a field of that name would."""
-        dice, origin = self.dice, get_origin(kind)
-        if origin is Annotated:
-            return self._value(get_args(kind)[0], name)
-        if origin in (Union, types.UnionType):
-            return self._value(dice.choice(get_args(kind)), name)
-        if origin is Literal:
-            return dice.choice(get_args(kind))
-        if origin in (tuple, dict):
-            of = get_args(kind)
-            if origin is dict:
-                return {}
-            return tuple(self._value(of[0], name.removesuffix("s")) for _ in range(dice.choice((0, 1, 1, 2))))
-        if kind is Dataflow:
-            return self._dataflow if dice.random() < 0.9 else Dataflow(self._dataflow.nodes[1:])
-        if kind is Code:
-            return dice.choice([node.code for node in self._dataflow.nodes if node.code is not None])
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            return kind(*[self._value(field.type, field.name) for field in msgspec.structs.fields(kind)])
-        if kind is str:
-            return self._text(name)
-        if kind is bool:
-            return dice.random() < 0.5
-        if kind is int:
-            return dice.choice((*NUMBERS, self._newest, self._newest + 1, max(0, self._newest - 1)))
-        if kind is float:
-            return dice.choice((0.0, 1.0, 60.0, 1e9, math.inf, -1.0))
-        return b"" if kind is bytes else None
-
-    def _text(self, name: str) -> str:
-        dice = self.dice
-        if name == "run":
-            return self.run if dice.random() < 0.9 else dice.choice(("", "another"))
-        if name in NODES or (name == "input"):
-            return dice.choice((*self._nodes, "", "nobody"))
-        if name in HOSTS or name == "state":
-            return dice.choice((*self._hosts, "", "nobody"))
-        if name in ("control", "bulk"):
-            return f"tcp://{dice.choice(self._hosts)}:1"
-        return dice.choice(("", "1", "forged", "\x1b[2J\n" * 3))
+        dice, pool = self.dice, self._pool
+        drawn = not self._heard or dice.random() < 0.4
+        message = pool.message() if drawn else pool.mutated(dice.choice(self._heard))
+        if type(message) is m.Partition and not message.end:
+            return message, dice.choice((b"forged", ("s0", message.index, 0), None)), 1000
+        if type(message) is m.State and message.inline is None:
+            return message, b"0".ljust(min(message.size_bytes, 1000)), message.size_bytes
+        return message, bytes(100) if type(message) is m.Probe else None, 0

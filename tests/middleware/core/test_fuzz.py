@@ -7,21 +7,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 from adversary import BEGINS_S, CLIENT, MERGING, MERGING_DATAFLOW, Mood, Scripted, World, another_tree
-from hostile import KINDS, Pool, Recording, Told, fields, record
 from playbook import HandOver, got
 
+from thalweg.emulation.virtual.hostile import KINDS, Pool, fields
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.relocation.handover import DepartureState
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalMoves
+from thalweg.middleware.protocol.limits import CoreConfig
 
 TRIALS = int(os.environ.get("THALWEG_FUZZ", "20000"))
 FIRST_SEED = int(os.environ.get("THALWEG_FUZZ_SEED", "1"))
@@ -42,6 +44,51 @@ LOCAL = (
     e.ProbesRequested,
     e.RunAbandoned,
 )
+
+
+class Told(msgspec.Struct, frozen=True):
+    """An event of one core, when it was, and what the core then commanded."""
+
+    now: float
+    event: e.Event
+    commands: list[e.Command]
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """What every host of a run was told from its beginning to its end."""
+
+    name: str
+    cores: dict[str, Callable[[], HostCore]]
+    told: dict[str, list[Told]]
+    nodes: tuple[str, ...]
+
+
+def record(name: str, world: World) -> Recording:
+    """Run a world, and keep all that its cores were told."""
+    told: dict[str, list[Told]] = {host: [] for host in world.cores}
+    cores = {host: partial(_core, core.me, msgspec.structs.replace(core.config)) for host, core in world.cores.items()}
+    for host, core in world.cores.items():
+        core.handle = partial(_keep, core, told[host])  # type: ignore[method-assign]
+    world.run()
+    seen = {each.node for rows in told.values() for row in rows for each in _nodes_of(row.event)}
+    return Recording(name, cores, told, (*sorted({*world.dataflow.by_name, *seen}), "nobody"))
+
+
+def _core(me: m.Peer, config: CoreConfig) -> HostCore:
+    core = HostCore(me, msgspec.structs.replace(config))
+    core.desk.recording = True
+    return core
+
+
+def _keep(core: HostCore, told: list[Told], event: e.Event, now: float) -> list[e.Command]:
+    commands = HostCore.handle(core, event, now)
+    told.append(Told(now, event, list(commands)))
+    return commands
+
+
+def _nodes_of(event: e.Event) -> Iterable[m.Graft]:
+    shape = getattr(getattr(event, "message", None), "shape", None)
+    return () if shape is None else shape.grafts
 
 
 def _moved(world: Scripted) -> bool:
