@@ -3,9 +3,10 @@
 On each host's interface stands one htb root with one class for the interface; every destination has a class of its own
 below that, with the link's rate. What no filter matches passes unshaped. No input or output.
 
-A link's class has two bands below it, classes that borrow all they send from it: what is urgent goes before all other
-traffic of the link. Each has a leaf of its own (a fifo, or netem when there is a delay, jitter, loss …). u32 filters
-look at the destination, and at the IP header's type of service: ``URGENT`` is expedited forwarding.
+A link's class has two bands below it, classes that borrow all they send from it (in a testbed of very many hosts it has
+none, ``world.BANDED_HOSTS``): what is urgent goes before all other traffic of the link. Each has a leaf of its own (a
+fifo, or netem when there is a delay, jitter, loss …). u32 filters look at the destination, and at the IP header's type
+of service: ``URGENT`` is expedited forwarding.
 
 The interface's class is as good as unlimited, and every link has its full rate assured, so no link borrows from
 another. When the interface gets a rate, the links have only a share of it assured each and borrow the rest, up

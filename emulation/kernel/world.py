@@ -21,6 +21,9 @@ from thalweg.middleware.network.view import Pair
 
 CLONE_NEWNET = 0x4000_0000
 MAX_HOSTS = 1023  # ports of one Linux bridge (BR_PORT_BITS)
+BANDED_HOSTS = 100
+"""With more hosts, links have no bands. For each class that is made the kernel searches one list, which has an entry
+for every class of the machine (flow_indr_dev_setup_offload): three times the classes take nine times as long."""
 
 # linux/ethtool.h, linux/sockios.h
 _SIOCETHTOOL = 0x8946
@@ -129,6 +132,11 @@ class World:
 
     unnamed = ""
     """Why hosts do not know each other by name; empty where they do."""
+
+    @property
+    def bands(self) -> tuple[int, ...]:
+        """Of each link: what is added to its number, bulk's first."""
+        return (htb.BULK, htb.CONTROL) if len(self.hosts) <= BANDED_HOSTS else (0,)
 
     def at_home(self, name: str) -> None:
         """What is started next is on host ``name``, and is to see its hostname."""
@@ -260,7 +268,8 @@ class World:
         index = self.hosts[source].interface
         if state is None or (source, target) in self._unsure:
             yield self._class(source, target, shape)
-            yield from htb.bands(index, number)
+            if len(self.bands) > 1:
+                yield from htb.bands(index, number)
             yield from self._leaves(index, number, shape, None if state is None else state.leaf(shape))
             yield from self._filters(index, number, target, shape)
             return
@@ -272,21 +281,23 @@ class World:
         if bool(shape.duplicate) != bool(old.duplicate):
             yield from self._filters(index, number, target, shape)
 
-    @staticmethod
-    def _leaves(index: int, number: int, shape: LinkShape, kind: htb.Leaf | None) -> Iterator[bytes]:
+    def _leaves(self, index: int, number: int, shape: LinkShape, kind: htb.Leaf | None) -> Iterator[bytes]:
+        bulk, *urgent = (number | band for band in self.bands)
         # a second netem would not let the first one duplicate, on kernels that have no other beside such
         alone = shape.passes and shape.duplicate > 0
         if alone:
-            yield htb.leaf(index, number | htb.CONTROL, shape, "fifo")
-        yield htb.leaf(index, number | htb.BULK, shape, kind)
+            yield from (htb.leaf(index, minor, shape, "fifo") for minor in urgent)
+        yield htb.leaf(index, bulk, shape, kind)
         if not alone:
-            yield htb.leaf(index, number | htb.CONTROL, shape, kind)
+            yield from (htb.leaf(index, minor, shape, kind) for minor in urgent)
 
     def _filters(self, index: int, number: int, target: str, shape: LinkShape) -> Iterator[bytes]:
         """What is urgent goes the way of all else on a link that duplicates."""
         ip = socket.inet_aton(self.hosts[target].ip)
-        yield htb.to_class(index, 2 * number, number | (htb.BULK if shape.duplicate else htb.CONTROL), ip, urgent=True)
-        yield htb.to_class(index, 2 * number + 1, number | htb.BULK, ip)
+        bulk, *urgent = (number | band for band in self.bands)
+        for minor in urgent:
+            yield htb.to_class(index, 2 * number, bulk if shape.duplicate else minor, ip, urgent=True)
+        yield htb.to_class(index, 2 * number + 1, bulk, ip)
 
     def limit_interfaces(self, limits_bps: Mapping[str, float | None]) -> None:
         """Limit, in place, all that these hosts send together and all that they receive together; None lifts it.
@@ -324,7 +335,7 @@ class World:
         counted = {}
         for host in self.hosts.values():
             if link := found.get(host.number):
-                bands = (found.get(host.number | band) for band in (htb.BULK, htb.CONTROL))
+                bands = (found.get(host.number | band) for band in self.bands)
                 counted[host.name] = link._replace(backlog_bytes=sum(one.backlog_bytes for one in bands if one))
         return counted
 

@@ -14,9 +14,10 @@ from thalweg.emulation.proofs.proof import RATE_FROM_BPS, STALLED, LinkProof, fa
 from thalweg.emulation.scenarios.timeline import compile_timeline
 from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.testbeds.netns import SUBNET
+from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.uml import kernel as uml
 from thalweg.emulation.units import format_rate
-from thalweg.experiments.cli.console import JsonOption, end, output, print_json
+from thalweg.experiments.cli.console import JsonOption, end, output, print_json, spinner
 from thalweg.experiments.cli.options import takes
 from thalweg.experiments.cli.testbed import iperf
 from thalweg.experiments.cli.testbed.exec import IdOption
@@ -77,14 +78,14 @@ def verify(
         name = str(file)
         with make_testbed(timeline, options.backend, SUBNET, ContainerLimits(options.image)) as testbed:
             prepare(timeline, testbed, begin=False)
-            found = iperf.measure(testbed) if by_tool else testbed.prove(flows=True)
+            found = iperf.measure(testbed) if by_tool else _proven(testbed)
     else:
         state = known.choose(identity)
         name = state.id
         with detached.attach(state) as testbed:
             late = testbed.status().get("replay")
             with testbed.resting():
-                found = iperf.measure(testbed) if by_tool else testbed.prove(flows=True)
+                found = iperf.measure(testbed) if by_tool else _proven(testbed)
     if not found:
         raise UsageError(f"testbed {name} has no shaped links; bring it up with --rate, --traces or a scenario file")
     if by_tool:
@@ -97,6 +98,12 @@ def verify(
     else:
         proofs = [one for one in found if isinstance(one, LinkProof)]
         _report(name, proofs, late, as_json=as_json, delay_emulated=testbed.delay_emulated)
+
+
+def _proven(testbed: Testbed) -> list[LinkProof]:
+    links = counted(sum(shape.rated for shape in testbed.shapes.values()), "link")
+    with spinner(f"measuring {links}") as say_now:
+        return testbed.prove(flows=True, tell=lambda done: say_now(f"measured {done:,} of {links}"))
 
 
 def _report(

@@ -17,7 +17,9 @@ import numpy as np
 import psutil
 import pytest
 
-from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.kernel import htb
+from thalweg.emulation.kernel.world import BANDED_HOSTS
+from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.emulation.proofs.proof import failures
 from thalweg.emulation.testbeds.netns import NetnsTestbed
 from thalweg.emulation.traces.trace import BandwidthTrace
@@ -317,3 +319,28 @@ def test_a_refusal_halfway_spares_the_other_hosts_and_is_made_good_by_the_next_a
         for proof in bed.prove([("h1", "h2"), ("h2", "h1")]):
             assert abs(proof.error) < 0.05, proof
         assert bed.status()["refusal"] == ""
+
+
+CLASSES = """
+from thalweg.emulation.kernel import htb, netlink
+with_statistics = netlink.NetlinkSocket().dump(netlink.RTM_GETTCLASS, htb.class_dump(2))
+print(*sorted(one.minor for one in map(htb.class_counters, with_statistics) if one))
+"""
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(("hosts", "bands"), [(2, (htb.BULK, htb.CONTROL)), (BANDED_HOSTS + 1, ())])
+def test_links_of_very_many_hosts_have_one_class_each_that_shapes_them(hosts: int, bands: tuple[int, ...]) -> None:
+    with NetnsTestbed([f"h{number}" for number in range(1, hosts + 1)]) as many:
+        there, back = ("h1", "h2"), ("h2", "h1")
+        many.shape({there: LinkShape(2e6, queue=Queue(50, "packets")), back: LinkShape(4e6)})
+        process = many.run("h1", [PYTHON, "-c", CLASSES], stdout=subprocess.PIPE)
+        assert process.stdout
+        assert [int(word) for word in process.stdout.read().split()] == [2, *(2 + band for band in bands)]
+        assert not failures(many.prove([there, back]))
+        many.alter([there], {"rate_bps": 1e6})
+        many.alter([back], {"cut": True})
+        rates = {(one.src, one.dst): one for one in many.prove([there, back])}
+        assert rates[there].asked_bps == 1e6
+        assert rates[back].delivered_bps == 0.0
+        assert not failures(rates.values())
