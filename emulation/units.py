@@ -23,6 +23,8 @@ _TIMES = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "
 _SHARES = {"": 1, "%": 100}
 _SIZES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}  # tc(8), docker(1)
 _QUEUES = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+Kind = Literal["time", "rate", "share"]
+_KINDS: Mapping[Kind, Mapping[str, float]] = {"time": _TIMES, "rate": _RATES, "share": _SHARES}
 _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d{1,3}))?\s*([a-z%]*)", re.ASCII | re.IGNORECASE)
 
 
@@ -95,6 +97,15 @@ def queue(value: Any) -> tuple[float, Literal["s", "bytes", "packets"]]:
     if number <= 0 or (not unit and number != round(number)):
         raise UsageError(f"{value!r} is not a {said}")
     return number * factor, "packets" if not unit else "bytes" if unit in _SIZES else "s"
+
+
+def unit(word: str, kind: Kind) -> float:
+    """What one of a unit is worth, in seconds, bit/s or shares. Raises UsageError."""
+    worth = _KINDS[kind].get(word.strip().lower())
+    if worth is None:
+        known = ", ".join(one for one in _KINDS[kind] if one)
+        raise UsageError(f"{word!r} is no unit of a {kind}; there are {known}")
+    return 1 / worth if kind == "share" else worth
 
 
 def _unit(value: Any) -> str:

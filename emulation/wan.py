@@ -23,15 +23,18 @@ from pathlib import Path
 from typing import IO, Any, Literal, Self
 
 from thalweg.emulation import units
-from thalweg.emulation.links.shape import LinkShape, Queue
+from thalweg.emulation.links.shape import UNRATED_BPS, LinkShape, Queue
 from thalweg.emulation.proofs.proof import LinkProof, failures
 from thalweg.emulation.scenarios.file import read_scenario
-from thalweg.emulation.scenarios.timeline import Timeline, apply, compile_timeline
+from thalweg.emulation.scenarios.hosts import HostSpec
+from thalweg.emulation.scenarios.timeline import Timeline, apply, compile_timeline, following, longest_s
 from thalweg.emulation.supervisor.client import Redirect, TestbedProcess
 from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.testbeds.open import open_testbed
+from thalweg.emulation.testbeds.replay import GAP_S
 from thalweg.emulation.testbeds.testbed import Testbed as Backend
-from thalweg.emulation.traces.files import read_trace
+from thalweg.emulation.traces.columns import DELAY, LOSS, RATE
+from thalweg.emulation.traces.files import read_link_trace
 from thalweg.middleware.errors import TestbedError, UsageError, nearest
 from thalweg.middleware.network.view import Link, links_between
 
@@ -153,8 +156,10 @@ class Testbed:
     def play(
         self, file: str | os.PathLike[str], source: str | None = None, target: str | None = None, *, both: bool = False
     ) -> None:
-        """Let a scenario file (``.toml``), or a bandwidth trace on the links named or on all, begin now.
+        """Let a scenario file (``.toml``), or a trace on the links named or on all, begin now.
 
+        A trace has rates, delays or losses; what it has not stays. Delays and losses repeat for a day at most, of many
+        links for half a million changes in all.
         It takes the place of what was played before. Raises UsageError for a file that cannot be read, or that has
         other hosts.
         """
@@ -170,12 +175,28 @@ class Testbed:
                     raise UsageError(f"{os.fspath(file)} has a host {name!r}, which this testbed has not; "
                                      + nearest(name, self.hosts))  # fmt: skip
         else:
-            links = self._named(source, target, both=both)
-            timeline = Timeline.of_traces(dict.fromkeys(links, read_trace(Path(file))))
+            timeline = self._following(Path(file), self._named(source, target, both=both))
         self._bed.stop_replay(missing_ok=True)
         replay = apply(timeline, self._bed)
         if replay is not None:
             replay.start()
+
+    def _following(self, file: Path, links: Sequence[Link]) -> Timeline:
+        """These links with the rates, delays and losses of a trace, what it has not as it is now."""
+        trace, shapes = read_link_trace(file), self.links
+        if trace.rate is None and (plain := [link for link in links if link not in shapes]):
+            raise UsageError(f"link {plain[0][0]} → {plain[0][1]} has no rate, and {file} has none; give it one first")
+        course = trace.course((DELAY, LOSS), GAP_S)
+        courses = dict.fromkeys(links, (course,)) if trace.figures.keys() - {RATE} else {}
+        own = {link: shapes.get(link, LinkShape(UNRATED_BPS)) for link in links}
+        if (rate := trace.rate) is not None:
+            own = {link: shape._replace(rate_bps=rate.rate_at(0.0)) for link, shape in own.items()}
+        return Timeline(
+            hosts={host: HostSpec(host) for link in links for host in link},
+            links=own,
+            traces={} if rate is None else dict.fromkeys(links, rate),
+            changes=following(courses, longest_s(courses)),
+        )
 
     def stop(self) -> None:
         """Stop what is being played; every link stays as it is now. Idempotent."""

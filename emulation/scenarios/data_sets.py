@@ -18,7 +18,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.emulation.traces.files import ENVIRONMENT_VARIABLE, shown, text_lines
+from thalweg.emulation.traces.columns import shown
+from thalweg.emulation.traces.files import ENVIRONMENT_VARIABLE, text_lines
 from thalweg.emulation.traces.pool import read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError, nearest

@@ -18,6 +18,8 @@ from thalweg.emulation.scenarios.events import Event, read_events
 from thalweg.emulation.scenarios.hosts import HostSpec, Limits, read_hosts
 from thalweg.emulation.scenarios.links import LinkReader
 from thalweg.emulation.scenarios.toml import AboveZero, Keys, Text, Written, read_toml
+from thalweg.emulation.testbeds.replay import GAP_S
+from thalweg.emulation.traces.link import Course
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import seconds
 from thalweg.middleware.errors import UsageError
@@ -26,8 +28,8 @@ from thalweg.middleware.network.view import Link
 __all__ = ["Event", "HostSpec", "Scenario", "read_scenario"]
 
 DURATION_S = 86_400.0
-"""How long flaps and churn without an end go on. A day: with 33 hosts that leave and return every ten minutes these are
-half a million changes, which a testbed still holds easily."""
+"""How long flaps and churn without an end go on, and traces of delays and losses. A day: with 33 hosts that leave and
+return every ten minutes these are half a million changes, which a testbed still holds easily."""
 
 
 class Duration(float, metaclass=Written):
@@ -69,14 +71,15 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """An emulated WAN as a file describes it; seconds and bit/s are emulated.
 
     ``hosts`` in the file's order. ``links``: every directed pair and its shape at the start, before any event;
-    ``traces``: those whose rate follows a trace. ``duration_s``: how long events that repeat go on. ``notes``: what
-    may not be meant as it is written.
+    ``traces``: those whose rate follows a trace; ``courses``: those whose delay or loss does. ``duration_s``: how long
+    events and courses that repeat go on. ``notes``: what may not be meant as it is written.
     """
 
     name: str
     hosts: Mapping[str, HostSpec]
     links: Mapping[Link, LinkShape]
     traces: Mapping[Link, BandwidthTrace]
+    courses: Mapping[Link, tuple[Course, ...]] = {}
     events: tuple[Event, ...] = ()
     time_scale: float = 1.0
     layer: int = 3
@@ -88,13 +91,16 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     def needs_netem(self) -> bool:
         """Whether a link has, at any time, what a kernel without netem cannot give it."""
         shaped = any(shape.needs_netem for shape in self.links.values())
-        return shaped or any(event.effect.needs_netem for event in self.events)
+        courses = {id(one): one for some in self.courses.values() for one in some}.values()
+        varied = any(effect.needs_netem for one in courses for effect in one.effects)
+        return shaped or varied or any(event.effect.needs_netem for event in self.events)
 
     def rates_only(self) -> Scenario:
         """The same without what takes netem: rates and cuts are left."""
         plain = {link: shape.rates_only() for link, shape in self.links.items()}
         events = tuple(msgspec.structs.replace(event, effect=event.effect.rates_only()) for event in self.events)
-        return msgspec.structs.replace(self, links=plain, events=events)
+        courses = {link: tuple(one.rates_only() for one in some) for link, some in self.courses.items()}
+        return msgspec.structs.replace(self, links=plain, courses=courses, events=events)
 
 
 def read_scenario(
@@ -113,13 +119,15 @@ def read_scenario(
     links, traces = reader.links()
     if time_scale is not None and not 0 < time_scale < math.inf:
         raise UsageError(f"the time scale is {time_scale:g}; it must be above 0")
+    scale = top.get("time_scale", 1.0) if time_scale is None else time_scale
     return Scenario(
         name=top.get("name") or os.path.splitext(os.path.basename(path))[0],
         hosts=reader.hosts,
         links=links,
         traces=traces,
+        courses=reader.courses(GAP_S * scale),
         events=read_events(root, hosts, duration_s),
-        time_scale=top.get("time_scale", 1.0) if time_scale is None else time_scale,
+        time_scale=scale,
         layer=top.get("layer", 3),
         seed=chosen,
         duration_s=duration_s,

@@ -24,7 +24,9 @@ from thalweg.emulation.scenarios.data_sets import (
 )
 from thalweg.emulation.scenarios.hosts import Ends, HostSpec, draw_sites, links_named
 from thalweg.emulation.scenarios.toml import Keys, Rate, Share, Size, Spot, Text, Written
-from thalweg.emulation.traces.files import read_trace
+from thalweg.emulation.traces.columns import DELAY, LOSS, RATE
+from thalweg.emulation.traces.files import read_link_trace
+from thalweg.emulation.traces.link import Course, LinkTrace
 from thalweg.emulation.traces.pool import draw, two_draws
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import queue, seconds
@@ -81,7 +83,8 @@ class Sets(Keys):
 
 
 FIELDS = {"rate": "rate_bps", "delay": "delay_s", "jitter": "jitter_s", "burst": "burst_bytes"}  # others: as they are
-_RATE, _DELAY = ("rate", "trace", "traces", "throughput"), ("delay", "latency")
+_RATE, _DELAY = ("rate", "traces", "throughput"), ("delay", "latency")
+_GROUP_OF = {RATE: "rate", DELAY: "delay", LOSS: "loss"}  # of a trace's figures
 _PLAIN = set(Figures.__struct_encode_fields__) - {"rate", "delay"}
 _GRIDS: tuple[Kind, ...] = ("latency", "throughput")
 
@@ -93,9 +96,16 @@ class _Said:
         self.spot, self.sets = spot, spot.read(Sets)
         self.figures = spot.given(spot.read(Figures))
         self.keys = [*self.figures, *spot.given(self.sets)]
-        self.trace: BandwidthTrace | None = None
+        self.trace: LinkTrace | None = None
+        self.rate: BandwidthTrace | None = None
         self.pool: TraceSet | None = None
         self.grids: dict[Kind, Grid] = {}
+
+    def groups(self, key: str) -> list[str]:
+        """What a key says of links: a rate, a delay, a loss, or what is called like the key."""
+        if key == "trace" and self.trace is not None:
+            return [_GROUP_OF[field] for field in self.trace.figures]
+        return ["rate" if key in _RATE else "delay" if key in _DELAY else key]
 
 
 class LinkReader:
@@ -119,8 +129,13 @@ class LinkReader:
     def _take(self, spot: Spot, links: Iterable[Link]) -> None:
         said = _Said(spot)
         sets = said.sets
-        for sources in (_RATE, _DELAY):
-            chosen = [key for key in sources if key in said.keys]
+        if sets.trace is not None:
+            with spot.reading("trace"):
+                said.trace = read_link_trace(self._folder / sets.trace)
+                said.rate = said.trace.rate
+        groups = {group: said for key in said.keys for group in said.groups(key)}
+        for group in groups:
+            chosen = [key for key in said.keys if group in said.groups(key)]
             if len(chosen) > 1:
                 raise spot.error(f"{chosen[0]} and {chosen[1]} both say it; leave one of them out", chosen[1])
         if sets.link_mean is not None and sets.traces is None and sets.throughput is None:
@@ -133,10 +148,6 @@ class LinkReader:
             if (name := getattr(sets, kind)) is not None:
                 with spot.reading(kind):
                     said.grids[kind] = self._grid(name, kind)
-        if sets.trace is not None:
-            with spot.reading("trace"):
-                said.trace = read_trace(self._folder / sets.trace)
-        groups = {"rate" if key in _RATE else "delay" if key in _DELAY else key: said for key in said.keys}
         for link in links:
             self._says[link].update(groups)
 
@@ -171,12 +182,32 @@ class LinkReader:
         except UsageError as error:
             raise self._root.error(str(error), "hosts") from None
 
+    def courses(self, gap_s: float) -> dict[Link, tuple[Course, ...]]:
+        """What traces of delays and losses make of the links that follow some; ``gap_s``: as for ``LinkTrace.course``.
+
+        Links that follow the same share them.
+        """
+        made: dict[tuple[int, tuple[str, ...]], Course] = {}
+        found: dict[Link, tuple[Course, ...]] = {}
+        for link, says in self._says.items():
+            followed: dict[int, tuple[LinkTrace, list[str]]] = {}
+            for field in (DELAY, LOSS):
+                said = says.get(_GROUP_OF[field])
+                if said is not None and said.trace is not None and field in said.trace.figures:
+                    followed.setdefault(id(said.trace), (said.trace, []))[1].append(field)
+            for trace, fields in followed.values():
+                key = (id(trace), tuple(fields))
+                if key not in made:
+                    made[key] = trace.course(fields, gap_s)
+                found[link] = (*found.get(link, ()), made[key])
+        return found
+
     def links(self) -> tuple[dict[Link, LinkShape], dict[Link, BandwidthTrace]]:
         """Every link's shape at the start, emulated, and the traces of those whose rate follows one."""
         shapes: dict[Link, LinkShape] = {}
         traces: dict[Link, BandwidthTrace] = {}
         for link, says in self._says.items():
-            figures = {FIELDS.get(key, key): said.figures[key] for key, said in says.items() if key in _PLAIN}
+            figures = {FIELDS.get(key, key): _figure(key, said) for key, said in says.items() if key in _PLAIN}
             rate = self._rate(link, says.get("rate"))
             if isinstance(rate, BandwidthTrace):
                 traces[link] = rate
@@ -197,8 +228,8 @@ class LinkReader:
             )
         if "rate" in said.figures:
             return float(said.figures["rate"])
-        if said.trace is not None:
-            return said.trace
+        if said.rate is not None:
+            return said.rate
         if said.pool is not None:
             return self._trace(link, said, said.pool)
         found, mean_bps = self._measured(link, said, "throughput"), said.sets.link_mean
@@ -226,6 +257,8 @@ class LinkReader:
     def _delay(self, link: Link, said: _Said) -> float:
         if "delay" in said.figures:
             return float(said.figures["delay"])
+        if said.trace is not None:
+            return float(said.trace.figures[DELAY][0])
         return self._measured(link, said, "latency") / 2
 
     def _measured(self, link: Link, said: _Said, kind: Kind) -> float:
@@ -255,3 +288,11 @@ class LinkReader:
             f' [[link]], or set missing = "{FILL}" for {filled}',
             key,
         )
+
+
+def _figure(key: str, said: _Said) -> Any:
+    """What a table says; of a trace's loss the first, which is not a shape's where it is all (its course cuts)."""
+    if key in said.figures or said.trace is None:
+        return said.figures[key]
+    first = float(said.trace.figures[LOSS][0])
+    return first if first < 1 else 0.0

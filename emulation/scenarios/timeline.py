@@ -15,17 +15,20 @@ import math
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from operator import itemgetter
 
 import msgspec
 
 from thalweg.emulation.links.effects import NEUTRAL, REPLACED, Effect, LinkChange
 from thalweg.emulation.links.shape import RATE_FLOOR_BPS, LinkShape
 from thalweg.emulation.scenarios.events import MAX_CHANGES
-from thalweg.emulation.scenarios.file import HostSpec, Scenario
+from thalweg.emulation.scenarios.file import DURATION_S, HostSpec, Scenario
 from thalweg.emulation.testbeds.replay import ReplayHandle, check_changes
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.traces.changed import ChangedRates, changed
+from thalweg.emulation.traces.link import Course
 from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.units import format_time
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 
@@ -117,7 +120,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> Timeline:
     """The network of a scenario over time.
 
-    Flaps and churn without an end go on until ``duration_s`` (default: the scenario's own). The same file and seed
+    Flaps, churn and courses go on until ``duration_s`` (default: the scenario's own). The same file and seed
     give the same changes; a longer duration only adds to them. Raises UsageError for more than can be kept.
     """
     horizon_s = scenario.duration_s if duration_s is None else duration_s
@@ -142,7 +145,7 @@ def compile_timeline(scenario: Scenario, duration_s: float | None = None) -> Tim
     changes: list[LinkChange] = []
     for link, found in turns.items():
         changes += _link_changes(link, sorted(found), scenario, known)
-    changes.sort(key=lambda change: change.at_s)
+    changes = following(scenario.courses, horizon_s, changes)
     return Timeline(
         hosts=scenario.hosts, links=scenario.links, traces=scenario.traces, changes=changes,
         time_scale=scenario.time_scale, layer=scenario.layer,
@@ -172,6 +175,53 @@ def _link_changes(
             last = known[key]
             changes.append(LinkChange(at_s, link, last))
     return changes
+
+
+FOLLOWED_CHANGES = 500_000  # of links that follow traces of delays and losses: each may differ from all others
+
+
+def _many(courses: Mapping[Link, Sequence[Course]], horizon_s: float) -> float:
+    return sum(one.many(horizon_s) for some in courses.values() for one in some)
+
+
+def longest_s(courses: Mapping[Link, Sequence[Course]]) -> float:
+    """How long courses can be followed, a scenario's default duration at most."""
+    return math.floor(DURATION_S * min(1.0, FOLLOWED_CHANGES / max(1.0, _many(courses, DURATION_S))))
+
+
+def following(
+    courses: Mapping[Link, Sequence[Course]], horizon_s: float, changes: Sequence[LinkChange] = ()
+) -> list[LinkChange]:
+    """``changes``, sorted, on links whose delays and losses follow courses until ``horizon_s``; changes win (R1).
+
+    Raises UsageError for more than can be kept.
+    """
+    count = _many(courses, horizon_s)
+    if count > FOLLOWED_CHANGES:
+        longest = format_time(longest_s(courses))
+        raise UsageError(
+            f"traces of delays and losses are {count:,.0f} changes of links in {format_time(horizon_s)}, more than"
+            f" {FOLLOWED_CHANGES:,}; let fewer links follow them, or give the scenario a duration (of {longest})"
+        )
+    given: dict[Link, list[LinkChange]] = {}
+    for change in changes:
+        given.setdefault(change.link, []).append(change)
+    found = [change for change in changes if change.link not in courses]
+    for link, some in courses.items():
+        rows = [(at_s, i, effect) for i, one in enumerate(some) for at_s, effect in one.until(horizon_s)]
+        rows += [(change.at_s, len(some), change.effect) for change in given.get(link, ())]
+        rows.sort(key=itemgetter(0))
+        holding, known = [NEUTRAL] * (len(some) + 1), dict[tuple[int, ...], Effect]()
+        for i, (at_s, which, effect) in enumerate(rows):
+            holding[which] = effect
+            if i + 1 < len(rows) and rows[i + 1][0] == at_s:
+                continue
+            key = tuple(map(id, holding))
+            if key not in known:
+                known[key] = combined(holding)
+            found.append(LinkChange(at_s, link, known[key]))
+    found.sort(key=lambda change: change.at_s)
+    return found
 
 
 def combined(effects: Iterable[Effect]) -> Effect:

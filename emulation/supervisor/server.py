@@ -290,8 +290,9 @@ class Supervisor:
         player, effects = self._need_player(), call.request.effects
         if any(effect.needs_netem for effect in effects) and not self._need_world().netem_works:
             raise CapabilityError(
-                "this kernel has no netem, so events cannot give links delay, jitter or loss: leave rates and outages"
-                " (--no-delay), use a netns testbed on a kernel of its own (--kernel uml), or load sch_netem"
+                "this kernel has no netem, so events and traces cannot give links delay, jitter or loss: leave rates"
+                " and outages (--no-delay), use a netns testbed on a kernel of its own (--kernel uml), or load"
+                " sch_netem"
             )
         changes = read_changes(call.request.rows, effects)
         shapes = player.shapes(changes)

@@ -83,7 +83,7 @@ class BandwidthTrace:
             raise TraceError(f"trace {self.name!r}: times must start at 0 and rise strictly; sort its rows")
         if not (np.isfinite(rates) & (rates >= 0)).all():
             raise TraceError(f"trace {self.name!r}: rates must be finite and not negative, in bits per second")
-        duration = _default_duration_s(times) if self.duration_s is None else float(self.duration_s)
+        duration = default_duration_s(times) if self.duration_s is None else float(self.duration_s)
         if not times[-1] < duration < math.inf:
             raise TraceError(f"trace {self.name!r} cannot last {duration:g} s: its last row is at {times[-1]:g} s")
         object.__setattr__(self, "times_s", times)
@@ -295,5 +295,6 @@ def _frozen(values: npt.ArrayLike) -> FloatArray:
     return given
 
 
-def _default_duration_s(times: FloatArray) -> float:
+def default_duration_s(times: FloatArray) -> float:
+    """The period of rows at these times, where nothing says it: the last time plus the median step."""
     return float(times[-1] + np.median(np.diff(times))) if times.size > 1 else SINGLE_ROW_DURATION_S

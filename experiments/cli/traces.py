@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
-from collections.abc import Sequence
-from enum import StrEnum
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -17,17 +17,20 @@ from rich import box
 from rich.table import Table
 
 from thalweg.emulation.scenarios.data_sets import Grid, Kind, grid_kind, read_grid
+from thalweg.emulation.traces.chosen import MEANT, chosen
+from thalweg.emulation.traces.columns import DELAY, LOSS, RATE, Choose, own
 from thalweg.emulation.traces.files import (
     ENVIRONMENT_VARIABLE,
     MAHIMAHI_STEP_S,
     load_pool,
-    read_csv,
+    read_link_trace,
     read_mahimahi,
     sniff_format,
     write_csv,
 )
 from thalweg.emulation.traces.generator import DEFAULT_S, LinkClass, TraceModel, generate_pool
-from thalweg.emulation.traces.trace import BandwidthTrace, TraceSummary
+from thalweg.emulation.traces.link import LinkTrace
+from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray, TraceSummary
 from thalweg.emulation.units import format_rate, format_time, parse_rate, seconds
 from thalweg.experiments.cli.console import JsonOption, followed, new_table, output, print_json, progress
 from thalweg.experiments.cli.options import quantity, takes
@@ -38,6 +41,7 @@ _MODEL = TraceModel()
 
 app = typer.Typer(name="traces", no_args_is_help=True, help="List, describe, import and generate bandwidth traces.")
 
+COLUMN = "COLUMN[:UNIT]"
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write the CSV files into.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 StepOption = Annotated[
@@ -52,13 +56,6 @@ PathArgument = Annotated[
         show_default=False,
     ),
 ]
-
-
-class Format(StrEnum):
-    """The file formats that can be imported."""
-
-    csv = "csv"
-    mahimahi = "mahimahi"
 
 
 @app.command("list")
@@ -121,47 +118,86 @@ def describe(path: PathArgument = None, as_json: JsonOption = False, step_s: Ste
     if (kind := grid_kind(root)) is not None:
         _describe_grid(root, kind, as_json=as_json)
         return
-    pool = load_pool(root, step_s=step_s)
+    more: dict[str, dict[str, float]] = {}
+    if root.is_file():
+        link = read_link_trace(root, step_s=step_s)
+        more = {field: _quantiles(link.figures[field]) for field in (DELAY, LOSS) if field in link.figures}
+        pool = [] if link.rate is None else [link.rate]
+    else:
+        pool = load_pool(root, step_s=step_s)
     summaries = _summaries(pool, quiet=as_json)
-    pooled = _pooled(pool, summaries)
+    pooled = _pooled(pool, summaries) if pool else {}
     if as_json:
-        print_json({"path": str(root), "pool": pooled, "traces": summaries})
+        print_json({"path": str(root), "pool": pooled, "traces": summaries, **more})
         return
     if len(summaries) > 1:
         _print_traces(summaries)
     table = Table("all together" if len(summaries) > 1 else "trace", str(root), box=box.SIMPLE_HEAD)
-    rates = [(f"{key} rate", format_rate(pooled[f"{key}_bps"])) for key in ("mean", "median", "p5", "p95")]
-    for label, text in [
-        ("traces", str(pooled["traces"])),
-        ("duration, median", f"{pooled['median_duration_s']:g} s"),
-        *rates,
-        ("mean time between changes >= 10 %", f"{_or_dash(pooled['mean_change_s'], '.0f')} s"),
-        ("median time between changes >= 10 %", f"{_or_dash(pooled['median_change_s'], '.0f')} s"),
-        ("time at rate 0", f"{pooled['zero_share']:.1%}"),
-    ]:
-        table.add_row(label, text)
+    if pooled:
+        rates = [(f"{key} rate", format_rate(pooled[f"{key}_bps"])) for key in ("mean", "median", "p5", "p95")]
+        for label, text in [
+            ("traces", str(pooled["traces"])),
+            ("duration, median", f"{pooled['median_duration_s']:g} s"),
+            *rates,
+            ("mean time between changes >= 10 %", f"{_or_dash(pooled['mean_change_s'], '.0f')} s"),
+            ("median time between changes >= 10 %", f"{_or_dash(pooled['median_change_s'], '.0f')} s"),
+            ("time at rate 0", f"{pooled['zero_share']:.1%}"),
+        ]:
+            table.add_row(label, text)
+    for field, figures in more.items():
+        said, show = _FIGURES[field]
+        for key, value in figures.items():
+            table.add_row(f"{key} {said}", show(value))
     output().print(table)
 
 
+class ImportOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which columns of CSV files are what, and how Mahimahi files are read."""
+
+    time: Annotated[
+        str | None, Option("The times, when they are not in time_s: timestamp, t:ms.", metavar=COLUMN, shown="")
+    ] = None
+    rate: Annotated[str | None, Option("The rates: bandwidth, mbps, 3:mbit.", metavar=COLUMN, shown="")] = None
+    delay: Annotated[str | None, Option("Delays, one way: owd:ms.", metavar=COLUMN, shown="")] = None
+    rtt: Annotated[str | None, Option("Round trips, of which half are delays: rtt_ms.", metavar=COLUMN, shown="")] = (
+        None
+    )
+    loss: Annotated[str | None, Option("The share of packets that are lost: loss:%.", metavar=COLUMN, shown="")] = None
+    format: Annotated[
+        Literal["csv", "mahimahi"] | None,
+        Option("What the files are.", shown="CSV if the first line has a comma, else Mahimahi"),
+    ] = None
+    step_s: Annotated[
+        float, Option("Mahimahi files: the time that each rate is averaged over.", flag="--step", unit=seconds)
+    ] = MAHIMAHI_STEP_S
+
+
 @app.command("import")
+@takes(ImportOptions)
 def import_traces(
+    options: ImportOptions,
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The files to import.", show_default=False)],
     out: OutOption,
-    file_format: Annotated[
-        Format | None, typer.Option("--format", help="Default: CSV if the first line has a comma, else Mahimahi.")
-    ] = None,
-    step_s: StepOption = MAHIMAHI_STEP_S,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check trace files and write them as CSV (time_s,bandwidth_bps).
+    """Check trace files and write them as CSV (time_s, and of bandwidth_bps, delay_s, loss what there is).
 
-    CSV files' times are shifted to start at 0. Nothing is written unless all files are sound.
+    A column is named as the file's first line has it, or by its number where that is a line of numbers; a unit may
+    stand behind it (ms, s, kbit, mbit, kbps for bytes, %). Times are shifted to start at 0. Nothing is written
+    unless all files are sound.
 
-    Example: thalweg traces import Verizon-LTE.up Verizon-LTE.down --format mahimahi --out traces/lte
+    Example: thalweg traces import drive.csv --time timestamp --rate dl_mbps --rtt rtt:ms --out traces/drive
     """
+    words = {option: word for option in MEANT if (word := getattr(options, option[2:])) is not None}
+    if words and options.format == "mahimahi":
+        raise UsageError("a Mahimahi file has no columns; leave out --time, --rate, --delay, --rtt and --loss")
+    notes: list[str] = []
+    choose = chosen(words, notes.append) if words else None
     with progress() as tell:
-        pool = [_read(file, file_format, step_s, tell) for file in files]
+        pool = [_read(file, options, choose, tell) for file in files]
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
     _write_pool(pool, out, force=force, as_json=as_json)
 
 
@@ -216,8 +252,22 @@ def generate(options: GenerateOptions, out: OutOption, force: ForceOption = Fals
     Example: thalweg traces generate --count 72 --duration 21600 --seed 1 --out traces/generated
     """
     model = options.model()
-    pool = generate_pool(model, options.count, options.seed, options.duration_s)
+    made = generate_pool(model, options.count, options.seed, options.duration_s)
+    pool = [LinkTrace.of_rates(trace) for trace in made]
     _write_pool(pool, out, force=force, as_json=as_json, more={"seed": options.seed, "model": model})
+
+
+_FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    RATE: ("rate", format_rate),
+    DELAY: ("delay", format_time),
+    LOSS: ("loss", lambda share: f"{share:.2%}"),
+}
+
+
+def _quantiles(values: FloatArray) -> dict[str, float]:
+    """Of the rows, which lie equally far apart as a rule."""
+    p5, middle, p95 = np.percentile(values, [5, 50, 95]).tolist()
+    return {"mean": float(values.mean()), "median": middle, "p5": p5, "p95": p95}
 
 
 def _given(path: Path | None) -> Path:
@@ -226,13 +276,16 @@ def _given(path: Path | None) -> Path:
     return path
 
 
-def _read(file: Path, file_format: Format | None, step_s: float, tell: Tell) -> BandwidthTrace:
-    found = Format(sniff_format(file)) if file_format is None else file_format
+def _read(file: Path, options: ImportOptions, choose: Choose | None, tell: Tell) -> LinkTrace:
     what = f"reading {file.name}"
     tell(what, 0, 0)
-    if found is Format.mahimahi:
-        return read_mahimahi(file, step_s=step_s)
-    return read_csv(file, rebase=True, tell=lambda done, total: tell(what, done, total))
+
+    def so_far(done: int, total: int) -> None:
+        tell(what, done, total)
+
+    if choose is None and (options.format or sniff_format(file)) == "mahimahi":
+        return LinkTrace.of_rates(read_mahimahi(file, step_s=options.step_s, tell=so_far))
+    return read_link_trace(file, choose or own, tell=so_far)
 
 
 def _link_class(text: str) -> LinkClass:
@@ -247,7 +300,7 @@ def _link_class(text: str) -> LinkClass:
 
 
 def _write_pool(
-    pool: Sequence[BandwidthTrace], out: Path, *, force: bool, as_json: bool, more: dict[str, Any] | None = None
+    pool: Sequence[LinkTrace], out: Path, *, force: bool, as_json: bool, more: dict[str, Any] | None = None
 ) -> None:
     """Write every trace as ``out/<name>.csv``, or nothing at all where that would overwrite something."""
     twice = [name for name, times in Counter(trace.name for trace in pool).items() if times > 1]
@@ -262,12 +315,20 @@ def _write_pool(
         raise UsageError(f"{str(present[0])!r}{others} exists already; choose another --out, or overwrite with --force")
     for trace, path in followed(list(zip(pool, paths, strict=True)), "writing", quiet=as_json):
         write_csv(trace, path)
+    means = {
+        field: fmean(trace.mean(field) for trace in pool if field in trace.figures)
+        for field in _FIGURES
+        if any(field in trace.figures for trace in pool)
+    }
     if as_json:
-        pooled = _pooled(pool, [trace.summary() for trace in pool])
-        print_json({"out": str(out), **(more or {}), "pool": pooled, "files": [path.name for path in paths]})
+        rates = [rate for trace in pool if (rate := trace.rate) is not None]
+        pooled = _pooled(rates, [trace.summary() for trace in rates]) if rates else None
+        figures = {f"mean_{field}": mean for field, mean in means.items() if field != RATE}
+        told = {"out": str(out), **(more or {}), "pool": pooled, **figures}
+        print_json({**told, "files": [path.name for path in paths]})
     else:
-        mean_bps = fmean(trace.mean_bps for trace in pool)
-        output().print(f"{len(pool)} traces with a mean rate of {format_rate(mean_bps)} in {out}", soft_wrap=True)
+        texts = [f"a mean {_FIGURES[field][0]} of {_FIGURES[field][1](mean)}" for field, mean in means.items()]
+        output().print(f"{len(pool)} traces with {' and '.join(texts)} in {out}", soft_wrap=True)
 
 
 # --- figures and output -----------------------------------------------------------------------------

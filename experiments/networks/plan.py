@@ -99,18 +99,21 @@ def _end_s(scenario: Scenario) -> float:
             ends.append(1.3 * event.at_s + 60.0)
     if ends:
         return AFTER * max(ends)
-    return min(LONGEST_TRACE_S, max((trace.duration_s for trace in scenario.traces.values()), default=60.0))
+    periods_s = [trace.duration_s for trace in scenario.traces.values()]
+    periods_s += [course.period_s for some in scenario.courses.values() for course in some]
+    return min(LONGEST_TRACE_S, max(periods_s, default=60.0))
 
 
 def _link(scenario: Scenario, link: Link) -> LinkPlan:
     shape, trace = scenario.links[link], scenario.traces.get(link)
+    followed = [*([] if trace is None else [trace.name]), *(one.name for one in scenario.courses.get(link, ()))]
     rates = (shape.rate_bps,) * 3
     if trace is not None:
         rates = (trace.mean_bps, float(trace.rates_bps.min()), float(trace.rates_bps.max()))
     return LinkPlan(
         *link, *rates, shape.delay_s, shape.jitter_s, shape.distribution, shape.loss, shape.duplicate, shape.reorder,
         shape.corrupt, shape.burst_bytes, None if shape.queue is None else str(shape.queue),
-        None if trace is None else trace.name,
+        ", ".join(dict.fromkeys(followed)) or None,
     )  # fmt: skip
 
 

@@ -94,6 +94,9 @@ def test_what_is_played_sets_rates_and_leaves_what_is_cut(bed: Testbed, tmp_path
     bed.play(wan)
     assert bed.links["a", "b"] == LinkShape(4 * MBIT)  # type: ignore[index]
     assert bed.links["b", "a"].cut  # type: ignore[index]
+    trace.write_text("time_s,loss\n0,1\n1000,0\n")
+    bed.play(trace, "a", "c")
+    assert bed.links["a", "c"] == LinkShape(10 * MBIT, cut=True)  # type: ignore[index]
     bed.stop()
     bed.restore("b", "a")
     assert not bed.links["b", "a"].cut  # type: ignore[index]
@@ -148,11 +151,15 @@ def test_what_is_wrong_is_said_in_a_line(up: Testbed, wrong, says: str) -> None:
 
 
 @pytest.mark.netem
-def test_delays_are_given_and_proven() -> None:
+def test_delays_are_given_and_proven(tmp_path: Path) -> None:
     with Testbed.open("netns", ["a", "b"], rate="2mbit", delay="20ms") as bed:
         bed.set("a", "b", delay="50ms")
         found = {one.src: one.delivered_delay_s for one in bed.prove()}
         assert found == {"a": pytest.approx(0.05, abs=0.005), "b": pytest.approx(0.02, abs=0.005)}
+        (tmp_path / "owd.csv").write_text("time_s,delay_s,loss\n0,0.08,0.1\n1000,0.01,0\n")
+        bed.play(tmp_path / "owd.csv", "a", "b")
+        (proof,) = bed.prove("a", "b")
+        assert (proof.asked_bps, proof.asked_delay_s, proof.asked_loss) == (2 * MBIT, 0.08, 0.1)
 
 
 TESTS = """

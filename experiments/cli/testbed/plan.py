@@ -127,7 +127,7 @@ def _hosts_table(scenario: Scenario) -> Table:
 def _links_table(links: list[LinkPlan]) -> Table:
     table = new_table("from", "to", "rate", "least", "most", "delay", "jitter", "loss", "more", "follows", left=TEXTS)
     for one in links:
-        spread = (format_rate(one.min_bps), format_rate(one.max_bps)) if one.follows else ("", "")
+        spread = (format_rate(one.min_bps), format_rate(one.max_bps)) if one.min_bps < one.max_bps else ("", "")
         jitter = "" if not one.jitter_s else f"{format_time(one.jitter_s)} {one.distribution}"
         table.add_row(
             one.src, one.dst, format_rate(one.mean_bps), *spread, format_time(one.delay_s) if one.delay_s else "",

@@ -246,3 +246,42 @@ def look(bed: Any) -> tuple[bool, float]:
     """Whether h1 → h2 is cut now, and the rate of h2 → h1."""
     bed.status()
     return bed.shapes["h1", "h2"].cut, bed.shapes["h2", "h1"].rate_bps
+
+
+def test_delays_and_losses_follow_traces_over_and_over_and_events_go_before_them(tmp_path: Path) -> None:
+    (tmp_path / "rtt.csv").write_text("time_s,delay_s,loss\n0,0.01,0\n5,0.03,0.5\n10,0.03,1\n")  # 15 s
+    (tmp_path / "loss.csv").write_text("time_s,bandwidth_bps,loss\n0,2000000,0.25\n")
+    head = 'duration = "25s"\nhosts = ["a", "b"]\n[links]\nrate = "1mbit"\ntrace = "rtt.csv"\n'
+    other = '[[link]]\nfrom = "b"\nto = "a"\ntrace = "loss.csv"\n'
+    found = scenario(tmp_path, other + event("change", 7, for_=10, from_="a", to="b", delay="1s"), head)
+    assert found.needs_netem
+    assert found.links["a", "b"] == LinkShape(1e6, 0.01)  # type: ignore[index]
+    assert found.links["b", "a"] == LinkShape(2e6, 0.01, loss=0.25)  # type: ignore[index]
+    timeline = compile_timeline(found)
+    assert timeline.by_link["a", "b"] == [  # type: ignore[index]
+        (0.0, Effect(delay_s=0.01, loss=0.0)),
+        (5.0, Effect(delay_s=0.03, loss=0.5)),
+        (7.0, Effect(delay_s=1.0, loss=0.5)),
+        (10.0, Effect(delay_s=1.0, cut=True)),
+        (15.0, Effect(delay_s=1.0, loss=0.0)),
+        (17.0, Effect(delay_s=0.01, loss=0.0)),
+        (20.0, Effect(delay_s=0.03, loss=0.5)),
+    ]
+    assert timeline.by_link["b", "a"] == [  # type: ignore[index]
+        (at_s, Effect(delay_s=delay_s, loss=0.25)) for at_s, delay_s in [(0, 0.01), (5, 0.03), (15, 0.01), (20, 0.03)]
+    ]
+    assert timeline.rates()["a", "b"].bits_between(9.0, 16.0) == 2e6  # type: ignore[index]
+    plain = found.rates_only()
+    assert not plain.needs_netem
+    assert {effect.cut for _, effect in compile_timeline(plain).by_link["a", "b"]} == {False, True}  # type: ignore[index]
+    with pytest.raises(UsageError, match=r"line 5: loss and trace both say it"):
+        scenario(tmp_path, "", head.replace("rate", "loss", 1).replace('"1mbit"', '"1%"'))
+    with pytest.raises(UsageError, match=r"500,000; .* give the scenario a duration \(of 7.72 h\)"):
+        compile_timeline(scenario(tmp_path, "", head.replace('"25s"', '"1000h"').replace('["a", "b"]', "10")))
+
+
+def test_traces_closer_than_links_can_be_changed_become_their_means(tmp_path: Path) -> None:
+    (tmp_path / "owd.csv").write_text("time_s,delay_s\n0,0.01\n0.05,0.03\n0.1,0.5\n0.15,0.5\n0.2,0.5\n")
+    head = 'duration = "1s"\nhosts = ["a", "b"]\n[links]\nrate = "1mbit"\ntrace = "owd.csv"\n'
+    changes = compile_timeline(scenario(tmp_path, "", head)).by_link["a", "b"]  # type: ignore[index]
+    assert [(at_s, effect.delay_s) for at_s, effect in changes[:3]] == [(0.0, 0.02), (0.1, 0.5), (0.25, 0.02)]

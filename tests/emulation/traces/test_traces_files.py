@@ -10,12 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from thalweg.emulation.traces.chosen import chosen
 from thalweg.emulation.traces.files import (
     HEADER,
     MAHIMAHI_PACKET_BYTES,
     load_pool,
     pool_files,
     read_csv,
+    read_link_trace,
     read_mahimahi,
     read_trace,
     write_csv,
@@ -272,24 +274,47 @@ def test_summaries_of_real_traces_are_those_of_their_index() -> None:
     assert compared > 0
 
 
-def test_many_rows_take_little_memory_and_tell_how_far_they_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["own", "columns", "mahimahi"])
+def test_many_rows_take_little_memory_and_tell_how_far_they_are(tmp_path: Path, kind: str) -> None:
     rows = 200_000
-    text = "".join(f"{i},{1000 + i % 7}\r\n" for i in range(rows))
-    path = put(tmp_path, "long.csv", f"{HEADER}\r\n{text}\r\n\r\n")
+    made = {
+        "own": (f"{HEADER}\r\n", lambda i: f"{i},{1000 + i % 7}\r\n"),
+        "columns": ("x,at,rate\r\n", lambda i: f"a,{i},{1000 + i % 7}\r\n"),
+        "mahimahi": ("", lambda i: f"{10 * i + 10}\r\n"),
+    }
+    head, row = made[kind]
+    path = put(tmp_path, "long.up" if kind == "mahimahi" else "long.csv", head + "".join(map(row, range(rows))))
     told: list[tuple[int, int]] = []
+
+    def read(path: Path) -> BandwidthTrace:
+        def tell(done: int, total: int) -> None:
+            told.append((done, total))
+
+        if kind == "mahimahi":
+            return read_mahimahi(path, tell=tell)
+        choose = chosen({"--time": "at", "--rate": "rate"}, lambda note: None) if kind == "columns" else None
+        found = read_link_trace(path, choose, tell=tell).rate
+        assert found is not None
+        return found
+
     tracemalloc.start()
     try:
-        trace = read_csv(path, tell=lambda done, total: told.append((done, total)))
+        trace = read(path)
         write_csv(trace, tmp_path / "again.csv")
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak_bytes < 40 * rows + 24e6  # of which blocks of lines take the most
-    assert len(trace) == rows
+    assert peak_bytes < 40 * len(trace) + 24e6  # of which blocks of lines take the most
+    assert len(trace) == (rows // 100 if kind == "mahimahi" else rows)
     assert len(told) > 1
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert told[-1][0] <= told[-1][1] == path.stat().st_size
-    assert read_csv(tmp_path / "again.csv", name="long") == trace
-    late = path.read_text().replace(f"\n{rows - 5},", f"\n{rows - 7},")
-    with pytest.raises(TraceError, match=f":{rows - 3}: time_s {rows - 7} is earlier than the row before's"):
-        read_csv(put(tmp_path, "bad.csv", late))
+    assert read_csv(tmp_path / "again.csv", name=trace.name) == trace
+    late = {
+        "own": (f"\n{rows - 5},", f"\n{rows - 7},", f":{rows - 3}: time_s {rows - 7} is earlier than the row before's"),
+        "columns": (f",{rows - 5},", f",{rows - 7},", f":{rows - 3}: at {rows - 7} is earlier than the row before's"),
+        "mahimahi": (f"\n{10 * rows - 50}\n", f"\n{10 * rows - 70}\n", f":{rows - 5}: time stamp {10 * rows - 70} is "),
+    }
+    before, after, says = late[kind]
+    with pytest.raises(TraceError, match=says):
+        read(put(tmp_path, f"bad{path.suffix}", path.read_text().replace(before, after)))

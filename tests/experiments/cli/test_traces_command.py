@@ -139,6 +139,63 @@ def test_import_checks_converts_and_never_overwrites(tmp_path: Path) -> None:
     assert not (tmp_path / "no").exists()
 
 
+DRIVE = 'at,"where, roughly",mbps,rtt_ms,lost (%)\n1700000000,"a, b",8,40,0\n1700000002,c,2.5e0,"80",100\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "asked", "written", "told"),
+    [
+        (DRIVE, "--time at --rate mbps --rtt rtt_ms --loss", "0,8000000,0.02,0\n2,2500000,0.04,1\n",
+         ["read in mbit; for bytes write --rate mbps:mbps", "'rtt_ms' is read in ms", "'lost (%)' is read in %"]),
+        (DRIVE, "--time at:ms --delay rtt_ms:us --rate mbps:kbps", "0,64000,4e-05\n0.002,20000,8e-05\n",
+         ["mbps:kbps counts bytes, as tc has it; for bits write --rate mbps:kbit"]),
+        ("5,8\n6.5,9\n", "--time 1 --rate 2:kbit", "0,8000\n1.5,9000\n", []),
+        ("time_s,loss\n0,0.5\n1,0\n", "", "0,0.5\n1,0\n", []),
+    ],
+)  # fmt: skip
+def test_columns_and_units_are_what_one_says(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], content: str, asked: str, written: str, told: list[str]
+) -> None:
+    (tmp_path / "drive.csv").write_text(content)
+    words = [*asked.split(), *(["lost (%)"] if asked.endswith("--loss") else [])]
+    result = CliRunner().invoke(app, ["import", str(tmp_path / "drive.csv"), *words, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "out" / "drive.csv").read_text().partition("\n")[2] == written
+    assert [line for line in result.stderr.splitlines() for one in told if one in line] == result.stderr.splitlines()
+    assert len(result.stderr.splitlines()) == len(told)
+    figures = run_json("describe", tmp_path / "out" / "drive.csv")
+    assert ("delay_s" in figures) == ("rtt" in asked)
+
+
+@pytest.mark.parametrize(
+    ("content", "asked", "says"),
+    [
+        (DRIVE, "--time when --rate mbps", r"drive.csv:1: there is no one column 'when' for --time; .*at"),
+        (DRIVE, "--rate mbps", r"drive.csv:1: there is no one column 'time_s' for --time"),
+        (DRIVE, "--time at", "say what else there is by --rate, --delay, --rtt or --loss"),
+        (DRIVE, "--time at --rtt rtt_ms --delay rtt_ms", "--delay and --rtt both say"),
+        (DRIVE, "--time at --rate mbps:furlong", "'furlong' is no unit of a rate; there are bit, bps, kbit"),
+        (DRIVE, "--time at --rate mbps --format mahimahi", "a Mahimahi file has no columns"),
+        (DRIVE, "--time at --loss mbps", r"drive.csv:2: mbps is 8, more than all; is its unit right\?"),
+        (DRIVE, "--time at --delay rtt_ms:s", r"drive.csv:3: rtt_ms is 80, more than 60 s; is its unit right\?"),
+        ("t,r\n0,1\n1,-1\n", "--time t --rate r", "drive.csv:3: r is -1, below 0"),
+        ("t,r\n0,1\n1,nan\n", "--time t --delay r", "drive.csv:3: r is 'nan'; it must be finite"),
+        ("t,r\n0,1\n1,\n", "--time t --delay r", "drive.csv:3: r is '', not a number"),
+        ("t,r\n0,1\n2,1\n1,1\n", "--time t --delay r", "drive.csv:4: t 1 is earlier than the row before's"),
+        ("t,r,r\n0,1,1\n", "--time t --delay r", "drive.csv:1: there is no one column 'r' .* stands there 2 times"),
+        ('t,r\n0,"1\n', "--time t --delay r", "drive.csv:2: .* is not a line of a CSV file"),
+        ("t,r,x\n0,1,a\n1,1\n", "--time t --rate r", r"drive.csv:3: '1,1' has 2 column\(s\), not the 3"),
+        ("t,r\n0,1e300\n", "--time t --rate r:tbit", "drive.csv:2: r is 1e300, too large to be counted"),
+    ],
+)
+def test_what_is_wrong_with_columns_is_said_in_a_line(tmp_path: Path, content: str, asked: str, says: str) -> None:
+    (tmp_path / "drive.csv").write_text(content)
+    with pytest.raises((TraceError, UsageError), match=says) as caught:
+        run("import", tmp_path / "drive.csv", *asked.split(), "--out", tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("verb", ["list", "describe", "import", "generate"])
 def test_every_verb_has_help_with_an_example(verb: str) -> None:
     assert f"Example: thalweg traces {verb}" in " ".join(run(verb, "--help").split())

@@ -1,0 +1,249 @@
+"""Columns of numbers over time in CSV files, which are read some lines at a time.
+
+Many lines are parsed at once, and single ones looked at only when that fails, to name the line.
+
+R1. A file of ours has the header ``time_s`` and then one or more of ``FIGURES``; times start at 0.
+R2. Of any other file the columns are chosen by who reads it. A file whose first line has numbers alone has no header;
+    its columns are called 1, 2, 3, …
+R3. Times rise strictly; figures are at least 0, a loss at most 1 and a delay at most a minute.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.emulation.links.shape import MAX_DELAY_S
+from thalweg.middleware.errors import TraceError
+
+FloatArray = npt.NDArray[np.float64]
+TIME, RATE, DELAY, LOSS = "time_s", "bandwidth_bps", "delay_s", "loss"
+FIGURES = (RATE, DELAY, LOSS)
+_MOST = {DELAY: MAX_DELAY_S, LOSS: 1.0}
+_BEYOND = {DELAY: f"more than {MAX_DELAY_S:g} s", LOSS: "more than all"}
+MAX_BYTES, MAX_LINES = 1 << 30, 20_000_000
+BLOCK_BYTES = 1 << 20  # that are read at a time
+Tell = Callable[[int, int], None]
+
+
+class Column(NamedTuple):
+    """One to be read: what it is to us, its place among the file's (from 0) and its name there, and its unit."""
+
+    field: str
+    place: int
+    name: str
+    unit: float = 1.0
+
+
+Choose = Callable[[Path, Sequence[str]], list[Column]]
+"""Of a file and the names of its columns, those to be read, times first."""
+
+
+def own(path: Path, header: Sequence[str]) -> list[Column]:
+    """The columns of a file of ours; TraceError for another one."""
+    if header[:1] != [TIME] or not set(FIGURES).issuperset(header[1:]) or not 1 < len(header) == len(set(header)):
+        raise TraceError(
+            f"{path}:1: the header is {shown(','.join(header))}, not '{TIME},{RATE}' (or {DELAY}, {LOSS}); is this a"
+            " bandwidth trace? `thalweg traces import` takes other columns by --time and --rate"
+        )
+    return [Column(name, place, name) for place, name in enumerate(header)]
+
+
+def read(
+    path: Path, choose: Choose, *, rebase: bool = False, headless: bool = False, tell: Tell | None = None
+) -> tuple[FloatArray, list[FloatArray]]:
+    """Times, and a column for each of the others that are chosen, in SI units and shares; times begin with 0.
+
+    ``rebase``: shift times that do not start at 0 so that they do. ``headless``: it may have no header. ``tell``: told
+    how many bytes of how many have been read. Raises TraceError naming file and line.
+    """
+    lines = blocks(path, "a trace")
+    most, total_bytes = next(lines)
+    first: bytes = next(lines)
+    head, _, rest = first.partition(b"\n")
+    header = [name.strip() for name in _cells(path, 1, decoded(path, 1, head).removeprefix("\ufeff").strip())]
+    before = 1
+    if headless and all(map(_is_number, header)):  # R2
+        header, rest, before = [str(number) for number in range(1, len(header) + 1)], first, 0
+    table = _Table(path, choose(path, header), len(header), rebase)
+    kept = [np.empty(most) for _ in table.columns]
+    rows, done = 0, len(first) - len(rest)
+    for block in (one for part in ((rest,), lines) for one in part if one):
+        found = table.parsed(before + rows + 1, block)
+        end = rows + len(found[0])
+        for column, values in zip(kept, found, strict=True):
+            column[rows:end] = values
+        rows, done = end, done + len(block)
+        if tell is not None:
+            tell(done, total_bytes)
+    if not rows:
+        raise TraceError(f"{path}: no rows after the header; a trace needs at least one")
+    for column, one in zip(kept, table.columns, strict=True):
+        column.resize(rows, refcheck=False)
+        if one.field == TIME:
+            column -= column[0]
+        if one.unit < 1.0:
+            column /= round(1 / one.unit)  # to the last digit, as 0.04 of 40
+        elif one.unit > 1.0:
+            column *= one.unit
+        column.flags.writeable = False  # so that a trace need not copy it
+    return kept[0], kept[1:]
+
+
+class _Table:
+    """Parses the lines of one file, block by block."""
+
+    def __init__(self, path: Path, columns: list[Column], width: int, rebase: bool) -> None:
+        self.path, self.columns, self.width, self.rebase = path, columns, width, rebase
+        self.places = [column.place for column in columns]
+        self.last: float | None = None  # the time of the row before
+
+    def parsed(self, first: int, block: bytes) -> Sequence[FloatArray]:
+        """The chosen columns, as they are written; ``first``: the number of the block's first line."""
+        found = self._fast(block)
+        if found is None or not self._sound(found):
+            found = self._careful(first, block)
+        self.last = float(found[0][-1])
+        return found
+
+    def _fast(self, block: bytes) -> Sequence[FloatArray] | None:
+        """Of rows that are plain and have the right number of columns, else None."""
+        rows = block.count(b"\n") + 1
+        commas = b"," * (self.width - 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # both warn of what is no number at all, and say so by what they return
+            if block.translate(None, b"0123456789.+-eE") == (commas + b"\n") * (rows - 1) + commas:  # no nan, no inf
+                values = np.fromstring(block.replace(b"\n", b",").decode("ascii"), sep=",")
+                if len(values) == self.width * rows:
+                    table = values.reshape(rows, self.width)
+                    return [table[:, place] for place in self.places]
+            elif b'"' not in block:  # others' files may have text beside
+                try:
+                    lines = block.decode("ascii").split("\n")
+                    table = np.loadtxt(lines, delimiter=",", usecols=self.places, comments=None, ndmin=2)
+                except ValueError:
+                    return None
+                even = all(line.count(",") == self.width - 1 for line in lines)
+                if even and len(table) == rows:  # it passes over empty lines
+                    return [*table.T]
+        return None
+
+    def _sound(self, found: Sequence[FloatArray]) -> bool:
+        times = found[0]
+        begins = (self.rebase or times[0] == 0.0) if self.last is None else times[0] > self.last
+        if not (begins and np.isfinite(times).all() and (times[1:] > times[:-1]).all()):
+            return False
+        for values, column in zip(found[1:], self.columns[1:], strict=True):
+            if not ((values >= 0) & (values <= _MOST.get(column.field, sys.float_info.max) / column.unit)).all():
+                return False
+        return True
+
+    def _careful(self, first: int, block: bytes) -> list[FloatArray]:
+        """The rows one by one: spaces around numbers are fine, anything else is a TraceError naming the line."""
+        last, found = self.last, [list[float]() for _ in self.columns]
+        for number, line in enumerate(decoded(self.path, first, block).split("\n"), first):
+            at = f"{self.path}:{number}"
+            cells = _cells(self.path, number, line)
+            if len(cells) != self.width:
+                raise TraceError(f"{at}: {shown(line)} has {len(cells)} column(s), not the {self.width} of the header")
+            texts = [cells[column.place].strip() for column in self.columns]
+            values = [_number(at, column.name, text) for column, text in zip(self.columns, texts, strict=True)]
+            for column, value, text in zip(self.columns[1:], values[1:], texts[1:], strict=True):
+                _judge(at, column, value, text)
+            if last is None and values[0] != 0 and not self.rebase:
+                raise TraceError(
+                    f"{at}: the first time is {texts[0]}, not 0;"
+                    " `thalweg traces import` shifts such files to start at 0"
+                )
+            if last is not None and values[0] <= last:
+                what = "repeats" if values[0] == last else "is earlier than"
+                raise TraceError(
+                    f"{at}: {self.columns[0].name} {texts[0]} {what} the row before's; sort rows, one a time"
+                )
+            last = values[0]
+            for column_values, value in zip(found, values, strict=True):
+                column_values.append(value)
+        return [np.array(values) for values in found]
+
+
+def _judge(at: str, column: Column, value: float, text: str) -> None:
+    """R3."""
+    if value < 0:
+        outage = "; an outage is 0" if column.field == RATE else ""
+        raise TraceError(f"{at}: {column.name} is {text}, below 0{outage}")
+    if value > _MOST.get(column.field, sys.float_info.max) / column.unit:
+        beyond = _BEYOND.get(column.field, "too large to be counted")
+        raise TraceError(f"{at}: {column.name} is {text}, {beyond}; is its unit right?")
+
+
+def blocks(path: Path, what: str) -> Iterator[Any]:
+    """First how many lines the file has at most, and its bytes; then whole lines, some at a time, the last of them
+    without its end and without blank lines after it. ``what``: the file should be."""
+    try:
+        with path.open("rb") as file:
+            size = count = 0
+            while piece := file.read(BLOCK_BYTES):
+                size, count = size + len(piece), count + piece.count(b"\n")
+                if size > MAX_BYTES or count > MAX_LINES:
+                    raise TraceError(f"{path} has more than {MAX_LINES} lines or {MAX_BYTES} bytes; divide it")
+            yield count + 1, size
+            file.seek(0)
+            kept = b""
+            while piece := file.read(BLOCK_BYTES):
+                text = (kept + piece).replace(b"\r\n", b"\n")
+                cut = text.rstrip().rfind(b"\n") + 1
+                if len(text) - cut > 2 * BLOCK_BYTES:
+                    raise TraceError(f"{path} has a line of more than {BLOCK_BYTES} bytes; is this {what}?")
+                if cut:
+                    yield text[: cut - 1]
+                kept = text[cut:]
+            yield kept.rstrip()
+    except OSError as error:
+        raise TraceError(f"cannot read {error.filename}: {error.strerror}") from error
+
+
+def _cells(path: Path, number: int, line: str) -> list[str]:
+    if '"' not in line:
+        return line.split(",")
+    try:
+        return next(csv.reader([line], strict=True))
+    except csv.Error as error:
+        raise TraceError(f"{path}:{number}: {shown(line)} is not a line of a CSV file: {error}") from None
+
+
+def decoded(path: Path, first: int, data: bytes) -> str:
+    """Lines as text, of which the ``first`` has this number."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = first + data.count(b"\n", 0, error.start)
+        raise TraceError(f"{path}:{line}: not UTF-8 text; save the file as UTF-8, or name another") from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return text.isascii() and "_" not in text and float(text) is not None
+    except ValueError:
+        return False
+
+
+def _number(at: str, column: str, text: str) -> float:
+    if not _is_number(text):
+        raise TraceError(f"{at}: {column} is {shown(text)}, not a number")
+    value = float(text)
+    if not math.isfinite(value):
+        raise TraceError(f"{at}: {column} is {shown(text)}; it must be finite")
+    return value
+
+
+def shown(text: str) -> str:
+    """The beginning of what stands in a file, for an error."""
+    return repr(text if len(text) <= 40 else text[:40] + "…")

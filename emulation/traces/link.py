@@ -1,0 +1,106 @@
+"""What was measured of a link over time besides its rate: delays and losses, which become effects on the link.
+
+R1. All figures of a trace hold from a row until the next, and start over together when it ends.
+R2. A loss of 1 is an outage: the link is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from thalweg.emulation.links.effects import Effect
+from thalweg.emulation.traces.columns import DELAY, LOSS, RATE
+from thalweg.emulation.traces.trace import BandwidthTrace, FloatArray, default_duration_s
+
+
+class Course(NamedTuple):
+    """Effects on a link over one period, each from its time on, the first from 0; then over again. Emulated."""
+
+    name: str
+    times_s: tuple[float, ...]
+    effects: tuple[Effect, ...]
+    period_s: float
+
+    def until(self, horizon_s: float) -> Iterator[tuple[float, Effect]]:
+        """Each effect and from when on it holds; a course of one effect has it once."""
+        lap = 0
+        while (start_s := lap * self.period_s) < horizon_s or lap == 0:
+            for time_s, effect in zip(self.times_s, self.effects, strict=True):
+                if start_s + time_s < horizon_s or lap == 0:
+                    yield start_s + time_s, effect
+            if len(self.effects) == 1:
+                return
+            lap += 1
+
+    def many(self, horizon_s: float) -> float:
+        """About how many of these there are."""
+        return len(self.effects) * max(1.0, horizon_s / self.period_s) if len(self.effects) > 1 else 1.0
+
+    def rates_only(self) -> Course:
+        """The same without what takes netem: outages are left."""
+        return self._replace(effects=tuple(effect.rates_only() for effect in self.effects))
+
+
+@dataclass(frozen=True, eq=False)
+class LinkTrace:
+    """One link over time: ``figures`` by the names of ``columns.FIGURES``, each of shape (rows,), in SI units.
+
+    ``times_s`` start at 0 and rise strictly; ``duration_s``: the period, None for the last time plus the median step.
+    """
+
+    name: str
+    times_s: FloatArray
+    figures: Mapping[str, FloatArray]
+    duration_s: float = cast(float, None)
+
+    def __post_init__(self) -> None:
+        if self.duration_s is None:
+            object.__setattr__(self, "duration_s", default_duration_s(self.times_s))
+
+    @classmethod
+    def of_rates(cls, trace: BandwidthTrace) -> LinkTrace:
+        return cls(trace.name, trace.times_s, {RATE: trace.rates_bps}, trace.duration_s)
+
+    @property
+    def rate(self) -> BandwidthTrace | None:
+        """Its rate, if it has one."""
+        rates = self.figures.get(RATE)
+        return None if rates is None else BandwidthTrace(self.name, self.times_s, rates, self.duration_s)
+
+    def mean(self, field: str) -> float:
+        """A figure's time-weighted mean."""
+        return float(np.average(self.figures[field], weights=np.diff(self.times_s, append=self.duration_s)))
+
+    def course(self, fields: Collection[str], gap_s: float) -> Course:
+        """What it makes of a link's delay and loss, those of them that are in ``fields``.
+
+        Rows closer than ``gap_s`` become one, with their means over time.
+        """
+        chosen = [field for field in (DELAY, LOSS) if field in fields and field in self.figures]
+        held = np.diff(self.times_s, append=self.duration_s)
+        starts = np.flatnonzero(np.diff(np.floor(self.times_s / gap_s + 1e-9), prepend=-1.0))
+        weights = np.add.reduceat(held, starts)
+        means = {field: np.add.reduceat(self.figures[field] * held, starts) / weights for field in chosen}
+        changed = np.zeros(len(starts), dtype=bool)
+        changed[0] = True
+        for values in means.values():
+            values[:] = np.round(values, 6)  # a microsecond, a packet in a million
+            changed[1:] |= values[1:] != values[:-1]
+        known: dict[tuple[float, ...], Effect] = {}
+        effects = []
+        for row in zip(*(values[changed].tolist() for values in means.values()), strict=True):
+            if row not in known:
+                known[row] = _effect(dict(zip(chosen, row, strict=True)))
+            effects.append(known[row])
+        return Course(self.name, tuple(self.times_s[starts][changed].tolist()), tuple(effects), float(self.duration_s))
+
+
+def _effect(row: Mapping[str, float]) -> Effect:
+    loss = row.get(LOSS)
+    if loss == 1.0:  # R2
+        return Effect(cut=True, delay_s=row.get(DELAY))
+    return Effect(delay_s=row.get(DELAY), loss=loss)
