@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Literal, Self, TypedDict, Unpack
 
 from thalweg.emulation import units
 from thalweg.emulation.links.shape import UNRATED_BPS, LinkShape, Queue
@@ -35,11 +35,28 @@ from thalweg.emulation.testbeds.replay import GAP_S
 from thalweg.emulation.testbeds.testbed import Testbed as Backend
 from thalweg.emulation.traces.columns import DELAY, LOSS, RATE
 from thalweg.emulation.traces.files import read_link_trace
+from thalweg.emulation.uml.files import inside_uml
 from thalweg.middleware.errors import TestbedError, UsageError, nearest
 from thalweg.middleware.network.view import Link, links_between
 
 Quantity = str | float
 Words = Sequence[str | os.PathLike[str]]
+
+
+class Asked(TypedDict, total=False):
+    """What ``Testbed.open`` takes by name.
+
+    ``rate``, ``delay``, ``loss``, ``queue``: of every link, as for ``set``; without a rate links are not shaped, as
+    fast as the machine is. ``kernel``: ``"uml"`` for a User-Mode Linux kernel of its own, which has netem (of netns).
+    ``image``: of containers.
+    """
+
+    rate: Quantity | None
+    delay: Quantity | None
+    loss: Quantity | None
+    queue: Quantity | None
+    kernel: Literal["host", "uml"]
+    image: str | None
 
 
 class Testbed:
@@ -57,30 +74,22 @@ class Testbed:
 
     @classmethod
     def open(
-        cls,
-        backend: Literal["netns", "docker", "loopback"],
-        hosts: Sequence[str],
-        *,
-        rate: Quantity | None = None,
-        delay: Quantity | None = None,
-        loss: Quantity | None = None,
-        queue: Quantity | None = None,
-        image: str | None = None,
+        cls, backend: Literal["netns", "docker", "loopback"], hosts: Sequence[str], **asked: Unpack[Asked]
     ) -> Self:
-        """Bring a testbed up, which ends with this process, with ``down`` or with ``with``.
+        """Bring a testbed up, which ends with this process, with ``down`` or with ``with``; ``asked``: see ``Asked``.
 
-        ``rate``, ``delay``, ``loss``, ``queue``: of every link, as for ``set``; without a rate links are not shaped, as
-        fast as the machine is.
-        ``image``: of containers. Raises UsageError, and CapabilityError where this machine cannot.
+        Raises UsageError, and CapabilityError where this machine cannot.
         """
-        options: dict[str, Any] = {}
-        if image is not None:
-            options["image"] = image
-        bed = cls(open_testbed(backend, _words(hosts, "hosts"), **options))
+        for unknown in asked.keys() - Asked.__annotations__.keys():
+            raise UsageError(f"Testbed.open takes no {unknown!r}; {nearest(unknown, Asked.__annotations__)}")
+        image, kernel = asked.pop("image", None), asked.pop("kernel", "host")
+        bed = cls(_on_uml(backend, hosts) if kernel == "uml" else _on_host(backend, hosts, kernel, image))
         try:
             bed._bed.up()
-            if not (rate is delay is loss is queue is None):
-                bed.set(rate=rate, delay=delay, loss=loss, queue=queue)
+            if any(value is not None for value in asked.values()):
+                bed.set(
+                    rate=asked.get("rate"), delay=asked.get("delay"), loss=asked.get("loss"), queue=asked.get("queue")
+                )
         except BaseException:
             bed.down()
             raise
@@ -293,6 +302,22 @@ class Testbed:
         """
         words = _words(argv, "a command")
         return self._bed.run(host, words, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
+
+
+def _on_host(backend: str, hosts: Sequence[str], kernel: str, image: str | None) -> Backend:
+    if kernel != "host":
+        raise UsageError(f"there is no kernel {kernel!r}; there are host, uml")
+    return open_testbed(backend, _words(hosts, "hosts"), **({} if image is None else {"image": image}))
+
+
+def _on_uml(backend: str, hosts: Sequence[str]) -> Backend:
+    if backend != "netns":
+        raise UsageError(f"kernel 'uml' goes with netns, and this testbed is {backend}; leave one of them out")
+    if inside_uml():
+        return _on_host(backend, hosts, "host", None)
+    from thalweg.emulation.uml.testbed import UmlTestbed  # few need it
+
+    return UmlTestbed(_words(hosts, "hosts"))
 
 
 def _words(given: Words, what: str) -> list[str]:

@@ -45,7 +45,7 @@ class NetnsTestbed(Testbed):
         self._addresses = host_addresses(self._names, subnet)
 
     def _start(self, listener: socket.socket | None) -> StartedSupervisor:
-        started = start_isolated(self.run_id, listener)
+        started = self._supervisor(listener)
         prefix_length = ipaddress.IPv4Network(self.subnet).prefixlen
         try:
             built = started.client.call(requests.Build(self._addresses, prefix_length, self.layer))
@@ -54,3 +54,7 @@ class NetnsTestbed(Testbed):
             raise
         self.unnamed = built["unnamed"]
         return started
+
+    def _supervisor(self, listener: socket.socket | None) -> StartedSupervisor:
+        """One whose kernel the hosts will be of."""
+        return start_isolated(self.run_id, listener)

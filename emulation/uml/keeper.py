@@ -5,14 +5,17 @@ where ``detached`` looks for them. Behind the socket it speaks the protocol of `
 the supervisor inside (see ``uml.inside``), so that ``status``, ``exec``, ``verify``, ``down`` and ``attach`` work as
 they do on the machine's own kernel.
 
-States:   starting --launcher gone--> ended;   starting --launcher says stay--> staying
-          staying --supervisor inside ends, kernel ends, SIGTERM--> ended
+A testbed of a program (``uml.testbed``) does not stay: there the launcher's own connection is relayed.
+
+States:   starting --launcher gone--> ended;   starting --launcher says stay--> staying;   starting --held--> held
+          staying --supervisor inside ends, kernel ends, SIGTERM--> ended;   held --those, launcher gone--> ended
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -21,6 +24,7 @@ import threading
 import tty
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Literal
 
 import msgspec
 
@@ -32,7 +36,7 @@ from thalweg.emulation.uml.kernel import MALLOC_VARIABLES, PRIVATE_VARIABLES, In
 from thalweg.emulation.uml.wire import PRIVATE, PROCESS, Kind
 from thalweg.middleware.errors import TestbedError, ThalwegError, UsageError
 
-WATCH = 1  # the connection by which the keeper learns of the end of the supervisor inside
+WATCH, HELD = 1, 2  # the connection by which the keeper learns of the end of the supervisor inside; a launcher's own
 UP, STAY = b"u", b"s"
 
 
@@ -56,7 +60,7 @@ class Keeper:
     def __init__(self) -> None:
         self._over = threading.Event()
         self._clients: dict[int, _Client] = {}
-        self._number = WATCH
+        self._number = HELD
         self._kernel: Kernel
 
     def keep(self, command: Sequence[str], control: socket.socket) -> int:
@@ -85,6 +89,35 @@ class Keeper:
             threading.Thread(target=self._accept, args=(listener, socket_name), name="accept", daemon=True).start()
             self._over.wait()
         return 0
+
+    def hold(self, command: Sequence[str], control: socket.socket) -> int:
+        """Boot, run ``command``, which leaves a supervisor and prints its socket's name, and relay to it until the
+        launcher hangs up; the exit status.
+        """
+        up = threading.Event()
+        threading.Thread(target=self._follow_holder, args=(control, up), name="launcher", daemon=True).start()
+        with Kernel(self._hear) as kernel:
+            self._kernel = kernel
+            status, said = self._output_of(command)
+            if status != 0:
+                return status
+            up.set()
+            control.sendall(UP)
+            client = self._clients[HELD] = _Client(Connection(control))
+            for number in (WATCH, HELD):
+                kernel.send(Kind.CONNECT, number, f"{PRIVATE}/thalweg/{said.decode()}".encode())
+            threading.Thread(target=self._serve, args=(HELD, client), name="client", daemon=True).start()
+            self._over.wait()
+        return 0
+
+    def _follow_holder(self, control: socket.socket, up: threading.Event) -> None:
+        """Its end is ours, at once while there is nothing yet to be ended in order. Takes nothing of what it says."""
+        watched = select.poll()
+        watched.register(control, select.POLLRDHUP)
+        watched.poll()
+        if not up.is_set():
+            os._exit(1)
+        self._over.set()
 
     @staticmethod
     def _follow_launcher(control: socket.socket) -> None:
@@ -172,6 +205,11 @@ class Keeper:
         client.processes.discard(process)
 
 
+def keeper_words(how: Literal["keep", "hold"], control: socket.socket, command: Sequence[str]) -> list[str]:
+    """The command line of a keeper, which inherits ``control``."""
+    return [sys.executable, "-m", "thalweg.emulation.uml.keeper", how, str(control.fileno()), *command]
+
+
 def launch(command: Sequence[str]) -> int:
     """Run ``command``, a ``thalweg testbed up``, in a kernel that stays; its exit status.
 
@@ -180,11 +218,9 @@ def launch(command: Sequence[str]) -> int:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         keeper = subprocess.Popen(
-            [sys.executable, "-m", "thalweg.emulation.uml.keeper", str(theirs.fileno()), *command],
-            stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
+            keeper_words("keep", theirs, command), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
             start_new_session=True,
-        )
+        )  # fmt: skip
         theirs.close()
         try:
             if ours.recv(1) != UP:
@@ -198,10 +234,13 @@ def launch(command: Sequence[str]) -> int:
     return 0
 
 
-def main(control: str, *command: str) -> int:
-    """The keeper process; ``control`` is the launcher's descriptor. Its errors are one line, as the command's own."""
+def main(how: str, control: str, *command: str) -> int:
+    """The keeper process, which keeps or holds; ``control`` is the launcher's descriptor. Its errors are one line, as
+    the command's own.
+    """
     try:
-        return Keeper().keep(command, socket.socket(fileno=int(control)))
+        keeper = Keeper()
+        return (keeper.hold if how == "hold" else keeper.keep)(command, socket.socket(fileno=int(control)))
     except ThalwegError as error:
         print(f"thalweg: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1

@@ -140,6 +140,9 @@ def test_a_command_runs_to_its_end_or_in_the_background(bed: Testbed) -> None:
         (lambda bed: bed.play("no.toml"), "no.toml"),
         (lambda _: Testbed.open("netns", "ab"), "hosts is a list of words"),
         (lambda _: Testbed.open("nets", ["a"]), "unknown testbed 'nets'"),  # type: ignore[arg-type]
+        (lambda _: Testbed.open("netns", ["a"], rat="1mbit"), "takes no 'rat'; did you mean 'rate'?"),  # type: ignore[call-arg]
+        (lambda _: Testbed.open("netns", ["a"], kernel="linux"), "no kernel 'linux'; there are host, uml"),  # type: ignore[arg-type]
+        (lambda _: Testbed.open("docker", ["a"], kernel="uml"), "goes with netns, and this testbed is docker"),
         (lambda _: Testbed.open("netns", ["a", "b"], loss="1%"), "has no rate yet; give it one too"),
         (lambda _: Testbed.open("loopback", ["a", "b"], rate="1mbit"), "this testbed has no links"),
     ],

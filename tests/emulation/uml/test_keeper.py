@@ -19,6 +19,7 @@ from thalweg.emulation.supervisor.client import Command, SupervisorClient
 from thalweg.emulation.testbeds import detached, known
 from thalweg.emulation.uml import keeper as uml_keeper
 from thalweg.emulation.uml.wire import PRIVATE
+from thalweg.emulation.wan import Testbed
 
 pytestmark = [pytest.mark.uml, pytest.mark.usefixtures("folder")]
 THALWEG = (sys.executable, "-m", "thalweg")
@@ -127,5 +128,18 @@ def test_a_launcher_that_is_killed_leaves_nothing(folder: Path) -> None:
         family = psutil.Process(launcher.pid).children(recursive=True)
         launcher.kill()
     assert len(family) >= 3
+    assert not psutil.wait_procs(family, 20)[1]
+    assert not folder.exists() or list(folder.iterdir()) == []
+
+
+def test_a_program_opens_one_that_ends_with_it(folder: Path) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    with Testbed.open("netns", ["a", "b"], kernel="uml", rate="2mbit", delay="30ms") as bed:
+        family = set(psutil.Process().children(recursive=True)) - before
+        said = bed.run("a", ["ping", "-c1", "b"], check=True).stdout
+        assert 59 < float(said.rpartition("=")[2].split("/")[1]) < 90
+        bed.set("a", "b", delay="10ms", loss="1%")
+        assert bed.links["a", "b"] == LinkShape(2e6, 0.01, loss=0.01)  # type: ignore[index]
+        assert len(family) > 2
     assert not psutil.wait_procs(family, 20)[1]
     assert not folder.exists() or list(folder.iterdir()) == []
