@@ -1,7 +1,7 @@
 """Dataflows: named nodes and the edges between them, sources at one end, sinks at the other, operators between.
 
-A dataflow is a directed acyclic graph. What runs is a tree: every node has one consumer, and there is one sink.
-``validate`` admits trees, or with ``graph`` what planners can price: several consumers of a node, and several sinks.
+A dataflow is a connected directed acyclic graph: a node may have several consumers, and there may be several sinks. In
+a *tree* every node has one consumer, and there is one sink; only trees change their shape while they run.
 
 Source: Ranganathan, Acharya, Saltz (1998), section 2.
 """
@@ -44,7 +44,7 @@ FIXED = Reorderable()
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One node: a *source* without inputs, an *operator*, or the *sink* (one input, no code).
+    """One node: a *source* without inputs, an *operator*, or a *sink* (no code).
 
     ``pinned`` names the host the node must stay on; sources must be pinned.
     """
@@ -64,9 +64,40 @@ class Edge(NamedTuple):
 
 
 class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
-    """A validated-on-demand graph of nodes. Construct it with a builder or from nodes, then ``validate()``."""
+    """A validated-on-demand graph of nodes: from nodes, by a builder of trees, or node by node.
 
-    nodes: tuple[Node, ...]
+    ``source``, ``operator`` and ``sink`` add a node and return its name, by which others take it as an input. A run
+    takes the dataflow as it is when the run begins.
+    """
+
+    nodes: tuple[Node, ...] = ()
+
+    def source(self, code: Code, *, at: str, name: str = "") -> str:
+        """Add a source on host ``at``, and return its name: by default ``source@`` and the host."""
+        return self._add(Node(name or self._unused(f"source@{at}"), "source", (), code, at))
+
+    def operator(self, code: Code, *inputs: str, at: str | None = None, name: str = "") -> str:
+        """Add an operator that takes ``inputs`` in this order, pinned to host ``at`` if given; returns its name."""
+        return self._add(Node(name or self._unused(f"op{len(self.operators)}"), "operator", inputs, code, at))
+
+    def sink(self, name: str, *inputs: str, at: str | None = None) -> str:
+        """Add a sink, where the application is handed each partition of these inputs; returns its name."""
+        return self._add(Node(name, "sink", inputs, None, at))
+
+    def _unused(self, base: str) -> str:
+        """``base``, or with a number where a node has that name."""
+        name, count = base, 1
+        while name in self.by_name:
+            count += 1
+            name = f"{base}.{count}"
+        return name
+
+    def _add(self, node: Node) -> str:
+        if node.name in self.by_name:
+            raise DataflowError(f"node {node.name!r} is defined twice; give every node its own name")
+        msgspec.structs.force_setattr(self, "nodes", (*self.nodes, node))
+        self.__dict__.clear()  # what was worked out of fewer nodes
+        return node.name
 
     @cached_property
     def by_name(self) -> dict[str, Node]:
@@ -97,10 +128,20 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
     def sinks(self) -> tuple[str, ...]:
         return tuple(node.name for node in self.nodes if node.kind == "sink")
 
-    @property
-    def sink(self) -> str:
-        """The sink of a tree; of a graph the first."""
-        return self.sinks[0]
+    @cached_property
+    def several(self) -> frozenset[str]:
+        """The nodes that have more than one consumer."""
+        return frozenset(name for name, takers in self.consumers.items() if len(takers) > 1)
+
+    def not_a_tree(self) -> str:
+        """Why this is a graph and no tree, as the end of a sentence; empty when it is one."""
+        for name in self.consumers:
+            if name in self.several:
+                return f"node {name!r} has several consumers {list(self.consumers[name])}"
+        if len(self.sinks) > 1:
+            return f"there are several sinks {list(self.sinks)}"
+        wide = next((name for name in self.sinks if len(self.by_name[name].inputs) > 1), None)
+        return "" if wide is None else f"sink {wide!r} has several inputs {list(self.by_name[wide].inputs)}"
 
     @cached_property
     def upward(self) -> tuple[str, ...]:
@@ -116,29 +157,38 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
                 level[producer] = max(level.get(producer, 0), level[name] + 1)
         return level
 
-    def validate(self, hosts: Collection[str] | None = None, *, graph: bool = False) -> Dataflow:
+    def validate(self, hosts: Collection[str] | None = None, *, connected: bool = True) -> Dataflow:
         """Return self, or raise DataflowError that names the first node found wrong.
 
-        ``hosts``: when given, every pin must be among them. ``graph``: nodes may have several consumers, and there may
-        be several sinks.
+        ``hosts``: when given, every pin must be among them. ``connected``: that no part is apart from the others.
         """
         if odd := next((node for node in self.nodes if not isinstance(node, Node)), None):
             raise DataflowError(f"a dataflow is made of nodes, not of {shown(odd)}")
         if len(self.by_name) != len(self.nodes):
             twice = next(name for name, count in Counter(node.name for node in self.nodes).items() if count > 1)
             raise DataflowError(f"node {twice!r} is defined twice; give every node its own name")
-        sinks = self.sinks
-        if len(sinks) != 1 and not (graph and sinks):
-            raise DataflowError(f"a dataflow has exactly one sink; this one has {len(sinks)}: {[*sinks]}")
+        if not self.sinks:
+            raise DataflowError("a dataflow has at least one sink, and this one has none; nothing would come out of it")
         for node in self.nodes:
             self._check_node(node, hosts)
         for node in self.nodes:
-            takers = self.consumers[node.name]
-            if node.kind != "sink" and len(takers) != 1 and not (graph and takers):
-                what = "no consumer" if not takers else f"several consumers {list(takers)}; a tree allows one"
-                raise DataflowError(f"node {node.name!r} has {what}")
+            if node.kind != "sink" and not self.consumers[node.name]:
+                raise DataflowError(f"node {node.name!r} has no consumer; feed it to an operator or a sink")
         _producers_first(self)  # finds cycles; without, consumers lead to a sink from everywhere
+        if connected and (apart := self._apart()):
+            first = self.nodes[0].name
+            raise DataflowError(f"node {apart!r} has nothing to do with node {first!r}; run them as two dataflows")
         return self
+
+    def _apart(self) -> str:
+        """A node that no edges connect with the first one; empty when there is none."""
+        reached, queue = {self.nodes[0].name}, [self.nodes[0].name]
+        while queue:
+            name = queue.pop()
+            near = {*self.by_name[name].inputs, *self.consumers[name]} - reached
+            reached |= near
+            queue += near
+        return next((node.name for node in self.nodes if node.name not in reached), "")
 
     def _check_node(self, node: Node, hosts: Collection[str] | None) -> None:
         if not isinstance(node.name, str) or not node.name or len(node.name) > 128 or not node.name.isprintable():
@@ -153,8 +203,8 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
             raise DataflowError(f"source {node.name!r} has inputs {list(node.inputs)}; a source has none")
         if node.kind == "operator" and not node.inputs:
             raise DataflowError(f"operator {node.name!r} has no inputs; give it at least one")
-        if node.kind == "sink" and len(node.inputs) != 1:
-            raise DataflowError(f"sink {node.name!r} has {len(node.inputs)} inputs; it takes exactly one")
+        if node.kind == "sink" and not node.inputs:
+            raise DataflowError(f"sink {node.name!r} has no inputs; give it at least one")
         if node.kind == "sink" and node.code is not None:
             raise DataflowError(f"sink {node.name!r} names code; partitions are handed to the client there")
         if node.kind != "sink" and node.code is None:
@@ -208,13 +258,13 @@ def _check_plain(value: Any, where: str) -> None:
         _check_plain(each, where)
 
 
-def sink_at(dataflow: Dataflow, host: str) -> Dataflow:
-    """The same tree with its sink pinned to ``host``, where nothing pins it."""
-    sink = dataflow.by_name[dataflow.sink]
-    if sink.pinned is not None:
-        return dataflow
-    pinned = msgspec.structs.replace(sink, pinned=host)
-    return Dataflow(tuple(pinned if node is sink else node for node in dataflow.nodes))
+def sinks_at(dataflow: Dataflow, host: str) -> Dataflow:
+    """The same dataflow with its sinks pinned to ``host``, where nothing pins them; later nodes are none of its own."""
+    pinned = (
+        msgspec.structs.replace(node, pinned=host) if node.kind == "sink" and node.pinned is None else node
+        for node in dataflow.nodes
+    )
+    return Dataflow(tuple(pinned))
 
 
 def _producers_first(dataflow: Dataflow) -> list[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.shell.node_code import OwnCode
@@ -52,33 +52,37 @@ def sequence_digest(digests: Iterable[str]) -> str:
 
 
 def reference_run(
-    dataflow: Dataflow, partitions: int | None = None, allow: Collection[str] = DEFAULT_ALLOW
+    dataflow: Dataflow, partitions: int | None = None, allow: Collection[str] = DEFAULT_ALLOW, *, sink: str = ""
 ) -> Iterator[Any]:
-    """The sink's values in order, evaluated in this process one index at a time; ``NOTHING`` where there is none.
+    """The values of a sink (of several ``sink``) in order, evaluated in this process one index at a time.
 
-    Ends after ``partitions``, or when the first source ends. ``allow``: packages whose code may be named by
-    import path. Raises DataflowError, or OperatorError from loading or from a node's code.
+    ``NOTHING`` where there is none; of a sink with several inputs they are tuples. Ends after ``partitions``, or when
+    the first of the sources ends that the sink is made of. ``allow``: packages whose code may be named by import path.
+    Raises DataflowError, or OperatorError from loading or from a node's code.
     """
     dataflow.validate()
     if partitions is not None and partitions < 0:
         raise UsageError(f"partitions={partitions}; give the number of partitions, 0 or more")
-    nodes = [dataflow.by_name[name] for name in dataflow.upward]
+    below = {sink or dataflow.sinks[0]}
+    for name in reversed(dataflow.upward):
+        if name in below:
+            below.update(dataflow.by_name[name].inputs)
+    nodes = [dataflow.by_name[name] for name in dataflow.upward if name in below]
     codes = {node.name: OwnCode(node, allow) for node in nodes if node.code is not None}
-    return _evaluate(dataflow, codes, partitions, allow)
+    return _evaluate(nodes, codes, partitions, allow)
 
 
 def _evaluate(
-    dataflow: Dataflow, codes: Mapping[str, OwnCode], partitions: int | None, allow: Collection[str]
+    nodes: Sequence[Node], codes: Mapping[str, OwnCode], partitions: int | None, allow: Collection[str]
 ) -> Iterator[Any]:
+    """The values of the last of ``nodes``, a sink."""
+    *others, sink = nodes
     for index in count() if partitions is None else range(partitions):
         values: dict[str, Any] = {}
-        for name in dataflow.upward:
-            inputs = tuple(values.pop(producer) for producer in dataflow.by_name[name].inputs)
-            if name not in codes:
-                values[name] = inputs[0]
-                continue
-            made = codes[name].make(index, inputs)
+        for node in others:
+            made = codes[node.name].make(index, tuple([values[producer] for producer in node.inputs]))
             if made.end:
                 return
-            values[name] = made.value
-        yield opened(values[dataflow.sink], allow)
+            values[node.name] = made.value
+        given = tuple([opened(values[producer], allow) for producer in sink.inputs])
+        yield given if len(given) > 1 else given[0]

@@ -86,7 +86,7 @@ def content(dataflow: Dataflow, name: str, index: int) -> Any:
 def right(dataflow: Dataflow, count: int) -> list[Any]:
     """What the application has to get first."""
     known: trials.Known = {}
-    return [trials.content(dataflow, dataflow.sink, i, known)[3] for i in range(count)]
+    return [trials.content(dataflow, dataflow.sinks[0], i, known)[3] for i in range(count)]
 
 
 class Paced(Counting):

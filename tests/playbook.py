@@ -129,9 +129,9 @@ def _told(_: object) -> Any:
     return "taken", []
 
 
-def Demanded(index: int, again: bool = False) -> Stimulus:
+def Demanded(index: int, again: bool = False, by: str = "") -> Stimulus:
     """The consumer, or the application, demands partition ``index``; ``again``: as it was not answered in time."""
-    return lambda node: node.on_demand(index, again)
+    return lambda node: node.on_demand(index, again, by)
 
 
 def Arrived(producer: str, index: int, value: Any = None, *, end: m.End = False) -> Stimulus:
@@ -221,7 +221,8 @@ class NodePlaybook:
 
 def state_of(node: NodeCore) -> dict[str, Any]:
     """A copy of a node's state, but for the repeated demand that it lets pass once: a duplicate uses that up."""
-    copied = {name: getattr(node, name) for name in NodeCore.__slots__ if name != "landed"}
+    copied = {name: getattr(node, name) for name in NodeCore.__slots__ if name not in ("taker", "takers")}
+    copied |= {f"of {name}": (each.demanded, each.sending) for name, each in node.takers.items()}
     return {name: type(value)(value) if isinstance(value, dict | set) else value for name, value in copied.items()}
 
 

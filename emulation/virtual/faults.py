@@ -167,10 +167,11 @@ OVER_ALL = Storm | Late  # of these faults are no single ones
 
 
 class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to go wrong in the trial that ``seed`` draws."""
+    """What is to go wrong in the trial that ``seed`` draws, of a tree or of a ``graph``."""
 
     seed: Annotated[int, msgspec.Meta(ge=0)]
     faults: tuple[Fault, ...] = ()
+    graph: bool = False
 
     def hosts(self) -> set[str]:
         """All of the run's that its faults name."""
@@ -186,7 +187,7 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max((each["at_s"] + lasts_s for each, lasts_s in lasts), default=0.0)
 
 
-def draw_plan(seed: int, hosts: Sequence[str], duration_s: float) -> FaultPlan:
+def draw_plan(seed: int, hosts: Sequence[str], duration_s: float, *, graph: bool = False) -> FaultPlan:
     """A plan for a run on ``hosts`` (the client is last) of about ``duration_s``, from a light shower to the worst."""
     dice = Random(f"{seed} faults")
     names = list(hosts)
@@ -237,7 +238,7 @@ def draw_plan(seed: int, hosts: Sequence[str], duration_s: float) -> FaultPlan:
     if dice.random() < 0.2:
         every_s = round(10 ** dice.uniform(-2, 0), 3)
         faults.append(Hostility("stranger", round(dice.uniform(0.0, 5.0), 2), 2 * duration_s, every_s))
-    return FaultPlan(seed, tuple(faults))
+    return FaultPlan(seed, tuple(faults), graph)
 
 
 class FaultyWorld(World):

@@ -137,6 +137,7 @@ class World:
         self._number = 0
         self._sent = 0
         self._over = False
+        self._ended: set[str] = set()  # sinks
         self._reports: dict[Link, LinkEstimate] = {}
         self._digest = hashlib.sha256() if digest else None
         self._encode = msgspec.msgpack.Encoder(enc_hook=_as_bytes, order="deterministic").encode
@@ -310,7 +311,13 @@ class World:
             self.on_delivered(command, self.now)
         if not command.end and self.driver is not None:
             self.driver()
-        self._soon(host, e.RunAbandoned(command.run) if command.end else e.NextRequested(command.run))
+        sinks = self.tree[0].sinks
+        if not command.end:
+            self._soon(host, e.NextRequested(command.run, command.sink if len(sinks) > 1 else ""))
+            return
+        self._ended.add(command.sink)
+        if len(self._ended) >= len(sinks):
+            self._soon(host, e.RunAbandoned(command.run))
 
     # --- what the application does ------------------------------------------------------------------------
 
@@ -361,6 +368,7 @@ class World:
             call_timeout_s=self.config.call_timeout_s,
         )
         self._over = False
+        self._ended.clear()
         request = e.RunRequested(
             install, adaptation, reorderable.codes, tuple((known or {}).items()), reorderable.merging
         )

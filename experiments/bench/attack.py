@@ -113,10 +113,10 @@ def _attacked(name: str, options: AttackOptions) -> dict[str, Any]:
 def _orders(name: str, client: Client, run: Run, options: AttackOptions, keys: Path | None) -> Orders:
     """What the attacker knows: where hosts are, and what an honest client and an honest source have said."""
     install, flow = client.shell.core.runs[run.id].install, run.dataflow
-    (source, *_), (operator, *_), top = flow.sources, flow.operators, flow.by_name[flow.sink].inputs[0]
+    (source, *_), (operator, *_), top = flow.sources, flow.operators, flow.by_name[flow.sinks[0]].inputs[0]
     values = FixedSource(0, SIZE_BYTES)
     said: list[m.Control] = [install, m.Ping(run.id), m.Hello()]
-    said += [m.Demand(run.id, top, flow.sink, index, version=1) for index in range(SAID)]
+    said += [m.Demand(run.id, top, flow.sinks[0], index, version=1) for index in range(SAID)]
     recorded: list[tuple[bytes, ...]] = [(frames.encode(message),) for message in said]
     for index in range(SAID):
         chunk = m.Chunk(index, SIZE_BYTES, 0, m.Partition(run.id, source, operator, index), "|u1", (SIZE_BYTES,))

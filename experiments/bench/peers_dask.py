@@ -42,7 +42,7 @@ class Tree:
         self._size_bytes = size_bytes
         self.in_flight = max(dataflow.level.values()) + 1
         self._stack = contextlib.ExitStack()
-        nodes = [name for name in dataflow.upward if name != dataflow.sink]
+        nodes = [name for name in dataflow.upward if name != dataflow.sinks[0]]
         cluster = distributed.LocalCluster(
             n_workers=len(nodes), threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL
         )

@@ -45,7 +45,7 @@ class RawTree:
 @contextlib.contextmanager
 def raw_tree(dataflow: Dataflow, size_bytes: int, transport: str) -> Iterator[RawTree]:
     """The tree of ``dataflow``, up and waiting."""
-    nodes = [name for name in dataflow.upward if name != dataflow.sink]
+    nodes = [name for name in dataflow.upward if name != dataflow.sinks[0]]
     sites = {name: site for site, name in enumerate(dataflow.sources)}
     with socket_folder() as folder, _socket(zmq.REQ) as sink, contextlib.ExitStack() as stack:
         keys = _keys(transport)
@@ -58,7 +58,7 @@ def raw_tree(dataflow: Dataflow, size_bytes: int, transport: str) -> Iterator[Ra
         for name in nodes:
             tell(name, [endpoints[child] for child in dataflow.by_name[name].inputs])
         secure(sink, keys, server=False)
-        sink.connect(endpoints[dataflow.by_name[dataflow.sink].inputs[0]])
+        sink.connect(endpoints[dataflow.by_name[dataflow.sinks[0]].inputs[0]])
         yield RawTree(sink)
 
 

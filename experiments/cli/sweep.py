@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 POOLS = 10  # a pool is one draw: fewer do not tell how much another would differ
 REASONS = 10  # that are printed
-TAKEN = {"faults": ("first_seed", "master", "out"), "replay_faults": ()}  # of all options
+TAKEN = {"faults": ("first_seed", "graphs", "master", "out"), "replay_faults": ("graphs",)}  # of all options
 TAKEN_OF_PAPER = {"figure", "configurations", "pools", "pool", "first_pool", "master", "out"}
 
 
@@ -101,6 +101,9 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     faults: Annotated[int | None, Option("Instead: so many seeded fault plans over both ways of moving.", least=1)] = (
         None
     )
+    graphs: Annotated[
+        bool, Option("With --faults, or the seed of --replay-faults: graphs of several sinks, instead of trees.")
+    ] = False
     first_seed: Annotated[int, Option("Seed of the first fault plan; the others follow it.", least=0)] = 1
     replay_faults: Annotated[
         str | None, Option("Instead: one fault plan again, of a seed or from a file.", metavar="SEED|FILE")
@@ -165,6 +168,8 @@ def _check_together(given: Given) -> None:
             return
     if "first_seed" in flags:
         raise UsageError("--first-seed goes with --faults; the seed of the first pool is --first-pool")
+    if "graphs" in flags:
+        raise UsageError("--graphs goes with --faults; what is swept otherwise are trees")
 
 
 def _sweep(options: SweepOptions) -> Sweep:
@@ -241,7 +246,7 @@ def _fault_plans(options: SweepOptions, *, as_json: bool) -> None:
     from thalweg.experiments.faults.sweep import FOLDER, replay, sweep_faults, told
 
     if options.replay_faults is not None:
-        result, text = replay(options.replay_faults)
+        result, text = replay(options.replay_faults, graph=options.graphs)
         say(as_json, result, text)
         if result.outcome == "failed":
             raise typer.Exit(1)
@@ -254,6 +259,7 @@ def _fault_plans(options: SweepOptions, *, as_json: bool) -> None:
             out=options.out or FOLDER,
             master=options.master,
             tell=tell,
+            graph=options.graphs,
         )
     say(as_json, summary, told(summary))
     end(f"seed {one.seed} {one.what}; {one.command}" for one in summary.failures)

@@ -136,7 +136,7 @@ def shuffled(
             if len(loose) == 1:
                 return made
 
-    build(flow.sink)
+    build(flow.sinks[0])
     return Dataflow(tuple(nodes)).validate(), where
 
 

@@ -85,8 +85,9 @@ def sweep_faults(
     master: str,
     tell: Tell,
     run: Run = run_trial,
+    graph: bool = False,
 ) -> FaultsSummary:
-    """Run the plans, count what became of them, and write those that failed into ``out``."""
+    """Run the plans (over graphs, or trees), count what became of them, and write those that failed into ``out``."""
     begun = time.perf_counter()
     seeds = range(first_seed, first_seed + count)
     results: list[TrialResult] = []
@@ -98,15 +99,15 @@ def sweep_faults(
     take([])
     if count <= FEW_TRIALS or run is not run_trial:
         for seed in seeds:
-            take([run(drawn_plan(seed))[0]])
+            take([run(drawn_plan(seed, graph=graph))[0]])
     else:
-        _on_spark(seeds, master, take)
+        _on_spark(seeds, master, take, graph=graph)
         results.sort(key=lambda result: result.seed)
     failed = [result for result in results if result.outcome == "failed"]
     failures = []
     for number, result in enumerate(failed):
         tell("making failed plans minimal", number, len(failed))
-        plan = drawn_plan(result.seed)
+        plan = drawn_plan(result.seed, graph=graph)
         failures.append(_keep(result, minimize(plan, run) if number < MINIMIZED else plan, out))
     outcomes = Counter(result.outcome for result in results)
     moves, shapes, done = Counter[str](), Counter[str](), Counter[str]()
@@ -140,6 +141,7 @@ def sweep_faults(
 class FaultTrial(Trial, frozen=True, kw_only=True):
     """The trial of a seed, which is its ``configuration``, as it goes to Spark."""
 
+    graph: bool = False
     outcome: ClassVar[type[Outcome]]
     function: ClassVar[str] = "thalweg.experiments.faults.sweep:run_seed"
 
@@ -155,10 +157,12 @@ FaultTrial.outcome = FaultOutcome
 
 def run_seed(trial: FaultTrial) -> FaultOutcome:
     """What became of a seed's plan."""
-    return FaultOutcome(result=run_trial(drawn_plan(trial.configuration))[0])
+    return FaultOutcome(result=run_trial(drawn_plan(trial.configuration, graph=trial.graph))[0])
 
 
-def _on_spark(seeds: Sequence[int], master: str, take: Callable[[list[TrialResult]], None]) -> None:
+def _on_spark(
+    seeds: Sequence[int], master: str, take: Callable[[list[TrialResult]], None], *, graph: bool = False
+) -> None:
     """Have the plans run on Spark; ``take`` gets the results as they come."""
     from thalweg.experiments.sweeps.jobs import run_on_spark
 
@@ -168,7 +172,7 @@ def _on_spark(seeds: Sequence[int], master: str, take: Callable[[list[TrialResul
                 raise RunError(f"Spark could not run the plan of seed {trial.configuration}: {outcome.failed}")
         take([outcome.result for _, outcome in batch if isinstance(outcome, FaultOutcome) and outcome.result])
 
-    run_on_spark([FaultTrial(configuration=seed) for seed in seeds], finished, master=master)
+    run_on_spark([FaultTrial(configuration=seed, graph=graph) for seed in seeds], finished, master=master)
 
 
 def _keep(result: TrialResult, plan: FaultPlan, folder: Path) -> Failure:
@@ -206,12 +210,12 @@ def _listed(counts: dict[str, int]) -> str:
 # --- one plan -----------------------------------------------------------------------------------------
 
 
-def replay(what: str) -> tuple[TrialResult, str]:
-    """Run one plan again, a seed's or that of a file; what became of it, and the same for people.
+def replay(what: str, *, graph: bool = False) -> tuple[TrialResult, str]:
+    """Run one plan again, a seed's (of a tree, or a graph) or that of a file; what became of it, also for people.
 
     Raises UsageError for a file that is no plan.
     """
-    plan = drawn_plan(int(what)) if what.isdecimal() else load_plan(Path(what))
+    plan = drawn_plan(int(what), graph=graph) if what.isdecimal() else load_plan(Path(what))
     result, _ = run_trial(plan, digest=True)
     why = f"; {result.kind}: {result.what}" if result.kind else f"; {result.what}" if result.what else ""
     return result, (
@@ -254,7 +258,7 @@ def minimize(plan: FaultPlan, run: Run = run_trial) -> FaultPlan:
         runs += 1
         if events >= MAX_EVENTS:
             return False
-        result, _ = run(FaultPlan(plan.seed, tuple(faults)))
+        result, _ = run(msgspec.structs.replace(plan, faults=tuple(faults)))
         events += result.events
         return (result.outcome, result.kind) == ("failed", first.kind)
 
@@ -269,7 +273,7 @@ def minimize(plan: FaultPlan, run: Run = run_trial) -> FaultPlan:
             left = shrink(part, fails, MAX_RUNS - runs)
         elif len(left) <= FEW:
             break
-    return FaultPlan(plan.seed, tuple(left))
+    return msgspec.structs.replace(plan, faults=tuple(left))
 
 
 def shrink(items: Sequence[T], fails: Callable[[Sequence[T]], bool], max_runs: int) -> list[T]:

@@ -1,9 +1,9 @@
 """One trial of a fault plan: a small run in virtual time that the plan's seed draws, and what became of it.
 
-The seed draws hosts, links, a tree, a placement, how operators move, and with what state. Operators count what they
-have combined and every output says so: a state that was lost, doubled or mixed up shows in what is delivered. Operators
-with states that merge remember all that they have ever been given; what came with an odd partition they show from the
-next one on only, so that for a while nobody else has it. A trial is
+The seed draws hosts, links, a tree (or a graph), a placement, how operators move, and with what state. Operators count
+what they have combined and every output says so: a state that was lost, doubled or mixed up shows in what is delivered.
+Operators with states that merge remember all that they have ever been given; what came with an odd partition they show
+from the next one on only, so that for a while nobody else has it. A trial is
 
 - *delivered*: all partitions, once, in order, with the right contents;
 - *ended*: with one line that names a host which the plan has crashed or cut off from the client for long, or two
@@ -57,6 +57,7 @@ from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode
 CLIENT = "client"
 FREE = Code("free")  # of operators that combine in any order and grouping
 MERGING = Code("seen")  # of such that remember, and merge what they do
+MAX_FAN = 4
 RESHAPED = (2, 3)  # of every six seeds: in their trials most operators are free, and the tree changes at random
 MERGED = (3, 8)  # of every twelve, among these: the free operators have state
 STATES = (1, 1, 18_000, 300_000)  # bytes: inline; bulk in one piece; bulk in several, let in only where it is wanted
@@ -91,7 +92,7 @@ class Trial(msgspec.Struct, frozen=True):
     adaptation: Adaptation | None
     driver: Driver | None  # moves operators at random, or has the tree change
     partitions: int
-    length: int  # of the sources' streams
+    lengths: dict[str, int]  # of the sources' streams, where they end
     sizes: dict[str, int]  # bytes of a source's partitions, or of an operator's state
     compute_s: float
     interface: str
@@ -123,12 +124,12 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
 # --- what a seed draws --------------------------------------------------------------------------------
 
 
-def draw_trial(seed: int) -> Trial:
-    """Hosts, links, tree, placement and moves of a trial; the same for the same seed."""
-    dice = Random(f"{seed} trial")
+def draw_trial(seed: int, *, graph: bool = False) -> Trial:
+    """Hosts, links, tree (or graph), placement and moves of a trial; the same for the same seed."""
+    dice = Random(f"{seed} graph" if graph else f"{seed} trial")
     hosts = (*(f"h{i}" for i in range(1, dice.randint(3, 6))), CLIENT)
-    dataflow = draw_tree(dice, hosts, dice.randint(1, 5))
-    reshaped = seed % 6 in RESHAPED
+    dataflow = draw_graph(dice, hosts) if graph else draw_tree(dice, hosts, dice.randint(1, 5))
+    reshaped = not graph and seed % 6 in RESHAPED
     trees = Random(f"{seed} trees")
     if reshaped:
         code = MERGING if seed % 12 in MERGED else FREE
@@ -136,9 +137,9 @@ def draw_trial(seed: int) -> Trial:
     sizes = {name: int(10 ** dice.uniform(3.3, 5)) for name in dataflow.sources}
     sizes |= {name: dice.choice(STATES) for name in dataflow.operators}
     placement = {node.name: node.pinned or dice.choice(hosts) for node in dataflow.nodes}
-    placement[dataflow.sink] = CLIENT
     partitions = dice.randint(15, 45)
     ends = dice.random() < 0.2
+    lengths = {name: partitions + (dice.randint(0, 9) if graph else 0) for name in dataflow.sources if ends}
     links = {link: _draw_link(dice, " ".join(link)) for link in links_between(hosts)}
     adaptation, driver = _draw_reshapes(trees, seed) if reshaped else _draw_moves(dice, seed)
     return Trial(
@@ -149,7 +150,7 @@ def draw_trial(seed: int) -> Trial:
         adaptation=adaptation,
         driver=driver,
         partitions=10**6 if ends else partitions,
-        length=partitions if ends else 10**6,
+        lengths=lengths,
         sizes=sizes,
         compute_s=round(10 ** dice.uniform(-3, -1), 4),
         interface=dice.choice(["single", "independent"]),
@@ -168,6 +169,34 @@ def draw_tree(dice: Random, hosts: Sequence[str], sources: int) -> Dataflow:
         loose = [other for other in loose if other not in inputs] + [name]
     nodes.append(Node("t", "sink", (loose[0],), None, CLIENT))
     return Dataflow(tuple(nodes)).validate(hosts)
+
+
+def draw_graph(dice: Random, hosts: Sequence[str]) -> Dataflow:
+    """A graph of 4 to 15 nodes with fan-in and fan-out to 4 and one or two sinks, over sources that are anywhere."""
+    while True:
+        flow = _any_graph(dice, hosts)
+        wide = max(len(takers) for takers in flow.consumers.values())
+        if wide <= MAX_FAN and flow.not_a_tree() and not flow._apart():
+            return flow.validate(hosts)
+
+
+def _any_graph(dice: Random, hosts: Sequence[str]) -> Dataflow:
+    count = dice.randint(1, 5)
+    names = [f"s{i}" for i in range(count)]
+    nodes = [Node(name, "source", (), Code("source"), dice.choice(hosts)) for name in names]
+    fresh = set(names)
+    for i in range(dice.randint(1, 8)):
+        inputs = {dice.choice(sorted(fresh or names)), *dice.sample(names, min(len(names), dice.randint(0, 3)))}
+        nodes.append(Node(f"o{i}", "operator", tuple(sorted(inputs)), Code("operator")))
+        fresh = (fresh - inputs) | {f"o{i}"}
+        names.append(f"o{i}")
+    loose = sorted(fresh)
+    sinks: list[list[str]] = [[], []] if dice.random() < 0.8 else [[]]
+    for name in loose:
+        dice.choice(sinks).append(name)
+    for some in (each for each in sinks if not each or dice.random() < 0.3):
+        some.append(dice.choice([name for name in names if name not in some]))
+    return Dataflow((*nodes, *(Node(f"t{i}", "sink", tuple(each), None, CLIENT) for i, each in enumerate(sinks))))
 
 
 def _draw_link(dice: Random, name: str) -> LinkRate:
@@ -213,9 +242,9 @@ def _draw_moves(dice: Random, seed: int) -> Moving:
     ), None
 
 
-def drawn_plan(seed: int) -> FaultPlan:
+def drawn_plan(seed: int, *, graph: bool = False) -> FaultPlan:
     """The faults of a seed's trial."""
-    return draw_plan(seed, draw_trial(seed).hosts, ABOUT_S)
+    return draw_plan(seed, draw_trial(seed, graph=graph).hosts, ABOUT_S, graph=graph)
 
 
 # --- what runs inside nodes ---------------------------------------------------------------------------
@@ -324,8 +353,9 @@ class Counting(NodeCode):
 
 
 def _opened(trial: Trial, node: Node) -> Counting:
+    length = trial.lengths.get(node.name, 10**6)
     appeared = STATES[zlib.crc32(node.name.encode()) % len(STATES)] if node.code == MERGING else 1
-    return Counting(node, trial.sizes.get(node.name, appeared), trial.length, trial.compute_s)
+    return Counting(node, trial.sizes.get(node.name, appeared), length, trial.compute_s)
 
 
 # --- a trial ------------------------------------------------------------------------------------------
@@ -336,7 +366,7 @@ class _Log:
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
-        self.indices: list[int] = []
+        self.indices: defaultdict[str, list[int]] = defaultdict(list)  # by sink
         self.known: Known = {}
         self.wrong = ""
         self.moves: Counter[str] = Counter()
@@ -346,10 +376,12 @@ class _Log:
 
     def on_delivered(self, partition: e.Deliver, now: float) -> None:
         dataflow = self.trial.dataflow
-        expected = content(dataflow, dataflow.by_name[dataflow.sink].inputs[0], partition.index, self.known)
+        inputs = dataflow.by_name[partition.sink].inputs
+        combined = tuple(content(dataflow, name, partition.index, self.known) for name in inputs)
+        expected = combined if len(inputs) > 1 else combined[0]
         if partition.value != expected and not self.wrong:
-            self.wrong = f"partition {partition.index} is {partition.value}, not {expected}"
-        self.indices.append(partition.index)
+            self.wrong = f"partition {partition.index} of {partition.sink} is {partition.value}, not {expected}"
+        self.indices[partition.sink].append(partition.index)
 
     def on_record(self, host: str, now: float, record: e.Record) -> None:
         if record.kind == "relocated":
@@ -385,7 +417,7 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
 
     Raises UsageError for a plan that does not fit its trial.
     """
-    trial = draw_trial(plan.seed)
+    trial = draw_trial(plan.seed, graph=plan.graph)
     log = _Log(trial)
     config = WorldConfig(interface=trial.interface, startup_s=STARTUP_S, core=LIMITS, validate=True)
     world = FaultyWorld(
@@ -425,15 +457,19 @@ def _search(trial: Trial, options: GlobalMoves) -> Search:
 def _result(
     plan: FaultPlan, trial: Trial, world: FaultyWorld, log: _Log, problem: tuple[str, str] | None
 ) -> TrialResult:
-    expected = min(trial.partitions, trial.length)
-    high, duplicate, out_of_order = 0, 0, 0
-    for index in log.indices:
-        duplicate += index < high
-        out_of_order += index != high
-        high = max(high, index + 1)
-    delivered = len(log.indices) - duplicate
+    expected = sum(_lengths(trial).values())
+    missing, delivered, duplicate, out_of_order = 0, 0, 0, 0
+    for sink, length in _lengths(trial).items():
+        high, again = 0, 0
+        for index in log.indices[sink]:
+            again += index < high
+            out_of_order += index != high
+            high = max(high, index + 1)
+        here = len(log.indices[sink]) - again
+        missing += abs(length - here)
+        delivered, duplicate = delivered + here, duplicate + again
     gone = CLIENT in {fault.host for fault in plan.faults if isinstance(fault, Crash)} and delivered < expected
-    problem = problem or _problem(plan, world, log, expected, delivered, duplicate, out_of_order)
+    problem = problem or _problem(plan, world, log, expected, expected - missing, duplicate, out_of_order)
     outcome: Outcome = "failed" if problem else "ended" if world.failed else "abandoned" if gone else "delivered"
     kind, what = problem or (_how_ended(world), world.failed or "")
     timed = [fault for fault in plan.faults if not isinstance(fault, OfMessage | OVER_ALL)]
@@ -454,6 +490,15 @@ def _result(
         events=world.events,
         digest=world.log_digest if world._digest is not None else "",
     )
+
+
+def _lengths(trial: Trial) -> dict[str, int]:
+    """How many partitions every sink has: as many as the shortest of the sources that it is made of."""
+    flow, lengths = trial.dataflow, dict[str, int]()
+    for name in flow.upward:
+        below = [lengths[each] for each in flow.by_name[name].inputs]
+        lengths[name] = min(below, default=min(trial.partitions, trial.lengths.get(name, 10**6)))
+    return {name: lengths[name] for name in flow.sinks}
 
 
 def _problem(
@@ -497,7 +542,8 @@ def _how_ended(world: FaultyWorld) -> str:
 def _to_be_asked_again(plan: FaultPlan, world: FaultyWorld) -> set[str]:
     """Hosts that crashed before they had a part in the run and were back in time, or crash after its end."""
     cut = may_be_lost(
-        FaultPlan(plan.seed, tuple(each for each in plan.faults if not isinstance(each, Crash))), world.names
+        msgspec.structs.replace(plan, faults=tuple(each for each in plan.faults if not isinstance(each, Crash))),
+        world.names,
     )
     failed_s = world.now if world.failed_s is None else world.failed_s
     late = {name for name in _crashed(plan) if world.crashed_s.get(name, math.inf) > failed_s}

@@ -30,7 +30,7 @@ def as_line(dataflow: Dataflow, placement: Mapping[str, str]) -> str:
                 sending[name] += below
             else:
                 sending[name].append(_with(placement[producer], below))
-    return _with(placement[dataflow.sink], sending[dataflow.sink])
+    return _with(placement[dataflow.sinks[0]], sending[dataflow.sinks[0]])
 
 
 def _with(host: str, below: list[str]) -> str:

@@ -18,7 +18,7 @@ from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.replanning import MEASURED, Search, ask_hints
 from thalweg.middleware.client.run import Home, Run
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
-from thalweg.middleware.dataflow import FIXED, Dataflow, check_codes, check_placement, sink_at
+from thalweg.middleware.dataflow import FIXED, Dataflow, check_codes, check_placement, sinks_at
 from thalweg.middleware.errors import (
     HostAbsentError,
     HostLostError,
@@ -183,7 +183,7 @@ class Client:
         check_codes(dataflow)
         dataflow.validate(self._peers.keys() | self._gone)
         self._check_there({node.name: node.pinned for node in dataflow.nodes if node.pinned})
-        return sink_at(dataflow, self.name)
+        return sinks_at(dataflow, self.name)
 
     def _check_open(self) -> None:
         if self._closing:
@@ -220,7 +220,7 @@ class Client:
         """Start ``dataflow`` and return its partitions as an iterator, blocking or asynchronous.
 
         Args:
-            dataflow: the tree; its sink must be pinned to this client (or not at all).
+            dataflow: the graph; its sinks must be pinned to this client (or not at all).
             placement: a host for every node that is not pinned, or the name of what is to compute it: a planner, or
                 one that also moves operators while the run goes on, ``global``, ``local`` or ``thalweg``. Where
                 operators are ``reorderable``, ``thalweg`` may run another tree than ``dataflow``, and change it
@@ -228,7 +228,7 @@ class Client:
             adaptation: how operators move while the run goes on (GlobalMoves, LocalMoves); None: as the name of the
                 placement says, or not unless ``Run.move`` is called.
             planner: what plans while data flows under GlobalMoves; default: one-shot from the present placement.
-            partitions: how many to deliver; None: until a source ends.
+            partitions: how many every sink is to deliver; None: until a source ends.
             strict: that sources end after different numbers of partitions is a RunError, after the last that all have.
             nothing: deliver ``NOTHING`` for indices without a value, which are skipped otherwise.
             label: stands in the run's records.
@@ -246,8 +246,9 @@ class Client:
         host at fault.
         """
         dataflow = self._begin(dataflow)
-        if dataflow.by_name[dataflow.sink].pinned not in (None, self.name):
-            raise UsageError(f"the sink is pinned to another host than this client {self.name!r}")
+        for sink in dataflow.sinks:
+            if dataflow.by_name[sink].pinned != self.name:
+                raise UsageError(f"sink {sink!r} is pinned to another host than this client {self.name!r}")
         expect(label, str, "the label of a run is a text")
         expect(adaptation, GlobalMoves | LocalMoves | None, "an adaptation is GlobalMoves or LocalMoves")
         expect(1 if partitions is None else partitions, int, "partitions are a whole number")
@@ -275,10 +276,11 @@ class Client:
             if result.dataflow != dataflow:  # the planner chose the tree as well
                 dataflow, hints = result.dataflow.validate(self._peers), result.hints
             placement = result.placement
-        where = placement.get(dataflow.sink, self.name)
-        if where != self.name:
-            raise PlacementError(f"the sink {dataflow.sink!r} is placed on {where!r}; it is at the client")
-        full = check_placement(dataflow, {dataflow.sink: self.name, **placement}, self._peers.keys() | self._gone)
+        for sink in dataflow.sinks:
+            if (where := placement.get(sink, self.name)) != self.name:
+                raise PlacementError(f"the sink {sink!r} is placed on {where!r}; it is at the client")
+        sinks = dict.fromkeys(dataflow.sinks, self.name)
+        full = check_placement(dataflow, sinks | dict(placement), self._peers.keys() | self._gone)
         self._check_there(full)
         run_id = f"{secrets.token_hex(6)}-{next(self._numbers)}"
         install = m.Install(

@@ -134,7 +134,7 @@ class Search(msgspec.Struct, frozen=True):
     def _plan(self, command: e.Plan, view: NetworkView) -> e.Planned:
         task = self.task.but(view=view, current=command.placement)
         result = ask_planner(self.planner, task, self.model)
-        sink = task.dataflow.sink
+        sink = task.dataflow.sinks[0]
         placement = {sink: command.placement[sink], **result.placement}
         target = self.of(result.dataflow)
         placement = check_placement(result.dataflow, placement, task.hosts)

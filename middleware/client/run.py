@@ -14,13 +14,15 @@ import msgspec
 
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.core.relocation.shape import reshape
-from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sink_at
+from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
 from thalweg.middleware.errors import (
     HostLostError,
     OperatorError,
     PlacementError,
     RunError,
+    UsageError,
     expect,
+    nearest,
     one_line,
     printable,
     warn_dropped,
@@ -42,11 +44,15 @@ else:
 
 
 class Delivered(msgspec.Struct, Generic[T], frozen=True):
-    """A partition at the sink: its index (from 0), and its value: bytes, a read-only array, records or plain data."""
+    """A partition at a sink: its index (from 0), and its value: bytes, a read-only array, records or plain data.
+
+    Of a sink with several inputs it is the tuple of their values, in their order.
+    """
 
     index: int
     value: T
     size_bytes: int
+    sink: str = ""
 
 
 class Home(msgspec.Struct, frozen=True):
@@ -62,9 +68,10 @@ class Home(msgspec.Struct, frozen=True):
 class Run(Generic[T]):
     """A running dataflow: ``for partition in run`` or ``async for partition in run``; ``close()`` ends it early.
 
-    The next partition is demanded when one is taken, so at most one is here undelivered. ``placement`` is where its
-    nodes are now, as far as the client has heard, and ``dataflow`` the tree they form. Indices without a value are
-    skipped, and counted in ``skipped``, unless the run was begun with ``nothing=True``.
+    The next partition of a sink is demanded when one of it is taken, so at most one of each is here undelivered: a
+    sink that nobody takes from holds up what it shares with others. ``placement`` is where its nodes are now, as far
+    as the client has heard, and ``dataflow`` the graph they form. Indices without any value are skipped, and counted
+    in ``skipped``, unless the run was begun with ``nothing=True``.
 
     Any number of threads and tasks may iterate one run, also of several event loops: each partition goes to exactly one
     of them, all see the end, and a run that failed raises its error in each, until it is closed. Who is cancelled while
@@ -100,6 +107,7 @@ class Run(Generic[T]):
         self._awaiting: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}  # whose tasks wait in __anext__
         self._failure: e.Fail | None = None
         self._over = False
+        self._ended: set[str] = set()  # sinks
         self._strict, self._nothing = strict, nothing
 
     @property
@@ -116,7 +124,7 @@ class Run(Generic[T]):
                     wanted = isinstance(command, e.Deliver) and not command.end and len(self._queue) < self._blocked
                     self._queue.append((command, wanted))
                     if wanted:  # R2
-                        self._home.tell(e.NextRequested(self.id))
+                        self._demand(command)
                     self._wake()
                 case e.Placed(_, node, host):
                     self.placement = {**self.placement, node: host}
@@ -143,68 +151,104 @@ class Run(Generic[T]):
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
                 loop.call_soon_threadsafe(arrived.set)
 
-    def _next(self) -> Delivered[T] | None:
-        """The partition that is here, None when there is none; raises the run's error. Under the lock."""
-        while self._queue and not self._over:
+    def _demand(self, taken: e.Command) -> None:
+        """Demand what follows on what was taken: of the same sink, or, as all is ready, of every sink."""
+        sink = taken.sink if isinstance(taken, e.Deliver) and len(self.dataflow.sinks) > 1 else ""
+        self._home.tell(e.NextRequested(self.id, sink))
+
+    def _next(self, sink: str) -> Delivered[T] | None:
+        """The partition that is here, of ``sink`` or of any; None when there is none. Raises the run's error.
+
+        Under the lock.
+        """
+        others: list[tuple[e.Command, bool]] = []
+        found: e.Deliver | None = None
+        while self._queue and not self._over and found is None:
             command, demanded = self._queue.popleft()
             match command:
                 case e.Fail():
                     self._failure = command
                     self._end()
-                case e.Deliver(end=True):
+                case e.Deliver(end=True):  # nothing else of the sink is here: it was demanded when that was taken
                     if self._strict and command.uneven:
                         self._failure = e.Fail(self.id, command.uneven)
-                    self._end()
+                    self._ended.add(command.sink)
+                    if self._failure is not None or len(self._ended) >= len(self.dataflow.sinks):
+                        self._end()
+                    else:
+                        self._wake()
+                case e.Deliver() if sink and command.sink != sink:
+                    others.append((command, demanded))
                 case e.Deliver() | e.Ready():
                     if not demanded:
-                        self._home.tell(e.NextRequested(self.id))
+                        self._demand(command)
                     if isinstance(command, e.Deliver):
-                        if is_nothing(command.value) and not self._nothing:
+                        if _is_empty(command.value) and not self._nothing:
                             self.skipped += 1
-                            continue
-                        return self._delivered(command)
+                        else:
+                            found = command
+        if not self._over:
+            self._queue.extendleft(reversed(others))
+        if found is not None:
+            return self._delivered(found)
         if self._failure is not None:
             raise _error_of(self._failure)
         return None
 
     def _delivered(self, command: e.Deliver) -> Delivered[T]:
+        allow, given = self._home.allow, command.value
+        value: Any
         try:
-            return Delivered(command.index, opened(command.value, self._home.allow), command.size_bytes)
+            value = tuple([opened(each, allow) for each in given]) if type(given) is tuple else opened(given, allow)
         except OperatorError as error:  # what came cannot be had here
             reason = f"partition {command.index} cannot be delivered: {error}"
-            self._failure = e.Fail(self.id, reason, self.dataflow.sink, self._home.name)
+            self._failure = e.Fail(self.id, reason, command.sink, self._home.name)
             self._end()
             raise _error_of(self._failure) from None
+        return Delivered(command.index, value, command.size_bytes, command.sink)
+
+    def _blocking(self, sink: str = "") -> Delivered[T]:
+        with self._news:
+            while (delivered := self._next(sink)) is None:
+                if self._over or sink in self._ended:
+                    raise StopIteration
+                self._blocked += not sink
+                try:
+                    self._news.wait()
+                finally:
+                    self._blocked -= not sink
+            return delivered
+
+    async def _waiting(self, sink: str = "") -> Delivered[T]:
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._news:
+                delivered = self._next(sink)
+                if delivered is not None:
+                    return delivered
+                if self._over or sink in self._ended:
+                    raise StopAsyncIteration
+                arrived = self._awaiting.setdefault(loop, asyncio.Event())
+            await arrived.wait()
 
     def __iter__(self) -> Run[T]:
         return self
 
     def __next__(self) -> Delivered[T]:
-        with self._news:
-            while (delivered := self._next()) is None:
-                if self._over:
-                    raise StopIteration
-                self._blocked += 1
-                try:
-                    self._news.wait()
-                finally:
-                    self._blocked -= 1
-            return delivered
+        return self._blocking()
 
     def __aiter__(self) -> Run[T]:
         return self
 
     async def __anext__(self) -> Delivered[T]:
-        loop = asyncio.get_running_loop()
-        while True:
-            with self._news:
-                delivered = self._next()
-                if delivered is not None:
-                    return delivered
-                if self._over:
-                    raise StopAsyncIteration
-                arrived = self._awaiting.setdefault(loop, asyncio.Event())
-            await arrived.wait()
+        return await self._waiting()
+
+    def sink(self, name: str) -> OneSink[T]:
+        """The partitions of one sink alone, to iterate over as over the run, beside who takes those of the others."""
+        sinks = self.dataflow.sinks
+        if name not in sinks:
+            raise UsageError(f"there is no sink {name!r}; {nearest(str(name), sinks)}")
+        return OneSink(self, name)
 
     def move(self, placement: Mapping[str, str]) -> None:
         """Have these operators change hosts, all between the same two partitions, while the flow goes on.
@@ -235,8 +279,8 @@ class Run(Generic[T]):
         hosts = self._home.hosts()
         expect(dataflow, Dataflow, "what runs is a Dataflow")
         check_codes(dataflow)
-        dataflow = sink_at(dataflow.validate(hosts), self._home.name)
-        full = check_placement(dataflow, {dataflow.sink: self._home.name, **placement}, hosts)
+        dataflow = sinks_at(dataflow.validate(hosts), self._home.name)
+        full = check_placement(dataflow, {**dict.fromkeys(dataflow.sinks, self._home.name), **placement}, hosts)
         present, where = self.tree
         codes = [tree.by_name[name].code for tree in (dataflow, present) for name in tree.operators]
         free = reorderable(codes, self._home.allow)
@@ -266,6 +310,30 @@ class Run(Generic[T]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_empty(value: object) -> bool:
+    """Whether this is an index without a value, of several inputs without any."""
+    return all(map(is_nothing, value)) if type(value) is tuple else is_nothing(value)
+
+
+class OneSink(Generic[T]):
+    """The partitions of one sink of a run: ``for partition in run.sink("alarms")``, or ``async for``."""
+
+    def __init__(self, run: Run[T], name: str) -> None:
+        self._run, self.name = run, name
+
+    def __iter__(self) -> OneSink[T]:
+        return self
+
+    def __next__(self) -> Delivered[T]:
+        return self._run._blocking(self.name)
+
+    def __aiter__(self) -> OneSink[T]:
+        return self
+
+    async def __anext__(self) -> Delivered[T]:
+        return await self._run._waiting(self.name)
 
 
 def _error_of(failure: e.Fail) -> RunError:

@@ -49,7 +49,7 @@ def bound_period_s(task: Task, interface: Interface = "single") -> float:
     PlannerError when the program cannot be solved.
     """
     dataflow, hosts, hints = task.dataflow.validate(), task.hosts, task.hints
-    root = task.root(dataflow.sink)
+    root = task.root(dataflow.sinks[0])
     task.view.require(links_between(hosts))
     index = {host: number for number, host in enumerate(hosts)}
     places = {index[str(dataflow.by_name[name].pinned)] for name in dataflow.sources} - {index[root]}

@@ -135,10 +135,11 @@ class RunRequested(Event, frozen=True):
     merging: tuple[Code, ...] = ()
 
 
-class NextRequested(Event, frozen=True):
-    """The application took what was delivered and wants the sink's next partition."""
+class NextRequested(Event, frozen=True, omit_defaults=True):
+    """The application took what was delivered and wants the next partition of ``sink``, or of every sink."""
 
     run: str
+    sink: str = ""
 
 
 class RunAbandoned(Event, frozen=True):
@@ -315,7 +316,7 @@ class CloseRun(Command, frozen=True):
 
 
 class Deliver(Command, frozen=True):
-    """Hand partition ``index`` to the application; ``end`` when the stream is over (no value).
+    """Hand partition ``index`` of ``sink`` to the application; ``end`` when the sink's stream is over (no value).
 
     ``uneven``: that sources did not end together, which ones ended and which went on.
     """
@@ -326,6 +327,7 @@ class Deliver(Command, frozen=True):
     size_bytes: int = 0
     end: bool = False
     uneven: str = ""
+    sink: str = ""
 
 
 class Ready(Command, frozen=True):

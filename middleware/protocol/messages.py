@@ -22,6 +22,7 @@ Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 End = bool | tuple[Name, ...]
+Demanded = Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
 Room = Annotated[int, msgspec.Meta(ge=0, le=MAX_PARTITION_BYTES)]  # bytes of a transfer
 # What a socket can dial without refusing it at once: a host that is told anything else drops the message.
 _TCP = r"tcp://([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Za-z:.%]+\]):[0-9]{1,5}"
@@ -143,6 +144,13 @@ class BookState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     def __post_init__(self) -> None:
         if self.later > self.sends or (self.unmarked and self.last < 0):
             raise ValueError(f"a book cannot have {self.later} of {self.sends} sends later, the last {self.last}")
+
+
+class Taken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What one of several consumers has demanded of an operator that moves, and the operator's epoch so far for it."""
+
+    demanded: Demanded
+    book: BookState | None = None
 
 
 class Hello(_Message, frozen=True):
@@ -289,7 +297,7 @@ class Refuse(_OfNode, frozen=True):
 
 
 class State(_OfNode, frozen=True):
-    """``node`` between two partitions: it needs ``index`` next and was demanded ``demanded``.
+    """``node`` between two partitions: it needs ``index`` next and was demanded ``demanded``, or what ``Taken`` says.
 
     What ``snapshot()`` gave has ``size_bytes``; up to ``INLINE_STATE_BYTES`` it is ``inline`` in a control message,
     else the payload of a bulk message. ``tail`` is the host that keeps the last output until it is acknowledged, if
@@ -298,7 +306,7 @@ class State(_OfNode, frozen=True):
     """
 
     index: Index
-    demanded: Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
+    demanded: Demanded | tuple[Taken, ...]
     state_version: Index
     size_bytes: Index
     digest: Annotated[str, msgspec.Meta(max_length=128)]

@@ -37,9 +37,9 @@ def test_builders_make_valid_trees_that_keep_the_order_of_the_sources(shape: str
     assert flow.validate([*codes(n), "client"]) is flow
     assert flow.sources == tuple(f"source@h{i}" for i in range(n))
     assert [flow.by_name[name].pinned for name in flow.sources] == list(codes(n))
-    assert flow.by_name[flow.sink].pinned == "client"
+    assert flow.by_name[flow.sinks[0]].pinned == "client"
     assert len(flow.operators) == {"binary": n - 1, "left-deep": n - 1, "star": 1}[shape]
-    assert leaves(flow, flow.sink) == list(flow.sources)
+    assert leaves(flow, flow.sinks[0]) == list(flow.sources)
     assert len(flow.upward) == len(flow.nodes)
     position = {name: i for i, name in enumerate(flow.upward)}
     for node in flow.nodes:
@@ -83,16 +83,16 @@ def test_a_very_deep_tree_is_no_problem() -> None:
     ("nodes", "says"),
     [
         ([source("s"), source("s"), sink("s")], "node 's' is defined twice"),
-        ([source("s")], "exactly one sink; this one has 0"),
-        ([source("s"), sink("s"), sink("s", name="u")], "exactly one sink; this one has 2: ['t', 'u']"),
+        ([source("s")], "a dataflow has at least one sink, and this one has none"),
+        ([source("s"), sink("s"), source("r"), sink("r", name="u")], "node 'r' has nothing to do with node 's'"),
         ([Node("x", "filter", (), CODE), sink("x")], "node 'x' is of unknown kind 'filter'"),  # type: ignore[arg-type]
         ([source(""), sink("")], "node name ''"),
         ([source("a\nb"), sink("a\nb")], r"node name 'a\nb' is not 1 to 128 printable"),
         ([source("a" * 129), sink("a" * 129)], "is not 1 to 128 printable"),
         ([source("s"), Node("r", "source", ("s",), CODE, "h1"), sink("r")], "source 'r' has inputs ['s']"),
         ([operator("o"), sink("o")], "operator 'o' has no inputs"),
-        ([source("s"), source("r"), sink("s", "r")], "sink 't' has 2 inputs"),
-        ([source("s"), sink()], "sink 't' has 0 inputs"),
+        ([source("s"), sink("s", "s")], "node 't' names an input twice: ['s', 's']"),
+        ([source("s"), sink()], "sink 't' has no inputs"),
         ([source("s"), Node("t", "sink", ("s",), CODE)], "sink 't' names code"),
         ([Node("s", "source", (), None, "h1"), sink("s")], "source 's' names no code"),
         ([source("s"), Node("o", "operator", ("s",)), sink("o")], "operator 'o' names no code"),
@@ -100,10 +100,6 @@ def test_a_very_deep_tree_is_no_problem() -> None:
         ([source("s"), operator("o", "s", "ghost"), sink("o")], "node 'o' takes its input from unknown node 'ghost'"),
         ([source("s"), operator("o", "s", "t"), sink("o")], "node 'o' takes its input from the sink 't'"),
         ([source("s"), operator("o", "s", "s"), sink("o")], "node 'o' names an input twice: ['s', 's']"),
-        (
-            [source("s"), operator("o", "s"), operator("p", "s", "o"), sink("p")],
-            "node 's' has several consumers ['o', 'p']",
-        ),
         ([source("s"), source("idle"), sink("s")], "node 'idle' has no consumer"),
         ([source("s"), sink("s"), operator("a", "b"), operator("b", "a")], "is on a cycle"),
         ([source("s"), sink("s"), operator("a", "a")], "node 'a' is on a cycle"),

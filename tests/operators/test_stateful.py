@@ -497,7 +497,7 @@ def evaluate(dataflow, count, rng=None):
                 if rng is not None and rng.random() < 0.5:
                     running[name] = moved(codes[name], running[name])
                 values[name] = running[name].combine([values[producer] for producer in node.inputs], index)
-        yield digest(values[dataflow.by_name[dataflow.sink].inputs[0]])
+        yield digest(values[dataflow.by_name[dataflow.sinks[0]].inputs[0]])
 
 
 @pytest.mark.parametrize("tree", [complete_binary_tree, left_deep_tree])

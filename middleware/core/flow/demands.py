@@ -7,7 +7,8 @@ R1. A message for a node goes to the node's newest known location. A host that g
 R2. Every demand to another host is repeated, with back-off, until the partition has come.
 R3. What a host has to tell (newer locations, measured links) rides on its demands and partitions; a commit rides on
     the first partition after its change-over, and on the first demand in another tree.
-R4. The last output of a node that has left, or has another consumer, is its *tail*: kept until a later one is demanded.
+R4. The last output of a node that has left, or has another consumer, is its *tail*: kept until all that have not got
+    it have demanded a later one.
 R5. Between two nodes of one host nothing is lost, so nothing is repeated.
 R6. A partition that any host of the run would refuse is refused where it is made, wherever its consumer is.
 R7. A host that passes a demand on again to where the tail is waits for that host: the consumer waits for this one.
@@ -26,6 +27,7 @@ from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.epochs import Books
 from thalweg.middleware.core.flow.node import (
     ENDED,
+    LAST,
     LIGHT,
     Action,
     Ask,
@@ -33,7 +35,9 @@ from thalweg.middleware.core.flow.node import (
     Hand,
     NodeCore,
     Output,
+    Renounce,
     RunCode,
+    Taker,
     Turned,
 )  # fmt: skip
 from thalweg.middleware.core.flow.tree import Tree
@@ -60,11 +64,18 @@ class Pending(msgspec.Struct):
 
 
 class Tail(msgspec.Struct):
-    """The last output of a node for a consumer that it does not serve from here any more, until it is acknowledged."""
+    """The last output of a node for consumers that it does not serve from here any more, until they acknowledge it."""
 
     output: Output
-    sending: bool
-    landed: bool = False  # it has arrived, and was not asked for again since
+    takers: dict[str, Taker]
+
+
+class Kept(msgspec.Struct):
+    """Another host that keeps the last output of an operator here, and who may not have got it from there."""
+
+    host: str
+    index: int
+    takers: set[str]
 
 
 class Expected(msgspec.Struct):
@@ -75,7 +86,7 @@ class Expected(msgspec.Struct):
 
 
 class Passed(msgspec.Struct):
-    """A demand that only the host which keeps a last output can answer, first and last passed on to it then."""
+    """Demands that only the host which keeps a last output can answer, first and last passed on to it then."""
 
     index: int
     first_s: float
@@ -109,17 +120,17 @@ class Demands:
         self.nodes: dict[str, NodeCore] = {}
         for node in tree.dataflow.nodes:
             if directory.locations[node.name].host == self._host:
-                self.nodes[node.name] = NodeCore(node, setting.install.partitions)
+                self.nodes[node.name] = NodeCore.of(node, setting.install.partitions, tree.consumers[node.name])
         self.pending: dict[tuple[str, str], Pending] = {}  # (consumer here, producer)
         self._answer_s: dict[tuple[str, str], float] = {}  # how long the last answer to such a demand took
         self.sizes: dict[tuple[str, str], int] = {}  # (consumer, producer) -> bytes of the last input
         self.compute_s: dict[str, float] = {}  # how long a node's code took last
         self.tails: dict[str, Tail] = {}
-        self.tail_hosts: dict[str, str] = {}  # of operators here: who keeps their last output
+        self.tail_hosts: dict[str, Kept] = {}  # of operators here: who keeps their last output
         self._passed: dict[str, Passed] = {}  # to those
         self.expected: dict[str, Expected] = {}
         self._newcomers: dict[str, Newcomer] = {}
-        self._owed: dict[str, m.Demand] = {}  # demanded of an operator that is light: where it goes answers it
+        self._owed: dict[str, dict[str, m.Demand]] = {}  # of an operator that is light: where it goes answers it
         self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
 
     # --- messages -------------------------------------------------------------------------------------
@@ -142,15 +153,22 @@ class Demands:
             return NOTHING
         if self.tail_hosts and name in self.tail_hosts and not self._before(node, demand):
             return NOTHING
-        fresh = demand.index == node.index
-        verdict, actions = node.on_demand(demand.index, demand.again)
+        if demand.index == LAST and not self._may_renounce(sender, demand):
+            return NOTHING
+        fresh = node.taker_of(consumer).demanded < demand.index <= node.index
+        verdict, actions = node.on_demand(demand.index, demand.again, consumer)
         if verdict != "taken":
             return NOTHING
         if fresh and name in self._books.of:
-            self._books.of[name].on_mark(demand.later, demand.critical)
+            self._books.of[name].on_mark(demand.later, demand.critical, consumer)
         if node.state is LIGHT:
-            self._owed[name] = _passed_on(demand)
+            self._owed.setdefault(name, {})[consumer] = _passed_on(demand)
         return self._perform(node, actions) if actions else NOTHING
+
+    def _may_renounce(self, sender: str, demand: m.Demand) -> bool:
+        """Whether the consumer can have said that it wants nothing more: where there is one sink, none has to."""
+        there = sender == self._directory.locations[demand.consumer].host
+        return len(self._tree.dataflow.sinks) > 1 and (there or demand.hops > 0)
 
     def _tail(self, name: str, demand: m.Demand) -> bool:
         """R4: whether the demand is answered by what an operator left behind here, or has let go of it."""
@@ -159,30 +177,38 @@ class Demands:
             return False
         if demand.index > tail.output.index:
             if self._tree.former is None or demand.index <= self._tree.turn:  # else it is perhaps another consumer's
-                del self.tails[name]
+                tail.takers.pop(demand.consumer, None)
+                if not tail.takers:
+                    del self.tails[name]
             return False
-        if demand.again and tail.landed:
-            tail.landed = False
-        elif not tail.sending:
-            tail.sending = self._send_output(name, demand.consumer, tail.output)
+        taker = tail.takers.get(demand.consumer)
+        if taker is None:
+            return False
+        if demand.again and taker.landed == demand.index:
+            taker.landed = -1
+        elif not taker.sending:
+            taker.sending = self._send_output(name, demand.consumer, tail.output)
             self._out.record("repeated", node=name, index=demand.index)
         return True
 
     def _before(self, node: NodeCore, demand: m.Demand) -> bool:
         """A demand for an operator that has left its last output with another host; False when it went there."""
         name, former, turn = node.node.name, self._tree.former, self._tree.turn
-        host = self.tail_hosts[name]
+        kept = self.tail_hosts[name]
+        host = kept.host
         if former is not None and demand.index > turn:  # perhaps of another consumer
             return True
-        if demand.index >= node.index:  # R4: which acknowledges it
-            del self.tail_hosts[name]
-            self._passed.pop(name, None)
-            if host != self._host:
-                let_go = msgspec.structs.replace(demand, hops=LET_GO, version=0, news=None, commit=None)
-                self._out.send(host, let_go)
+        if demand.index > kept.index:  # R4: which acknowledges it
+            if demand.consumer in kept.takers:
+                kept.takers.discard(demand.consumer)
+                if host != self._host:
+                    let_go = msgspec.structs.replace(demand, hops=LET_GO, version=0, news=None, commit=None)
+                    self._out.send(host, let_go)
+            if not kept.takers:
+                del self.tail_hosts[name]
+                self._passed.pop(name, None)
             return True
-        last = former is not None and demand.index == turn  # all later ones are for others
-        if (demand.index < node.index - 1 and not last) or host == self._host:
+        if demand.index < kept.index or host == self._host:
             return True
         if host not in self._directory.hosts:
             reason = f"its partition {demand.index} was on host {host!r}, which went away"
@@ -205,6 +231,9 @@ class Demands:
         name, producer = part.consumer, part.producer
         node = self.nodes.get(name)
         output = Output(part.index, value, size_bytes, part.end)
+        if part.index == LAST:  # the answer to whom nothing more is wanted of
+            self.pending.pop((name, producer), None)
+            return NOTHING
         if node is None:
             expected = self.expected.get(name)
             if expected is not None and expected.index == part.index and producer in self._tree.node_of(name).inputs:
@@ -245,10 +274,14 @@ class Demands:
         """A node's code cannot go on, and so the run cannot."""
         self._out.send(self._install.client, m.Failed(self._out.run, event.node, event.reason[:4000], event.cause))
 
-    def next(self, _: e.NextRequested) -> Iterable[Note]:
-        """The application wants the next partition."""
-        sink = self.nodes.get(self._tree.dataflow.sink)
-        return NOTHING if sink is None else self._perform(sink, sink.on_demand(sink.index)[1])
+    def next(self, event: e.NextRequested) -> Iterable[Note]:
+        """The application wants the next partition of a sink, or of all."""
+        told: Iterable[Note] = NOTHING
+        for name in (event.sink,) if event.sink else self._tree.dataflow.sinks:
+            sink = self.nodes.get(name)
+            if sink is not None:
+                told = (*told, *self._perform(sink, sink.on_demand(sink.index)[1]))
+        return told
 
     def finished(self, event: e.OperatorFinished) -> Iterable[Note]:
         """A node's code has made a partition."""
@@ -287,10 +320,11 @@ class Demands:
         """A partition's transfer is over; unless it has ``arrived``, nobody knows what became of it."""
         node = self.nodes.get(message.producer)
         if node is not None:
-            node.on_transfer_over(message.index, arrived=arrived)
+            node.on_transfer_over(message.index, message.consumer, arrived=arrived)
         tail = self.tails.get(message.producer)
-        if tail is not None and tail.output.index == message.index:
-            tail.sending, tail.landed = False, arrived
+        taker = None if tail is None else tail.takers.get(message.consumer)
+        if tail is not None and taker is not None and tail.output.index == message.index:
+            taker.sending, taker.landed = False, message.index if arrived else -1
 
     def retry(self) -> float | None:
         """R2: repeat what is due; when the next is, None when nothing waits."""
@@ -311,16 +345,19 @@ class Demands:
                 return consumer, f"which holds {producer!r}"
         repeated_s = self._desk.now - 2 * self._limits.retry_max_s  # R7: who demanded it still does
         for name, passed in self._passed.items():
-            if passed.last_s > repeated_s and self.tail_hosts.get(name) == host:
+            kept = self.tail_hosts.get(name)
+            if passed.last_s > repeated_s and kept is not None and kept.host == host:
                 return name, f"which keeps partition {passed.index} of it"
-        outputs = [(name, node.retained, node.landed) for name, node in self.nodes.items()]
-        outputs += [(name, tail.output, tail.output.index if tail.landed else -1) for name, tail in self.tails.items()]
-        for name, output, landed in outputs:
-            if output is None or landed == output.index:
-                continue
-            consumer = self._tree.consumer_of(name, output.index)
-            if consumer not in self.nodes and self._directory.whereabouts(consumer, output.index) == host:
-                return name, f"which holds {consumer!r}"
+        outputs = [(name, node.retained, node.takers) for name, node in self.nodes.items()]
+        outputs += [(name, tail.output, tail.takers) for name, tail in self.tails.items()]
+        for name, output, takers in outputs:
+            for consumer, taker in takers.items() if output is not None else ():
+                assert output is not None
+                if taker.landed == output.index or taker.demanded > output.index:
+                    continue
+                consumer = consumer or self._tree.consumer_of(name, output.index)
+                if consumer not in self.nodes and self._directory.whereabouts(consumer, output.index) == host:
+                    return name, f"which holds {consumer!r}"
         return None
 
     # --- what nodes are to do -------------------------------------------------------------------------
@@ -338,12 +375,15 @@ class Demands:
                     continue
                 self._out.emit(e.RunOperator(self._out.run, name, action.index, action.inputs))
             elif type(action) is Dispatch:
-                self._dispatch(node, action.output)
+                self._dispatch(node, action.output, action.consumer)
                 if action.again:
                     self._out.record("repeated", node=name, index=action.output.index)
             elif type(action) is Hand:
-                self._deliver(action.output)
+                self._deliver(name, action.output)
                 told = (notes.Delivered(),)
+            elif type(action) is Renounce:
+                for producer in action.producers if len(self._tree.dataflow.sinks) > 1 else ():
+                    self._ask(name, producer, LAST)
             elif type(action) is Turned:
                 self._keep_tail(node)
             else:
@@ -352,17 +392,17 @@ class Demands:
             told = (*told, notes.Ended(name))
         return told
 
-    def _deliver(self, output: Output) -> None:
+    def _deliver(self, sink: str, output: Output) -> None:
         """Hand a partition to the application, or the end, with what is to be told of it."""
         index, end, uneven = output.index, output.end, ""
         if isinstance(end, tuple):
             went_on = self._tree.sources_of(end, index)
-            ended = self._tree.sources_of((self._tree.dataflow.sink,), index) - went_on
+            ended = self._tree.sources_of((sink,), index) - went_on
             uneven = (
                 f"sources do not end together: partition {index} is missing from {_some(ended)}, not {_some(went_on)}"
             )
             self._out.record("uneven", index=index, detail={"ended": sorted(ended), "went_on": sorted(went_on)})
-        self._out.emit(e.Deliver(self._out.run, index, output.value, output.size_bytes, bool(end), uneven))
+        self._out.emit(e.Deliver(self._out.run, index, output.value, output.size_bytes, bool(end), uneven, sink))
 
     def _ask(self, consumer: str, producer: str, index: int) -> None:
         """Demand a partition, from another host until it comes."""
@@ -411,13 +451,17 @@ class Demands:
         locations = self._directory.news_for(host) if self._directory.changes else None
         return None if locations is None and not estimates else m.News(locations or (), estimates)
 
-    def _dispatch(self, node: NodeCore, output: Output) -> None:
-        name = node.node.name
-        node.sending = self._send_output(name, self._tree.consumer_of(name, output.index), output)
+    def _dispatch(self, node: NodeCore, output: Output, consumer: str) -> None:
+        name, taker = node.node.name, node.taker_of(consumer)
+        consumer = consumer or self._tree.consumer_of(name, output.index)
+        if output.index == LAST:
+            self._send_output(name, consumer, output)
+            return
+        taker.sending = self._send_output(name, consumer, output)
         if self._newcomers and name in self._newcomers:
             self._record_newcomer(name, output.index)
         if name in self._books.of:
-            self._books.of[name].on_sent(output.index)
+            self._books.of[name].on_sent(output.index, consumer)
 
     def _send_output(self, name: str, consumer: str, output: Output) -> bool:
         """Send an output to where it is wanted; whether its transfer is under way now."""
@@ -451,10 +495,14 @@ class Demands:
         )  # fmt: skip
 
     def _keep_tail(self, node: NodeCore) -> None:
-        """R4: its last output, for a consumer that may not have got it."""
-        output = node.retained
+        """R4: its last output, for consumers that may not have got it."""
+        output, name = node.retained, node.node.name
         if output is not None:
-            self.tails[node.node.name] = Tail(output, node.sending, node.landed == output.index)
+            self.tails[name] = tail = Tail(output, {})
+            for consumer, taker in node.takers.items():
+                if node.taker is not None or taker.demanded <= output.index:  # the only one has perhaps changed
+                    consumer = consumer or self._tree.consumer_of(name, output.index)
+                    tail.takers[consumer] = Taker(output.index, taker.sending, taker.landed)
             node.release()
 
     def _wait_for(self, host: str, since_s: float) -> None:

@@ -9,7 +9,8 @@ Rules (Ranganathan et al., section 2.3):
 - **Later.** A consumer marks, with its next demand, the producer whose partition came last. Between two of its
   decisions an operator counts what it sent and how often that was marked. It is *mostly later* when more than half was.
 - **Critical.** An operator is on the critical path iff it is mostly later and its consumer, as the last demand said,
-  is critical as well. The operator below the sink (the root) is critical by definition.
+  is critical as well. The operator below the sink (the root) is critical by definition. Of several consumers each
+  has its own counts: an operator is critical if it is through any of them.
 - **Decision.** Only critical operators decide, unless ``gate`` is off; how is in ``steering.neighbourhood``.
 
 What the paper leaves open, and how it is here:
@@ -28,7 +29,8 @@ There are no states beyond the counts, and no messages of its own: all that is s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -81,12 +83,13 @@ class EpochBook:
     last: int = -1  # index of the last output sent
     mostly_later: bool = False
     consumer_critical: bool = False
+    beside: dict[str, EpochBook] = field(default_factory=dict)  # of several consumers each one's counts
 
     def __post_init__(self) -> None:
         assert 0 <= self.wave < self.waves, f"operator {self.node!r} is of wave {self.wave} of {self.waves}"
 
     def take(self, state: BookState) -> None:
-        """Count on where the operator's last host left off."""
+        """Count on where the operator's last host left off, for one consumer."""
         for name in BookState.__struct_fields__:
             setattr(self, name, getattr(state, name))
 
@@ -102,7 +105,8 @@ class EpochBook:
     def critical(self) -> bool:
         """Whether the operator is on the critical path: what it tells its producers with a demand."""
         root = self.wave == self.waves - 1
-        return root or (self.mostly_later and self.consumer_critical)
+        counted = self.beside.values() or (self,)
+        return root or any(each.mostly_later and each.consumer_critical for each in counted)
 
     def due_s(self, now: float) -> float:
         """The end of this operator's next epoch: the first after ``now`` that was not closed.
@@ -120,14 +124,19 @@ class EpochBook:
     def _end_s(self, number: int) -> float:
         return self.origin_s + (number * self.waves + self.wave + 1) * self.options.period_s / self.waves
 
-    def on_sent(self, index: int) -> None:
+    def on_sent(self, index: int, consumer: str = "") -> None:
         """Output ``index`` was dispatched; one that is dispatched again counts once."""
-        if index > self.last:
+        if self.beside:
+            self.beside[consumer].on_sent(index)
+        elif index > self.last:
             self.last = index
             self.unmarked = True
 
-    def on_mark(self, later: bool, consumer_critical: bool) -> None:
+    def on_mark(self, later: bool, consumer_critical: bool, consumer: str = "") -> None:
         """The consumer's demand said whether the last output was the later one, and whether itself is critical."""
+        if self.beside:
+            self.beside[consumer].on_mark(later, consumer_critical)
+            return
         self.consumer_critical = consumer_critical
         if self.unmarked:
             self.unmarked = False
@@ -135,13 +144,19 @@ class EpochBook:
             self.later += later
 
     def close_epoch(self) -> Verdict:
-        """The end of the epoch has come: what was counted, and whether the operator is critical from now on."""
-        if self.sends:
-            self.mostly_later = self.later * 2 > self.sends
-        critical = self.critical
-        verdict = Verdict(self.epoch, self.sends, self.later, critical, critical or not self.options.gate)
+        """The end of the epoch has come: what was counted, and whether the operator is critical from now on.
+
+        What is told of several consumers are the counts of the one that marked the most as later.
+        """
+        counted = [*self.beside.values()] or [self]
+        for each in counted:
+            if each.sends:
+                each.mostly_later = each.later * 2 > each.sends
+        most, critical = max(counted, key=lambda each: each.later), self.critical
+        verdict = Verdict(self.epoch, most.sends, most.later, critical, critical or not self.options.gate)
         self.round += 1
-        self.sends = self.later = 0
+        for each in counted:
+            each.sends = each.later = 0
         return verdict
 
     def validate(self) -> None:
@@ -149,6 +164,8 @@ class EpochBook:
         assert 0 <= self.later <= self.sends, f"{self.node}: {self.later} of {self.sends} were later"
         assert not self.unmarked or self.last >= 0, f"{self.node}: a mark is awaited for nothing"
         assert self.round >= 0, self.round
+        for each in self.beside.values():
+            each.validate()
 
 
 class Books:
@@ -160,18 +177,35 @@ class Books:
         self._waves: tuple[Dataflow | None, dict[str, int], int] = (None, {}, 0)
         self.of: dict[str, EpochBook] = {}
 
-    def keep(self, dataflow: Dataflow, name: str, state: BookState | None = None) -> None:
-        """Count epochs for an operator that is here, from where its last host left off."""
+    def keep(self, dataflow: Dataflow, name: str, states: Sequence[BookState | None] = ()) -> None:
+        """Count epochs for an operator that is here, from where its last host left off: of each consumer."""
         options = self._options
         if options is None or dataflow.by_name[name].kind != "operator":
             return
         if self._waves[0] is not dataflow:
             self._waves = dataflow, *waves_of(dataflow)
         _, waves, count = self._waves
-        book = self.of[name] = EpochBook(options, name, waves[name], count, self._origin_s)
-        if state is not None:
-            book.take(state)
+        consumers = dataflow.consumers[name]
+        book, *beside = (
+            EpochBook(options, name, waves[name], count, self._origin_s) for _ in range(1 + len(consumers))
+        )
+        if len(consumers) > 1:
+            book.beside = dict(zip(consumers, beside, strict=True))
+        for each, state in zip([*book.beside.values()] or [book], states, strict=False):
+            if state is not None:
+                each.take(state)
+                book.round = max(book.round, state.round)
+        self.of[name] = book
         self.arm(book)
+
+    def states(self, name: str) -> list[BookState | None]:
+        """What is counted of an operator's consumers, for the host it goes to."""
+        book = self.of.get(name)
+        if book is None:
+            return [None]
+        for each in book.beside.values():
+            each.round = book.round
+        return [each.to_state() for each in book.beside.values()] or [book.to_state()]
 
     def arm(self, book: EpochBook) -> None:
         """Wake up at the end of the operator's next epoch."""

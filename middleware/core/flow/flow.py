@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from thalweg.middleware.core import notes
-from thalweg.middleware.core.flow.demands import NOTHING, Demands, Expected, Newcomer
-from thalweg.middleware.core.flow.node import GATHERING, Action, Ask, NodeCore
+from thalweg.middleware.core.flow.demands import NOTHING, Demands, Expected, Kept, Newcomer
+from thalweg.middleware.core.flow.node import ENDED, GATHERING, LAST, Action, Ask, NodeCore
 from thalweg.middleware.core.notes import Note, Notes
 from thalweg.middleware.protocol import messages as m
 
@@ -26,10 +26,10 @@ class Flow(Demands):
     def peer_gone(self, lost: notes.Lost) -> Notes:
         """No transfer to that host is under way any more."""
         for name, node in self.nodes.items():
-            if self._tree.consumers[name]:
-                consumer = self._tree.consumer_of(name, node.index - 1)
-                if self._directory.locations[consumer].host == lost.host:
-                    node.sending = False
+            for consumer, taker in node.takers.items() if self._tree.consumers[name] else ():
+                to = consumer or self._tree.consumer_of(name, node.index - 1)
+                if self._directory.locations[to].host == lost.host:
+                    taker.sending = False
         return NOTHING
 
     # --- hand-overs -----------------------------------------------------------------------------------
@@ -63,13 +63,15 @@ class Flow(Demands):
     def follow(self, name: str) -> None:
         """What is wanted of an operator that has left is wanted where it went."""
         owed = self._owed.pop(name, None)
-        consumer = self._tree.consumers[name][0]
-        here = self.nodes.get(consumer)
-        if here is not None:
-            if name in here.asked:  # R1: one to another host is repeated
+        for consumer in self._tree.consumers[name]:
+            here = self.nodes.get(consumer)
+            if here is None:
+                if owed and consumer in owed:
+                    self._out.send(self._directory.locations[name].host, owed[consumer])
+            elif name in here.asked:  # R1: one to another host is repeated
                 self._ask(consumer, name, here.index)
-        elif owed is not None:
-            self._out.send(self._directory.locations[name].host, owed)
+            elif here.state is ENDED and len(self._tree.dataflow.sinks) > 1:
+                self._ask(consumer, name, LAST)
 
     def expect(self, name: str, index: int) -> None:
         """An operator is to come here and begin with partition ``index``."""
@@ -82,18 +84,26 @@ class Flow(Demands):
     def adopt(self, state: m.State, came: Newcomer) -> None:
         """An operator has come, with ``state``: it demands its next inputs."""
         name, tree = state.node, self._tree
-        node = NodeCore.come(tree.node_of(name), self._install.partitions, state.index, state.demanded)
+        consumers = tree.consumers[name]
+        takers = (m.Taken(state.demanded, state.book),) if isinstance(state.demanded, int) else state.demanded
+        several = consumers if len(consumers) > 1 else ("",)
+        demanded = {each: taken.demanded for each, taken in zip(several, takers, strict=True)}
+        node = NodeCore.come(tree.node_of(name), self._install.partitions, state.index, demanded)
         self.nodes[name] = node
         if state.tail:
-            self.tail_hosts[name] = state.tail
+            last = state.index - 1
+            waiting = {each or consumers[0] for each, index in demanded.items() if index <= last}
+            if waiting:
+                self.tail_hosts[name] = Kept(state.tail, last, waiting)
         self._newcomers[name] = came
-        self._books.keep(tree.dataflow, name, state.book)
-        consumer = tree.consumers[name][0]
-        if self.pending.pop((consumer, name), None) is not None:
-            self._ask(consumer, name, self.nodes[consumer].index)
+        self._books.keep(tree.dataflow, name, [taken.book for taken in takers])
+        for consumer in consumers:
+            pending = self.pending.pop((consumer, name), None)
+            if pending is not None:
+                self._ask(consumer, name, pending.index)
         for producer in node.node.inputs:
             if producer in self.nodes:
-                self.nodes[producer].sending = False
+                self.nodes[producer].taker_of(name).sending = False
         expected = self.expected.pop(name, None)
         inputs = {} if expected is None else expected.early
         for action in node.stay():
@@ -192,8 +202,8 @@ class Flow(Demands):
         """The invariants; AssertionError tells which does not hold."""
         for node in self.nodes.values():
             node.validate()
-        for consumer, producer in self.pending:
-            assert producer in self.nodes[consumer].asked, (consumer, producer)
+        for (consumer, producer), pending in self.pending.items():
+            assert pending.index == LAST or producer in self.nodes[consumer].asked, (consumer, producer)
         for name in self.nodes:
             assert self._directory.locations[name].host == self._host, name
         assert self.expected.keys().isdisjoint(self.nodes), self.expected

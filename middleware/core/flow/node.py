@@ -1,15 +1,16 @@
-"""One node of the demand-driven tree, as a pure state machine.
+"""One node of a demand-driven dataflow, as a pure state machine.
 
 Rules (Ranganathan et al., section 2, "light-move requirement"):
 
 R1. A node gathers its inputs for partition *i*, runs its code once, and holds the output until its
     consumer demands *i*. Having dispatched it, the node gathers for *i + 1*.
 R2. A demand for *i* acknowledges every partition before *i*. Until then the last dispatched output is
-    retained, and sent again when *i* is demanded again while no transfer of it is under way. The first demand that is
+    kept, and sent again when *i* is demanded again while no transfer of it is under way. The first demand that is
     repeated after the transfer has arrived does not count: it was most likely on its way by then.
 R3. Partition *i + 1* can be ready before *i* is acknowledged, but it is dispatched only after, so a node
-    never has more than one output dispatched and unacknowledged and one held.
-R4. The sink's consumer is the application, which takes what was gathered at once.
+    never has more than one output dispatched and unacknowledged and one held. Of several consumers all must have
+    acknowledged *i*: the slowest sets the pace.
+R4. A sink's consumer is the application, which takes what was gathered at once.
 R5. A node that is to leave becomes light at its next chance: after it has dispatched an output and before it demands
     inputs, or while it waits for inputs. Light, it only takes notice of what is demanded of it, until
     it goes on (here, or as another node elsewhere).
@@ -19,7 +20,9 @@ R7. Between two trees (``reshaping``): a node that is replaced ends with its las
     keeps (``Turned``); the new consumer may have demanded its first by then. One that gets other inputs gathers from
     them then.
 
-R8. A node ends when one of its inputs does, and says which of the others had a partition more.
+R8. A node ends when one of its inputs does, and says which of the others had a partition more. Of these it wants
+    nothing any more (``Renounce``): with a demand for ``LAST``, which is answered with an end. A node of which
+    nobody wants anything any more ends as well.
 
 The states and what moves between them are the table ``TRANSITIONS``; anything else is a defect of the
 host core and raises. Late and repeated messages are no defects: they change nothing.
@@ -35,6 +38,8 @@ import msgspec
 from thalweg.middleware.core.machine import Machine, Term
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.protocol import messages as m
+
+LAST = 2**53 - 1  # who demands this partition has taken all that it will
 
 
 class NodeState(Term):
@@ -56,11 +61,12 @@ class NodeEvent(Term):
     THAWED = "thawed"  # it stays, or it has come
     EXHAUSTED = "exhausted"  # the last partition, or the end marker, has been dispatched or delivered
     REPLACED = "replaced"  # another node makes what is next
+    RENOUNCED = "renounced"  # nobody wants anything of it any more
 
 
 # Members by names of their own: through their class each look-up is a call of Python code (3.11), for every message.
 IDLE, GATHERING, RUNNING, HOLDING, LIGHT, ENDED = NodeState
-DEMANDED, GATHERED, DELIVERED, FINISHED, DISPATCHED, FROZEN, THAWED, EXHAUSTED, REPLACED = NodeEvent
+DEMANDED, GATHERED, DELIVERED, FINISHED, DISPATCHED, FROZEN, THAWED, EXHAUSTED, REPLACED, RENOUNCED = NodeEvent
 
 
 TRANSITIONS: dict[tuple[NodeState, NodeEvent], NodeState] = {
@@ -78,6 +84,10 @@ TRANSITIONS: dict[tuple[NodeState, NodeEvent], NodeState] = {
     (NodeState.LIGHT, NodeEvent.THAWED): NodeState.GATHERING,
     (NodeState.IDLE, NodeEvent.REPLACED): NodeState.ENDED,
     (NodeState.GATHERING, NodeEvent.REPLACED): NodeState.ENDED,
+    (NodeState.IDLE, NodeEvent.RENOUNCED): NodeState.ENDED,
+    (NodeState.GATHERING, NodeEvent.RENOUNCED): NodeState.ENDED,
+    (NodeState.RUNNING, NodeEvent.RENOUNCED): NodeState.ENDED,
+    (NodeState.HOLDING, NodeEvent.RENOUNCED): NodeState.ENDED,
 }
 
 
@@ -104,10 +114,17 @@ class RunCode(msgspec.Struct, frozen=True, gc=False):
 
 
 class Dispatch(msgspec.Struct, frozen=True, gc=False):
-    """Send ``output`` to the consumer; ``again`` when it was sent before."""
+    """Send ``output`` to the consumer, of several to ``consumer``; ``again`` when it was sent there before."""
 
     output: Output
     again: bool = False
+    consumer: str = ""
+
+
+class Renounce(msgspec.Struct, frozen=True, gc=False):
+    """Tell these producers that nothing more is wanted of them."""
+
+    producers: tuple[str, ...]
 
 
 class Hand(msgspec.Struct, frozen=True, gc=False):
@@ -126,13 +143,25 @@ class Turned(msgspec.Struct, frozen=True, gc=False):
     """What ``release`` gives is to be kept for the old consumer; the next partition is for the new one."""
 
 
-Action = Ask | RunCode | Dispatch | Hand | Lighten | Turned
+Action = Ask | RunCode | Dispatch | Renounce | Hand | Lighten | Turned
 Verdict = Literal["taken", "duplicate", "late", "ahead"]
+
+
+@dataclass(slots=True)
+class Taker:
+    """A consumer, as the node knows it."""
+
+    demanded: int = -1  # highest index it asked for
+    sending: bool = False  # a transfer of that is under way
+    landed: int = -1  # what was dispatched last, if it has arrived and was not asked for again since
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class NodeCore(Machine):
-    """The state of one node. Every method returns what is to be done, in order."""
+    """The state of one node. Every method returns what is to be done, in order.
+
+    ``takers`` are its consumers by name; where there is one, whoever it is, it is ``taker``, of no name.
+    """
 
     TABLE = TRANSITIONS
 
@@ -140,13 +169,11 @@ class NodeCore(Machine):
     limit: int | None = None  # how many partitions the run has, None: until the sources end
     state: NodeState = IDLE
     index: int = 0  # of the next output
-    demanded: int = -1  # highest index the consumer asked for
+    takers: dict[str, Taker] = field(default_factory=lambda: {"": Taker()})
     inputs: dict[str, Output] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)  # producers that owe partition ``index``
     output: Output | None = None
-    retained: Output | None = None  # dispatched, not yet acknowledged
-    sending: bool = False  # a transfer of ``retained`` is under way
-    landed: int = -1  # the last dispatched output, if it has arrived and was not asked for again since
+    retained: Output | None = None  # dispatched, not yet acknowledged by all
     last: str = ""  # the producer whose input came last
     size_bytes: int | None = None  # of the last output
     leaves_after: int | None = None  # it becomes light when it has dispatched this, or a later one
@@ -154,52 +181,79 @@ class NodeCore(Machine):
     turns_after: int | None = None  # partition 'turns_after + 1' is for another consumer
     early: bool = False  # which has demanded it already
     rewired: tuple[int, Node] | None = None  # after this partition the node is that one, with other inputs
+    taker: Taker | None = None  # the only one
+
+    def __post_init__(self) -> None:
+        self.taker = self.takers.get("")
+
+    @classmethod
+    def of(cls, node: Node, limit: int | None, consumers: tuple[str, ...]) -> NodeCore:
+        """A node at the beginning of a run."""
+        several = consumers if len(consumers) > 1 else ("",)
+        return cls(node, limit, takers={name: Taker() for name in several})
 
     @classmethod
     def fresh(cls, node: Node, limit: int | None, index: int) -> NodeCore:
         """A node whose first partition is ``index``."""
-        return cls(node, limit, index=index, demanded=index - 1)
+        return cls(node, limit, index=index, takers={"": Taker(index - 1)})
 
     @classmethod
-    def come(cls, node: Node, limit: int | None, index: int, demanded: int) -> NodeCore:
-        """A node that has just come from another host, light."""
-        return cls(node, limit, LIGHT, index, demanded)
+    def come(cls, node: Node, limit: int | None, index: int, demanded: dict[str, int]) -> NodeCore:
+        """A node that has just come from another host, light; ``demanded``: by its takers."""
+        return cls(node, limit, LIGHT, index, {name: Taker(highest) for name, highest in demanded.items()})
 
     def __repr__(self) -> str:
-        return f"<node {self.node.name} {self.state} at {self.index}, demanded {self.demanded}>"
+        asked = " ".join(f"{name} {each.demanded}".strip() for name, each in self.takers.items())
+        return f"<node {self.node.name} {self.state} at {self.index}, demanded {asked}>"
 
-    def on_demand(self, index: int, again: bool = False) -> tuple[Verdict, list[Action]]:
-        """The consumer (or for a sink, the application) demands partition ``index``; ``again``: as no answer came."""
+    def taker_of(self, consumer: str) -> Taker:
+        """What is known of a consumer."""
+        return self.taker or self.takers[consumer]
+
+    def on_demand(self, index: int, again: bool = False, consumer: str = "") -> tuple[Verdict, list[Action]]:
+        """A consumer (or for a sink, the application) demands partition ``index``; ``again``: as no answer came."""
+        taker = self.taker or self.takers[consumer]
         if index > self.index:
+            if index == LAST:
+                return "taken", self._renounced(taker, consumer)
             if self.turns_after is None or index != self.turns_after + 1:
                 return "ahead", []
             verdict: Verdict = "duplicate" if self.early else "taken"  # R7
             self.early = True
             return verdict, []
         if index < self.index:
-            if self.retained is None or index != self.retained.index:
+            if self.retained is None or index != self.retained.index or taker.demanded > index:
                 return "late", []
-            if self.sending:
+            if taker.sending:
                 return "duplicate", []  # R2
-            if again and self.landed == index:
-                self.landed = -1
+            if again and taker.landed == index:
+                taker.landed = -1
                 return "duplicate", []
-            return "taken", [Dispatch(self.retained, again=True)]
-        if index == self.demanded:
+            return "taken", [Dispatch(self.retained, True, consumer)]
+        if index == taker.demanded:
             return "duplicate", []
-        self.demanded = index
+        taker.demanded = index
+        taker.sending = False
+        if self.taker is None and not self._all(index):
+            return "taken", self._begin() if self.state is IDLE else []
         self.retained = None  # R2: it acknowledges all before
-        self.sending = False
         if self.state is IDLE:
-            if self.limit is not None and self.index >= self.limit:
-                return "taken", self._end()
-            if self.leaves_after is not None and self.index > self.leaves_after:
-                return "taken", self._freeze()
-            self.to(DEMANDED)
-            return "taken", self._gather()
+            return "taken", self._begin()
         if self.state is HOLDING and not self.suspended:  # R6
             return "taken", self._dispatch()
         return "taken", []
+
+    def _begin(self) -> list[Action]:
+        if self.limit is not None and self.index >= self.limit:
+            return self._end()
+        if self.leaves_after is not None and self.index > self.leaves_after:
+            return self._freeze()
+        self.to(DEMANDED)
+        return self._gather()
+
+    def _all(self, index: int) -> bool:
+        """Whether every consumer has demanded partition ``index``, or a later one."""
+        return all(taker.demanded >= index for taker in self.takers.values())
 
     def on_partition(self, producer: str, output: Output) -> tuple[Verdict, list[Action]]:
         """``producer`` delivered a partition."""
@@ -216,11 +270,12 @@ class NodeCore(Machine):
             return "late", []
         return "taken", self._hold(output)
 
-    def on_transfer_over(self, index: int, *, arrived: bool) -> None:
+    def on_transfer_over(self, index: int, consumer: str = "", *, arrived: bool) -> None:
         """The transfer of partition ``index`` is over; unless it has ``arrived``, nobody knows what became of it."""
-        if self.retained is not None and self.retained.index == index:
-            self.sending = False
-            self.landed = index if arrived else -1
+        taker = self.taker or self.takers.get(consumer)
+        if self.retained is not None and self.retained.index == index and taker is not None:
+            taker.sending = False
+            taker.landed = index if arrived else -1
 
     def leave(self, after: int, *, recall: bool) -> list[Action]:
         """Become light once partition ``after`` has been dispatched, at the next chance.
@@ -239,7 +294,7 @@ class NodeCore(Machine):
         if self.state is not LIGHT:
             return []
         self.to(THAWED)
-        return self._gather()
+        return self._renounce() if self._all(LAST) else self._gather()
 
     def replace(self, after: int) -> list[Action]:
         """Dispatch nothing after partition ``after``: other nodes do. Nobody can have sent inputs for more."""
@@ -276,7 +331,9 @@ class NodeCore(Machine):
 
     def release(self) -> Output | None:
         """The output that was retained, which somebody else retains from now on."""
-        output, self.retained, self.sending = self.retained, None, False
+        output, self.retained = self.retained, None
+        for taker in self.takers.values():
+            taker.sending = False
         return output
 
     def suspend(self) -> int:
@@ -286,7 +343,7 @@ class NodeCore(Machine):
 
     def resume(self) -> list[Action]:
         self.suspended = False
-        return self._dispatch() if self.state is HOLDING and self.demanded == self.index else []
+        return self._dispatch() if self.state is HOLDING and self._all(self.index) else []
 
     # ------------------------------------------------------------------------------------------------
 
@@ -298,7 +355,8 @@ class NodeCore(Machine):
     def _turn(self) -> list[Action]:
         after, self.turns_after = self.turns_after, None
         assert after is not None
-        self.demanded = after + 1 if self.early else after
+        assert self.taker is not None
+        self.taker.demanded = after + 1 if self.early else after
         self.early = False
         return [Turned()]
 
@@ -317,14 +375,49 @@ class NodeCore(Machine):
         self.inputs = {}
         if self.node.kind == "sink":
             self.to(DELIVERED)
+            handed = inputs[0] if len(inputs) == 1 else self._together(inputs, over)
             self.index += 1
-            if over:
-                self.to(EXHAUSTED)
-            return [Hand(inputs[0])]  # R4
+            if not over:
+                return [Hand(handed)]  # R4
+            self.to(EXHAUSTED)
+            return [Hand(handed), *self._leave_others(inputs)]
         if over:
-            return self._hold(Output(self.index, end=self._end_of(inputs)))
+            return [*self._hold(Output(self.index, end=self._end_of(inputs))), *self._leave_others(inputs)]
         self.to(GATHERED)  # R1
         return [RunCode(self.index, tuple([output.value for output in inputs]))]
+
+    def _together(self, inputs: list[Output], over: bool) -> Output:
+        """What a sink of several inputs is given: a tuple of them, in their order."""
+        if over:
+            return Output(self.index, end=self._end_of(inputs))
+        size_bytes = sum([output.size_bytes for output in inputs])
+        return Output(self.index, tuple([output.value for output in inputs]), size_bytes)
+
+    def _leave_others(self, inputs: list[Output]) -> list[Action]:
+        """R8: of those that have not ended nothing is wanted any more."""
+        names = [name for name, output in zip(self.node.inputs, inputs, strict=True) if not output.end]
+        return [Renounce(tuple(names))] if names else []
+
+    def _renounced(self, taker: Taker, consumer: str) -> list[Action]:
+        """R8: a consumer has all that it wants, which is answered as often as it is said."""
+        answer: list[Action] = [Dispatch(Output(LAST, end=True), consumer=consumer)]
+        if self.state is LIGHT:
+            answer = []  # who goes on as this node is to know of it
+        if taker.demanded == LAST:
+            return answer
+        taker.demanded, taker.sending = LAST, False
+        if self.retained is not None and self._all(self.retained.index + 1):
+            self.retained = None
+        if self._all(LAST):
+            return answer + (self._renounce() if (self.state, RENOUNCED) in TRANSITIONS else [])
+        if self.state is HOLDING and not self.suspended and self._all(self.index):
+            answer += self._dispatch()
+        return answer
+
+    def _renounce(self) -> list[Action]:
+        self.to(RENOUNCED)
+        self.asked, self.inputs, self.output = set(), {}, None
+        return [Renounce(self.node.inputs)] if self.node.inputs else []
 
     def _end_of(self, inputs: list[Output]) -> m.End:
         """R8: the end of this node's stream, where some or all of its inputs' have ended."""
@@ -334,12 +427,14 @@ class NodeCore(Machine):
                 had.append(name)
             elif isinstance(output.end, tuple):
                 had += output.end
-        return tuple(had) or True
+        return tuple(dict.fromkeys(had)) or True
 
     def _hold(self, output: Output) -> list[Action]:
         self.to(FINISHED)
         self.output = output
-        return self._dispatch() if self.demanded == self.index and not self.suspended else []  # R3
+        taker = self.taker
+        ready = self._all(self.index) if taker is None else taker.demanded == self.index
+        return self._dispatch() if ready and not self.suspended else []  # R3
 
     def _dispatch(self) -> list[Action]:
         output = self.output
@@ -349,6 +444,9 @@ class NodeCore(Machine):
         self.retained = output
         self.index += 1
         actions: list[Action] = [Dispatch(output)]
+        if self.taker is None:
+            to = [name for name, each in self.takers.items() if each.demanded == output.index]
+            actions = [Dispatch(output, consumer=name) for name in to]
         if output.index == self.turns_after:
             actions += self._turn()
         if output.end or self.index == self.limit:
@@ -369,12 +467,13 @@ class NodeCore(Machine):
         held = (self.output is not None) + (self.retained is not None) + (self.state is RUNNING)
         assert held <= 2, f"{self!r} holds {held} outputs"
         assert (self.output is not None) == (self.state is HOLDING), self
-        assert self.demanded <= self.index, self
         assert self.retained is None or self.retained.index == self.index - 1, self
-        assert not (self.demanded == self.index and self.state is HOLDING and not self.suspended), self
+        for taker in self.takers.values():
+            assert taker.demanded <= self.index or taker.demanded == LAST, self
+            assert not taker.sending or self.retained is not None, self
+        assert not (self._all(self.index) and self.state is HOLDING and not self.suspended), self
         assert not self.suspended or self.node.kind == "source", self
         assert self.leaves_after is None or self.node.kind == "operator", self
-        assert not self.sending or self.retained is not None, self
         assert self.asked.isdisjoint(self.inputs), self
         if self.state is GATHERING:
             assert self.asked | set(self.inputs) == set(self.node.inputs), self

@@ -1,4 +1,4 @@
-"""The tree of a run; two of them while the old one is drained (``relocation.reshaping``)."""
+"""The graph of a run; if it is a tree, two of them while the old one is drained (``relocation.reshaping``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tree:
         return node
 
     def consumer_of(self, name: str, index: int) -> str:
-        """Who takes partition ``index`` of node ``name``."""
+        """Who takes partition ``index`` of node ``name``, which has one consumer."""
         if self.former is not None and index <= self.turn and name in self.former.by_name:
             return self.former.consumers[name][0]
         return self.consumers[name][0]

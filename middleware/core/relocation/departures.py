@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
@@ -145,19 +146,21 @@ class Departures:
 
     def _send_state(self, departure: Departure) -> None:
         name, taken = departure.node, departure.taken
-        node, book = self._flow.nodes[name], self._books.of.get(name)
+        node, books, kept = self._flow.nodes[name], self._books.states(name), self._flow.tail_hosts.get(name)
         assert taken is not None
+        demanded = [each.demanded for each in node.takers.values()]
+        several = tuple([m.Taken(*each) for each in itertools.zip_longest(demanded, books)])
         message = m.State(
             run=self._out.run,
             node=name,
             version=departure.version,
             index=node.index,
-            demanded=node.demanded,
+            demanded=demanded[0] if node.taker is not None else several,
             state_version=taken.state_version,
             size_bytes=len(taken.state),
             digest=taken.digest,
-            tail=self._out.host if node.retained is not None else self._flow.tail_hosts.get(name, ""),
-            book=None if book is None else book.to_state(),
+            tail=self._out.host if node.retained is not None else "" if kept is None else kept.host,
+            book=books[0] if node.taker is not None else None,
         )
         departure.sending = send_state(self._out, departure.target, message, taken.state)
 

@@ -80,8 +80,8 @@ class Proposer:
             where = hosts | {graft.node: graft.host for graft in grown.grafts}
             proposal.trees = {"before": as_rows(tree.dataflow, hosts), "after": as_rows(grown.dataflow, where)}
             proposal.then = grown.moves
-        root = tree.dataflow.by_name[tree.dataflow.sink].inputs[0]
-        for host in sorted({directory.locations[root].host, *voters}):  # R1
+        roots = {name for sink in tree.dataflow.sinks for name in tree.dataflow.by_name[sink].inputs}
+        for host in sorted({*directory.where(roots).values(), *voters}):  # R1
             self._out.send(host, m.Propose(self._out.run, number, moves, shape))
         self._arm()
         return True
@@ -175,7 +175,7 @@ class Proposer:
     @property
     def _delivered(self) -> int:
         """The last partition that the application has got."""
-        return self._flow.nodes[self._tree.dataflow.sink].index - 1
+        return self._flow.nodes[self._tree.dataflow.sinks[0]].index - 1
 
     # --- what comes of it -----------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ def regrow(old: Dataflow, grafts: Collection[Graft]) -> Dataflow:
             raise DataflowError(f"node {graft.node!r} cannot get other inputs: the tree does not have it")
         else:
             nodes[graft.node] = msgspec.structs.replace(known, inputs=graft.inputs)
-    reached, queue = {old.sink}, [old.sink]
+    reached, queue = {old.sinks[0]}, [old.sinks[0]]
     while queue:
         for name in nodes[queue.pop()].inputs:
             if name not in nodes:
@@ -76,7 +76,9 @@ def regrow(old: Dataflow, grafts: Collection[Graft]) -> Dataflow:
             if was is None or was.code != nodes[graft.node].code or name in taken | reached or not graft.like:
                 raise DataflowError(f"operator {graft.node!r} cannot take over the state of {name!r}")
             taken.add(name)
-    return Dataflow(tuple(node for node in nodes.values() if node.name in reached)).validate()
+    new = Dataflow(tuple(node for node in nodes.values() if node.name in reached)).validate()
+    _check_trees(old, new)
+    return new
 
 
 def reshape(
@@ -101,11 +103,12 @@ def reshape(
     """
     free, merging = reorderable
     new.validate()
+    _check_trees(old, new)
     for name in (*old.sources, *new.sources):  # R1
         if old.by_name.get(name) != new.by_name.get(name):
             raise DataflowError(f"source {name!r} is not the same in both trees; sources stay as they are")
-    if old.sink != new.sink:
-        raise DataflowError(f"the sink is {old.sink!r}, not {new.sink!r}; it stays as it is")
+    if old.sinks[0] != new.sinks[0]:
+        raise DataflowError(f"the sink is {old.sinks[0]!r}, not {new.sinks[0]!r}; it stays as it is")
     ids: dict[object, int] = {}
     before, after = (_combinations(flow, free, ids) for flow in (old, new))
     for name in old.operators:
@@ -121,10 +124,18 @@ def reshape(
             raise DataflowError(f"operator {name!r} is not the same in both trees; only reorderable ones may change")
         if [before[each] for each in was.inputs] != [after[each] for each in node.inputs]:
             raise DataflowError(f"operator {name!r} keeps its inputs {list(was.inputs)}: it is not reorderable")
-    if before[old.by_name[old.sink].inputs[0]] != after[new.by_name[new.sink].inputs[0]]:  # R2
+    if before[old.by_name[old.sinks[0]].inputs[0]] != after[new.by_name[new.sinks[0]].inputs[0]]:  # R2
         raise DataflowError("the other tree would not combine the same in the same way, so its bytes would differ")
     heirs = _heirs(old, new, before, after, free, merging)  # R3
     return _graft(old, new, placement, hosts, free, number, {*used, *old.by_name}, heirs)
+
+
+def _check_trees(*flows: Dataflow) -> None:
+    for flow in flows:
+        if why := flow.not_a_tree():
+            raise DataflowError(
+                f"only trees change their shape, and this is a graph: {why}; move its operators instead"
+            )
 
 
 def is_free(node: Node, free: Collection[Code]) -> bool:

@@ -63,8 +63,8 @@ class Local:
         self._departures, self._member = departures, member
         self.choices: dict[str, _Choice] = {}
 
-    def _consumers_host(self, name: str) -> str:
-        return self._directory.locations[self._tree.consumers[name][0]].host
+    def _consumers_hosts(self, name: str) -> list[str]:
+        return [self._directory.locations[consumer].host for consumer in self._tree.consumers[name]]
 
     def on_epoch(self, name: str) -> Notes:
         """R1: an operator's epoch is over."""
@@ -79,7 +79,7 @@ class Local:
             name,
             verdict.epoch,
             producers,
-            self._consumers_host(name),
+            self._consumers_hosts(name),
             self._out.host,
             sorted(self._directory.hosts),
         )
@@ -107,7 +107,8 @@ class Local:
         node, options, locations = self._flow.nodes[name], self._books.of[name].options, self._directory.locations
         assert node.size_bytes is not None
         inputs = [(locations[each].host, float(self._flow.sizes[name, each])) for each in node.node.inputs]
-        in_use = {(source, here) for source, _ in inputs} | {(here, self._consumers_host(name))}
+        outputs = [(host, float(node.size_bytes)) for host in self._consumers_hosts(name)]
+        in_use = {(source, here) for source, _ in inputs} | {(here, target) for target, _ in outputs}
         slow_bps = too_slow_bps(now - choice.asked_s)
 
         def rate(source: str, target: str) -> float | None:
@@ -124,7 +125,7 @@ class Local:
             here,
             Neighbourhood(
                 inputs,
-                (self._consumers_host(name), float(node.size_bytes)),
+                outputs,
                 rate,
                 self._flow.compute_s.get(name, 0.0),
                 self._departures.state_bytes.get(name, 0),

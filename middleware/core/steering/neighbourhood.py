@@ -2,7 +2,7 @@
 
 Rules:
 
-R1. Candidates are the operator's host, its producers' hosts, its consumer's host, and *k* others at random.
+R1. Candidates are the operator's host, its producers' hosts, its consumers' hosts, and *k* others at random.
 R2. The candidate with the lowest local cost is chosen; in a tie the operator stays.
 R3. Links that are unknown and decide are asked for first: as long as there are some the decision is open.
 """
@@ -28,16 +28,16 @@ def candidates(
     node: str,
     epoch: int,
     producers_hosts: Sequence[str],
-    consumer_host: str,
+    consumers_hosts: Sequence[str],
     current: str,
     all_hosts: Iterable[str],
 ) -> list[str]:
-    """Where the operator could be: its host first, its producers' hosts, its consumer's, and ``k`` others; none twice.
+    """Where the operator could be: its host first, its producers' hosts, its consumers', and ``k`` others; none twice.
 
     The others are drawn uniformly from ``all_hosts`` (in whatever order), anew for every operator, epoch and seed, and
     the same wherever it is worked out.
     """
-    near = dict.fromkeys([current, *producers_hosts, consumer_host])  # R1
+    near = dict.fromkeys([current, *producers_hosts, *consumers_hosts])  # R1
 
     def rank(host: str) -> bytes:
         return hashlib.blake2b(repr((options.seed, node, epoch, host)).encode(), digest_size=16).digest()
@@ -65,14 +65,14 @@ class Decision(msgspec.Struct, frozen=True):
 class Neighbourhood(msgspec.Struct, frozen=True):
     """What an operator takes and gives, and what moving it there costs.
 
-    ``inputs``: host of each producer and bytes of its partition; ``output``: the consumer's host and bytes; ``rate``:
+    ``inputs``: host of each producer and bytes of its partition; ``outputs``: each consumer's host and bytes; ``rate``:
     what is known of the network, in bit/s (0: unusable); ``compute_s``: seconds of computing on a host of factor 1.
     ``startup_s``: start-up cost of a message between two hosts; ``cores``: computations that a host runs at once;
     ``host_compute_factor``: as in planning.CostParameters.
     """
 
     inputs: Sequence[tuple[str, float]]
-    output: tuple[str, float]
+    outputs: Sequence[tuple[str, float]]
     rate: Rate
     compute_s: float = 0.0
     state_bytes: float = 0.0
@@ -134,15 +134,16 @@ def _bound_s(options: LocalMoves, host: str, near: Neighbourhood) -> tuple[float
         return near.startup_s + size_bytes * 8 / rate_bps if rate_bps > 0 else math.inf
 
     arriving = [(source, transfer_s(source, host, size_bytes)) for source, size_bytes in near.inputs]
-    leaving_s = transfer_s(host, *near.output)
+    leaving = [(target, transfer_s(host, target, size_bytes)) for target, size_bytes in near.outputs]
     if options.cost in ("critical-path", "serialised-critical-path"):
         together = max if options.cost == "critical-path" else sum
         arrived_s = together([0.0, *(seconds for _, seconds in arriving)])
-        return arrived_s + compute_s + leaving_s, frozenset(unknown)
-    links: dict[str, float] = {}
-    for source, seconds in arriving:
-        links[source] = links.get(source, 0.0) + seconds
-    loads = [*links.values(), leaving_s, compute_s / near.cores]
+        return arrived_s + compute_s + together([0.0, *(seconds for _, seconds in leaving)]), frozenset(unknown)
+    links: dict[tuple[str, str], float] = {}
+    ways = [((source, host), seconds) for source, seconds in arriving]
+    for way, seconds in ways + [((host, target), seconds) for target, seconds in leaving]:
+        links[way] = links.get(way, 0.0) + seconds
+    loads = [*links.values(), compute_s / near.cores]
     largest_s = max(loads)
     if options.cost == "period" or largest_s == 0 or math.isinf(largest_s):
         return largest_s, frozenset(unknown)

@@ -77,7 +77,7 @@ class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What the host of operator ``name`` would decide, from the links of its neighbourhood alone."""
         dataflow, hints, costs = problem.dataflow, problem.task.hints, problem.task.costs
         producers = dataflow.by_name[name].inputs
-        consumer_host = placement[dataflow.consumers[name][0]]
+        consumers_hosts = [placement[consumer] for consumer in dataflow.consumers[name]]
 
         def rate_bps(source: str, target: str) -> float | None:
             problem.read[problem.host_index[source], problem.host_index[target]] = True
@@ -90,14 +90,14 @@ class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 name,
                 epoch,
                 [placement[producer] for producer in producers],
-                consumer_host,
+                consumers_hosts,
                 placement[name],
                 problem.hosts,
             ),
             placement[name],
             Neighbourhood(
                 [(placement[producer], hints.output_bytes[producer]) for producer in producers],
-                (consumer_host, hints.output_bytes[name]),
+                [(host, hints.output_bytes[name]) for host in consumers_hosts],
                 rate_bps,
                 hints.compute_s.get(name, 0.0) * costs.compute_factor,
                 startup_s=costs.startup_s,

@@ -46,7 +46,7 @@ class Problem:
         if len(set(hosts)) != len(hosts) or not hosts:
             raise UsageError(f"the hosts must be named once each, and be at least one: {list(hosts)}")
         self.task, self.dataflow, self.hosts = task, task.dataflow, tuple(hosts)
-        dataflow = self.dataflow.validate(hosts, graph=True)
+        dataflow = self.dataflow.validate(hosts, connected=False)
         hints.check(dataflow)
         self.host_index = {host: i for i, host in enumerate(hosts)}
         self.names = dataflow.upward

@@ -58,7 +58,7 @@ def host_tree(dataflow: Dataflow, placement: Mapping[str, str]) -> HostTree | No
             crossing += 1
             if parent.setdefault(source, target) != target:
                 return None
-    root = placement[dataflow.sink]
+    root = placement[dataflow.sinks[0]]
     return None if root in parent or crossing != len(parent) else HostTree(root, parent)
 
 
@@ -83,8 +83,7 @@ def freedom(task: Task) -> Freedom | None:
     """
     dataflow, reorderable = task.dataflow, task.hints.reorderable
     operators = [dataflow.by_name[name] for name in dataflow.operators]
-    tree = len(dataflow.edges) == len(dataflow.nodes) - 1
-    if not (tree and operators and len(dataflow.sources) > 1):
+    if dataflow.not_a_tree() or not operators or len(dataflow.sources) < 2:
         return None
     first = operators[0]
     for node in operators:
@@ -96,7 +95,7 @@ def freedom(task: Task) -> Freedom | None:
         host = dataflow.by_name[name].pinned
         assert host is not None
         sources[host] = (*sources.get(host, ()), name)
-    return Freedom(first.code, reorderable[first.name], task.root(dataflow.sink), sources)
+    return Freedom(first.code, reorderable[first.name], task.root(dataflow.sinks[0]), sources)
 
 
 def shaped(task: Task, free: Freedom, tree: HostTree, joining: Joining) -> tuple[Task, Placement]:
@@ -129,7 +128,7 @@ def shaped(task: Task, free: Freedom, tree: HostTree, joining: Joining) -> tuple
             result[host] = arriving[0]
             for each in arriving[1:]:
                 result[host] = combine((result[host], each), host)
-    sink = dataflow.by_name[dataflow.sink]
+    sink = dataflow.by_name[dataflow.sinks[0]]
     placement[sink.name] = tree.root
     sources = [dataflow.by_name[name] for name in dataflow.sources]
     last = msgspec.structs.replace(sink, inputs=(result[tree.root],))

@@ -290,6 +290,33 @@ def test_invariants_are_checked_after_every_event_where_that_is_wanted() -> None
         assert (core.validated, world.events) == (2 if wanted else 0, 2)
 
 
+class OneIsNotTaken(World):
+    """An application that never asks for a second partition of sink ``idle``."""
+
+    def _delivered(self, host: Any, command: e.Deliver) -> None:
+        if command.sink != "idle":
+            super()._delivered(host, command)
+
+    def _is_over(self) -> bool:
+        return self.now > 60
+
+
+def test_a_consumer_that_never_asks_costs_no_more_memory_than_one_that_does() -> None:
+    flow = Dataflow()
+    shared = flow.operator(CODE, flow.source(CODE, at="h1", name="s"), name="o")
+    flow.sink("idle", flow.operator(CODE, shared, name="p"))
+    flow.sink("taken", flow.operator(CODE, shared, name="q"))
+    flow.sink("apart", flow.operator(CODE, "s", flow.source(CODE, at="h2", name="r"), name="u"))
+    world = OneIsNotTaken(HOSTS, links(), lambda node: Takes(), WorldConfig(validate=True))
+    taken: list[tuple[str, int]] = []
+    world.on_delivered = lambda partition, now: taken.append((partition.sink, partition.index))
+    world.run(flow, {node.name: node.pinned or "h1" for node in flow.nodes} | dict.fromkeys(flow.sinks, "client"), 50)
+    assert max(index for sink, index in taken if sink == "taken") in (1, 2)
+    nodes = [node for host in world.hosts.values() for node in host.core.runs["run"].flow.nodes.values()]
+    assert all((node.output is not None) + (node.retained is not None) <= 2 for node in nodes)
+    assert max(node.index for node in nodes) <= 5
+
+
 def test_a_world_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_world, "MAX_EVENTS", 50)
     world, core = scripted(*[[e.SetTimer("again", float(number))] for number in range(1000)])

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from thalweg.emulation.virtual.faults import (
@@ -66,6 +68,28 @@ def test_the_plans_of_many_seeds_are_kept() -> None:
     assert all(moves[kind] > 5 for kind in ("moved barrier", "moved epoch", "stayed barrier", "stayed epoch")), moves
 
 
+def test_the_plans_of_graphs_are_kept() -> None:
+    """The same for several consumers of a node, and several sinks; ``thalweg sweep --faults 1000 --graphs``."""
+    outcomes, moves = Counter[str](), Counter[str]()
+    flows = [draw_trial(seed, graph=True).dataflow for seed in range(100)]
+    assert {len(flow.sinks) for flow in flows} == {1, 2}
+    assert max(len(takers) for flow in flows for takers in flow.consumers.values()) == 4
+    for seed in range(1, 11):
+        result, _ = run_trial(drawn_plan(seed, graph=True))
+        assert result.outcome != "failed", result
+        outcomes[result.outcome] += 1
+        moves.update(result.moves)
+    assert outcomes["delivered"] > outcomes["ended"] > 0
+    assert all(moves[kind] > 5 for kind in ("moved barrier", "moved epoch")), moves
+
+
+@settings(max_examples=8)
+@given(st.integers(1000, 10**6))
+def test_every_sink_of_a_graph_gets_what_one_machine_would_give_whatever_moves(seed: int) -> None:
+    result, _ = run_trial(FaultPlan(seed, graph=True))
+    assert (result.outcome, result.lost) == ("delivered", 0), result
+
+
 @pytest.mark.parametrize("seed", range(1, 21))
 def test_a_late_copy_of_the_installation_does_not_open_the_run_on_a_host_that_was_restarted(seed: int) -> None:
     faults = (Duplicate("client", "h1", "Install", 1, 3.3), Crash("h1", 3.0, 0.2))
@@ -109,7 +133,7 @@ def test_what_a_seed_draws_is_all_there_is() -> None:
     }
     assert {trial.interface for trial in trials} == {"single", "independent"}
     assert {len(trial.hosts) for trial in trials} == {3, 4, 5, 6}
-    assert {min(trial.length, 100) == 100 for trial in trials} == {True, False}
+    assert {not trial.lengths for trial in trials} == {True, False}
     sizes = {trial.sizes[name] for trial in trials for name in trial.dataflow.operators}
     assert sizes == {1, 18_000, 300_000}
 
@@ -301,7 +325,7 @@ def test_making_a_plan_minimal_takes_no_more_than_so_many_events() -> None:
 
 
 def test_plans_that_fail_are_kept_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "drawn_plan", lambda seed: FaultPlan(seed, (Storm(0.5),)))
+    monkeypatch.setattr(faults, "drawn_plan", lambda seed, graph: FaultPlan(seed, (Storm(0.5),)))
     summary = sweep_faults(3, first_seed=1, out=tmp_path / "f", master="local", tell=lambda *_: None, run=fake)
     assert (summary.delivered, summary.failed, summary.lost, summary.partitions) == (2, 1, 1, 29)
     assert summary.moves == {"moved barrier": 6, "stayed epoch": 3}

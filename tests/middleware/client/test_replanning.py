@@ -14,7 +14,7 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.client.run import Run
-from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, sink_at, star_tree
+from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, sinks_at, star_tree
 from thalweg.middleware.network.view import Link, LinkEstimate
 from thalweg.middleware.planning import Thalweg
 from thalweg.middleware.planning.shapes.host_tree import host_tree
@@ -70,7 +70,7 @@ def test_where_an_operator_is_not_reorderable_all_of_them_move_and_the_tree_stay
 ) -> None:
     values: list[Any] = []
     began = dict.fromkeys(flow.operators, "h1")
-    (top,) = flow.by_name[flow.sink].inputs
+    (top,) = flow.by_name[flow.sinks[0]].inputs
     with (
         Client(cluster, allow=ALLOW) as client,
         client.run(flow, began, adaptation=SOON, planner=Thalweg(), known=made_up([("h1", "client")])) as run,
@@ -79,7 +79,7 @@ def test_where_an_operator_is_not_reorderable_all_of_them_move_and_the_tree_stay
             take(run, values, 1)
             assert len(values) < PATIENCE
         take(run, values, 20)
-        assert run.dataflow == sink_at(flow, "client")
+        assert run.dataflow == sinks_at(flow, "client")
     assert_reference(values, flow, len(values))
 
 

@@ -308,7 +308,7 @@ def test_local_edges_need_no_messages(make_book: Book, make_install: Make) -> No
         book
         << e.OperatorFinished("r", "o", 0, "o0", 2)
         >> [
-            e.Deliver("r", 0, "o0", 2),
+            e.Deliver("r", 0, "o0", 2, sink="t"),
             e.RunOperator("r", "s", 2),
             e.RunOperator("r", "o", 1, ("s1",)),
         ]
@@ -321,10 +321,10 @@ def test_partitions_for_the_sink_are_delivered_and_repeats_only_recorded(make_bo
     book << e.NextRequested("r") >> [e.Send("r", "h2", demand("o", "t", 0, version=1)), e.SetTimer("retry", 0.5)]
     book << e.NextRequested("r") >> []  # an impatient application
     book << got("h2", partition("o", "t", 1), b"early", 5) >> []
-    book << got("h2", partition("o", "t", 0), b"o0", 2) >> [e.Deliver("r", 0, b"o0", 2)]
+    book << got("h2", partition("o", "t", 0), b"o0", 2) >> [e.Deliver("r", 0, b"o0", 2, sink="t")]
     book << got("h2", partition("o", "t", 0), b"o0", 2) >> []
     assert book.recorded() == ["duplicate"]
-    book << e.NextRequested("r") >> [e.Deliver("r", 1, end=True)]
+    book << e.NextRequested("r") >> [e.Deliver("r", 1, end=True, sink="t")]
     book << e.NextRequested("r") >> []
 
 

@@ -166,7 +166,7 @@ def test_nobody_passes_a_source_on_to_the_sink(make_book: Book, make_install: Ma
     book << e.RunRequested(install) >> ANY
     book << e.NextRequested("r") >> ANY
     book << got("h3", m.Partition("r", "s", "t", 0, hops=1), b"forged", 6) >> []
-    book << got("h1", m.Partition("r", "s", "t", 0), b"right", 5) >> [e.Deliver("r", 0, b"right", 5)]
+    book << got("h1", m.Partition("r", "s", "t", 0), b"right", 5) >> [e.Deliver("r", 0, b"right", 5, sink="t")]
 
 
 # --- the end of a run -------------------------------------------------------------------------------

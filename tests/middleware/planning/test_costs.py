@@ -78,7 +78,7 @@ def queries(draw: st.DrawFn) -> tuple[Dataflow, ...]:
             shared.append(node)
             queue += node.inputs
     sink = Node("other", "sink", ("too",), None, "a")
-    return tree, Dataflow((*shared, Node("too", "operator", tuple(takes), Code("y")), sink)).validate(graph=True)
+    return tree, Dataflow((*shared, Node("too", "operator", tuple(takes), Code("y")), sink)).validate()
 
 
 @st.composite

@@ -168,9 +168,9 @@ def test_a_shape_is_a_tree_over_the_same_sources_and_sends_what_hosts_send(seed,
     other, placement = shaped(task, free, tree, joining)
     made, known = other.dataflow, other.hints
     assert {name: made.by_name[name] for name in made.sources} == {name: flow.by_name[name] for name in flow.sources}
-    assert made.by_name[made.sink].pinned == "client" and set(placement) == set(made.by_name)
+    assert made.by_name[made.sinks[0]].pinned == "client" and set(placement) == set(made.by_name)
     assert known.check(made).reorderable.keys() == set(made.operators)
-    assert known.output_bytes[made.by_name[made.sink].inputs[0]] == max(task.hints.output_bytes.values())
+    assert known.output_bytes[made.by_name[made.sinks[0]].inputs[0]] == max(task.hints.output_bytes.values())
     sent = sorted(
         (placement[name], placement[made.consumers[name][0]])
         for name in made.upward[:-1]

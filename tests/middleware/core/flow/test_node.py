@@ -26,7 +26,9 @@ from playbook import (
 )
 
 from thalweg.middleware.core.flow.node import (
+    LAST,
     TRANSITIONS,
+    Action,
     Ask,
     Dispatch,
     Hand,
@@ -35,6 +37,7 @@ from thalweg.middleware.core.flow.node import (
     NodeEvent,
     NodeState,
     Output,
+    Renounce,
     RunCode,
     Turned,
 )
@@ -121,7 +124,7 @@ def operator_passes_the_end_on_without_running() -> NodePlaybook:
     book = operator()
     book << Demanded(0) >> [Ask(0)]
     book << Arrived("a", 0, end=True) >> []
-    book << Arrived("b", 0, "b0") >> [Dispatch(out(0, end=("b",)))]  # R8
+    book << Arrived("b", 0, "b0") >> [Dispatch(out(0, end=("b",))), Renounce(("b",))]  # R8
     assert book.node.state is NodeState.ENDED
     return book
 
@@ -218,6 +221,40 @@ def an_operator_is_replaced() -> NodePlaybook:
     return book
 
 
+def nobody_wants_what_it_has_not_begun() -> NodePlaybook:
+    book = operator()
+    book << Demanded(LAST) >> [ANSWER, Renounce(("a", "b"))]
+    return book
+
+
+def nobody_wants_what_it_gathers() -> NodePlaybook:
+    book = operator_gathers_runs_and_dispatches()
+    book << Arrived("a", 1) >> []
+    book << Demanded(LAST) >> [ANSWER, Renounce(("a", "b"))]
+    book << Demanded(LAST) >> [ANSWER]  # the first was lost
+    book << Arrived("b", 1) >> "duplicate"
+    assert book.node.retained is None
+    return book
+
+
+def nobody_wants_what_it_makes() -> NodePlaybook:
+    book = source()
+    book << Demanded(0) >> [RunCode(0, ())]
+    book << Demanded(LAST) >> [ANSWER]
+    book << Finished(0, "p0") >> "late"
+    return book
+
+
+def nobody_wants_what_it_holds() -> NodePlaybook:
+    book = source()
+    book << Demanded(0) >> [RunCode(0, ())]
+    book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), RunCode(1, ())]
+    book << Finished(1, "p1") >> []
+    book << Demanded(LAST) >> [ANSWER]
+    return book
+
+
+ANSWER = Dispatch(out(LAST, end=True))
 WALKS: dict[tuple[NodeState, NodeEvent], Callable[[], NodePlaybook]] = {
     (NodeState.IDLE, NodeEvent.DEMANDED): source_runs_when_demanded_and_prefetches_one,
     (NodeState.GATHERING, NodeEvent.GATHERED): operator_gathers_runs_and_dispatches,
@@ -233,6 +270,10 @@ WALKS: dict[tuple[NodeState, NodeEvent], Callable[[], NodePlaybook]] = {
     (NodeState.LIGHT, NodeEvent.THAWED): a_light_operator_goes_on,
     (NodeState.IDLE, NodeEvent.REPLACED): an_operator_is_replaced_before_it_began,
     (NodeState.GATHERING, NodeEvent.REPLACED): an_operator_is_replaced,
+    (NodeState.IDLE, NodeEvent.RENOUNCED): nobody_wants_what_it_has_not_begun,
+    (NodeState.GATHERING, NodeEvent.RENOUNCED): nobody_wants_what_it_gathers,
+    (NodeState.RUNNING, NodeEvent.RENOUNCED): nobody_wants_what_it_makes,
+    (NodeState.HOLDING, NodeEvent.RENOUNCED): nobody_wants_what_it_holds,
 }
 
 
@@ -261,7 +302,9 @@ def test_the_end_says_who_had_a_partition_more(ends: tuple[m.End, m.End], said: 
     book = operator()
     book << Demanded(0) >> [Ask(0)]
     book << Arrived("a", 0, end=ends[0]) >> []
-    book << Arrived("b", 0, end=ends[1]) >> [Dispatch(out(0, end=said))]
+    left = tuple(name for name, end in zip("ab", ends, strict=True) if not end)
+    others: list[Action] = [Renounce(left)] if left else []
+    book << Arrived("b", 0, end=ends[1]) >> [Dispatch(out(0, end=said)), *others]
 
 
 def test_the_end_at_the_sink_is_handed_once() -> None:
@@ -302,7 +345,7 @@ def test_an_operator_that_has_ended_does_not_become_light() -> None:
 
 
 def test_an_operator_that_has_come_asks_where_the_other_left_off() -> None:
-    book = NodePlaybook(NodeCore.come(Node("o", "operator", ("a", "b"), CODE), None, 7, 7))
+    book = NodePlaybook(NodeCore.come(Node("o", "operator", ("a", "b"), CODE), None, 7, {"": 7}))
     book << Stayed() >> [Ask(7)]
     book << Demanded(7) >> "duplicate"
     book << Arrived("a", 7) >> []
@@ -358,7 +401,7 @@ def test_late_repeated_and_early_messages_change_nothing() -> None:
 
 def test_a_retained_output_is_sent_again_only_when_no_transfer_is_under_way() -> None:
     book = operator_gathers_runs_and_dispatches()
-    book.node.sending = True  # the host core began a transfer
+    book.node.taker.sending = True  # the host core began a transfer
     book << Demanded(0) >> "duplicate"
     book << TransferOver(7) >> []
     book << Demanded(0) >> "duplicate"
@@ -368,12 +411,12 @@ def test_a_retained_output_is_sent_again_only_when_no_transfer_is_under_way() ->
 
 def test_the_first_repeated_demand_after_the_transfer_has_arrived_was_on_its_way_by_then() -> None:
     book = operator_gathers_runs_and_dispatches()
-    book.node.sending = True
+    book.node.taker.sending = True
     book << Demanded(0, again=True) >> "duplicate"
     book << TransferOver(0) >> []
     book << Demanded(0, again=True) >> "duplicate"
     book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]  # so it did not get there after all
-    book.node.sending = True
+    book.node.taker.sending = True
     book << TransferOver(0) >> []
     book << Demanded(0, again=True) >> "duplicate"  # once for every transfer
     book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]
@@ -381,7 +424,7 @@ def test_the_first_repeated_demand_after_the_transfer_has_arrived_was_on_its_way
 
 def test_a_demand_that_is_not_a_repeated_one_is_answered_though_the_transfer_has_arrived() -> None:
     book = operator_gathers_runs_and_dispatches()  # its consumer has moved, and demands for the first time
-    book.node.sending = True
+    book.node.taker.sending = True
     book << TransferOver(0) >> []
     book << Demanded(0) >> [Dispatch(out(0, "ab0"), again=True)]
 
@@ -389,10 +432,10 @@ def test_a_demand_that_is_not_a_repeated_one_is_answered_though_the_transfer_has
 def test_after_a_transfer_that_may_have_failed_every_repeated_demand_is_answered() -> None:
     book = operator_gathers_runs_and_dispatches()
     for _ in range(2):
-        book.node.sending = True
+        book.node.taker.sending = True
         book << TransferOver(0, arrived=False) >> []
         book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]
-    book.node.sending = True
+    book.node.taker.sending = True
     book << TransferOver(0) >> []  # this one has arrived,
     book << TransferOver(0, arrived=False) >> []  # and another, later one has not
     book << Demanded(0, again=True) >> [Dispatch(out(0, "ab0"), again=True)]
@@ -402,7 +445,7 @@ def test_what_has_arrived_says_nothing_of_the_next_partition() -> None:
     book = source(limit=3)
     book << Demanded(0) >> [RunCode(0, ())]
     book << Finished(0, "p0") >> [Dispatch(out(0, "p0")), RunCode(1, ())]
-    book.node.sending = True
+    book.node.taker.sending = True
     book << TransferOver(0) >> []
     book << Finished(1, "p1") >> []
     book << Demanded(1) >> [Dispatch(out(1, "p1")), RunCode(2, ())]
@@ -411,10 +454,10 @@ def test_what_has_arrived_says_nothing_of_the_next_partition() -> None:
 
 def test_the_next_demand_lets_the_retained_output_go() -> None:
     book = operator_gathers_runs_and_dispatches()
-    book.node.sending = True
+    book.node.taker.sending = True
     book << Demanded(1) >> []
     assert book.node.retained is None
-    assert not book.node.sending
+    assert not book.node.taker.sending
     book << Demanded(0) >> "late"
     book << TransferOver(0) >> []
 
@@ -466,6 +509,71 @@ def test_any_order_of_anything_keeps_the_invariants(
         first_dispatches += [action.output.index for action in sends if not action.again]
     assert handed == list(range(len(handed)))
     assert first_dispatches == list(range(len(first_dispatches)))
+
+
+# --- several consumers ------------------------------------------------------------------------------
+
+
+def shared(node: Node = Node("s", "source", (), CODE, "h1")) -> NodePlaybook:  # noqa: B008
+    """A node whose consumers are x and y."""
+    return NodePlaybook(NodeCore.of(node, None, ("x", "y")))
+
+
+def both(index: int, value: object) -> list[Action]:
+    return [Dispatch(out(index, value), consumer="x"), Dispatch(out(index, value), consumer="y")]
+
+
+def test_an_output_goes_to_all_when_the_last_of_them_has_demanded_it() -> None:
+    book = shared()
+    book << Demanded(0, by="x") >> [RunCode(0, ())]
+    book << Finished(0, "s0") >> []  # y is not there yet
+    book << Demanded(0, by="x") >> "duplicate"
+    book << Demanded(0, by="y") >> [*both(0, "s0"), RunCode(1, ())]
+    book << Demanded(1, by="x") >> []
+    book << Finished(1, "s1") >> []
+    assert book.node.retained == out(0, "s0")  # which y has perhaps not got
+    book << Demanded(0, by="x") >> "late"  # as x has
+    book << Demanded(0, by="y") >> [Dispatch(out(0, "s0"), True, "y")]
+    book << Demanded(2, by="x") >> "ahead"
+    book << Demanded(1, by="y") >> [*both(1, "s1"), RunCode(2, ())]
+    assert book.node.retained == out(1, "s1")
+
+
+def test_of_each_consumer_it_is_known_whether_it_was_sent_what_it_wants() -> None:
+    book = shared()
+    book << Demanded(0, by="x") >> [RunCode(0, ())]
+    book << Demanded(0, by="y") >> []
+    book << Finished(0, "s0") >> [*both(0, "s0"), RunCode(1, ())]
+    book.node.takers["x"].sending = True
+    book << Demanded(0, by="x") >> "duplicate"
+    book << Demanded(0, by="y") >> [Dispatch(out(0, "s0"), True, "y")]
+    book.node.on_transfer_over(0, "x", arrived=True)
+    book << Demanded(0, again=True, by="x") >> "duplicate"  # it was on its way then
+    book << Demanded(0, again=True, by="x") >> [Dispatch(out(0, "s0"), True, "x")]
+
+
+def test_a_consumer_that_wants_nothing_more_holds_up_nobody() -> None:
+    book = shared(Node("o", "operator", ("a",), CODE))
+    gone = Dispatch(out(LAST, end=True), consumer="y")
+    book << Demanded(0, by="x") >> [Ask(0)]
+    book << Arrived("a", 0) >> [RunCode(0, (None,))]
+    book << Finished(0, "o0") >> []
+    book << Demanded(LAST, by="y") >> [gone, Dispatch(out(0, "o0"), consumer="x"), Ask(1)]
+    book << Demanded(LAST, by="y") >> [gone]
+    book << Demanded(1, by="x") >> []
+    assert book.node.retained is None
+    book << Demanded(LAST, by="x") >> [Dispatch(out(LAST, end=True), consumer="x"), Renounce(("a",))]
+    assert book.node.state is NodeState.ENDED
+
+
+def test_who_leaves_takes_along_what_is_wanted_of_whom_and_answers_for_it_there() -> None:
+    book = shared(Node("o", "operator", ("a",), CODE))
+    book << Demanded(0, by="x") >> [Ask(0)]
+    book << ToLeave(recall=True) >> [Lighten(0)]
+    book << Demanded(LAST, by="x") >> []  # where it goes says so
+    book << Demanded(LAST, by="y") >> []
+    there = NodePlaybook(NodeCore.come(book.node.node, None, 0, {"x": LAST, "y": LAST}))
+    there << Stayed() >> [Renounce(("a",))]
 
 
 # --- between two trees ------------------------------------------------------------------------------

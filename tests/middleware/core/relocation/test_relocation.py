@@ -483,9 +483,9 @@ def test_no_mark_is_made_up_while_operators_move() -> None:
     with pytest.MonkeyPatch.context() as patch:
         on_mark = EpochBook.on_mark
 
-        def listen(book: EpochBook, later: bool, consumer_critical: bool) -> None:
+        def listen(book: EpochBook, later: bool, consumer_critical: bool, consumer: str) -> None:
             marks.append((book.last, later and consumer_critical))
-            on_mark(book, later, consumer_critical)
+            on_mark(book, later, consumer_critical, consumer)
 
         patch.setattr(EpochBook, "on_mark", listen)
         world = Scripted(partitions=300)

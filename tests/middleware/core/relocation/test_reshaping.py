@@ -472,7 +472,7 @@ def test_operators_with_states_appear_where_the_application_wants_them(cluster: 
         for i, host in enumerate(HOSTS)
     }
     flow, path = star_tree(sources, RUNNING), tmp_path / "client.jsonl"
-    names, sink = flow.sources, flow.by_name[flow.sink]
+    names, sink = flow.sources, flow.by_name[flow.sinks[0]]
     shapes = [
         Dataflow(
             (

@@ -149,7 +149,11 @@ def test_an_operator_without_a_host_is_refused() -> None:
         ([NEW, Graft("x", ("a", "b", "c"), "h1", "o", ("gone",))], TAKES.format("x", "gone")),
         ([NEW, Graft("x", ("o", "c"), "h1", "o", ("o",))], TAKES.format("x", "o")),
         ([NEW, Graft("x", ("a", "b", "c"), "h1", "o", ("o", "o"))], TAKES.format("x", "o")),
-        ([Graft("p", ("o", "c", "a"), "h1", "")], "node 'a' has several consumers ['o', 'p']; a tree allows one"),
+        (
+            [Graft("p", ("o", "c", "a"), "h1", "")],
+            "only trees change their shape, and this is a graph: node 'a' has several consumers ['o', 'p'];"
+            " move its operators instead",
+        ),
     ],
 )
 def test_grafts_that_make_no_tree_are_refused(grafts: list[Graft], line: str) -> None:

@@ -196,13 +196,13 @@ def test_a_state_that_cannot_be_is_refused() -> None:
 
 def test_candidates_are_the_neighbours_hosts_without_doubles() -> None:
     def among(k: int, epoch: int = 0, seed: int = 0) -> list[str]:
-        return candidates(LocalMoves(k=k, seed=seed), "op", epoch, ["s1", "s2"], "client", "s1", reversed(HOSTS))
+        return candidates(LocalMoves(k=k, seed=seed), "op", epoch, ["s1", "s2"], ["client"], "s1", reversed(HOSTS))
 
     assert among(0) == ["s1", "s2", "client"]
     assert among(2)[:3] == among(0)
     assert len(set(among(2))) == 5
     assert set(among(100)) == set(HOSTS)
-    assert among(2) == candidates(LocalMoves(k=2), "op", 0, ["s1", "s2"], "client", "s1", HOSTS)  # in any order
+    assert among(2) == candidates(LocalMoves(k=2), "op", 0, ["s1", "s2"], ["client"], "s1", HOSTS)  # in any order
     assert len({tuple(among(2, epoch)) for epoch in range(20)}) > 5
     assert len({tuple(among(2, seed=seed)) for seed in range(20)}) > 5
 
@@ -210,7 +210,7 @@ def test_candidates_are_the_neighbours_hosts_without_doubles() -> None:
 def test_random_candidates_are_uniform() -> None:
     options = LocalMoves(k=2)
     drawn = Counter(
-        host for epoch in range(3000) for host in candidates(options, "op", epoch, ["s0"], "client", "s1", HOSTS)[3:]
+        host for epoch in range(3000) for host in candidates(options, "op", epoch, ["s0"], ["client"], "s1", HOSTS)[3:]
     )
     assert set(drawn) == {f"s{i}" for i in range(2, 8)}
     chi_squared = sum((count - 1000) ** 2 / 1000 for count in drawn.values())
@@ -249,7 +249,7 @@ class Case:
             self.among,
             self.current,
             Neighbourhood(
-                self.inputs, self.output, rate, self.compute_s, self.state_bytes, 0.05, self.factors, cores=2
+                self.inputs, [self.output], rate, self.compute_s, self.state_bytes, 0.05, self.factors, cores=2
             ),
         )
 
@@ -356,7 +356,7 @@ def test_a_candidate_that_cannot_be_better_is_not_asked_about() -> None:
     def rate(a: str, b: str) -> float | None:
         return math.inf if a == b else known.get((a, b))
 
-    near = Neighbourhood([("s0", 1e6)], ("client", 1e6), rate, startup_s=0.05)
+    near = Neighbourhood([("s0", 1e6)], [("client", 1e6)], rate, startup_s=0.05)
     decision = decide(LocalMoves(), ["s1", "s0", "client"], "s1", near)
     assert (decision.best, decision.best_s, decision.current_s) == ("s0", 1.05, 2.1)  # a tie: s0 comes first
     assert decision.move
@@ -382,7 +382,7 @@ def test_inputs_one_after_the_other_make_another_host_the_best() -> None:
             return math.inf if a == b else 8e6 / seconds[a, b]
 
         inputs = [("s0", 1e6), ("s1", 1e6)]
-        return decide(LocalMoves(cost=cost), ["s2", "s0"], "s2", Neighbourhood(inputs, ("client", 1e6), rate, 0.5))
+        return decide(LocalMoves(cost=cost), ["s2", "s0"], "s2", Neighbourhood(inputs, [("client", 1e6)], rate, 0.5))
 
     together = ask("critical-path")
     assert (together.move, together.costs) == (False, {"s2": 4.5, "s0": 6.5})
@@ -394,7 +394,7 @@ def test_leaving_a_link_that_cannot_be_used_says_so() -> None:
     def rate(a: str, b: str) -> float:
         return math.inf if a == b else 0.0 if "s1" in (a, b) else 8e6
 
-    decision = decide(LocalMoves(), ["s1", "s0"], "s1", Neighbourhood([("s0", 1e6)], ("client", 1e6), rate))
+    decision = decide(LocalMoves(), ["s1", "s0"], "s1", Neighbourhood([("s0", 1e6)], [("client", 1e6)], rate))
     assert (decision.move, decision.why) == (True, "1 s instead of a link that cannot be used")
 
 
@@ -406,7 +406,7 @@ def test_the_states_link_is_needed_only_for_hysteresis() -> None:
             return math.inf if a == b else known.get((a, b))
 
         options = LocalMoves(hysteresis=hysteresis)
-        inputs, output = [("s0", 1e6)], ("client", 1e6)
+        inputs, output = [("s0", 1e6)], [("client", 1e6)]
         return decide(options, ["s1", "s0"], "s1", Neighbourhood(inputs, output, rate, state_bytes=state_bytes))
 
     assert ask(0.0).move
