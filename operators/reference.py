@@ -13,7 +13,7 @@ from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.shell.node_code import OwnCode
-from thalweg.middleware.shell.values import opened, parcel_of
+from thalweg.middleware.shell.values import arrow, opened, parcel_of
 
 
 def digest(value: Any) -> str:
@@ -30,6 +30,8 @@ def digest(value: Any) -> str:
         head = f"bytes {len(value)}\n"
         body = memoryview(value)
     else:
+        if hasattr(value, "schema"):  # records: buffers may be longer than what is in them
+            value = value.take(arrow().array(range(value.num_rows), "int64"))
         parcel = parcel_of(value.combine_chunks() if hasattr(value, "combine_chunks") else value)
         head = f"{parcel.kind} {len(parcel.head)} {len(parcel.body)}\n"
         body = memoryview(parcel.head + parcel.body)

@@ -233,7 +233,7 @@ class _Real(OwnCode):
             seconds = made.size_bytes / self.disk_bytes_per_s
         elif isinstance(self.code, SupportsHints):
             seconds = self.code.compute_s([float(size_of(each)) for each in inputs]) * self.factor
-        return Made(made.value, made.size_bytes, seconds, made.end)
+        return msgspec.structs.replace(made, seconds=seconds)
 
 
 def real_code(allow: Collection[str], disk_bytes_per_s: float, factor: float = 1.0) -> CodeBook:

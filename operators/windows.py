@@ -1,0 +1,330 @@
+"""Windows over records, by event time or by count: aggregates and joins that remember what is not complete.
+
+A window by event time is complete when the watermark has passed its end: what the inputs say (``watermark_s``), or
+where they say nothing, the latest time seen in each less ``lateness_s``. Rows of which all windows are complete are
+late: they are left out, and counted. A window by count has that many rows. Windows that are not complete when the
+streams end are not delivered, unless sources end with a watermark of ``math.inf``.
+
+Rules:
+
+- R1: Time is cut into panes of one step, counted from 0; a window is as many panes as it has steps.
+- R2: A row goes to its pane before the watermark of its partition counts: that says what follows it.
+- R3: What comes out is sorted by its window, then by its keys or by the order in which its rows came.
+- R4: The output's watermark is the beginning of the earliest window that is still to come.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from thalweg.middleware.errors import shown
+from thalweg.middleware.parcels import NOTHING, Nothing
+from thalweg.middleware.shell.values import arrow
+from thalweg.operators.records import Aggregates, Records, Table, packed, unpacked
+
+pa = arrow()
+import pyarrow.compute as pc  # noqa: E402  # after the line that says what to install
+
+PANE, ROW = "__pane", "__row"  # columns that no output has
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+FAR = 2**62  # beyond any time or count
+START = "window_start"
+
+
+class Kept(msgspec.Struct):
+    """What a windowed operator remembers beside rows. Times and counts are in the unit of the column.
+
+    ``passed``: windows that begin before this pane are complete. ``seen``: of each input the latest time, or how many
+    rows. ``form``: of the times, ``timestamp`` (of that ``zone``), ``integer`` or ``floating``.
+    """
+
+    passed: int = -FAR
+    seen: list[int | None] = []
+    late_rows: int = 0
+    unit: str = ""
+    form: str = ""
+    zone: str | None = None
+    tables: list[int] = []  # bytes of each that follows
+
+
+class Windowed(Records):
+    """What windowed operators have in common. The state is ``kept``, and tables by position."""
+
+    on_nothing = True  # a watermark may complete a window
+
+    def __init__(
+        self, window_s: float | None, window_rows: int | None, step: float | None, time: str, lateness_s: float
+    ) -> None:
+        if (window_s is None) == (window_rows is None):
+            raise self.refuse("give window_s or window_rows: one of them")
+        length: Any = window_s if window_rows is None else window_rows
+        step = length if step is None else step
+        for what, value in (("a window", length), ("a step", step)):
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not (whole or (window_rows is None and isinstance(value, float))) or not 0 < value < 2**40:
+                unit = "seconds" if window_rows is None else "rows"
+                raise self.refuse(f"{what} of {shown(value)} {unit}; give {unit} above 0")
+        self.panes = round(length / step)
+        if self.panes < 1 or not math.isclose(self.panes * step, length):
+            raise self.refuse(f"a window of {length} is no multiple of its step of {step}")
+        if not isinstance(lateness_s, int | float) or not 0 <= lateness_s < 2**40:
+            raise self.refuse(f"lateness_s={shown(lateness_s)}; give seconds, at least 0")
+        self.step, self.by_time, self.time, self.lateness_s = step, window_rows is None, time, lateness_s
+        self.kept = Kept(-FAR if self.by_time else 0)
+        self.parts: dict[int, Table] = {}  # by position: of which windows are not complete
+
+    # --- what comes in ---------------------------------------------------------------------------------
+
+    def cut(self, value: Any, position: int, index: int) -> Table | None:
+        """An input's rows with the pane of each, without those that are late; None without any."""
+        while len(self.kept.seen) <= position:
+            self.kept.seen.append(None)
+        if value is NOTHING or not (rows := self.table(value, index)).num_rows:
+            return None
+        seen = self.kept.seen[position]
+        if not self.by_time:
+            first = seen or 0
+            self.kept.seen[position] = first + rows.num_rows
+            panes = np.arange(first, first + rows.num_rows) // int(self.step)
+            return rows.append_column(PANE, pa.array(panes))
+        times = self._times(rows, index)
+        self.kept.seen[position] = max(int(times.max()), -FAR if seen is None else seen)
+        panes = np.floor_divide(times, self._in_units(self.step))
+        late = panes < self.kept.passed
+        rows = rows.append_column(PANE, pa.array(panes))
+        if late.any():
+            self.late_rows += int(late.sum())
+            rows = rows.filter(pa.array(~late))
+        return rows if rows.num_rows else None
+
+    def _times(self, rows: Table, index: int) -> Any:
+        column = self.column(rows, self.time)
+        kind = column.type
+        forms = ("timestamp", "integer", "floating")
+        form = next((each for each in forms if getattr(pa.types, f"is_{each}")(kind)), None)
+        if form is None:
+            raise self.refuse(f"column {self.time!r} is {kind}; give timestamps, or seconds")
+        unit = {"timestamp": getattr(kind, "unit", ""), "integer": "s", "floating": "us"}[form]
+        if form == "floating":  # seconds: as exact as a timestamp of microseconds
+            column = pc.floor(pc.multiply(pc.cast(column, pa.float64()), 1e6))
+        if column.null_count:
+            raise self.refuse(f"partition {index}: column {self.time!r} has nulls; select the rows that have a time")
+        if self.kept.unit not in ("", unit):
+            raise self.refuse(f"partition {index}: column {self.time!r} is in {unit}, and others in {self.kept.unit}")
+        if self._in_units(self.step, unit) < 1:
+            raise self.refuse(f"a step of {self.step} s, and column {self.time!r} is in {unit}")
+        self.kept.unit, self.kept.form, self.kept.zone = unit, form, getattr(kind, "tz", None)
+        return pc.cast(column, pa.int64()).to_numpy()
+
+    def _in_units(self, seconds: float, unit: str = "") -> int:
+        return round(seconds * UNITS[unit or self.kept.unit or "us"])
+
+    # --- what is complete ------------------------------------------------------------------------------
+
+    def complete(self, inputs: int) -> int:
+        """Count what has passed, and give the first pane whose window is not complete."""
+        mark = self._watermark(inputs) if self.by_time else self._least(inputs)
+        span = self._in_units(self.step) if self.by_time else int(self.step)
+        first = FAR if mark >= FAR else mark // span - self.panes + 1 if mark > -FAR else -FAR
+        self.kept.passed = max(self.kept.passed, first)
+        if self.by_time:  # R4
+            passed_s = self.kept.passed * self.step
+            self.watermark_s = math.inf if self.kept.passed >= FAR else passed_s if self.kept.passed > -FAR else None
+        return self.kept.passed
+
+    def _least(self, inputs: int) -> int:
+        """What all inputs have reached."""
+        seen = [-FAR if each is None else each for each in self.kept.seen]
+        return min(seen) if len(seen) == inputs else -FAR
+
+    def _watermark(self, inputs: int) -> int:
+        if self.watermark_s is None:
+            least = self._least(inputs)
+            return least if least == -FAR else least - self._in_units(self.lateness_s)
+        if math.isinf(self.watermark_s):
+            return FAR if self.watermark_s > 0 else -FAR
+        return math.floor(self.watermark_s * UNITS[self.kept.unit or "us"])
+
+    def starts(self, panes: Any) -> Any:
+        """The column that tells where windows begin: a time as the rows have it, or a number of rows."""
+        starts = pc.multiply(panes, self._in_units(self.step) if self.by_time else int(self.step))
+        if self.kept.form == "timestamp":
+            return pc.cast(starts, pa.timestamp(self.kept.unit, self.kept.zone))
+        return pc.divide(pc.cast(starts, pa.float64()), 1e6) if self.kept.form == "floating" else starts
+
+    # --- state -----------------------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        tables = [packed(self.parts[position]) for position in sorted(self.parts)]
+        if not self.kept.seen:
+            return b""
+        self.kept.late_rows, self.kept.tables = self.late_rows, [len(each) for each in tables]
+        positions = sorted(self.parts)
+        head = msgspec.msgpack.encode((self.kept, positions))
+        return b"".join((len(head).to_bytes(4, "little"), head, *tables))
+
+    def restore(self, state: bytes) -> None:
+        self.kept, self.parts = Kept(-FAR if self.by_time else 0), {}
+        if not state:
+            return
+        end = 4 + int.from_bytes(state[:4], "little")
+        try:
+            self.kept, positions = msgspec.msgpack.decode(state[4:end], type=tuple[Kept, list[int]])
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise self.refuse(f"{len(state)} bytes are none of its states: {error}") from None
+        if len(positions) != len(self.kept.tables) or end + sum(self.kept.tables) != len(state):
+            raise self.refuse(f"{len(state)} bytes are none of its states")
+        for position, size in zip(positions, self.kept.tables, strict=True):
+            self.parts[position] = unpacked(self, state[end : end + size])
+            end += size
+        self.late_rows = self.kept.late_rows
+
+
+class Window(Windowed):
+    """Aggregates of windows, by the columns ``by``: one row for each window and group, when the window is complete.
+
+    ``window_s`` of the event times in column ``time`` (timestamps, or seconds), or ``window_rows`` rows as they come;
+    a window begins every so many seconds or rows, without ``every`` where the last one ended. ``aggregates`` as of
+    ``GroupBy``. The inputs' rows are taken together. Column ``window_start`` says where a window begins.
+    """
+
+    name = "window"
+
+    def __init__(
+        self,
+        aggregates: Mapping[str, Any],
+        by: str | Sequence[str] = (),
+        window_s: float | None = None,
+        window_rows: int | None = None,
+        every: float | None = None,
+        time: str = "time",
+        lateness_s: float = 0.0,
+    ) -> None:
+        super().__init__(window_s, window_rows, every, time, lateness_s)
+        self.by = self.names(list(by) if isinstance(by, tuple) else by, "by")
+        self.keys = [PANE, *self.by]
+        self.aggregates = Aggregates(self, aggregates)
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Table | Nothing:
+        with self.arrow_errors(index):
+            parts = [self.parts[0]] if 0 in self.parts else []
+            if self.by_time:
+                cut = [self.cut(value, position, index) for position, value in enumerate(inputs)]
+                count = len(inputs)
+            else:
+                cut, count = [self.cut(self.rows(inputs, index) or NOTHING, 0, index)], 1
+            for rows in cut:  # R2
+                if rows is not None:
+                    for key in self.by:
+                        self.column(rows, key)
+                    parts.append(self.aggregates.of(self, rows, self.keys))
+            if len(parts) > 1:
+                parts = [self.aggregates.merged(parts, self.keys)]
+            before = self.kept.passed
+            passed = self.complete(count)
+            if not parts:
+                return NOTHING
+            self.parts[0] = whole = parts[0]
+            return self.given(self._done(whole, before, passed) if passed > before else None)
+
+    def _done(self, whole: Table, before: int, passed: int) -> Table | None:
+        """The windows that are complete, and what is needed no more let go."""
+        self.parts[0] = whole.filter(pc.greater_equal(whole.column(PANE), passed)).combine_chunks()
+        made = []
+        panes = whole.column(PANE)
+        for back in range(self.panes):  # the windows that begin so many panes before a pane
+            begins = pc.subtract(panes, back)
+            mask = pc.and_(pc.greater_equal(begins, before), pc.less(begins, passed))
+            made.append(whole.set_column(0, PANE, begins).filter(mask))
+        parts = self.aggregates.merged(made, self.keys) if self.panes > 1 else made[0]
+        final = self.aggregates.final(parts, self.keys)
+        return final.drop_columns([PANE]).add_column(0, START, self.starts(parts.column(PANE)))
+
+
+class WindowJoin(Windowed):
+    """Rows of two or more inputs that have the same keys ``on``, in the same window; when the window is complete.
+
+    ``window_s`` of the event times in column ``time``, or the n-th ``window_rows`` rows of one input with those of the
+    others. ``how``: ``inner``; or for two inputs ``left semi`` or ``left anti``, the rows of the first that have, or
+    have not, a match. Columns that inputs before have too get the input's number: ``time_2``.
+    """
+
+    name = "window-join"
+
+    def __init__(
+        self,
+        on: str | Sequence[str],
+        window_s: float | None = None,
+        window_rows: int | None = None,
+        how: str = "inner",
+        time: str = "time",
+        lateness_s: float = 0.0,
+    ) -> None:
+        super().__init__(window_s, window_rows, None, time, lateness_s)
+        self.on = self.names(on, "on")
+        if not self.on:
+            raise self.refuse("on is empty; name the columns to join on")
+        if how not in ("inner", "left semi", "left anti"):
+            raise self.refuse(f"how={shown(how)}; use inner, left semi or left anti")
+        self.how = how
+
+    def combine(self, inputs: Sequence[Any], index: int) -> Table | Nothing:
+        if len(inputs) < 2 or (self.how != "inner" and len(inputs) > 2):
+            raise self.refuse(f"{len(inputs)} inputs; give {'two or more' if self.how == 'inner' else 'two'}")
+        with self.arrow_errors(index):
+            for position, value in enumerate(inputs):
+                rows = self.cut(value, position, index)
+                if rows is not None:
+                    for key in self.on:
+                        self.column(rows, key)
+                    self._keep(rows, position)
+            before = self.kept.passed
+            passed = self.complete(len(inputs))
+            return self.given(self._done(passed, len(inputs)) if passed > before else None)
+
+    def _keep(self, rows: Table, position: int) -> None:
+        kept = self.parts.get(position)
+        first = 0 if kept is None or not kept.num_rows else pc.max(kept.column(ROW)).as_py() + 1
+        rows = rows.append_column(ROW, pa.array(np.arange(first, first + rows.num_rows)))
+        if kept is not None and kept.schema != rows.schema:
+            names = [each.name for each in rows.schema if each not in list(kept.schema)] or kept.column_names
+            raise self.refuse(f"column {names[0]!r} of input {position} is not what it was before")
+        self.parts[position] = rows if kept is None else pa.concat_tables([kept, rows])
+
+    def _done(self, passed: int, inputs: int) -> Table | None:
+        due: list[Table | None] = []
+        for position in range(inputs):
+            kept = self.parts.get(position)
+            due.append(None)
+            if kept is not None:
+                done = pc.less(kept.column(PANE), passed)
+                due[-1] = kept.filter(done)
+                self.parts[position] = kept.filter(pc.invert(done)).combine_chunks()
+        joined = due[0]
+        if joined is None:
+            return None
+        keys, orders = [PANE, *self.on], [f"{ROW}_1"]
+        joined = joined.rename_columns([f"{ROW}_1" if name == ROW else name for name in joined.column_names])
+        for number, other in enumerate(due[1:], 2):
+            if other is None:
+                if self.how == "left anti":
+                    continue
+                return None
+            if self.how != "inner":
+                joined = joined.join(other.select(keys), keys, join_type=self.how, use_threads=False)
+                continue
+            taken = set(joined.column_names)
+            names = [
+                name if name in keys else f"{name}_{number}" if name == ROW or name in taken else name
+                for name in other.column_names
+            ]
+            joined = joined.join(other.rename_columns(names), keys, join_type="inner", use_threads=False)
+            orders.append(f"{ROW}_{number}")
+        joined = joined.sort_by([(name, "ascending") for name in (PANE, *orders)])  # R3
+        starts = self.starts(joined.column(PANE))
+        return joined.drop_columns([PANE, *orders]).add_column(0, START, starts)
