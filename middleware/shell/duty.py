@@ -9,7 +9,8 @@ Rules:
 
 - R1: Only the thread on duty runs ``loop``. It passes between threads under a lock, so that one sees all the other did.
 - R2: Calls are made only while a thread stands by (``present``).
-- R3: Nobody wakes up while no calls are made.
+- R3: Nobody wakes up while no calls are made. While they are, the thread that stands by looks every ``limit_s``, and
+  where it finds no long one ever less often: down to every ``PATIENT`` times that.
 - R4: Who takes the duty over starts another to stand by, for the call may never return. So many as ``MOST_LOST`` are
   replaced at a time; beyond, no calls are made until one of them is back. One that comes back and is not needed ends.
 - R5: However the loop ends, ``ended`` is told, once, with what it raised, if it did.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+PATIENT = 4  # a host of which nothing is long is looked at 12 times a second, not 50
 MOST_LOST = 16  # threads in calls that do not return, each in a node of its own
 
 
@@ -41,6 +43,7 @@ class Duty:
         self._taken = 0  # the number of the last call during which the duty was taken over
         self._watched = False  # the thread that stands by looks, or is about to
         self._watch = threading.Event()
+        self._look_s = limit_s  # R3: between two looks
         self._lost = 0  # threads in calls that lost them the duty
         self._standby = False  # a thread stands by, or is about to
         self._started = self._holder = 0
@@ -119,14 +122,16 @@ class Duty:
             looking = True
             while looking:
                 seen = self._calls
-                if self._serving.acquire(timeout=self._limit_s):
+                if self._serving.acquire(timeout=self._look_s):
                     return False
+                self._look_s = min(2 * self._look_s, PATIENT * self._limit_s)
                 with self._lock:
                     under_way = self._under_way  # before the number: a call seen under way may else be the next one
                     looking = self._calls != seen
                     if under_way and not looking:
                         self._taken = seen
                         self._under_way = False
+                        self._look_s = self._limit_s
                         self.present = self._standby = False  # R2
                         self._lost += 1
                         if self._lost <= MOST_LOST:  # R4

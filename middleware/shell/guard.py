@@ -45,7 +45,8 @@ from thalweg.middleware.shell.transfers import MAX_CHUNK_BYTES
 
 LOOK_S = 0.01  # while something looks wrong
 CALM_S = 0.5  # so long the connections are not looked at while all is calm
-GLANCE_S = 0.02  # between two glances at the process meanwhile: whether it has grown
+GLANCE_S = 0.02  # at most between two glances at the process meanwhile: whether it has grown
+EARLY_S = GLANCE_S / 2  # so much sooner who is awake glances: waking it up costs more
 GROWN_BYTES = 4 * 1024 * 1024
 LOOKS = 2
 SWELLS = 6
@@ -93,7 +94,8 @@ class Guard:
 
     ``taken`` is counted by who reads from them, who also says which are ``unwanted`` (R5). ``turns`` tells how many
     messages of each router the host could have taken so far, and whether it waits for one. It is to call ``glance`` at
-    ``due_s``, which becomes earlier only before ``wake`` is called. Each of the two threads writes fields of its own.
+    ``due_s``, which becomes earlier only before ``wake`` is called, or up to ``EARLY_S`` sooner where it is awake. Each
+    of the two threads writes fields of its own.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.bulk import Bulk
 from thalweg.middleware.shell.duty import Duty
-from thalweg.middleware.shell.guard import resident_bytes
+from thalweg.middleware.shell.guard import EARLY_S, resident_bytes
 from thalweg.middleware.shell.recorder import Recorder
 from thalweg.middleware.shell.security import Keys
 from thalweg.middleware.shell.sockets import ANSWERS, Sockets
@@ -214,7 +214,7 @@ class Shell:
                     self.handle(failed, now)
             if now >= self._bulk.credits_due_s and self._sockets.holding:
                 self._bulk.send_credits(now)
-            if guard is not None and now >= guard.due_s:
+            if guard is not None and now >= guard.due_s - EARLY_S:
                 guard.glance(now)
         return True
 

@@ -128,6 +128,11 @@ def test_short_calls_and_idle_time_keep_the_duty_where_it_is(served: Served) -> 
         threading.Event().wait(1.5 * LIMIT_S)
     served.wait_served(255)
     assert set(served.served) == {"test-duty-0"}
+    released = threading.Event()
+    served.give(released, 0.0)  # long after all: found by a thread that by now looks seldom
+    served.wait_served(256)
+    assert served.served[-1] != "test-duty-0"
+    released.set()
 
 
 def test_never_two_on_duty_when_calls_last_about_the_limit() -> None:
