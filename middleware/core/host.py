@@ -256,28 +256,29 @@ class HostCore:
 
     def _on_measured(self, event: e.TransferMeasured) -> None:
         message = event.message
-        if type(message) is m.Probe:
-            told = self.prober.on_measured(event.peer, message, event.size_bytes, event.duration_s)
-            self._measured(told)
-        elif type(message) is m.Partition or type(message) is m.State:
+        if type(message) is m.Partition or type(message) is m.State:
             run = self.runs.get(message.run)
             if run is not None:
                 run.transfer_over(event.peer, message, arrived=True)
             if type(message) is m.Partition:
                 self._learn(event, message, self.out.of(message.run) if run is None else run.out)
+        elif type(message) is m.Probe:
+            told = self.prober.on_measured(event.peer, message, event.size_bytes, event.duration_s)
+            self._measured(told)
 
     def _learn(self, event: e.TransferMeasured, message: m.Partition, out: Outbox) -> None:
         """A partition's transfer also measured the link (passive monitoring)."""
-        size, duration_s = event.size_bytes, event.duration_s
-        busy_s = self.prober.busy_s(event.peer, duration_s)
-        estimate = self.monitor.measured(self.host, event.peer, size, busy_s, self.desk.now, "passive")
+        peer, size, duration_s, now = event.peer, event.size_bytes, event.duration_s, self.desk.now
+        if not self.monitor.knows(peer, now):
+            busy_s = self.prober.busy_s(peer, duration_s)
+            estimate = self.monitor.measured(self.host, peer, size, busy_s, now, "passive")
+            if estimate is not None:
+                out.record("estimate", **estimate_fields((self.host, peer), estimate, size, busy_s, "passive"))
         if not self.desk.recording:
             return
-        if estimate is not None:
-            out.record("estimate", **estimate_fields((self.host, event.peer), estimate, size, busy_s, "passive"))
         rate = size * 8 / duration_s if duration_s > 0 else 0.0
         out.record(
-            "transfer", peer=event.peer, node=message.producer, index=message.index,
+            "transfer", peer=peer, node=message.producer, index=message.index,
             size_bytes=size, duration_s=duration_s, value=rate,
         )  # fmt: skip
 

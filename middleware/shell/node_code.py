@@ -109,8 +109,7 @@ class OwnCode(NodeCode):
         for each in inputs:
             if type(each) is Parcel:
                 return self._make_of_parcels(index, inputs)
-        given = (index,) if self.is_source else (inputs, index)
-        value = returned_by(self._call, *given, inputs=inputs)
+        value = returned_by(self._call, (index,) if self.is_source else (inputs, index), inputs)
         if type(value) is Parcel:
             return self._made_parcel(index, value)
         if value is not None:
@@ -130,7 +129,7 @@ class OwnCode(NodeCode):
             self.code.watermark_s = watermark_s
         late_rows = getattr(self.code, "late_rows", 0)
         values = [opened(each, self._packages) for each in inputs]
-        value = returned_by(self._call, values, index, inputs=inputs)
+        value = returned_by(self._call, (values, index), inputs)
         late_rows = getattr(self.code, "late_rows", 0) - late_rows
         if value is None:
             raise OperatorError(f"combine returned None for partition {index}; {NO_VALUE}")

@@ -228,7 +228,9 @@ class Shell:
             if not duty.present:
                 self._workers.submit(slot, command)
                 continue
-            self._quick_call = call = None if slot.lane.timeout_s is None else self._workers.timed(slot, command)
+            call = None
+            if slot.lane.timeout_s is not None:
+                self._quick_call = call = self._workers.timed(slot, command)
             number = duty.begin()
             event = slot.make(command)
             if call is not None:
@@ -244,8 +246,8 @@ class Shell:
         taken = self._sockets.take(self._sockets.control, 1)
         if taken is None:
             return
-        identity, (frame,) = taken
-        sender, now = self._sockets.sender(identity, frame), time.monotonic()
+        sender, identity, (frame,) = taken
+        now = time.monotonic()
         for message in frames.decode_all(frame.bytes):
             if type(message) is m.Credit:
                 self._bulk.credited(sender, message, now)
@@ -272,8 +274,7 @@ class Shell:
         taken = self._sockets.take(self._sockets.bulk, 2)
         if taken is None:
             return
-        identity, (head, frame) = taken
-        sender = self._sockets.sender(identity, head)
+        sender, identity, (head, frame) = taken
         chunk = frames.decode_chunk(head.bytes)
         try:
             self._bulk.came(identity, sender, chunk, frame.buffer, time.monotonic())

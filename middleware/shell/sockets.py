@@ -205,10 +205,9 @@ class Sockets:
             return False
         return True
 
-    def sender(self, identity: bytes, frame: zmq.Frame) -> str:
-        """The host that a message is from, with keys for certain; ProtocolError for none."""
-        if self._keys is None:
-            return name_of(identity)
+    def _member(self, identity: bytes, frame: zmq.Frame) -> str:
+        """The host whose key the connection of a message has; ProtocolError for none."""
+        assert self._keys is not None
         public = str(frame.get("User-Id"))
         if self.guard is not None and not self._keys.members.knows(public):
             self.guard.unwanted.add(frame.get(SOURCE))
@@ -358,8 +357,10 @@ class Sockets:
 
     # --- receiving -------------------------------------------------------------------------------------
 
-    def take(self, socket: Socket, parts: int) -> tuple[bytes, list[zmq.Frame]] | None:
-        """The next message, if there is one: who sent it, and its ``parts`` frames. ProtocolError for more or fewer."""
+    def take(self, socket: Socket, parts: int) -> tuple[str, bytes, list[zmq.Frame]] | None:
+        """The next message, if there is one: the host that it is from (with keys, for certain), on which connection,
+        and its ``parts`` frames. ProtocolError for more or fewer, or a host that it cannot be from.
+        """
         if self._surplus and socket in self._surplus:
             self._skip(socket)
             return None
@@ -368,19 +369,18 @@ class Sockets:
         except zmq.Again:
             return None
         frame = socket.recv(NOBLOCK, False)  # not copied; by position, which is sooner
-        taken, size = [frame], len(frame)
+        taken = [frame]
         while frame.more:
             if len(taken) == parts:
                 self._skip(socket)
                 raise ProtocolError(f"a message of more frames than the {parts} that are expected")
             frame = socket.recv(NOBLOCK, False)
             taken.append(frame)
-            size += len(frame)
         if len(taken) != parts:
             raise ProtocolError(f"a message of {len(taken)} frames where {parts} are expected")
         if self.guard is not None:
-            self.guard.taken[frame.get(SOURCE)] += size + OVERHEAD_BYTES
-        return identity, taken
+            self.guard.taken[frame.get(SOURCE)] += sum(map(len, taken)) + OVERHEAD_BYTES
+        return name_of(identity) if self._keys is None else self._member(identity, frame), identity, taken
 
     def _skip(self, socket: Socket) -> None:
         """R3: read on in a message of too many frames."""

@@ -45,12 +45,13 @@ _DTYPE = re.compile(r"[<>|][biufcmMSU]\d+(\[\d*\w+\])?")  # dtype.str of numbers
 # --- of what code returned ------------------------------------------------------------------------------
 
 
-def returned_by(call: Callable[..., Any], *given: Any, inputs: Sequence[Any] = ()) -> Any:
+def returned_by(call: Callable[..., Any], given: tuple[Any, ...], inputs: Sequence[Any] = ()) -> Any:
     """What ``call(*given)`` returns, as a value; None is None. OperatorError when it cannot be one (R4).
 
     ``inputs``: values that the call was given, which may be returned, or parts of them.
     """
-    returned, holders = _returned(call, given)
+    returned = call(*given)
+    holders = sys.getrefcount(returned)
     if isinstance(returned, np.ndarray):
         return _array_of(returned, inputs, fresh=holders <= _ALONE)
     if returned is None or type(returned) is bytes:
@@ -62,10 +63,10 @@ def returned_by(call: Callable[..., Any], *given: Any, inputs: Sequence[Any] = (
     return parcel_of(returned)
 
 
-def _returned(call: Callable[..., Any], given: tuple[Any, ...]) -> tuple[Any, int]:
-    """What a call returns, and how many hold it: with nobody else, as many as in the call below."""
-    returned = call(*given)
-    return returned, sys.getrefcount(returned)
+def _alone() -> int:
+    """How many hold what a call returned and nobody else has, where it is counted as in ``returned_by``."""
+    returned = np.empty(1)
+    return sys.getrefcount(returned)
 
 
 def _base(array: np.ndarray[Any, Any]) -> tuple[Any, int]:
@@ -74,7 +75,7 @@ def _base(array: np.ndarray[Any, Any]) -> tuple[Any, int]:
     return base, sys.getrefcount(base)
 
 
-_ALONE = _returned(np.empty, (1,))[1]  # a view holds its array, and so does a memoryview: whoever else can write counts
+_ALONE = _alone()  # a view holds its array, and so does a memoryview: whoever else can write counts
 _BASE_ALONE = _base(np.empty(2).reshape(2, 1))[1]
 
 
@@ -83,22 +84,21 @@ def _array_of(array: np.ndarray[Any, Any], inputs: Sequence[Any], *, fresh: bool
     plain = type(array) is np.ndarray
     if not plain:
         _check_class(array)
-    dtype = _plain(array.dtype)
+    kind = array.dtype
+    dtype = _plain(kind)
     if array.ndim > MAX_DIMENSIONS:
         raise OperatorError(f"an array of {array.ndim} dimensions; a partition has at most {MAX_DIMENSIONS}")
     if array.nbytes > MAX_PARTITION_BYTES:  # before a copy is made of it
         raise OperatorError(f"an array of {array.nbytes} bytes; a partition has at most {MAX_PARTITION_BYTES}")
     flags = array.flags
-    settled = plain and flags.c_contiguous and flags.aligned
-    if settled:
-        settled = _is_settled(array, inputs, fresh) if array.base is not None else fresh and flags.owndata
+    settled = plain and flags.c_contiguous and flags.aligned and _is_settled(array, inputs, fresh)
     if not settled:
         array = np.array(array, order="C", subok=False)  # R2
         flags = array.flags
     if flags.writeable:
         array.setflags(write=False)
     # of a sealed array: whoever gets this one cannot unseal it
-    return array.view() if array.dtype is dtype else array.view(dtype)
+    return array.view() if kind is dtype else array.view(dtype)
 
 
 def _check_class(array: np.ndarray[Any, Any]) -> None:
@@ -112,7 +112,9 @@ def _check_class(array: np.ndarray[Any, Any]) -> None:
 
 
 def _is_settled(array: np.ndarray[Any, Any], inputs: Sequence[Any], fresh: bool) -> bool:
-    """R3: whether nobody else can write into what an array is a view of, which is sealed where that is needed."""
+    """R3: whether nobody else can write into an array's memory, which is sealed where it is another's."""
+    if array.base is None:
+        return fresh and array.flags.owndata
     base, holders = _base(array)
     root, under = _root(array)
     if (len(under) if type(under) is bytes else root.nbytes) > 2 * array.nbytes:

@@ -367,21 +367,21 @@ class NodeCore(Machine):
         return [Ask(self.index)] if self.asked else self._gathered()
 
     def _gathered(self) -> list[Action]:
-        inputs, over = [], False
-        for name in self.node.inputs:
-            output = self.inputs[name]
-            inputs.append(output)
-            over = over or bool(output.end)
+        if not self.node.inputs:
+            self.to(GATHERED)  # R1
+            return [RunCode(self.index, ())]
+        inputs = [self.inputs[name] for name in self.node.inputs]
+        ended = [output for output in inputs if output.end]
         self.inputs = {}
         if self.node.kind == "sink":
             self.to(DELIVERED)
-            handed = inputs[0] if len(inputs) == 1 else self._together(inputs, over)
+            handed = inputs[0] if len(inputs) == 1 else self._together(inputs, bool(ended))
             self.index += 1
-            if not over:
+            if not ended:
                 return [Hand(handed)]  # R4
             self.to(EXHAUSTED)
             return [Hand(handed), *self._leave_others(inputs)]
-        if over:
+        if ended:
             return [*self._hold(Output(self.index, end=self._end_of(inputs))), *self._leave_others(inputs)]
         self.to(GATHERED)  # R1
         return [RunCode(self.index, tuple([output.value for output in inputs]))]

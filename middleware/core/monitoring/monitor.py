@@ -80,13 +80,12 @@ class Monitor:
 
         The link's estimate with it; None when it is no sample (too small, no time, not between two hosts).
         """
-        small = how == "passive" and size_bytes < self.config.min_size_bytes
-        if small or source == target or size_bytes <= 0 or not 0 < duration_s < math.inf:
+        if how == "passive" and (size_bytes < self.config.min_size_bytes or self.knows(target, now)):
             return None  # R1
+        if source == target or size_bytes <= 0 or not 0 < duration_s < math.inf:
+            return None
         link = source, target
         series = self._series.get(link)
-        if how == "passive" and series is not None and now - series.recent[-1][1] < self.config.sample_interval_s:
-            return None
         if series is None:
             if len(self._series) >= self.config.max_links:
                 del self._series[next(iter(self._series))]
@@ -100,6 +99,11 @@ class Monitor:
         estimate = LinkEstimate(series.forecaster.forecast(), series.count, series.window.spread(), now)
         self._learn(link, estimate, now, "")
         return estimate
+
+    def knows(self, target: str, now: float) -> bool:
+        """Whether the last sample of the link from here is so young that no passive one is wanted."""
+        series = self._series.get((self.host, target))
+        return series is not None and now - series.recent[-1][1] < self.config.sample_interval_s
 
     def heard(self, estimates: Iterable[m.Estimate], now: float, sender: str = "", size_bytes: int = 0) -> None:
         """Merge what ``sender`` told; the later estimate of a link wins.

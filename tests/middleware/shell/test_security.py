@@ -320,10 +320,10 @@ def test_connections_have_names_that_nobody_can_guess_or_take_over() -> None:
     shell = Shell(ShellConfig("h1", insecure=True))
     take = shell._sockets.take
 
-    def spy(socket: zmq.Socket[bytes], parts: int) -> tuple[bytes, list[zmq.Frame]] | None:
+    def spy(socket: zmq.Socket[bytes], parts: int) -> tuple[str, bytes, list[zmq.Frame]] | None:
         taken = take(socket, parts)
         if taken is not None:
-            seen.add(taken[0])
+            seen.add(taken[1])
         return taken
 
     shell._sockets.take = spy  # type: ignore[method-assign]

@@ -162,6 +162,6 @@ def test_of_too_many_frames_none_is_kept_and_no_turn_is_long(dial: Callable[...,
             except ProtocolError as error:
                 said.append(str(error))
             else:
-                said += [] if taken is None else [taken[1][0].bytes]
+                said += [] if taken is None else [taken[2][0].bytes]
         assert said == ["a message of more frames than the 1 that are expected", frame]
         assert turns == 6

@@ -45,7 +45,7 @@ arrays = hnp.arrays(dtypes, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0,
 
 def taken(value: Any) -> Any:
     """What becomes of it where code returns it."""
-    return returned_by(lambda: value)
+    return returned_by(lambda: value, ())
 
 
 def there_and_back(value: Any) -> Any:
@@ -195,15 +195,15 @@ def test_what_nobody_else_can_write_is_not_copied(how: str) -> None:
         seen.append(address(array))
         return array
 
-    assert address(returned_by(produce)) == seen[0]
+    assert address(returned_by(produce, ())) == seen[0]
 
 
 def test_an_input_and_most_of_one_are_not_copied_and_a_small_part_does_not_keep_the_whole() -> None:
     given_ = taken(np.arange(1000.0))
-    assert returned_by(lambda values: values[0], (given_,), inputs=(given_,)).base is given_.base
-    most = returned_by(lambda values: values[0][100:], (given_,), inputs=(given_,))
+    assert returned_by(lambda values: values[0], ((given_,),), (given_,)).base is given_.base
+    most = returned_by(lambda values: values[0][100:], ((given_,),), (given_,))
     assert address(most) == address(given_) + 800
-    part = returned_by(lambda values: values[0][:10], (given_,), inputs=(given_,))
+    part = returned_by(lambda values: values[0][:10], ((given_,),), (given_,))
     whole = weakref.ref(given_.base)
     del given_, most
     gc.collect()
@@ -219,7 +219,7 @@ def test_an_array_that_is_found_again_by_a_weak_reference_is_sealed() -> None:
         found.append(weakref.ref(array))
         return array
 
-    value = returned_by(produce)
+    value = returned_by(produce, ())
     with pytest.raises(ValueError, match="read-only"):
         found[0]()[0] = 2
     assert value[0] == 1
