@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from thalweg.experiments.sweeps.results import row, schema
 from thalweg.experiments.sweeps.simulation import Simulated, Simulation
-from thalweg.experiments.sweeps.simulations import Arm
+from thalweg.experiments.sweeps.simulations import AS_IS, Arm
 
 GAINS = {"download-all": 1.0, "one-shot": 4.0, "local": 4.6, "global": 5.8, "thalweg-once": 11.0, "thalweg": 16.0}
 
@@ -48,9 +48,10 @@ def rows(
             for arm in arms:
                 factor = luck * random.lognormal(0, noise) if arm.placement != "download-all" else 1.0
                 at_s = float(slow_s * arm.servers / 8 / (gain(arm) * factor))
-                config = Simulation(
-                    pool=pool, pool_seed=pool_seed, configuration=configuration, **msgspec.structs.asdict(arm), **more
-                )
+                fields = msgspec.structs.asdict(arm)
+                name = pool if (made_by := fields.pop("made")) == AS_IS else f"{pool}:{made_by}"
+                place = {"pool": name, "pool_seed": pool_seed, "configuration": configuration}
+                config = Simulation(**place, **fields, **more)
                 came = Simulated(
                     delivered=180, mean_interarrival_s=at_s, median_interarrival_s=at_s, relocations=3, reshapings=2,
                     plans=4, planning_s=0.1, probe_bytes=2_000_000, bound_period_s=1.5, predicted_s=2.5,

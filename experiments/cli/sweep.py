@@ -34,8 +34,8 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     figure: Annotated[
         str | None,
         Option(
-            "The grid of a figure of the paper: 6, 7, 8, 9 or 10; or ablation, what each part of thalweg brings; or"
-            " PAPER:FIGURE of another paper's study.",
+            "The grid of a figure of the paper: 6, 7, 8, 9 or 10; or ablation, what each part of thalweg brings;"
+            " sensitivity, how much hangs on what traces are made by; or PAPER:FIGURE of another paper's study.",
             shown="none",
         ),
     ] = None
@@ -216,6 +216,7 @@ def _sweep(options: SweepOptions) -> Sweep:
         "traces": folder,
         "own_periods_s": () if options.periods_s else grid.own_periods_s,
         "variants": grid.variants,
+        "made": grid.made,
         "parameters": {
             "interface": options.interface,
             "cost": options.cost,

@@ -125,11 +125,15 @@ def figure_data(
     unusual = _check_one_value(study, results, where)
     needed, query = _query(study, results.column_names)
     try:
-        spark.createDataFrame(results.select(needed)).createOrReplaceTempView("trials")
+        there = results.select([name for name in needed if name in results.column_names])  # others are made of them
+        spark.createDataFrame(there).createOrReplaceTempView("trials")
         rows = spark.sql(query).toArrow().to_pylist()
     except PySparkException as error:
         raise RunError(f"Spark cannot aggregate {where}: {str(error).strip().splitlines()[0][:200]}") from error
     made: list[FigureResult[Any, Any]] = []
+    if figure and study.figures[figure].across:
+        for row in rows:
+            row["pool"] = row["pool"].partition(":")[0]
     for name in sorted({row["pool"] for row in rows}, key=lambda name: (name != study.pool, name)):
         runs = Runs(study, [row for row in rows if row["pool"] == name])
         for number in [figure] if figure else _shown(study, runs):

@@ -32,7 +32,7 @@ from thalweg.experiments.sweeps.trial import Arm, Trial
 from thalweg.middleware.errors import UsageError
 
 FIRST_STUDY = "ranganathan1998"  # of sweep folders that name none
-FORMAT = 3  # of figures.json
+FORMAT = 4  # of figures.json
 TIE = 0.01  # relative difference up to which two are as fast as each other: a plot would not show it
 QUOTED = 0.15  # how far ours may be from a number of a paper's text, of it, to have reproduced it
 
@@ -383,7 +383,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     ``varied``: the factors that it varies. ``pairs``: which arms it compares, (own, other, whether other is as usual).
     ``told``: which of these its table has. ``shared``: its rows have columns ``Shared``. ``singles``: it shows single
     configurations. ``notes``: what its readers must know. ``tables``: more of them, each a caption, and heads and rows
-    of a result. ``head``: what it is called, where not by its number; ``caption``, ``columns``, ``ordered``: of its
+    of a result. ``across``: pools of one name that are made otherwise, ``name:stretch=2``, are of one result, not
+    each of its own. ``head``: what it is called, where not by its number; ``caption``, ``columns``, ``ordered``: of its
     first table.
     """
 
@@ -398,6 +399,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     told: Callable[[Any], bool] = lambda ratio: True
     shared: bool = False
     singles: bool = False
+    across: bool = False
     notes: tuple[str, ...] = ()
     tables: tuple[tuple[str, Callable[[Any], tuple[list[str], list[list[str]]]]], ...] = ()
     head: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,7 +143,13 @@ def print_figures(data: FigureData[Any], console: Console | None = None) -> None
 
 
 def _rich(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    made = framed(title, {heads[0]: TEXT} | dict.fromkeys(heads[1:], FIGURE), padding=(0, 1, 0, 0))
+    broken = [_broken(head, [row[at] for row in rows]) for at, head in enumerate(heads) if at]
+    made = framed(title, {heads[0]: TEXT} | dict.fromkeys(broken, FIGURE), padding=(0, 1, 0, 0))
     for row in rows:
         made.add_row(*map(Text, row))
     return made
+
+
+def _broken(head: str, column: Sequence[str]) -> str:
+    """A head in lines no longer than its cells, or than its longest word: room for what rows are called."""
+    return "\n".join(textwrap.wrap(head, max(map(len, column), default=1) or 1, break_long_words=False))

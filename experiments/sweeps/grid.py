@@ -61,8 +61,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         arms = self.arms()
         found: dict[Arm, list[dict[str, Any]]] = {arm: [] for arm in arms}
         for one in results.to_pylist():
-            arm = type(arms[0])(**{name: one[name] for name in arms[0].__struct_fields__})
-            found.setdefault(arm, []).append(one)
+            found.setdefault(self.arm_of(one), []).append(one)
         measured = self.measured(found)
         return {
             self.label(arm, found): PlacementResult(
@@ -70,6 +69,11 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
             for arm, each in found.items()
         }
+
+    def arm_of(self, row: Mapping[str, Any]) -> Arm:
+        """The arm that a row of the results is of."""
+        kind = type(self.arms()[0])
+        return kind(**{name: row[name] for name in kind.__struct_fields__})
 
     def measured(self, found: Mapping[Any, Sequence[Mapping[str, Any]]]) -> dict[Any, dict[str, float | None]]:
         """What else is told of arms, by the fields of ``PlacementResult``, from the rows of each."""

@@ -22,12 +22,14 @@ from thalweg.middleware.errors import UsageError, nearest
 MOVES = ("gate", "hysteresis")  # parameters that go only to placements which take them
 WITH_PERIOD = ("local", "global", "thalweg")  # a researcher's own placement keeps what it was given
 WITH_K = ("local",)
+AS_IS = "as it is"  # how a generated pool is made
 
 
 class Arm(AnyArm, frozen=True, order=True):
     """One way to run a configuration. ``period_s`` and ``k`` are None where they do not apply or were not given.
 
-    ``variant``: a name of ``variants.VARIANTS``, of that placement with one thing changed.
+    ``variant``: a name of ``variants.VARIANTS``, of that placement with one thing changed. ``made``: what the traces of
+    a generated pool are made by, ``stretch=1.8``; of a simulation it is part of the pool's name.
     """
 
     placement: str
@@ -36,6 +38,7 @@ class Arm(AnyArm, frozen=True, order=True):
     period_s: float | None = None
     k: int | None = None
     variant: str = ""
+    made: str = AS_IS
 
     @property
     def name(self) -> str:
@@ -53,6 +56,7 @@ class Simulations(Sweep, frozen=True, kw_only=True):
 
     ``periods_s`` and ``ks`` go to the placements that take them; empty: each placement's own default.
     ``own_periods_s``: of ``thalweg`` alone, besides the others. ``variants``: of placements, besides those.
+    ``made``: how the generated pool is made, each in turn.
     """
 
     trial: ClassVar[type[Trial]] = Simulation
@@ -65,6 +69,7 @@ class Simulations(Sweep, frozen=True, kw_only=True):
     ks: tuple[int, ...] = ()
     own_periods_s: tuple[float, ...] = ()
     variants: tuple[str, ...] = ()
+    made: tuple[str, ...] = (AS_IS,)
     images: int = 180
 
     def with_more(self, *placements: str) -> Simulations:
@@ -74,23 +79,31 @@ class Simulations(Sweep, frozen=True, kw_only=True):
     def arms(self) -> list[Arm]:
         """Each combination once; periods and ks only for placements that take them (others: their defaults)."""
         found: dict[Arm, None] = {}
-        for servers, tree in itertools.product(self.servers, self.trees):
+        for made, servers, tree in itertools.product(self.made, self.servers, self.trees):
             for placement in self.placements:
                 periods_s = (self.periods_s or (None,)) if placement in WITH_PERIOD else (None,)
                 if placement == "thalweg":
                     periods_s = (*self.own_periods_s, *periods_s)
                 ks = (self.ks or (None,)) if placement in WITH_K else (None,)
                 for period_s, k in itertools.product(periods_s, ks):
-                    found[Arm(placement, servers, tree, period_s, k)] = None
+                    found[Arm(placement, servers, tree, period_s, k, made=made)] = None
             for name in self.variants:
-                found[Arm(VARIANTS[name].placement, servers, tree, variant=name)] = None
+                found[Arm(VARIANTS[name].placement, servers, tree, variant=name, made=made)] = None
         return list(found)
 
     def given(self, arm: AnyArm) -> dict[str, Any]:
         """The fields of a simulation that are the same on all configurations."""
         moves = MOVING[arm.series].__struct_fields__ if arm.series in MOVING else ()
         taken = {name: value for name, value in self.parameters.items() if name not in MOVES or name in moves}
-        return {"images": self.images, **msgspec.structs.asdict(arm), **taken}
+        fields = msgspec.structs.asdict(arm)
+        made = fields.pop("made")
+        pool = self.pool if made == AS_IS else f"{self.pool}{',' if ':' in self.pool else ':'}{made}"
+        return {"images": self.images, "pool": pool, **fields, **taken}
+
+    def arm_of(self, row: Mapping[str, Any]) -> Arm:
+        made = row["pool"].removeprefix(self.pool)[1:]  # what stands between
+        fields: dict[str, Any] = {name: row.get(name) for name in Arm.__struct_fields__}
+        return Arm(**fields | {"made": made or AS_IS})
 
     def check(self) -> Simulations:
         """Return self, or raise UsageError naming what is out of range, unknown or not to be imported."""
@@ -107,6 +120,10 @@ class Simulations(Sweep, frozen=True, kw_only=True):
             one = self.trial_of(self.first_pool, 0, arm)
             assert isinstance(one, Simulation)
             prepare(one)  # planners named by import path are imported
+        if self.made != (AS_IS,) and self.pool.partition(":")[0] not in GENERATED:
+            raise UsageError(
+                f"pool {self.pool!r} is not generated, so that it is not made otherwise; choose paper or regions"
+            )
         if self.pool not in GENERATED:  # or made otherwise
             open_pool(self.pool, self.first_pool, self.traces)
         return self
@@ -116,7 +133,7 @@ class Simulations(Sweep, frozen=True, kw_only=True):
         times: dict[Arm, dict[tuple[Any, ...], float]] = {}
         for arm, rows in found.items():
             good = [one for one in rows if one["failed"] is None and one["mean_interarrival_s"]]
-            networks = ((one["pool_seed"], one["configuration"], arm.servers, arm.tree) for one in good)
+            networks = ((one["pool"], one["pool_seed"], one["configuration"], arm.servers, arm.tree) for one in good)
             times[arm] = dict(zip(networks, (one["mean_interarrival_s"] for one in good), strict=True))
         base = {network: at_s for arm in times if arm.placement == BASELINE for network, at_s in times[arm].items()}
         told: dict[Arm, dict[str, float | None]] = {}
@@ -150,4 +167,5 @@ SAYS: Mapping[str, Callable[[Any], str]] = {
     "tree": str,
     "period_s": minutes,
     "k": lambda at: f"k = {at}",
+    "made": str,
 }

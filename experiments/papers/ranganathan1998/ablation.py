@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from thalweg.experiments.papers.study import Column, FigureResult, Pooled, spread
-from thalweg.experiments.papers.tables import mean
+from thalweg.experiments.papers.tables import mean, text
 
 Result = FigureResult[Any, Any]
 GROUPS = {  # placements and variants, in the order in which they are read
@@ -52,9 +52,9 @@ def grouped_rows(result: Result) -> list[Any]:
 
 COLUMNS = (
     Column("variant", lambda row, result: says(row)),
-    Column("mean s", "interarrival_s"),
+    Column("mean s", lambda row, result: mean(row.interarrival_s, 1)),
     Column("of global", lambda row, result: mean(row.of_global, 2)),
-    Column("of thalweg", lambda row, result: mean(row.of_thalweg, 2)),
+    Column("of thalweg", lambda row, result: text(row.of_thalweg, 2)),
     Column("plans", lambda row, result: mean(row.plans, 1)),
     Column("trees", lambda row, result: mean(row.reshapings, 1)),
     Column("moves", lambda row, result: mean(row.relocations, 1)),

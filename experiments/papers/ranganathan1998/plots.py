@@ -53,7 +53,6 @@ LEFT_OUT = 2.6  # times the time of global: a longer bar is cut, and its number 
 
 def _six(result: Result, palette: Palette) -> Figure:
     from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
 
     curves = {
         name: Curve(rows[0], short(name), palette.tint(name)) for name, rows in series_of(result, "speedup").items()
@@ -73,13 +72,23 @@ def _six(result: Result, palette: Palette) -> Figure:
     left, right = parts[-1].subplots(1, 2)
     _means(left, result, palette)
     _medians(right, result, palette)
-    marks: list[Artist] = [Line2D([], [], label="the paper's", **PAPER)]
+    marks = _published_marks(result)
     if any(row.bound_s is not None for row in result.rows):
-        marks.append(Line2D([], [], label="bound of all trees", **_BOUND))
-    if any(one.accept is not None and not one.unit for one in result.comparisons):
-        marks.append(Patch(color=ACCEPTED, label="accepted as the paper's"))
+        marks.insert(1, Line2D([], [], label="bound of all trees", **_BOUND))
     parts[-1].legend(handles=marks, loc="outside lower left", ncols=3)
     return figure
+
+
+def _published_marks(result: Result) -> list[Artist]:
+    """What is the paper's in a picture of ratios, for its legend."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    accepted = any(one.accept is not None and not one.unit for one in result.comparisons)
+    return [
+        Line2D([], [], label="the paper's", **PAPER),
+        *([Patch(color=ACCEPTED, label="accepted as the paper's")] if accepted else []),
+    ]
 
 
 def _six_seen(result: Result, lead: str | None) -> str:
@@ -234,6 +243,31 @@ def _nine(result: Result, palette: Palette) -> Figure:
     return figure
 
 
+# --- what the traces are made by --------------------------------------------------------------------
+
+
+def _sensitivity(result: Result, palette: Palette) -> Figure:
+    """Medians of global over one-shot and of thalweg over global, by what the traces are made by."""
+    found = {}
+    for own, other in (("global", "one-shot"), ("thalweg", "global")):
+        made = [row.arm.made for row in result.of("global")]
+        pairs = (result.ratio(result.arm(own, made=one), result.arm(other, made=one)) for one in made)
+        found[own, other] = [ratio for ratio in pairs if ratio is not None]
+    medians = {pair: [one.median.mean for one in ratios] for pair, ratios in found.items() if ratios}
+    told = [f"{own} at {min(each):.2f} to {max(each):.2f} × {other}" for (own, other), each in medians.items()]
+    figure, *panels = two_panels(result, f"By what traces are made by, {', '.join(told)}" if told else result.title)
+    for axes, ((own, other), ratios) in zip(panels, found.items(), strict=True):
+        if not ratios:
+            empty(axes, f"{own} was not compared with {other}")
+            continue
+        ratio_dots(axes, result, ratios, [palette.tint(own)] * len(ratios))
+        named_rows(axes, [ratio.own.made for ratio in ratios])
+        pools = " (line: a pool, dot: their mean)" if result.pools > 1 else ""
+        axes.set(title=f"{own} over {other}", xlabel=f"times as fast in the median{pools}")
+    figure.legend(handles=_published_marks(result), loc="outside lower left", ncols=2)
+    return figure
+
+
 # --- the ablation -----------------------------------------------------------------------------------
 
 
@@ -313,5 +347,6 @@ DRAWN: Mapping[str, Callable[[Result, Palette], Figure]] = {
     "8": _eight,
     "9": _nine,
     "10": _ten,
+    "sensitivity": _sensitivity,
     "ablation": _ablation,
 }

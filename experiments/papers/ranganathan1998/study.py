@@ -8,7 +8,8 @@ tree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -45,18 +46,21 @@ from thalweg.experiments.papers.study import (
     Setting,
     Shared,
     Study,
+    spread,
 )
 from thalweg.experiments.papers.tables import finished, mean, published, text
 from thalweg.experiments.records.analysis import BASELINE, natural
 from thalweg.experiments.runs import strategies
+from thalweg.experiments.sweeps.pools import GENERATED
 from thalweg.experiments.sweeps.simulation import Simulation
-from thalweg.experiments.sweeps.simulations import SAYS, WITH_K, Arm, Simulations
+from thalweg.experiments.sweeps.simulations import AS_IS, SAYS, WITH_K, Arm, Simulations
 from thalweg.experiments.sweeps.variants import AGED, VARIANTS
 from thalweg.experiments.views.tables import NONE
 from thalweg.middleware.protocol.adaptation import PAPER_PERIOD_S
 
 PLACEMENTS = (BASELINE, "one-shot", "local", "global")  # in the order of the paper's means
 OURS = strategies.OURS  # beside them
+SENSITIVITY = "sensitivity"  # and where the generator's values are
 ABLATION = "ablation"  # what stands for a figure's number where variants of our own planner are compared
 PERIODICAL = ("local", "global")  # of the paper's
 BY_PERIODS = "global-period"  # a variant: global's better setting on measured links
@@ -67,9 +71,22 @@ SHORT_PERIODS_S = (30.0, 60.0)  # of thalweg besides: its own, and one shorter
 SERVERS = Over("servers", (4, 8, 16, 32), "servers", apart=0.025)  # "from four to thirty-two"
 KS = Over("k", tuple(range(7)))  # "between one to six additional locations", and none
 TREES = Over("tree", ("binary", "left-deep"), "tree")
+MADE = (  # of the generator's values that are assumptions one at a time, smaller and larger
+    "stretch=1.0", "stretch=1.5", "stretch=1.8", "big_sigma=0.5", "big_sigma=1.5", "big_hold_s=120", "big_hold_s=1800",
+)  # fmt: skip
 SAME = 0.05  # "no significant difference"
 LARGE = 2.0  # "large gains"
 SUBSTANTIAL = 1.1  # the paper's local gains 12% on one-shot by the means and counts as substantial
+
+
+PUBLISHED = (  # section 5
+    Published(own=BASELINE, value=101.2),
+    Published(own="one-shot", value=24.6),
+    Published(own="local", value=22.0),
+    Published(own="global", value=17.1),
+    Published(own="global", other="one-shot", value=1.40),
+    Published(own="global", other="local", value=1.25),
+)
 
 
 def _as_run(arm: Arm, usual: Setting, varied: Sequence[str]) -> Arm:
@@ -138,6 +155,49 @@ def _yardsticks(result: Any) -> tuple[list[str], list[list[str]]]:
     return ["mean time", *found, "faster than one-shot on"], made
 
 
+def misfit(result: Any, made: str) -> float | None:
+    """How far pools that are made so are from what is published: the root mean square of the ratios' logarithms."""
+    off = []
+    for one in PUBLISHED:
+        own = result.arm(one.own, made=made)
+        ratio = None if one.other is None else result.ratio(own, result.arm(one.other, made=made))
+        ours = result.value(one.own, "interarrival_s", made=made) if one.other is None else ratio and ratio.median
+        if ours is None:
+            return None
+        off.append(math.log(ours.mean / one.value) ** 2)
+    return math.sqrt(fmean(off))
+
+
+def _misfit(row: Any, result: Any) -> str:
+    off = misfit(result, row.arm.made)
+    return NONE if off is None else f"{off:.2f}"
+
+
+def _of_made(series: str, column: str, digits: int = 1) -> Callable[[Any, Any], str]:
+    """A cell: a column of the series on the row's pools."""
+    return lambda row, result: mean(result.value(series, column, made=row.arm.made), digits)
+
+
+def _over_one_shot(tell: Callable[[Ratio[Arm]], str]) -> Callable[[Any, Any], str]:
+    """A cell: what is told of the row's arm over one-shot on its pools."""
+
+    def cell(row: Any, result: Any) -> str:
+        ratio = result.ratio(row.arm, result.arm("one-shot", made=row.arm.made))
+        return NONE if ratio is None else tell(ratio)
+
+    return cell
+
+
+MADE_COLUMNS = (  # of rows of global
+    Column("generator", lambda row, result: str(row.arm.made)),
+    *(Column(name, _of_made(name, "interarrival_s")) for name in ("one-shot", "global", "thalweg")),
+    Column("global over one-shot", _over_one_shot(lambda ratio: spread(ratio.median))),
+    Column("faster on", _over_one_shot(lambda ratio: f"{ratio.faster.mean:.0%}")),
+    Column("thalweg of global", _of_made("thalweg", "of_global", 2)),
+    Column("off", _misfit),
+)
+
+
 def _told(ratio: Ratio[Arm]) -> bool:
     """Global over the paper's others, ours and a researcher's own over the paper's, a researcher's own over ours and,
     once, over each other."""
@@ -190,14 +250,7 @@ _FIGURES = (
         title="Operator relocation on many network configurations",
         question="Does relocation help, is on-line relocation needed, and does global knowledge matter?",
         sweep=Simulations(placements=(*PLACEMENTS, *OURS), variants=(BY_PERIODS,)),
-        published=(
-            Published(own=BASELINE, value=101.2),
-            Published(own="one-shot", value=24.6),
-            Published(own="local", value=22.0),
-            Published(own="global", value=17.1),
-            Published(own="global", other="one-shot", value=1.40),
-            Published(own="global", other="local", value=1.25),
-        ),
+        published=PUBLISHED,
         claims=(
             Claim(
                 "relocation-helps",
@@ -365,6 +418,24 @@ _FIGURES = (
         ),
     ),
     Figure(
+        number=SENSITIVITY,
+        varied=("made",),
+        across=True,
+        told=lambda ratio: False,
+        head="Sensitivity",
+        caption="Figure 6, by what the traces are made by",
+        columns=MADE_COLUMNS,
+        ordered=lambda result: result.of("global"),
+        published=PUBLISHED,
+        notes=(
+            "mean seconds between images; of global over one-shot the median; off: root mean square of the logarithms"
+            " of ours over published, four means and two medians",
+        ),
+        title="Figure 6 by what the generator's traces are made by",
+        question="How much do the findings hang on what the generator assumes?",
+        sweep=Simulations(placements=(*PLACEMENTS, "thalweg"), made=(AS_IS, *MADE)),
+    ),
+    Figure(
         number=ABLATION,
         varied=("variant",),
         pairs=lambda own, other, usual: own != other and other.placement in ("global", "thalweg") and not other.variant,
@@ -403,7 +474,7 @@ STUDY = Study(
     series=PLACEMENTS,
     ours=OURS,
     base=BASELINE,
-    usual={"servers": 8, "tree": TREES.values[0], "period_s": PAPER_PERIOD_S, "k": 0, "variant": ""},
+    usual={"servers": 8, "tree": TREES.values[0], "period_s": PAPER_PERIOD_S, "k": 0, "variant": "", "made": AS_IS},
     measure="mean_interarrival_s",
     level="interarrival_s",
     quantity="inter-arrival time",
@@ -428,8 +499,10 @@ STUDY = Study(
     resolved={
         "period_s": _resolved("period_s", PERIODICAL, f"CAST({PAPER_PERIOD_S} AS double)"),
         "k": _resolved("k", WITH_K, "0"),
+        "made": f"CASE WHEN pool RLIKE '^({'|'.join(GENERATED)}):'"
+        f" THEN substring_index(pool, ':', -1) ELSE '{AS_IS}' END",
     },
-    world=("servers",),
+    world=("servers", "made"),
     beside=("tree",),
     fixed=("images", "interface", "startup_s", "disk_bytes_per_s", "pixel_s", "image_bytes", "image_deviation"),
     options=("gate", "hysteresis", "cost", "view", "forecaster", "max_age_s"),

@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from thalweg.experiments.cli import verbs as cli
 from thalweg.experiments.cli.stopping import Stopped
+from thalweg.experiments.papers.ranganathan1998.study import MADE
 from thalweg.experiments.sweeps import sweep
 from thalweg.experiments.sweeps.results import schema
 from thalweg.experiments.sweeps.simulation import Simulation
@@ -88,6 +91,16 @@ def test_without_options_it_is_the_paper_s_four_and_ours_on_300_configurations(
     assert (one.id[:6], sixth.id[:5]) == ("sweep-", "fig6-")
 
 
+def test_sensitivity_sweeps_generated_pools_made_otherwise(asked: Asked, tmp_path: Path) -> None:
+    CliRunner().invoke(cli.app, ["sweep", "--figure", "sensitivity", "--configurations", "1"])
+    ((one, _),) = asked
+    trials = one.trials()
+    assert Counter(trial.pool for trial in trials) == dict.fromkeys(["paper", *(f"paper:{made}" for made in MADE)], 5)
+    assert [one.arm_of(msgspec.structs.asdict(trial)) for trial in trials] == one.arms()
+    with pytest.raises(UsageError, match="is not generated"):
+        msgspec.structs.replace(one, pool=str(tmp_path)).check()
+
+
 def test_a_figure_s_variants_and_short_periods_are_swept_with_it(asked: Asked) -> None:
     for options in (["ablation"], ["9"], ["9", "--period", "60"]):
         CliRunner().invoke(cli.app, ["sweep", "--figure", *options])
@@ -127,7 +140,7 @@ def test_an_interrupt_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--figure", "11"], "--figure is 11; there are 6, 7, 8, 9, 10, ablation"),
+        (["--figure", "11"], "--figure is 11; there are 6, 7, 8, 9, 10, sensitivity, ablation"),
         (["--placement", "nowhere.at.all:Planner"], "'nowhere.at.all:Planner' cannot be imported"),
         (["--master", "moon"], "is not a Spark master"),
         (["--configurations", "3", "--pools", "4"], "give --pools 1 to 3"),

@@ -20,12 +20,12 @@ from thalweg.experiments.papers.aggregation import aggregate, figure_data, load_
 from thalweg.experiments.papers.claims import changes_less, clearly
 from thalweg.experiments.papers.plots import plot_figures
 from thalweg.experiments.papers.ranganathan1998.ablation import SAYS, gap_cells
-from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS, SAME, STUDY
+from thalweg.experiments.papers.ranganathan1998.study import FIGURES, MADE, OURS, PLACEMENTS, SAME, STUDY
 from thalweg.experiments.papers.study import FigureData, FigureResult, Verdict, pooled
 from thalweg.experiments.papers.tables import cells, comparison_cells, print_figures, ratio_cells, verdict_line
 from thalweg.experiments.sweeps.results import Results
 from thalweg.experiments.sweeps.simulation import Simulation
-from thalweg.experiments.sweeps.simulations import Arm, Simulations
+from thalweg.experiments.sweeps.simulations import AS_IS, Arm, Simulations
 from thalweg.experiments.sweeps.sweep import _save as save_sweep
 from thalweg.experiments.sweeps.variants import AGED, VARIANTS
 from thalweg.middleware.errors import RunError, UsageError
@@ -60,9 +60,9 @@ def scenarios(number: str, cases: Mapping[str, Callable[[Arm], float]], **option
 def test_grids_are_the_papers() -> None:
     counts = {number: len(figure.sweep.arms()) for number, figure in FIGURES.items()}
     of_paper = {number: sum(arm.placement in PLACEMENTS for arm in FIGURES[number].sweep.arms()) for number in FIGURES}
-    assert of_paper == {"6": 5, "7": 8, "8": 16, "9": 10, "10": 6, "ablation": 3}
+    assert of_paper == {"6": 5, "7": 8, "8": 16, "9": 10, "10": 6, "sensitivity": 32, "ablation": 3}
     whole = 4 + len(VARIANTS) - len(AGED)
-    assert counts == {"6": 7, "7": 9, "8": 20, "9": 18, "10": 8, "ablation": whole}
+    assert counts == {"6": 7, "7": 9, "8": 20, "9": 18, "10": 8, "sensitivity": 40, "ablation": whole}
     periods_s = {}
     for arm in FIGURES["9"].sweep.arms():
         if not arm.variant:
@@ -78,7 +78,7 @@ def test_more_placements_run_once_for_each_network_and_tree() -> None:
     for number, figure in FIGURES.items():
         more = figure.sweep.with_more(MINE, "global", MINE).arms()
         mine = [arm for arm in more if arm.placement == MINE]
-        assert len(mine) == {"8": 4, "10": 2}.get(number, 1)
+        assert len(mine) == {"8": 4, "10": 2, "sensitivity": 8}.get(number, 1)
         assert all(arm.period_s is None and arm.k is None for arm in mine)
         assert len(set(more)) == len(more)
 
@@ -362,8 +362,8 @@ def test_the_ablation_compares_with_global_and_thalweg(spark_session: SparkSessi
         "ms a plan",
     ]
     by_name = {row[0]: row[2:] for row in found}
-    assert by_name["given tree, periods"] == ["0.80", "2.00", "4.0", "2.0", "3.0", "2.0", "25"]
-    assert by_name["thalweg: periods, every minute, 5 %, forecasts"][:2] == ["0.40", "1.00"]
+    assert by_name["given tree, periods"] == ["0.80", "2.00 ± 0.00", "4.0", "2.0", "3.0", "2.0", "25"]
+    assert by_name["thalweg: periods, every minute, 5 %, forecasts"][:2] == ["0.40", "1.00 ± 0.00"]
     assert [row[0] for row in found][:4] == ["one-shot", SAYS["global"], "given tree, periods", SAYS["thalweg"]]
     gap = gap_cells(result)[1]
     assert [(row[1].partition(" ")[0], row[2]) for row in gap] == [
@@ -400,6 +400,26 @@ def test_times_are_told_by_global_s_and_beside_the_bound(six: FigureData) -> Non
     assert told["global"][heads[4]] == f"{ratio.faster.mean:.0%}"
     assert (told["one-shot"][heads[3]], told["one-shot"][heads[4]]) == ("1.00 ± 0.00", "–")
     assert told["global, by periods"]["of global, by periods"] == "1.00 ± 0.00"
+
+
+@pytest.mark.spark
+def test_pools_that_are_made_otherwise_are_beside_each_other(spark_session: SparkSession) -> None:
+    """Each is compared on its own networks, and measured by what is published."""
+
+    def at(arm: Arm) -> float:
+        return gain(arm) * (2.0 if arm.placement == "one-shot" and arm.made == "stretch=1.8" else 1.0)
+
+    made = scenarios("sensitivity", {"paper": at}, configurations=4, noise=0.01)
+    (result,) = figure_data(spark_session, table(made), figure="sensitivity").results
+    heads, found = cells(result)
+    told = {row[0]: dict(zip(heads, row, strict=True)) for row in found}
+    assert list(told) == [AS_IS, *sorted(MADE)]
+    ratios = {name: float(row["global over one-shot"].partition(" ")[0]) for name, row in told.items()}
+    assert ratios[AS_IS] == pytest.approx(GAINS["global"] / GAINS["one-shot"], rel=0.05)
+    assert ratios["stretch=1.8"] == pytest.approx(GAINS["global"] / GAINS["one-shot"] / 2, rel=0.05)
+    assert (told[AS_IS]["faster on"], told["stretch=1.8"]["faster on"]) == ("100%", "0%")
+    assert float(told["stretch=1.8"]["off"]) > 2 * float(told[AS_IS]["off"]) > 0
+    assert (result.pool, result.binding, ratio_cells(result)[1]) == ("paper", True, [])
 
 
 @pytest.mark.spark

@@ -39,7 +39,7 @@ from thalweg.experiments.reports.placements import (
     tree_edges,
 )
 from thalweg.experiments.reports.report import write_report
-from thalweg.experiments.sweeps.simulations import Arm
+from thalweg.experiments.sweeps.simulations import AS_IS, Arm
 from thalweg.experiments.views.tables import run_table
 from thalweg.experiments.views.timelines import Course, host_colours, timeline
 from thalweg.middleware.errors import UsageError
@@ -284,7 +284,7 @@ def some_figures() -> FigureData:
     ]  # fmt: skip
     result = STUDY.result(
         figure="6", pool="paper", title="Many", question="Does it help?", pools=1, expected=4, servers=8,
-        tree="binary", period_s=600.0, k=0, comparable=True, rows=rows, ratios=[], verdicts=verdicts,
+        tree="binary", period_s=600.0, k=0, made=AS_IS, comparable=True, rows=rows, ratios=[], verdicts=verdicts,
         notes=["one pool: no spread"],
     )  # fmt: skip
     return FigureData(results=[result], runs=8, failed=3, failures={"a: ValueError: <bad>": 1, "b: ValueError: bad": 2})
