@@ -19,6 +19,7 @@ from thalweg.middleware.errors import DataflowError, PlacementError, UsageError,
 
 Kind = Literal["source", "operator", "sink"]
 Placement = dict[str, str]  # node name -> host name
+MOST_AHEAD = 1024  # outputs: what is kept of a node has to fit into its host's memory
 
 
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,7 +47,8 @@ FIXED = Reorderable()
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One node: a *source* without inputs, an *operator*, or a *sink* (no code).
 
-    ``pinned`` names the host the node must stay on; sources must be pinned.
+    ``pinned`` names the host the node must stay on; sources must be pinned. ``ahead``: how many of its outputs the node
+    keeps for those of several consumers that have not got them; with 1 the slowest sets the pace of all.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     inputs: tuple[str, ...] = ()
     code: Code | None = None
     pinned: str | None = None
+    ahead: int = 1
 
 
 class Edge(NamedTuple):
@@ -72,13 +75,13 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
 
     nodes: tuple[Node, ...] = ()
 
-    def source(self, code: Code, *, at: str, name: str = "") -> str:
+    def source(self, code: Code, *, at: str, name: str = "", ahead: int = 1) -> str:
         """Add a source on host ``at``, and return its name: by default ``source@`` and the host."""
-        return self._add(Node(name or self._unused(f"source@{at}"), "source", (), code, at))
+        return self._add(Node(name or self._unused(f"source@{at}"), "source", (), code, at, ahead))
 
-    def operator(self, code: Code, *inputs: str, at: str | None = None, name: str = "") -> str:
+    def operator(self, code: Code, *inputs: str, at: str | None = None, name: str = "", ahead: int = 1) -> str:
         """Add an operator that takes ``inputs`` in this order, pinned to host ``at`` if given; returns its name."""
-        return self._add(Node(name or self._unused(f"op{len(self.operators)}"), "operator", inputs, code, at))
+        return self._add(Node(name or self._unused(f"op{len(self.operators)}"), "operator", inputs, code, at, ahead))
 
     def sink(self, name: str, *inputs: str, at: str | None = None) -> str:
         """Add a sink, where the application is handed each partition of these inputs; returns its name."""
@@ -218,6 +221,9 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
                 raise DataflowError(f"node {node.name!r} takes its input from the sink {name!r}")
         if len(set(node.inputs)) != len(node.inputs):
             raise DataflowError(f"node {node.name!r} names an input twice: {list(node.inputs)}")
+        if type(node.ahead) is not int or not 1 <= node.ahead <= (1 if node.kind == "sink" else MOST_AHEAD):
+            most = "a sink keeps 1" if node.kind == "sink" else f"give 1 to {MOST_AHEAD}"
+            raise DataflowError(f"{node.kind} {node.name!r} keeps {shown(node.ahead)} outputs ahead; {most}")
         if hosts is not None and node.pinned is not None and node.pinned not in hosts:
             raise DataflowError(
                 f"{node.kind} {node.name!r} is pinned to unknown host {node.pinned!r};"

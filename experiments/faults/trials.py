@@ -58,6 +58,7 @@ CLIENT = "client"
 FREE = Code("free")  # of operators that combine in any order and grouping
 MERGING = Code("seen")  # of such that remember, and merge what they do
 MAX_FAN = 4
+AHEAD = (1, 1, 1, 2, 4)  # outputs that a node of a graph keeps
 RESHAPED = (2, 3)  # of every six seeds: in their trials most operators are free, and the tree changes at random
 MERGED = (3, 8)  # of every twelve, among these: the free operators have state
 STATES = (1, 1, 18_000, 300_000)  # bytes: inline; bulk in one piece; bulk in several, let in only where it is wanted
@@ -182,6 +183,7 @@ def draw_graph(dice: Random, hosts: Sequence[str]) -> Dataflow:
 
 def _any_graph(dice: Random, hosts: Sequence[str]) -> Dataflow:
     count = dice.randint(1, 5)
+    ahead = [dice.choice(AHEAD) for _ in range(20)]
     names = [f"s{i}" for i in range(count)]
     nodes = [Node(name, "source", (), Code("source"), dice.choice(hosts)) for name in names]
     fresh = set(names)
@@ -190,6 +192,7 @@ def _any_graph(dice: Random, hosts: Sequence[str]) -> Dataflow:
         nodes.append(Node(f"o{i}", "operator", tuple(sorted(inputs)), Code("operator")))
         fresh = (fresh - inputs) | {f"o{i}"}
         names.append(f"o{i}")
+    nodes = [msgspec.structs.replace(node, ahead=most) for node, most in zip(nodes, ahead, strict=False)]
     loose = sorted(fresh)
     sinks: list[list[str]] = [[], []] if dice.random() < 0.8 else [[]]
     for name in loose:

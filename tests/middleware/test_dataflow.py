@@ -93,6 +93,8 @@ def test_a_very_deep_tree_is_no_problem() -> None:
         ([operator("o"), sink("o")], "operator 'o' has no inputs"),
         ([source("s"), sink("s", "s")], "node 't' names an input twice: ['s', 's']"),
         ([source("s"), sink()], "sink 't' has no inputs"),
+        ([Node("s", "source", (), CODE, "h1", 0), sink("s")], "source 's' keeps 0 outputs ahead; give 1 to 1024"),
+        ([source("s"), Node("t", "sink", ("s",), ahead=2)], "sink 't' keeps 2 outputs ahead; a sink keeps 1"),
         ([source("s"), Node("t", "sink", ("s",), CODE)], "sink 't' names code"),
         ([Node("s", "source", (), None, "h1"), sink("s")], "source 's' names no code"),
         ([source("s"), Node("o", "operator", ("s",)), sink("o")], "operator 'o' names no code"),

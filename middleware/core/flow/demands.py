@@ -348,16 +348,19 @@ class Demands:
             kept = self.tail_hosts.get(name)
             if passed.last_s > repeated_s and kept is not None and kept.host == host:
                 return name, f"which keeps partition {passed.index} of it"
-        outputs = [(name, node.retained, node.takers) for name, node in self.nodes.items()]
-        outputs += [(name, tail.output, tail.takers) for name, tail in self.tails.items()]
-        for name, output, takers in outputs:
-            for consumer, taker in takers.items() if output is not None else ():
-                assert output is not None
-                if taker.landed == output.index or taker.demanded > output.index:
-                    continue
-                consumer = consumer or self._tree.consumer_of(name, output.index)
-                if consumer not in self.nodes and self._directory.whereabouts(consumer, output.index) == host:
-                    return name, f"which holds {consumer!r}"
+        outputs = [
+            (name, node.sent_to(taker, taker.demanded), consumer, taker)
+            for name, node in self.nodes.items()
+            for consumer, taker in node.takers.items()
+        ]
+        for name, tail in self.tails.items():
+            outputs += [(name, tail.output, consumer, taker) for consumer, taker in tail.takers.items()]
+        for name, output, consumer, taker in outputs:
+            if output is None or taker.landed == output.index:
+                continue
+            to = consumer or self._tree.consumer_of(name, output.index)
+            if to not in self.nodes and self._directory.whereabouts(to, output.index) == host:
+                return name, f"which holds {to!r}"
         return None
 
     # --- what nodes are to do -------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 
 from thalweg.middleware.core import notes
 from thalweg.middleware.core.flow.demands import NOTHING, Demands, Expected, Kept, Newcomer
-from thalweg.middleware.core.flow.node import ENDED, GATHERING, LAST, Action, Ask, NodeCore
+from thalweg.middleware.core.flow.node import DRAINING, ENDED, GATHERING, LAST, Action, Ask, NodeCore
 from thalweg.middleware.core.notes import Note, Notes
 from thalweg.middleware.protocol import messages as m
 
@@ -37,7 +37,10 @@ class Flow(Demands):
     def leave(self, name: str, after: int, *, recall: bool) -> Iterable[Note]:
         """An operator becomes ``Light`` when it has dispatched partition ``after``; see ``NodeCore.leave``."""
         node = self.nodes[name]
-        return self._perform(node, node.leave(after, recall=recall))
+        told = self._perform(node, node.leave(after, recall=recall))
+        if node.state is DRAINING:
+            self.call_back(name)
+        return told
 
     def stay(self, name: str) -> Iterable[Note]:
         """An operator that was to leave goes on here."""

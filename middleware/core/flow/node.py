@@ -9,11 +9,11 @@ R2. A demand for *i* acknowledges every partition before *i*. Until then the las
     repeated after the transfer has arrived does not count: it was most likely on its way by then.
 R3. Partition *i + 1* can be ready before *i* is acknowledged, but it is dispatched only after, so a node
     never has more than one output dispatched and unacknowledged and one held. Of several consumers all must have
-    acknowledged *i*: the slowest sets the pace.
+    acknowledged *i*: the slowest sets the pace, unless the node keeps more than one output for it (``Node.ahead``).
 R4. A sink's consumer is the application, which takes what was gathered at once.
 R5. A node that is to leave becomes light at its next chance: after it has dispatched an output and before it demands
     inputs, or while it waits for inputs. Light, it only takes notice of what is demanded of it, until
-    it goes on (here, or as another node elsewhere).
+    it goes on (here, or as another node elsewhere). It leaves when all consumers have been sent its last output.
 R6. A suspended source dispatches nothing new; what was demanded of it goes out when it resumes.
 R7. Between two trees (``reshaping``): a node that is replaced ends with its last partition. One that another node
     consumes from then on has *turned* when it has dispatched its last one for the old consumer, which somebody else
@@ -47,6 +47,7 @@ class NodeState(Term):
     GATHERING = "gathering"
     RUNNING = "running"
     HOLDING = "holding"
+    DRAINING = "draining"  # to leave as soon as the slower consumers have been sent what the faster ones were
     LIGHT = "light"  # about to leave, or just come
     ENDED = "ended"
 
@@ -57,6 +58,7 @@ class NodeEvent(Term):
     DELIVERED = "delivered"  # the sink's gathering is complete
     FINISHED = "finished"
     DISPATCHED = "dispatched"
+    RECALLED = "recalled"  # it is to leave, and some consumers lag behind
     FROZEN = "frozen"  # nothing in hand, and it is to leave
     THAWED = "thawed"  # it stays, or it has come
     EXHAUSTED = "exhausted"  # the last partition, or the end marker, has been dispatched or delivered
@@ -65,8 +67,10 @@ class NodeEvent(Term):
 
 
 # Members by names of their own: through their class each look-up is a call of Python code (3.11), for every message.
-IDLE, GATHERING, RUNNING, HOLDING, LIGHT, ENDED = NodeState
-DEMANDED, GATHERED, DELIVERED, FINISHED, DISPATCHED, FROZEN, THAWED, EXHAUSTED, REPLACED, RENOUNCED = NodeEvent
+IDLE, GATHERING, RUNNING, HOLDING, DRAINING, LIGHT, ENDED = NodeState
+DEMANDED, GATHERED, DELIVERED, FINISHED, DISPATCHED, RECALLED, FROZEN, THAWED, EXHAUSTED, REPLACED, RENOUNCED = (
+    NodeEvent
+)
 
 
 TRANSITIONS: dict[tuple[NodeState, NodeEvent], NodeState] = {
@@ -81,6 +85,9 @@ TRANSITIONS: dict[tuple[NodeState, NodeEvent], NodeState] = {
     (NodeState.IDLE, NodeEvent.FROZEN): NodeState.LIGHT,
     (NodeState.GATHERING, NodeEvent.FROZEN): NodeState.LIGHT,
     (NodeState.HOLDING, NodeEvent.FROZEN): NodeState.LIGHT,
+    (NodeState.GATHERING, NodeEvent.RECALLED): NodeState.DRAINING,
+    (NodeState.DRAINING, NodeEvent.FROZEN): NodeState.LIGHT,
+    (NodeState.DRAINING, NodeEvent.THAWED): NodeState.GATHERING,
     (NodeState.LIGHT, NodeEvent.THAWED): NodeState.GATHERING,
     (NodeState.IDLE, NodeEvent.REPLACED): NodeState.ENDED,
     (NodeState.GATHERING, NodeEvent.REPLACED): NodeState.ENDED,
@@ -173,7 +180,8 @@ class NodeCore(Machine):
     inputs: dict[str, Output] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)  # producers that owe partition ``index``
     output: Output | None = None
-    retained: Output | None = None  # dispatched, not yet acknowledged by all
+    retained: Output | None = None  # dispatched last, not yet acknowledged by all
+    older: list[Output] = field(default_factory=list)  # dispatched before, for consumers that lag behind
     last: str = ""  # the producer whose input came last
     size_bytes: int | None = None  # of the last output
     leaves_after: int | None = None  # it becomes light when it has dispatched this, or a later one
@@ -222,26 +230,65 @@ class NodeCore(Machine):
             self.early = True
             return verdict, []
         if index < self.index:
-            if self.retained is None or index != self.retained.index or taker.demanded > index:
+            output = self.sent_to(taker, index)
+            if output is None or index != output.index or taker.demanded > index:
                 return "late", []
+            if taker.demanded < index and self.taker is None:
+                return "taken", self._demanded(taker, consumer, index)
             if taker.sending:
                 return "duplicate", []  # R2
             if again and taker.landed == index:
                 taker.landed = -1
                 return "duplicate", []
-            return "taken", [Dispatch(self.retained, True, consumer)]
+            return "taken", [Dispatch(output, True, consumer)]
         if index == taker.demanded:
             return "duplicate", []
+        if self.taker is None:
+            return "taken", self._demanded(taker, consumer, index)
         taker.demanded = index
         taker.sending = False
-        if self.taker is None and not self._all(index):
-            return "taken", self._begin() if self.state is IDLE else []
         self.retained = None  # R2: it acknowledges all before
         if self.state is IDLE:
             return "taken", self._begin()
         if self.state is HOLDING and not self.suspended:  # R6
             return "taken", self._dispatch()
         return "taken", []
+
+    def _demanded(self, taker: Taker, consumer: str, index: int) -> list[Action]:
+        """One of several consumers wants what it has not been sent yet."""
+        taker.demanded, taker.sending = index, False
+        output = self.sent_to(taker, index) if index < self.index else None
+        self._let_go()  # R2
+        actions: list[Action] = [] if output is None else [Dispatch(output, consumer=consumer)]
+        return actions + (self._begin() if self.state is IDLE else self._go_on())
+
+    def _go_on(self) -> list[Action]:
+        """One of several consumers has got something."""
+        if self.state is HOLDING and not self.suspended and self._ready():
+            return self._dispatch()
+        return self._freeze() if self.state is DRAINING and self._all(self.index - 1) else []
+
+    def _let_go(self) -> None:
+        """Keep only what some consumer has not got."""
+        least = min([taker.demanded for taker in self.takers.values()])
+        self.older = [output for output in self.older if output.index >= least]
+        if self.retained is not None and self.retained.index < least:
+            self.retained = None
+
+    def _ready(self) -> bool:
+        """R3: whether what is held may be dispatched. R5: the last one only to all."""
+        ahead = self.node.ahead
+        if ahead == 1 or (self.leaves_after is not None and self.index >= self.leaves_after):
+            return self._all(self.index)
+        room = len(self.older) + (self.retained is not None) < ahead
+        return room and any(taker.demanded == self.index for taker in self.takers.values())
+
+    def sent_to(self, taker: Taker, index: int) -> Output | None:
+        """The output that a consumer was sent, or of several can be: partition ``index``."""
+        last = self.retained
+        if self.taker is not None or last is None or last.index == index:
+            return last
+        return next((output for output in self.older if output.index == index), None)
 
     def _begin(self) -> list[Action]:
         if self.limit is not None and self.index >= self.limit:
@@ -273,7 +320,8 @@ class NodeCore(Machine):
     def on_transfer_over(self, index: int, consumer: str = "", *, arrived: bool) -> None:
         """The transfer of partition ``index`` is over; unless it has ``arrived``, nobody knows what became of it."""
         taker = self.taker or self.takers.get(consumer)
-        if self.retained is not None and self.retained.index == index and taker is not None:
+        output = None if taker is None else self.sent_to(taker, index)
+        if taker is not None and output is not None and output.index == index:
             taker.sending = False
             taker.landed = index if arrived else -1
 
@@ -285,13 +333,16 @@ class NodeCore(Machine):
         self.leaves_after = after
         if recall and self.state is GATHERING and self.index > after:
             self.inputs = {}
-            return self._freeze()
+            if self.taker is not None or self._all(self.index - 1):
+                return self._freeze()
+            self.asked = set()
+            self.to(RECALLED)
         return []
 
     def stay(self) -> list[Action]:
         """Go on, if it was light; it leaves no more."""
         self.leaves_after = None
-        if self.state is not LIGHT:
+        if self.state is not LIGHT and self.state is not DRAINING:
             return []
         self.to(THAWED)
         return self._renounce() if self._all(LAST) else self._gather()
@@ -343,7 +394,9 @@ class NodeCore(Machine):
 
     def resume(self) -> list[Action]:
         self.suspended = False
-        return self._dispatch() if self.state is HOLDING and self._all(self.index) else []
+        if self.taker is None:
+            return self._go_on()
+        return self._dispatch() if self.state is HOLDING and self.taker.demanded == self.index else []
 
     # ------------------------------------------------------------------------------------------------
 
@@ -406,13 +459,10 @@ class NodeCore(Machine):
         if taker.demanded == LAST:
             return answer
         taker.demanded, taker.sending = LAST, False
-        if self.retained is not None and self._all(self.retained.index + 1):
-            self.retained = None
-        if self._all(LAST):
-            return answer + (self._renounce() if (self.state, RENOUNCED) in TRANSITIONS else [])
-        if self.state is HOLDING and not self.suspended and self._all(self.index):
-            answer += self._dispatch()
-        return answer
+        self._let_go()
+        if self._all(LAST) and (self.state, RENOUNCED) in TRANSITIONS:
+            return answer + self._renounce()
+        return answer + self._go_on()
 
     def _renounce(self) -> list[Action]:
         self.to(RENOUNCED)
@@ -433,7 +483,7 @@ class NodeCore(Machine):
         self.to(FINISHED)
         self.output = output
         taker = self.taker
-        ready = self._all(self.index) if taker is None else taker.demanded == self.index
+        ready = self._ready() if taker is None else taker.demanded == self.index
         return self._dispatch() if ready and not self.suspended else []  # R3
 
     def _dispatch(self) -> list[Action]:
@@ -441,6 +491,8 @@ class NodeCore(Machine):
         assert output is not None
         self.size_bytes = output.size_bytes
         self.output = None
+        if self.retained is not None:
+            self.older.append(self.retained)
         self.retained = output
         self.index += 1
         actions: list[Action] = [Dispatch(output)]
@@ -464,14 +516,17 @@ class NodeCore(Machine):
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""
-        held = (self.output is not None) + (self.retained is not None) + (self.state is RUNNING)
-        assert held <= 2, f"{self!r} holds {held} outputs"
+        kept = [*self.older, *([] if self.retained is None else [self.retained])]
+        held = (self.output is not None) + len(kept) + (self.state is RUNNING)
+        assert held <= 1 + (1 if self.taker is not None else self.node.ahead), f"{self!r} holds {held} outputs"
+        assert [output.index for output in kept] == list(range(self.index - len(kept), self.index)), self
+        assert not (self.older and self.state is LIGHT), self
         assert (self.output is not None) == (self.state is HOLDING), self
-        assert self.retained is None or self.retained.index == self.index - 1, self
         for taker in self.takers.values():
             assert taker.demanded <= self.index or taker.demanded == LAST, self
             assert not taker.sending or self.retained is not None, self
-        assert not (self._all(self.index) and self.state is HOLDING and not self.suspended), self
+        ready = self._ready() if self.taker is None else self.taker.demanded == self.index
+        assert not (ready and self.state is HOLDING and not self.suspended), self
         assert not self.suspended or self.node.kind == "source", self
         assert self.leaves_after is None or self.node.kind == "operator", self
         assert self.asked.isdisjoint(self.inputs), self

@@ -317,6 +317,26 @@ def test_a_consumer_that_never_asks_costs_no_more_memory_than_one_that_does() ->
     assert max(node.index for node in nodes) <= 5
 
 
+def test_outputs_that_are_kept_let_a_longer_way_be_a_pipeline() -> None:
+    """From ``s`` one way is direct, the other has three operators of a second each."""
+
+    def took_s(ahead: int) -> float:
+        flow = Dataflow()
+        name = source = flow.source(CODE, at="h1", name="s", ahead=ahead)
+        where = {}
+        for _ in range(3):
+            name = flow.operator(CODE, name)
+        flow.sink("t", flow.operator(CODE, source, name, name="last"))
+        where = {"op0": "h1", "op1": "h2", "op2": "client", "last": "client", "t": "client", "s": "h1"}
+        code = {"op0": Takes(1.0), "op1": Takes(1.0), "op2": Takes(1.0)}
+        world = World(HOSTS, links(), lambda node: code.get(node.name, Takes()), WorldConfig(validate=True))
+        world.run(flow, where, 20)
+        return world.now
+
+    assert took_s(1) > 2 * took_s(4)
+    assert took_s(4) < 30
+
+
 def test_a_world_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_world, "MAX_EVENTS", 50)
     world, core = scripted(*[[e.SetTimer("again", float(number))] for number in range(1000)])

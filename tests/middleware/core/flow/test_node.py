@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -51,9 +52,9 @@ CODE = Code("some")
 class Traced(NodeCore):
     """A node that remembers the table entries it used."""
 
-    def __init__(self, node: Node, limit: int | None = None) -> None:
+    def __init__(self, node: Node, limit: int | None = None, **others: Any) -> None:
         self.used: list[tuple[NodeState, NodeEvent]] = []
-        super().__init__(node, limit)
+        super().__init__(node, limit, **others)
 
     def to(self, trigger: NodeEvent) -> None:
         entry = (self.state, trigger)
@@ -254,6 +255,34 @@ def nobody_wants_what_it_holds() -> NodePlaybook:
     return book
 
 
+def ahead(of: int) -> NodePlaybook:
+    """An operator with consumers x and y, which keeps so many outputs; x has been sent 0 and 1."""
+    book = shared(Node("o", "operator", ("a",), CODE, ahead=of))
+    book << Demanded(0, by="x") >> [Ask(0)]
+    for index in range(of):
+        book << Arrived("a", index) >> [RunCode(index, (None,))]
+        book << Finished(index, f"o{index}") >> [Dispatch(out(index, f"o{index}"), consumer="x"), Ask(index + 1)]
+        book << Demanded(index + 1, by="x") >> []
+    return book
+
+
+def who_leaves_waits_for_the_slower_consumer() -> NodePlaybook:
+    book = ahead(2)
+    book << ToLeave(1, recall=True) >> []
+    book << Arrived("a", 2) >> "duplicate"
+    book << Demanded(0, by="y") >> [Dispatch(out(0, "o0"), consumer="y")]
+    book << Demanded(1, by="y") >> [Dispatch(out(1, "o1"), consumer="y"), Lighten(2)]
+    assert book.node.retained == out(1, "o1")
+    return book
+
+
+def who_was_to_leave_goes_on_with_consumers_that_lag_behind() -> NodePlaybook:
+    book = ahead(2)
+    book << ToLeave(1, recall=True) >> []
+    book << Stayed() >> [Ask(2)]
+    return book
+
+
 ANSWER = Dispatch(out(LAST, end=True))
 WALKS: dict[tuple[NodeState, NodeEvent], Callable[[], NodePlaybook]] = {
     (NodeState.IDLE, NodeEvent.DEMANDED): source_runs_when_demanded_and_prefetches_one,
@@ -268,6 +297,9 @@ WALKS: dict[tuple[NodeState, NodeEvent], Callable[[], NodePlaybook]] = {
     (NodeState.GATHERING, NodeEvent.FROZEN): operator_calls_its_demands_back,
     (NodeState.HOLDING, NodeEvent.FROZEN): operator_is_light_when_its_output_has_gone,
     (NodeState.LIGHT, NodeEvent.THAWED): a_light_operator_goes_on,
+    (NodeState.GATHERING, NodeEvent.RECALLED): who_leaves_waits_for_the_slower_consumer,
+    (NodeState.DRAINING, NodeEvent.FROZEN): who_leaves_waits_for_the_slower_consumer,
+    (NodeState.DRAINING, NodeEvent.THAWED): who_was_to_leave_goes_on_with_consumers_that_lag_behind,
     (NodeState.IDLE, NodeEvent.REPLACED): an_operator_is_replaced_before_it_began,
     (NodeState.GATHERING, NodeEvent.REPLACED): an_operator_is_replaced,
     (NodeState.IDLE, NodeEvent.RENOUNCED): nobody_wants_what_it_has_not_begun,
@@ -516,7 +548,7 @@ def test_any_order_of_anything_keeps_the_invariants(
 
 def shared(node: Node = Node("s", "source", (), CODE, "h1")) -> NodePlaybook:  # noqa: B008
     """A node whose consumers are x and y."""
-    return NodePlaybook(NodeCore.of(node, None, ("x", "y")))
+    return NodePlaybook(Traced.of(node, None, ("x", "y")))
 
 
 def both(index: int, value: object) -> list[Action]:
@@ -537,6 +569,18 @@ def test_an_output_goes_to_all_when_the_last_of_them_has_demanded_it() -> None:
     book << Demanded(2, by="x") >> "ahead"
     book << Demanded(1, by="y") >> [*both(1, "s1"), RunCode(2, ())]
     assert book.node.retained == out(1, "s1")
+
+
+def test_a_node_that_keeps_more_outputs_goes_that_far_ahead_of_its_slowest_consumer() -> None:
+    book = ahead(3)
+    book << Arrived("a", 3) >> [RunCode(3, (None,))]
+    book << Finished(3, "o3") >> []  # a fourth is not kept
+    for index in range(3):
+        more: list[Action] = [] if index != 1 else [Dispatch(out(3, "o3"), consumer="x"), Ask(4)]
+        book << Demanded(index, by="y") >> [Dispatch(out(index, f"o{index}"), consumer="y"), *more]
+    book << Demanded(1, by="y") >> "late"
+    book << Demanded(2, by="y") >> [Dispatch(out(2, "o2"), True, "y")]
+    assert [book.node.older, book.node.retained] == [[out(2, "o2")], out(3, "o3")]
 
 
 def test_of_each_consumer_it_is_known_whether_it_was_sent_what_it_wants() -> None:
