@@ -184,10 +184,8 @@ class Shell:
                 due_s = self._due_s
                 if self._sockets.holding and self._bulk.credits_due_s < due_s:
                     due_s = self._bulk.credits_due_s
-                if workers.due_s < due_s:
-                    due_s = workers.due_s
-                if guard is not None and guard.due_s < due_s:
-                    due_s = guard.due_s
+                # each asked once: other threads may change them to "never" meanwhile
+                due_s = min(due_s, workers.due_s, math.inf if guard is None else guard.due_s)
                 wait_ms = max(0, int((due_s - time.monotonic()) * 1000) + 1)
             ready: list[tuple[Any, int]] = zmq_poll(polled, wait_ms)
             self._asleep = False

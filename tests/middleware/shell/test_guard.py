@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import os
 import resource
@@ -113,6 +115,17 @@ def test_a_glance_that_comes_when_the_calm_is_over_is_followed_by_no_others(
         assert time.monotonic() < until_s
     guard.glance(time.monotonic())
     assert guard.due_s == math.inf
+
+
+def test_a_calm_that_ends_while_a_host_looks_for_how_long_it_may_sleep_does_not_end_the_host(
+    monkeypatch: pytest.MonkeyPatch, dial: Callable[..., zmq.Socket[bytes]]
+) -> None:
+    said = itertools.cycle((0.0, math.inf))
+    monkeypatch.setattr(Guard, "due_s", property(lambda self: next(said)))
+    with contextlib.closing(Shell(ShellConfig("a", listen=LOOPBACK, insecure=True))) as shell:
+        honest = dial(shell.me.control)
+        assert all(asks(honest) for _ in range(20))
+        assert not shell.failure
 
 
 def test_a_guard_leaves_no_thread_and_no_descriptor() -> None:
