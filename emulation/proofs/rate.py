@@ -71,12 +71,16 @@ def tournament(players: Sequence[str]) -> list[list[tuple[str, str]]]:
     return rounds
 
 
-def link_rounds(rates_bps: Mapping[Pair, float], together_bps: float = TOGETHER_BPS) -> list[list[Pair]]:
+def link_rounds(
+    rates_bps: Mapping[Pair, float], together_bps: float = TOGETHER_BPS, order: Iterable[str] = ()
+) -> list[list[Pair]]:
     """The links in groups to be measured at once: in a group no host sends twice or receives twice.
 
-    A group's rates add up to at most ``together_bps`` unless it is a single link.
+    A group's rates add up to at most ``together_bps`` unless it is a single link. ``order``: the hosts' in the
+    tournament, by default as links name them.
     """
-    hosts = list(dict.fromkeys(host for link in rates_bps for host in link))
+    named = dict.fromkeys(host for link in rates_bps for host in link)
+    hosts = list(dict.fromkeys((*(host for host in order if host in named), *named)))
     groups: list[list[Pair]] = []
     for pairs in tournament(hosts) if len(hosts) > 1 else []:
         links = [link for a, b in pairs for link in ((a, b), (b, a)) if link in rates_bps]
@@ -280,7 +284,8 @@ def measure(
 def _groups(rates_bps: Mapping[Pair, float], together_bps: float, world: World) -> list[list[Pair]]:
     """The rounds, and the slow links together, unless they share an interface."""
     slow = [link for link, rate_bps in rates_bps.items() if rate_bps < SLOW_BPS and not world.limits]
-    rounds = link_rounds({link: rate_bps for link, rate_bps in rates_bps.items() if link not in slow}, together_bps)
+    others = {link: rate_bps for link, rate_bps in rates_bps.items() if link not in slow}
+    rounds = link_rounds(others, together_bps, world.hosts)
     return rounds + [slow[i : i + SLOW_LINKS] for i in range(0, len(slow), SLOW_LINKS)]
 
 

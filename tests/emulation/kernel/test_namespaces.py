@@ -21,6 +21,7 @@ from thalweg.emulation.kernel import htb
 from thalweg.emulation.kernel.world import BANDED_HOSTS
 from thalweg.emulation.links.shape import LinkShape, Queue
 from thalweg.emulation.proofs.proof import failures
+from thalweg.emulation.testbeds import testbed
 from thalweg.emulation.testbeds.netns import NetnsTestbed
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import CapabilityError, TestbedError, UsageError
@@ -330,14 +331,19 @@ print(*sorted(one.minor for one in map(htb.class_counters, with_statistics) if o
 
 @pytest.mark.timed
 @pytest.mark.parametrize(("hosts", "bands"), [(2, (htb.BULK, htb.CONTROL)), (BANDED_HOSTS + 1, ())])
-def test_links_of_very_many_hosts_have_one_class_each_that_shapes_them(hosts: int, bands: tuple[int, ...]) -> None:
+def test_links_of_very_many_hosts_have_one_class_each_that_shapes_them(
+    hosts: int, bands: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testbed, "PROVEN_AT_ONCE", 1)
+    told: list[int] = []
     with NetnsTestbed([f"h{number}" for number in range(1, hosts + 1)]) as many:
         there, back = ("h1", "h2"), ("h2", "h1")
         many.shape({there: LinkShape(2e6, queue=Queue(50, "packets")), back: LinkShape(4e6)})
         process = many.run("h1", [PYTHON, "-c", CLASSES], stdout=subprocess.PIPE)
         assert process.stdout
         assert [int(word) for word in process.stdout.read().split()] == [2, *(2 + band for band in bands)]
-        assert not failures(many.prove([there, back]))
+        assert not failures(many.prove([there, back], tell=told.append))
+        assert told == [1, 2]
         many.alter([there], {"rate_bps": 1e6})
         many.alter([back], {"cut": True})
         rates = {(one.src, one.dst): one for one in many.prove([there, back])}

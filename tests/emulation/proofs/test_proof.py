@@ -27,6 +27,8 @@ def test_in_a_tournament_everybody_meets_everybody_once(players: int) -> None:
         assert len({name for pair in pairs for name in pair}) == 2 * len(pairs)
     met = [frozenset(pair) for pairs in rounds for pair in pairs]
     assert sorted(map(sorted, met)) == sorted(sorted(pair) for pair in combinations(names, 2))
+    part = [link for pairs in rounds[1:3] for one, other in pairs for link in ((one, other), (other, one))]
+    assert len(link_rounds(dict.fromkeys(reversed(part), 1.0), 1e9, names)) == len(rounds[1:3])
 
 
 HOSTS = st.integers(0, 8).map(lambda i: f"h{i}")
