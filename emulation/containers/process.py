@@ -103,9 +103,10 @@ class ContainerProcess(TestbedProcess):
 
     def _inspected(self) -> Mapping[str, Any]:
         try:
-            return self._api.exec_inspect(self._exec)  # type: ignore[no-any-return]
+            found: Mapping[str, Any] = self._api.exec_inspect(self._exec)
         except failures():
             return {"Running": False, "ExitCode": None, "Pid": 0}  # its container has been removed
+        return found
 
     def _inspected_when(self, settled: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
         """What the engine knows of the process, once that is ``settled`` or a few seconds have passed."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -21,9 +23,9 @@ from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link
 
 SHOWN = 12  # links; of more only how many
-Source = Annotated[str, typer.Argument(metavar="A", help="From this host.", show_default=False)]
 AnySource = Annotated[
-    str | None, typer.Argument(metavar="A", help="From this host; without it every link.", show_default=False)
+    str | None,
+    typer.Argument(metavar="A", help="From this host; without it every link, but for a cut.", show_default=False),
 ]
 Target = Annotated[
     str | None,
@@ -42,64 +44,81 @@ class SetOptions(msgspec.Struct, frozen=True, kw_only=True):
     queue: Annotated[str | None, Option("What waits at most: 100ms (of its rate), 64kb, or packets.")] = None
 
 
-@takes(SetOptions)
-def change(
-    options: SetOptions,
+class Ends(NamedTuple):
+    """The links that a verb is for: one, with ``both`` the way back too, all of a host, or all."""
+
+    source: str | None
+    target: str | None
+    both: bool
+
+
+def _ends(
     source: AnySource = None,
     target: Target = None,
     both: Both = False,
     identity: IdOption = None,
     as_json: JsonOption = False,
 ) -> None:
+    """What every verb here takes."""
+
+
+def on_links(act: Callable[..., None]) -> Callable[..., None]:
+    """The verb that does ``act`` with a testbed, links, and what ``act`` takes besides, and says what the links are."""
+    _, _, *own = inspect.signature(act, eval_str=True).parameters.values()
+
+    @functools.wraps(act)
+    def verb(*given: Any, identity: str | None, as_json: bool, **words: Any) -> None:
+        ends = Ends(*(words.pop(name) for name in Ends._fields))
+        with Testbed.attach(identity) as bed:
+            act(bed, ends, *given, **words)
+            _tell(bed, ends, as_json=as_json)
+
+    parameters = [*own, *inspect.signature(_ends, eval_str=True).parameters.values()]
+    vars(verb)["__signature__"] = inspect.Signature(parameters)
+    verb.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return verb
+
+
+@takes(SetOptions)
+@on_links
+def change(bed: Testbed, ends: Ends, options: SetOptions) -> None:
     """Change a link of a testbed that is up, in place; what is not given stays.
 
     Example: thalweg testbed set client h1 --rate 2mbit
     """
-    with Testbed.attach(identity) as bed:
-        bed.set(source, target, both=both, **msgspec.structs.asdict(options))
-        _tell(bed, (source, target), both=both, as_json=as_json)
+    bed.set(*ends[:2], both=ends.both, **msgspec.structs.asdict(options))
 
 
-def cut(
-    source: Source, target: Target = None, both: Both = False, identity: IdOption = None, as_json: JsonOption = False
-) -> None:
+@on_links
+def cut(bed: Testbed, ends: Ends) -> None:
     """Let a link carry nothing any more; what is under way is lost.
 
     Example: thalweg testbed cut client h1 --both
     """
-    with Testbed.attach(identity) as bed:
-        bed.cut(source, target, both=both)
-        _tell(bed, (source, target), both=both, as_json=as_json)
+    if ends.source is None:
+        raise UsageError("cut needs to know which links: name a host, or two")
+    bed.cut(ends.source, ends.target, both=ends.both)
 
 
-def restore(
-    source: AnySource = None,
-    target: Target = None,
-    both: Both = False,
-    identity: IdOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@on_links
+def restore(bed: Testbed, ends: Ends) -> None:
     """Let links that were cut be what they were before.
 
     Example: thalweg testbed restore
     """
-    with Testbed.attach(identity) as bed:
-        bed.restore(source, target, both=both)
-        _tell(bed, (source, target), both=both, as_json=as_json)
+    bed.restore(*ends[:2], both=ends.both)
 
 
+@on_links
 def play(
+    bed: Testbed,
+    ends: Ends,
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="A scenario file (.toml), or a trace.", show_default=False)
     ] = None,
-    source: AnySource = None,
-    target: Target = None,
-    both: Both = False,
     stop: Annotated[bool, typer.Option("--stop", help="Stop what is being played; links stay as they are.")] = False,
-    identity: IdOption = None,
-    as_json: JsonOption = False,
 ) -> None:
-    """Let a scenario, or a bandwidth trace on some links, begin on a testbed that is up.
+    """Let a scenario, or a trace of rates, delays or losses on some links, begin on a testbed that is up.
 
     It takes the place of what was played before. A scenario's hosts must be among the testbed's.
 
@@ -107,23 +126,21 @@ def play(
     """
     if (file is None) is not stop:
         raise UsageError("give a FILE to play, or --stop to stop what is being played")
-    with Testbed.attach(identity) as bed:
-        if file is None:
-            bed.stop()
-        else:
-            bed.play(file, source, target, both=both)
-        _tell(bed, (source, target), both=both, as_json=as_json)
+    if file is None:
+        bed.stop()
+    else:
+        bed.play(file, *ends[:2], both=ends.both)
 
 
-def _tell(bed: Testbed, ends: tuple[str | None, str | None], *, both: bool, as_json: bool) -> None:
+def _tell(bed: Testbed, ends: Ends, *, as_json: bool) -> None:
     """What the links that were named are now."""
-    shown = [(link, shape) for link, shape in bed.links.items() if _meant(link, ends, both=both)]
+    shown = [(link, shape) for link, shape in bed.links.items() if _meant(link, ends)]
     rows = [{"src": link.source, "dst": link.target, **shape._asdict()} for link, shape in shown]
     say(as_json, {"id": bed.id, "links": rows}, _text(shown))
 
 
-def _meant(link: Link, ends: tuple[str | None, str | None], *, both: bool) -> bool:
-    source, target = ends
+def _meant(link: Link, ends: Ends) -> bool:
+    source, target, both = ends
     if source is None or target is None:
         return source is None or source in link
     return link in ((source, target), (target, source)) if both else link == (source, target)
