@@ -278,7 +278,7 @@ class World(FaultyWorld):
 # --- a network that does what a script says ---------------------------------------------------------
 
 SCRIPTED = CoreConfig(ping_s=0.5, liveness_s=3.0, lease_s=6.0, handoff_s=2.0, barrier_s=2.0)
-SCRIPTED_PLACEMENT = {"s1": "h1", "s2": "h2", "o": "h3", "r": "h5", "t": CLIENT}
+SCRIPTED_PLACEMENT = {"s1": "h1", "s2": "h2", "o": "h3", "r": "h5", "q": "h1", "j": "h5", "t": CLIENT}
 SCRIPTED_DATAFLOW = Dataflow(
     (
         Node("s1", "source", (), Code("s"), "h1"),
@@ -286,6 +286,14 @@ SCRIPTED_DATAFLOW = Dataflow(
         Node("o", "operator", ("s1", "s2"), Code("o")),
         Node("r", "operator", ("o",), Code("o")),
         Node("t", "sink", ("r",), None, CLIENT),
+    )
+)
+GRAPH_DATAFLOW = Dataflow(  # its consumers are on two hosts, and what they make comes together again
+    (
+        *SCRIPTED_DATAFLOW.nodes[:4],
+        Node("q", "operator", ("o",), Code("o")),
+        Node("j", "operator", ("r", "q"), Code("o")),
+        Node("t", "sink", ("j",), None, CLIENT),
     )
 )
 FREE_DATAFLOW, MERGING_DATAFLOW = (
@@ -323,7 +331,7 @@ class Scripted(World):
         last_s: float = 6.0,
         dataflow: Dataflow = SCRIPTED_DATAFLOW,
     ) -> None:
-        tree = (dataflow.validate(), dict(SCRIPTED_PLACEMENT))
+        tree = (dataflow.validate(), {name: SCRIPTED_PLACEMENT[name] for name in dataflow.by_name})
         super().__init__(Mood(0), 7, 0, partitions=partitions, length=None, core_config=SCRIPTED, tree=tree)
         self.pace_s = PACE_S
         self.when, self.then = when, then

@@ -21,6 +21,8 @@ is the same where ``o`` and ``r`` have states, which ``n`` takes over; ``heir`` 
 two outcomes with a slash between them the second is that of a state which travels as bulk; ``no way``: the run ends
 with one line that says so.
 
+Some cells of every row, of all columns in turn, are tried once more where ``o`` has two consumers, ``r`` and ``q``.
+
 In every cell no node is on two hosts at any time (``World``), the invariants of every core hold after every event, and
 when the run is over no host that lives has anything left of it.
 """
@@ -36,6 +38,7 @@ from adversary import (
     CLIENT,
     FREE,
     FREE_DATAFLOW,
+    GRAPH_DATAFLOW,
     MERGING,
     MERGING_DATAFLOW,
     MESSAGE_S,
@@ -523,22 +526,35 @@ def check(world: Scripted, expected: str) -> None:
         assert not settled or settled[-1] == ("stayed" if expected == "stayed" else "moved")
 
 
-@pytest.mark.parametrize(("step", "fault", "expected"), cells(EPOCH_DEATHS) + cells(EPOCH_WORDS))
-def test_epoch(step: str, fault: str, expected: str) -> None:
+def check_cell(protocol: str, step: str, fault: str, expected: str, dataflow: Dataflow) -> None:
     target, happens = FAULTS[fault]
-    world = begin(Scripted(STEPS[step], happens), "epoch", target)
-    world.padding = PADDING if fault == "no bulk" else 1
-    check(world, expected)
-
-
-@pytest.mark.parametrize(("step", "fault", "expected"), cells(BARRIER_DEATHS) + cells(BARRIER_WORDS))
-def test_barrier(step: str, fault: str, expected: str) -> None:
-    target, happens = FAULTS[fault]
-    world = begin(Scripted(STEPS[step], happens), "barrier", target)
+    world = begin(Scripted(STEPS[step], happens, dataflow=dataflow), protocol, target)
     world.padding = PADDING if fault == "no bulk" else 1
     if step == "change: aborted":
         world.errors[e.OpenNode] = (target, "no such operator")
     check(world, expected)
+
+
+EPOCH, BARRIER = cells(EPOCH_DEATHS) + cells(EPOCH_WORDS), cells(BARRIER_DEATHS) + cells(BARRIER_WORDS)
+SOME = 5  # of so many cells one is tried with two consumers: some of every row, and all columns in turn
+
+
+@pytest.mark.parametrize(("step", "fault", "expected"), EPOCH)
+def test_epoch(step: str, fault: str, expected: str) -> None:
+    check_cell("epoch", step, fault, expected, SCRIPTED_DATAFLOW)
+
+
+@pytest.mark.parametrize(("step", "fault", "expected"), BARRIER)
+def test_barrier(step: str, fault: str, expected: str) -> None:
+    check_cell("barrier", step, fault, expected, SCRIPTED_DATAFLOW)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "step", "fault", "expected"),
+    [("epoch", *cell) for cell in EPOCH[::SOME]] + [("barrier", *cell) for cell in BARRIER[::SOME]],
+)
+def test_two_consumers(protocol: str, step: str, fault: str, expected: str) -> None:
+    check_cell(protocol, step, fault, expected, GRAPH_DATAFLOW)
 
 
 def check_refusal(world: Scripted, refusal: str, expected: str, protocol: str) -> None:
@@ -595,7 +611,7 @@ def test_a_large_state_that_the_target_does_not_let_in_stays(protocol: str) -> N
 def losing(message: str, sender: str, *, for_ever: bool, dataflow: Dataflow = SCRIPTED_DATAFLOW) -> Scripted:
     """A world that loses the first such message of ``sender``, or cuts the link it was on just before it."""
     lost: list[e.Send] = []
-    shape = dataflow is not SCRIPTED_DATAFLOW
+    shape = dataflow in (FREE_DATAFLOW, MERGING_DATAFLOW)
 
     def loses(host: str, send: e.Send) -> bool:
         if lost or type(send.message).__name__ != message or host != (world.target if sender == "target" else sender):
@@ -612,11 +628,23 @@ def losing(message: str, sender: str, *, for_ever: bool, dataflow: Dataflow = SC
     return world
 
 
+LOST = pytest.mark.parametrize("row", rows(LOSSES), ids=lambda row: f"{row['protocol']}-{row['message']}-{row['from']}")
+
+
 @pytest.mark.parametrize("padding", [1, PADDING], ids=["inline", "bulk"])
 @pytest.mark.parametrize("how", ["once", "for ever"])
-@pytest.mark.parametrize("row", rows(LOSSES), ids=lambda row: f"{row['protocol']}-{row['message']}-{row['from']}")
+@LOST
 def test_losses(row: dict[str, str], how: str, padding: int) -> None:
-    world = losing(row["message"], row["from"], for_ever=how == "for ever")
+    check_loss(row, how, padding, SCRIPTED_DATAFLOW)
+
+
+@LOST
+def test_losses_with_two_consumers(row: dict[str, str]) -> None:
+    check_loss(row, "once", 1, GRAPH_DATAFLOW)
+
+
+def check_loss(row: dict[str, str], how: str, padding: int, dataflow: Dataflow) -> None:
+    world = losing(row["message"], row["from"], for_ever=how == "for ever", dataflow=dataflow)
     world.padding = padding
     if row["message"] == "Withdraw":
         world.errors[e.TakeState] = ("h3", "no")
