@@ -8,6 +8,7 @@ Source: Ranganathan, Acharya, Saltz (1998), section 2.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, reduce
@@ -48,7 +49,8 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """One node: a *source* without inputs, an *operator*, or a *sink* (no code).
 
     ``pinned`` names the host the node must stay on; sources must be pinned. ``ahead``: how many of its outputs the node
-    keeps for those of several consumers that have not got them; with 1 the slowest sets the pace of all.
+    keeps for those of several consumers that have not got them; with 1 the slowest sets the pace of all. ``rate``: how
+    many partitions a second, of emulated time, a source gives at most: what is demanded sooner waits.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     code: Code | None = None
     pinned: str | None = None
     ahead: int = 1
+    rate: float | None = None
 
 
 class Edge(NamedTuple):
@@ -75,9 +78,12 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
 
     nodes: tuple[Node, ...] = ()
 
-    def source(self, code: Code, *, at: str, name: str = "", ahead: int = 1) -> str:
-        """Add a source on host ``at``, and return its name: by default ``source@`` and the host."""
-        return self._add(Node(name or self._unused(f"source@{at}"), "source", (), code, at, ahead))
+    def source(self, code: Code, *, at: str, name: str = "", ahead: int = 1, rate: float | None = None) -> str:
+        """Add a source on host ``at``, and return its name: by default ``source@`` and the host.
+
+        ``rate``: of how many partitions a second at most.
+        """
+        return self._add(Node(name or self._unused(f"source@{at}"), "source", (), code, at, ahead, rate))
 
     def operator(self, code: Code, *inputs: str, at: str | None = None, name: str = "", ahead: int = 1) -> str:
         """Add an operator that takes ``inputs`` in this order, pinned to host ``at`` if given; returns its name."""
@@ -212,6 +218,11 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
             raise DataflowError(f"sink {node.name!r} names code; partitions are handed to the client there")
         if node.kind != "sink" and node.code is None:
             raise DataflowError(f"{node.kind} {node.name!r} names no code; set Code(use=…)")
+        if node.rate is not None:
+            if node.kind != "source":
+                raise DataflowError(f"{node.kind} {node.name!r} has a rate; sources have, and all others follow them")
+            if isinstance(node.rate, bool) or not isinstance(node.rate, int | float) or not 0 < node.rate < math.inf:
+                raise DataflowError(f"source {node.name!r} has a rate of {shown(node.rate)}; give partitions a second")
         if node.kind == "source" and node.pinned is None:
             raise DataflowError(f"source {node.name!r} is not pinned; its data lives on one host, name it")
         for name in node.inputs:

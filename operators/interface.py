@@ -132,17 +132,28 @@ class Source(ABC, Generic[Out]):
 
     ``length`` is the number of partitions where it is known in advance, else None. ``watermark_s``: what ``produce``
     sets it to goes with what it returns: no event before this time, in seconds, follows; ``math.inf`` with the last.
+
+    ``replayable``: asking for the same index again, also of another object with the same params, gives the same value.
+    Set it to False where that is not so, as for what is measured or pushed: no reference is computed of such a source.
+
+    ``waits``: set it to True where ``produce`` waits for what comes from elsewhere; ``abandon`` is called when nobody
+    wants it any more, perhaps during a call, from another thread.
     """
 
     length: int | None = None
+    replayable: bool = True
+    waits: bool = False
     watermark_s: float | None = None
 
     @abstractmethod
     def produce(self, index: int) -> Out | Nothing | None:
         """Partition ``index``, ``NOTHING`` when it has no value, or None when the stream has ended before it.
 
-        Asking for the same index again gives the same value. Raises OperatorError when it cannot be had.
+        Asked for once for each index in a run, in order. Raises OperatorError when it cannot be had.
         """
+
+    def abandon(self) -> None:  # most have nothing to end
+        """The run is over, of a source that ``waits``: a call that is under way shall return, or raise."""
 
     def partition_bytes(self, index: int) -> int | None:
         """Bytes of partition ``index``, without producing it, for simulations of sizes only; None past the end.

@@ -71,6 +71,9 @@ def reference_run(
             below.update(dataflow.by_name[name].inputs)
     nodes = [dataflow.by_name[name] for name in dataflow.upward if name in below]
     codes = {node.name: OwnCode(node, allow) for node in nodes if node.code is not None}
+    for name, code in codes.items():
+        if not getattr(code.code, "replayable", True):
+            raise UsageError(f"source {name!r} gives each value once: it has no reference; keep what was delivered")
     return _evaluate(nodes, codes, partitions, allow)
 
 

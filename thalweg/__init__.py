@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from thalweg.emulation.wan import Testbed
     from thalweg.middleware.client.client import Client
     from thalweg.middleware.client.cluster import LocalCluster
+    from thalweg.middleware.client.feeds import Feed
     from thalweg.middleware.client.run import Delivered, Run
     from thalweg.middleware.dataflow import (
         Code,
@@ -73,6 +74,7 @@ __all__ = [
     "Dataflow",
     "DataflowError",
     "Delivered",
+    "Feed",
     "GlobalMoves",
     "Hints",
     "HostAbsentError",
@@ -125,6 +127,7 @@ _HOME = {
     "thalweg.emulation.wan": "Testbed",
     "thalweg.middleware.protocol.adaptation": "GlobalMoves LocalMoves",
     "thalweg.middleware.client.client": "Client",
+    "thalweg.middleware.client.feeds": "Feed",
     "thalweg.middleware.client.run": "Delivered Run",
     "thalweg.middleware.client.cluster": "LocalCluster",
     "thalweg.middleware.dataflow": "Code Dataflow Node Placement complete_binary_tree left_deep_tree star_tree",

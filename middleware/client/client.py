@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from thalweg.middleware.client.cluster import LocalCluster, fate_of
+from thalweg.middleware.client.feeds import Channel, Feed, fill
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.replanning import MEASURED, Search, ask_hints
 from thalweg.middleware.client.run import Home, Run
@@ -118,6 +119,7 @@ class Client:
         self._gone: dict[str, str] = {}  # hosts that have ended, and how
         self._closing = ""  # why nothing can be begun any more
         self._runs: weakref.WeakValueDictionary[str, Run[Any]] = weakref.WeakValueDictionary()  # who drops one ends it
+        self._feeds: set[Channel] = set()  # which may be closed, and not yet taken from
         self._news = threading.Condition()  # of what is reported, and of what is forgotten
         self._open: set[str] = set()
         self._reports: dict[Link, LinkEstimate] = {}
@@ -324,6 +326,22 @@ class Client:
             self.shell.tell(e.PeerLost(run_id, host, how))
         return run
 
+    def push(self, values: Any = None, *, name: str = "feed", ahead: int = 8) -> Feed:
+        """A source of what this process pushes: pin its ``code`` to this client, ``{client.name: feed.code}``.
+
+        Args:
+            values: an iterable, an asynchronous one (where an event loop runs), or a ``queue.Queue`` that ends with
+                None, to be pushed as there is room; None: the application calls ``put`` and ``close`` itself.
+            name: stands in errors. ahead: how many values wait at most; who pushes more waits.
+
+        Raises UsageError for something else than that.
+        """
+        feed = Feed(name, ahead)
+        self._feeds = {each for each in self._feeds if not each.over} | {feed.channel}
+        if values is not None:
+            fill(feed, values)
+        return feed
+
     def probe(self, links: Iterable[Pair]) -> dict[Link, LinkEstimate]:
         """Measure the bandwidth of these directed links (a 16 KB round trip per pair of hosts).
 
@@ -385,6 +403,8 @@ class Client:
         self._close_to(f"the client {self.name!r} is closed; make another")
         for run in list(self._runs.values()):
             run.close()
+        for channel in self._feeds:
+            channel.abandon(self._closing)
         with self._news:
             self._news.wait_for(lambda: not self._open or not self.shell.alive, 2)
         self.shell.close()

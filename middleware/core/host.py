@@ -37,6 +37,8 @@ REMEMBERED = 64  # runs that were dropped, and why
 OF_RUNS = frozenset({*MESSAGES, m.Demand, m.Partition, m.State, m.Located, m.Lost})
 OF_HOSTS = frozenset({m.Hello, m.Welcome})  # all others name a run
 
+OF_NODES = (Timer.EPOCH, Timer.DECIDE, Timer.PACE)
+
 
 class HostCore:
     """The pure core of one host. ``handle`` is its only mutator."""
@@ -234,7 +236,7 @@ class HostCore:
         elif timer in (Timer.INSTALL, Timer.REMOVE, Timer.PING):
             self._told(rest, self.coordinator.on_timer(timer, rest))
         else:
-            run_id, _, what = rest.partition(" ") if timer in (Timer.EPOCH, Timer.DECIDE) else (rest, "", "")
+            run_id, _, what = rest.partition(" ") if timer in OF_NODES else (rest, "", "")
             run = self.runs.get(run_id)
             if run is not None:
                 run.timer(timer, what)

@@ -33,6 +33,7 @@ class Timer(StrEnum):
     PLAN = "plan"
     EPOCH = "epoch"
     DECIDE = "decide"
+    PACE = "pace"
 
 
 @dataclass(slots=True)

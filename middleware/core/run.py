@@ -269,6 +269,8 @@ class RunCore:
                 self.hear(self.planned.on_timer())
             case Timer.EPOCH:
                 self.hear(self.local.on_epoch(what))
+            case Timer.PACE:
+                self.flow.on_pace(what)
             case Timer.DECIDE:
                 self.hear(self.local.on_expired(what))
 

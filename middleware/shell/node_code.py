@@ -63,6 +63,7 @@ class NodeCode(ABC):
 
     reorderable: bool = False
     keeps_state: bool = False
+    waits: bool = False  # for what comes from elsewhere, however long
     state_bytes: int | None = None  # of the state that was last taken or given
 
     @property
@@ -72,6 +73,10 @@ class NodeCode(ABC):
     @abstractmethod
     def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
         """Partition ``index`` of the output, from the inputs' (none for a source)."""
+
+    def abandon(self) -> None:
+        """Nobody wants its answers any more."""
+        return
 
     def snapshot(self) -> bytes:
         return b""
@@ -98,6 +103,7 @@ class OwnCode(NodeCode):
         self._call: Callable[..., Any] = call
         self.reorderable = may_reorder(self.code)
         self.keeps_state = keeps_state(self.code)
+        self.waits = bool(getattr(self.code, "waits", False))
         self._packages = allow.packages if isinstance(allow, Allowed) else tuple(allow)
         self._heads: dict[str, bytes] = {}  # schemas of its inputs, and of its output
 
@@ -150,6 +156,10 @@ class OwnCode(NodeCode):
         if before is not value.head and before != value.head:
             check_schema(value, before, f"partition {index}, {what}")
             self._heads[what] = value.head
+
+    def abandon(self) -> None:
+        if self.waits:
+            self.code.abandon()
 
     def snapshot(self) -> bytes:
         take = getattr(self.code, "snapshot", None)

@@ -87,8 +87,8 @@ class Slot:
         self.busy = False  # one is under way
         self.waits_s = 0.0  # since when the first of them could be made
         self._logged = False
-        self._streak = 0  # quick calls of late, less the others
-        self._wanted = QUICK_CALLS
+        self._streak: float = 0  # quick calls of late, less the others
+        self._wanted: float = QUICK_CALLS
         self._allow = allow
         self._lock = threading.Lock()
 
@@ -97,6 +97,8 @@ class Slot:
             with self._lock:
                 if self.code is None:
                     self.code = OwnCode(self.node, self._allow)
+                    if self.code.waits:  # never in the shell's own thread
+                        self._wanted = math.inf
         return self.code
 
     def is_quick(self, command: Task) -> bool:
@@ -200,6 +202,8 @@ class Workers:
                 if slot in slot.lane.waiting:
                     slot.lane.waiting.remove(slot)
                     self._still_waits(slot.lane)
+            if slot.code is not None:
+                slot.code.abandon()
 
     def stop(self, wait_s: float = 1.0) -> None:
         """End the threads after their present call; one in user code that takes longer is left to the process's end."""

@@ -12,6 +12,7 @@ R4. The last output of a node that has left, or has another consumer, is its *ta
 R5. Between two nodes of one host nothing is lost, so nothing is repeated.
 R6. A partition that any host of the run would refuse is refused where it is made, wherever its consumer is.
 R7. A host that passes a demand on again to where the tail is waits for that host: the consumer waits for this one.
+R8. A source with a rate makes a partition when it is due, not before, and makes up for one period of delay at most.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from thalweg.middleware.core.flow.node import (
 )  # fmt: skip
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Note
-from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.errors import LISTED
-from thalweg.middleware.parcels import is_nothing
+from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -131,6 +132,8 @@ class Demands:
         self.expected: dict[str, Expected] = {}
         self._newcomers: dict[str, Newcomer] = {}
         self._owed: dict[str, dict[str, m.Demand]] = {}  # of an operator that is light: where it goes answers it
+        self._paced: dict[str, RunCode] = {}  # sources whose next partition is not due, and what they are to run
+        self._due_s: dict[str, float] = {}  # when it is
         self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
 
     # --- messages -------------------------------------------------------------------------------------
@@ -291,7 +294,7 @@ class Demands:
         if event.size_bytes > self._room:
             self._refuse(event)
             return NOTHING
-        if is_nothing(event.value):
+        if type(event.value) is Parcel and event.value.kind == "nothing":
             self._out.record("nothing", node=event.node, index=event.index)
         if event.late_rows is not UNSET:
             self._out.record("late", node=event.node, index=event.index, value=event.late_rows)
@@ -377,6 +380,8 @@ class Demands:
                 if self._held and name in self._held:
                     self._held[name] = action
                     continue
+                if node.node.rate is not None and not self._is_due(name, node.node.rate, action):
+                    continue
                 self._out.emit(e.RunOperator(self._out.run, name, action.index, action.inputs))
             elif type(action) is Ask:
                 for producer in node.node.inputs:
@@ -394,6 +399,23 @@ class Demands:
         if node.state is ENDED:
             told = (*told, notes.Ended(name))
         return told
+
+    def _is_due(self, name: str, rate: float, action: RunCode) -> bool:
+        """R8: whether a source may run its code now; if not, it will when it may."""
+        now, period_s = self._out.now, 1.0 / rate
+        due_s = self._due_s.get(name, now)
+        if now < due_s:
+            self._paced[name] = action
+            self._out.wake(Timer.PACE, due_s, name)
+            return False
+        self._due_s[name] = max(due_s, now - period_s) + period_s
+        return True
+
+    def on_pace(self, name: str) -> None:
+        """R8: a source's next partition is due."""
+        action, node = self._paced.pop(name, None), self.nodes.get(name)
+        if action is not None and node is not None:
+            self._perform(node, [action])
 
     def _deliver(self, sink: str, output: Output) -> None:
         """Hand a partition to the application, or the end, with what is to be told of it."""

@@ -1,0 +1,209 @@
+"""Values that an application pushes: a bounded queue between its own threads or tasks and a source at its client.
+
+Rules:
+
+- R1: A value is made one as it is pushed: whoever pushes may use its buffers again, and hears of what cannot travel.
+- R2: At most ``ahead`` values wait; who pushes another waits until one is taken.
+- R3: A feed that is dropped and not closed, or whose iterator raised, fails the run that takes from it. Where nobody
+  will take any more, who pushes is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import queue
+import threading
+import weakref
+from collections import deque
+from collections.abc import AsyncIterable, Iterable
+from typing import Any
+
+from thalweg.middleware.dataflow import Code
+from thalweg.middleware.errors import OperatorError, RunError, UsageError, expect, one_line
+from thalweg.middleware.shell.values import marked, returned_by
+
+PUSHED = "thalweg.operators.pushed:Pushed"
+_numbers = itertools.count()
+
+
+class Channel:
+    """What a feed and the source that takes from it share. ``ended``: why, "" for in good order, None: not yet."""
+
+    def __init__(self, name: str, ahead: int) -> None:
+        self.name, self.ahead = name, ahead
+        self.values: deque[Any] = deque()
+        self.first = 0  # the index of the first value that waits
+        self.ended: str | None = None
+        self.unwanted = ""  # why nobody takes any more
+        self.taker: object = None
+        self.news = threading.Condition()
+        self.awaiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    def wake(self) -> None:
+        """Something has changed; under the lock."""
+        self.news.notify_all()
+        while self.awaiting:
+            loop, changed = self.awaiting.pop()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+                loop.call_soon_threadsafe(changed.set)
+
+    def end(self, why: str = "") -> None:
+        """No value comes after those that wait."""
+        with self.news:
+            if self.ended is None:
+                self.ended = why
+                self.wake()
+
+    def abandon(self, why: str) -> None:
+        """Nobody takes any more."""
+        with self.news:
+            self.unwanted = self.unwanted or why
+            self.values.clear()
+            self.wake()
+
+    @property
+    def over(self) -> bool:
+        """Nothing more will be taken from it."""
+        return bool(self.unwanted) or (self.ended is not None and self.taker is not None and not self.values)
+
+    def room(self) -> bool:
+        """Whether there is room for a value; raises where none is wanted. Under the lock."""
+        if self.unwanted:
+            raise RunError(f"nothing can be pushed to {self.name!r}: {self.unwanted}")
+        if self.ended is not None:
+            raise UsageError(f"nothing can be pushed to {self.name!r}, which is closed")
+        return len(self.values) < self.ahead  # R2
+
+    def take(self, taker: object, index: int) -> Any:
+        """Value ``index``, when it is there; None after the last one."""
+        with self.news:
+            if self.taker not in (None, taker) or index != self.first:
+                raise OperatorError(
+                    f"value {index} of {self.name!r} has been taken; what is pushed is there once, for one run"
+                )
+            self.taker = taker
+            self.news.wait_for(lambda: self.values or self.ended is not None or self.unwanted)
+            if self.unwanted:
+                raise OperatorError(f"{self.name!r}: {self.unwanted}")
+            if self.values:
+                self.first += 1
+                self.wake()
+                return self.values.popleft()
+            if self.ended:
+                raise OperatorError(self.ended)
+            return None
+
+
+CHANNELS: weakref.WeakValueDictionary[str, Channel] = weakref.WeakValueDictionary()
+
+
+def channel_of(feed: str) -> Channel:
+    """The channel of that number in this process."""
+    found = CHANNELS.get(feed)
+    if found is None:
+        raise OperatorError(
+            f"the producer of feed {feed!r} is gone, or in another process: pin its source to the client that pushes"
+        )
+    return found
+
+
+class Feed:
+    """Values for one source at the client: ``put`` them, in any thread, or ``await aput``; then ``close``.
+
+    ``code`` is the source's, to be pinned to the client. A context manager: its end closes the feed, and an exception
+    in it fails the run.
+    """
+
+    def __init__(self, name: str = "feed", ahead: int = 8) -> None:
+        expect(ahead, int, "ahead is a number of values")
+        if ahead < 1:
+            raise UsageError(f"ahead is {ahead}; give how many values may wait, at least 1")
+        number = f"{name}-{next(_numbers)}"
+        self.channel = CHANNELS[number] = Channel(name, ahead)
+        self.code = Code(PUSHED, {"feed": number})
+        gone = f"the producer of {name!r} is gone: it was dropped before it was closed"
+        self._dropped = weakref.finalize(self, self.channel.end, gone)  # R3
+        self._dropped.atexit = False
+
+    def put(self, value: Any, *, watermark_s: float | None = None, timeout_s: float | None = None) -> None:
+        """Push a value, when there is room for it.
+
+        Raises OperatorError for a value that cannot travel, RunError where nobody takes any more, TimeoutError when
+        there has been no room for ``timeout_s``, UsageError for a feed that is closed.
+        """
+        ready, channel = _ready(value, watermark_s), self.channel
+        with channel.news:
+            if not channel.news.wait_for(channel.room, timeout_s):
+                raise TimeoutError(f"{channel.name!r} has had no room for {timeout_s:g} s: {channel.ahead} values wait")
+            self._add(ready)
+
+    async def aput(self, value: Any, *, watermark_s: float | None = None) -> None:
+        """The same for tasks; one that is cancelled has pushed nothing."""
+        ready, channel, loop = _ready(value, watermark_s), self.channel, asyncio.get_running_loop()
+        while True:
+            with channel.news:
+                if channel.room():
+                    self._add(ready)
+                    return
+                changed = asyncio.Event()
+                channel.awaiting.add((loop, changed))
+            await changed.wait()
+
+    def _add(self, value: Any) -> None:
+        self.channel.values.append(value)
+        self.channel.wake()
+
+    def close(self) -> None:
+        """The stream ends with what was pushed; idempotent."""
+        self.channel.end()
+
+    def fail(self, why: str) -> None:
+        """The run that takes from it fails, after what was pushed."""
+        self.channel.end(f"the producer of {self.channel.name!r} failed: {one_line(why)}")
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is None or kind is None:
+            self.close()
+        else:
+            self.fail(f"{kind.__name__}: {one_line(error)}")
+
+
+def _ready(value: Any, watermark_s: float | None) -> Any:
+    """R1."""
+    if value is None:
+        raise OperatorError("None is no value; push NOTHING for an index without one, and close() at the end")
+    return marked(returned_by(lambda: value, ()), watermark_s)
+
+
+def fill(feed: Feed, values: Any) -> None:
+    """Have all of an iterable, an asynchronous one or a queue pushed; a queue ends with None."""
+    if isinstance(values, queue.Queue | queue.SimpleQueue):
+        values = iter(values.get, None)
+    if isinstance(values, AsyncIterable):
+        task = asyncio.get_running_loop().create_task(_drain(feed, values))
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+    elif isinstance(values, Iterable):
+        threading.Thread(target=_pour, args=(feed, iter(values)), name="thalweg-feed", daemon=True).start()
+    else:
+        raise UsageError(f"{type(values).__name__} gives no values; push an iterable, an async iterator, or a queue")
+
+
+_tasks: set[asyncio.Task[None]] = set()
+
+
+def _pour(feed: Feed, values: Iterable[Any]) -> None:
+    with contextlib.suppress(Exception), feed:  # what it raises is the run's; nobody hears it here
+        for value in values:
+            feed.put(value)
+
+
+async def _drain(feed: Feed, values: AsyncIterable[Any]) -> None:
+    with contextlib.suppress(Exception), feed:
+        async for value in values:
+            await feed.aput(value)

@@ -1,0 +1,29 @@
+"""The source of what an application pushes at its own client (``Client.push``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thalweg.middleware.client.feeds import channel_of
+from thalweg.middleware.parcels import Parcel
+from thalweg.operators.interface import Source
+
+
+class Pushed(Source[Any]):
+    """What is pushed to ``feed``, as it comes: each value once. ``produce`` waits for it."""
+
+    replayable = False
+    waits = True
+
+    def __init__(self, feed: str) -> None:
+        self.channel = channel_of(feed)
+
+    def produce(self, index: int) -> Any:
+        value = self.channel.take(self, index)
+        self.watermark_s = value.watermark_s if type(value) is Parcel else None
+        return value
+
+    def abandon(self) -> None:
+        """The run is over."""
+        if self.channel.taker is self:
+            self.channel.abandon("the run that took from it is over")
