@@ -33,7 +33,8 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TestbedError, UsageError
 from thalweg.middleware.network.view import Link
 
-PROVE_S, PROVEN_AT_ONCE = 600.0, 1_200  # at most, of so many links
+PROVEN_AT_ONCE = 1_200  # links of one request
+PROVE_S, PROVE_LINK_S = 600.0, 4.0  # such a request at most, and more for each link: it may be measured again, alone
 AT_ONCE = 500  # links of one request; of a thousand hosts it is answered in time on a busy machine as well
 
 
@@ -288,7 +289,8 @@ class Testbed(ABC):
         found: list[LinkProof] = []
         for begin in range(0, len(chosen), PROVEN_AT_ONCE):
             some = chosen[begin : begin + PROVEN_AT_ONCE]
-            answer = self._client.call(requests.Prove([*some], seconds, flows), timeout_s=PROVE_S)
+            timeout_s = PROVE_S + PROVE_LINK_S * len(some)
+            answer = self._client.call(requests.Prove([*some], seconds, flows), timeout_s=timeout_s)
             found += msgspec.convert(answer["proofs"], list[LinkProof])
             if tell is not None:
                 tell(len(found))
