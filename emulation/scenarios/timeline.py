@@ -64,6 +64,13 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return found
 
     @property
+    def delays(self) -> bool:
+        """Whether a link has a delay at any time."""
+        return any(shape.delay_s for shape in self.links.values()) or any(
+            change.effect.delay_s for change in self.changes
+        )
+
+    @property
     def wall_interfaces_bps(self) -> dict[str, float]:
         """The hosts whose interface is limited, in wall-clock bit/s."""
         hosts = self.hosts.values()

@@ -217,7 +217,8 @@ class _Session(Session):
         # The same configuration, planners and traces are the same run, whenever it is made.
         told = msgspec.json.encode((self.config, self.digests))
         run_id = f"sim-{self.config.seed}-{hashlib.sha256(told).hexdigest()[:12]}"
-        info = self.info(run_id, wall_s=self.wall_s)
+        delays = self.timeline is not None and self.timeline.delays
+        info = self.info(run_id, wall_s=self.wall_s, delay_emulated=delays)
         log = Path(self.log.name)
         write_events(self.folder, run_id, [log])
         save_run(self.folder, info)

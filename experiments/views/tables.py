@@ -128,9 +128,9 @@ def aggregate_table(rows: dict[str, PlacementAggregate], runs: int) -> Table:
 def links_line(summary: RunSummary) -> str:
     """What the link proof says, in one line."""
     links = summary.links
-    if summary.testbed == "sim":
-        return "links: simulated, exactly as their traces; rates only, no delays"
     delay = "delays emulated" if links.delay_emulated else "rates only, no delays"
+    if summary.testbed == "sim":
+        return f"links: simulated, exactly as their traces; {delay}"
     if links.stalled is not None and links.stalled >= STALLED:
         delay += f"; held up by the machine for up to {links.stalled:.0%} of the time"
     if links.worst_rate_error is None:

@@ -23,6 +23,7 @@ from thalweg.experiments.runs.config import COLLAPSE_FACTOR, RunConfig
 from thalweg.experiments.runs.session import Outcome
 from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BYTES, Framed
 from thalweg.experiments.simulation.recorded import execute_as_on_testbeds, execute_virtually
+from thalweg.experiments.views.tables import links_line
 from thalweg.middleware.dataflow import check_placement
 from thalweg.middleware.errors import PlacementError, RunError, UsageError
 from thalweg.middleware.planning import PlanResult, Task
@@ -198,6 +199,24 @@ def test_a_host_that_a_scenario_cuts_off_is_given_up_as_soon_as_on_sockets(tmp_p
     options: dict[str, Any] = {"servers": 2, "images": 1000, "scenario": str(tmp_path / "cut.toml")}
     with pytest.raises(RunError, match=r"^host 'h1', which holds .*, has been silent for 15 s"):
         execute(tmp_path / "a", placements=("download-all",), **options)
+
+
+def test_a_run_has_the_delays_of_a_trace_and_says_so(tmp_path: Path) -> None:
+    found = {}
+    for delay_s in (0, 3):
+        folder = tmp_path / str(delay_s)
+        folder.mkdir()
+        (folder / "owd.csv").write_text(f"time_s,delay_s\n0,0\n0.3,{delay_s}\n3600,0\n")
+        text = 'hosts = 3\nduration = "2h"\n[links]\nrate = "1mbit"\ntrace = "owd.csv"\n'
+        (folder / "wan.toml").write_text(text)
+        execute(folder / "run", placements=("download-all",), servers=2, scenario=str(folder / "wan.toml"))
+        found[delay_s] = summarize_run(folder / "run")
+    means_s = [one.placements["download-all"].mean_interarrival_s or 0.0 for one in found.values()]
+    assert means_s[1] > means_s[0] + 1
+    assert [links_line(one).rpartition("; ")[2] for one in found.values()] == [
+        "rates only, no delays",
+        "delays emulated",
+    ]
 
 
 def test_with_a_single_interface_the_client_gets_one_image_after_the_other(tmp_path: Path) -> None:
