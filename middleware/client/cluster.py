@@ -77,6 +77,7 @@ class LocalCluster:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._watch = _Watch(self._processes)
         self._folder = socket_folder()
+        more.append(f"--parents-folder={self._folder.name}")
         self._transport = transport
         self.insecure = transport == "tcp"
         try:

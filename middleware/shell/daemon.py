@@ -1,8 +1,9 @@
 """One host process: ``thalweg host``, and what local clusters and testbeds start.
 
 It prints one line of JSON when it listens (``{"host": …, "control": …, "bulk": …}``), runs until SIGINT or SIGTERM
-(exit status 0), and with ``--with-parent`` also until its standard input is closed. One that stops of an error says so
-in one line, with exit status 1 (2 where it was asked for what cannot be), so that a supervisor starts it again.
+(exit status 0), and with ``--with-parent`` also until its standard input is closed: where the parent was killed, it
+removes the folder that the parent can remove no more. One that stops of an error says so in one line, with exit status
+1 (2 where it was asked for what cannot be), so that a supervisor starts it again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import gc
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -79,6 +81,11 @@ def parser() -> argparse.ArgumentParser:
         help=f"what makes estimates of a link's measurements: {', '.join(FORECASTERS)}",
     )
     arguments.add_argument("--with-parent", action="store_true", help="stop when standard input is closed")
+    arguments.add_argument(
+        "--parents-folder",
+        metavar="DIR",
+        help="what to remove, with all that is in it, after --with-parent stopped this",
+    )
     return arguments
 
 
@@ -110,7 +117,7 @@ def _serve(argv: list[str] | None) -> int:
         )
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a peer takes six descriptors
-    stop = threading.Event()
+    stop, orphaned = threading.Event(), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
 
@@ -136,11 +143,15 @@ def _serve(argv: list[str] | None) -> int:
     print(msgspec.json.encode(ready).decode(), flush=True)
     parent = _leave_streams()
     if options.with_parent:
-        threading.Thread(target=_watch_parent, args=(parent, stop), name="thalweg-parent", daemon=True).start()
+        threading.Thread(
+            target=_watch_parent, args=(parent, stop, orphaned), name="thalweg-parent", daemon=True
+        ).start()
     gc.collect()
     gc.freeze()  # what is imported stays: do not look through it again and again
     stop.wait()
     shell.close()
+    if orphaned.is_set() and options.parents_folder:
+        shutil.rmtree(options.parents_folder, ignore_errors=True)  # the other hosts do so as well
     if shell.alive:
         _complain(f"the host {options.name!r} did not stop: something holds up its thread")
     return 1 if shell.failure or shell.alive else 0
@@ -171,10 +182,11 @@ def _leave_streams() -> int:
     return parent
 
 
-def _watch_parent(parent: int, stop: threading.Event) -> None:
+def _watch_parent(parent: int, stop: threading.Event, orphaned: threading.Event) -> None:
     """Returns when the other end of what was standard input is gone."""
     while os.read(parent, 4096):
         continue
+    orphaned.set()
     stop.set()
 
 

@@ -155,6 +155,40 @@ def _drop(clusters: list[LocalCluster]) -> None:
     gc.collect()
 
 
+KILLED = """
+import sys
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
+cluster = LocalCluster(2, transport=sys.argv[1])
+client = Client(cluster)
+print(cluster._folder.name, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_of_a_killed_application_nothing_is_left() -> None:
+    ways = {"ipc": signal.SIGKILL, "curve": signal.SIGTERM}
+    with ExitStack() as stack:
+        started = {
+            way: stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", KILLED, way], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            )
+            for way in ways
+        }
+        for way, application in started.items():
+            assert application.stdout is not None
+            folder = Path(application.stdout.readline().strip())
+            hosts = psutil.Process(application.pid).children()
+            assert len(hosts) == 2
+            assert len(list(folder.iterdir())) >= 3
+            application.send_signal(ways[way])
+            _, alive = psutil.wait_procs(hosts, 20)
+            assert not alive
+            assert not folder.exists()
+
+
 # --- where hosts find modules -----------------------------------------------------------------------
 
 
