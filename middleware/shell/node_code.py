@@ -112,9 +112,8 @@ class OwnCode(NodeCode):
         return int(getattr(self.code, "state_version", 1))
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
-        for each in inputs:
-            if type(each) is Parcel:
-                return self._make_of_parcels(index, inputs)
+        if Parcel in map(type, inputs):
+            return self._make_of_parcels(index, inputs)
         value = returned_by(self._call, (index,) if self.is_source else (inputs, index), inputs)
         if type(value) is Parcel:
             return self._made_parcel(index, value)

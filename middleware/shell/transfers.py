@@ -49,23 +49,28 @@ class Outgoing:
     dtype: str = field(init=False)
     shape: tuple[int, ...] = field(init=False)
     body: memoryview = field(init=False)
-    window_bytes: int = field(init=False)
     digest: str = field(init=False, default="")  # of a head in it, which others need not have once it has arrived
 
     def __post_init__(self, value: Any) -> None:
         self.dtype, self.shape, self.body = frames_of(value, self.to)
         if type(value) is Parcel and self.shape[0]:
             self.digest = value.digest
-        self.window_bytes = max(WINDOW_CHUNKS * CHUNK_BYTES, LARGE_CHUNKS * self.chunk_bytes)
+
+    @property
+    def window_bytes(self) -> int:
+        """So many bytes may be under way without credit."""
+        return max(WINDOW_CHUNKS * CHUNK_BYTES, LARGE_CHUNKS * self.chunk_bytes)
 
     def next_chunk(self) -> tuple[Chunk, Any] | None:
         """The next chunk if the credit allows one now; to be followed by ``advance`` once it was taken."""
         sent, total = self.sent, self.body.nbytes
         if sent == total and self.begun:
             return None
-        piece = self.body if total <= self.chunk_bytes else self.body[sent : sent + self.chunk_bytes]
-        if sent - self.credit + piece.nbytes > self.window_bytes:
-            return None
+        piece = self.body
+        if total > self.chunk_bytes:
+            piece = piece[sent : sent + self.chunk_bytes]
+            if sent - self.credit + piece.nbytes > self.window_bytes:
+                return None
         return Chunk(self.number, total, sent, self.message, self.dtype, self.shape), piece
 
     def advance(self, size: int, now: float) -> bool:

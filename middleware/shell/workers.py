@@ -124,7 +124,8 @@ class Slot:
         if isinstance(made, e.OperatorFailed):
             return self.failed(made)
         if took_s < QUICK_S:
-            self._streak = min(self._streak + 1, self._wanted + QUICK_CALLS)
+            if self._streak < self._wanted + QUICK_CALLS:
+                self._streak += 1
         elif took_s < SLOW_S:  # perhaps only its thread had to wait for the processor
             self._streak = max(0, self._streak - 2)
         else:

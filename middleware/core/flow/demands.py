@@ -158,12 +158,13 @@ class Demands:
             return NOTHING
         if demand.index == LAST and not self._may_renounce(sender, demand):
             return NOTHING
-        fresh = node.taker_of(consumer).demanded < demand.index <= node.index
+        book = self._books.of.get(name)
+        fresh = book is not None and node.taker_of(consumer).demanded < demand.index <= node.index
         verdict, actions = node.on_demand(demand.index, demand.again, consumer)
         if verdict != "taken":
             return NOTHING
-        if fresh and name in self._books.of:
-            self._books.of[name].on_mark(demand.later, demand.critical, consumer)
+        if fresh and book is not None:
+            book.on_mark(demand.later, demand.critical, consumer)
         if node.state is LIGHT:
             self._owed.setdefault(name, {})[consumer] = _passed_on(demand)
         return self._perform(node, actions) if actions else NOTHING
