@@ -93,9 +93,9 @@ class Guard:
     """A thread that watches the connections to these routers.
 
     ``taken`` is counted by who reads from them, who also says which are ``unwanted`` (R5). ``turns`` tells how many
-    messages of each router the host could have taken so far, and whether it waits for one. It is to call ``glance`` at
-    ``due_s``, which becomes earlier only before ``wake`` is called, or up to ``EARLY_S`` sooner where it is awake. Each
-    of the two threads writes fields of its own.
+    messages of each router the host could have taken so far, and whether it waits for one. While all is ``calm``, which
+    begins before ``wake`` is called, it is to call ``glance`` at ``glance_s``, or up to ``EARLY_S`` sooner where it is
+    awake. Each of the two threads writes fields of its own.
     """
 
     def __init__(
@@ -109,8 +109,9 @@ class Guard:
         self.unwanted: set[int] = set()  # descriptors
         self.cut = 0  # connections so far
         self._wake = wake
-        self._calm_bytes = math.inf  # what the process may have resident while all is calm; inf while it is not
-        self._glanced_s = 0.0
+        self.calm = False
+        self._calm_bytes = math.inf  # what the process may have resident while all is calm
+        self.glance_s = 0.0
         self._trim = 0.0  # when one was cut of which memory is to be given back
         self._turns, self._turned = turns, 0
         self._limits = limits
@@ -190,18 +191,15 @@ class Guard:
     def _be_calm(self, news: zmq.Poller) -> None:
         """R6: wait for a reason to look at connections."""
         self._calm_bytes = resident_bytes(self._statm) + GROWN_BYTES
+        self.calm = True
         self._wake()
         if self._grown_read in dict(news.poll(int(CALM_S * 1000))):
             os.read(self._grown_read, 64)
-        self._calm_bytes = math.inf
-
-    @property
-    def due_s(self) -> float:
-        return math.inf if self._calm_bytes == math.inf else self._glanced_s + GLANCE_S
+        self.calm = False
 
     def glance(self, now: float) -> None:
         """R6: end the calm if the process has grown; by the host's thread."""
-        self._glanced_s = now
+        self.glance_s = now + GLANCE_S
         if resident_bytes(self._statm) > self._calm_bytes:
             with contextlib.suppress(BlockingIOError):
                 os.write(self._grown_write, b"x")

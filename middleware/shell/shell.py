@@ -184,8 +184,9 @@ class Shell:
                 due_s = self._due_s
                 if self._sockets.holding and self._bulk.credits_due_s < due_s:
                     due_s = self._bulk.credits_due_s
-                # each asked once: other threads may change them to "never" meanwhile
-                due_s = min(due_s, workers.due_s, math.inf if guard is None else guard.due_s)
+                due_s = min(due_s, workers.due_s)  # asked once: another thread may change it meanwhile
+                if guard is not None and guard.calm and guard.glance_s < due_s:
+                    due_s = guard.glance_s
                 wait_ms = max(0, int((due_s - time.monotonic()) * 1000) + 1)
             ready: list[tuple[Any, int]] = zmq_poll(polled, wait_ms)
             self._asleep = False
@@ -212,7 +213,7 @@ class Shell:
                     self.handle(failed, now)
             if now >= self._bulk.credits_due_s and self._sockets.holding:
                 self._bulk.send_credits(now)
-            if guard is not None and now >= guard.due_s - EARLY_S:
+            if guard is not None and guard.calm and now >= guard.glance_s - EARLY_S:
                 guard.glance(now)
         return True
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import os
 import resource
 import socket
@@ -108,20 +107,19 @@ def test_a_glance_that_comes_when_the_calm_is_over_is_followed_by_no_others(
     host: Shell, dial: Callable[..., zmq.Socket[bytes]]
 ) -> None:
     guard, honest, until_s = guard_of(host), dial(host.me.control), time.monotonic() + 10
-    while guard.due_s == math.inf:
-        assert asks(honest)
-        assert time.monotonic() < until_s
-    while guard.due_s < math.inf:
-        assert time.monotonic() < until_s
+    for calm in (True, False):
+        while guard.calm is not calm:
+            assert not calm or asks(honest)
+            assert time.monotonic() < until_s
     guard.glance(time.monotonic())
-    assert guard.due_s == math.inf
+    assert not guard.calm
 
 
 def test_a_calm_that_ends_while_a_host_looks_for_how_long_it_may_sleep_does_not_end_the_host(
     monkeypatch: pytest.MonkeyPatch, dial: Callable[..., zmq.Socket[bytes]]
 ) -> None:
-    said = itertools.cycle((0.0, math.inf))
-    monkeypatch.setattr(Guard, "due_s", property(lambda self: next(said)))
+    said = itertools.cycle((True, False))
+    monkeypatch.setattr(Guard, "calm", property(lambda self: next(said), lambda self, value: None), raising=False)
     with contextlib.closing(Shell(ShellConfig("a", listen=LOOPBACK, insecure=True))) as shell:
         honest = dial(shell.me.control)
         assert all(asks(honest) for _ in range(20))
