@@ -39,6 +39,16 @@ class LinkOptions(msgspec.Struct, frozen=True):
     round_bytes: int = 48_000_000
 
 
+class RecordsOptions(msgspec.Struct, frozen=True):
+    """Of ``bench records``."""
+
+    rows: Annotated[int, Option("Rows of a batch.", least=1)] = 8192
+    batches: Annotated[int, Option("Batches of a round; of what works row by row a sixteenth.", least=1)] = 1024
+    rounds: Rounds = 5
+    others: Annotated[bool, Option("Also Bytewax, if the bench extra is installed.")] = True
+    transport: Transport = "ipc"
+
+
 class TestbedOptions(msgspec.Struct, frozen=True):
     """Of ``bench testbed``."""
 

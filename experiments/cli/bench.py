@@ -13,6 +13,7 @@ from thalweg.experiments.bench.options import (
     LinkOptions,
     MoveOptions,
     PlanOptions,
+    RecordsOptions,
     SimOptions,
     TestbedOptions,
     TreeOptions,
@@ -58,6 +59,26 @@ def link(options: LinkOptions, as_json: JsonOption = False) -> None:
         rates = (f"{row['thalweg_mb_per_s']:.0f}", f"{row['raw_mb_per_s']:.0f}", f"{row['ratio']:.2f}")
         table.add_row(f"{row['size_bytes'] // 1024} KiB", *rates)
     output().print(table)
+
+
+@app.command("records", epilog="Example: thalweg bench records --rounds 3 --json")
+@takes(RecordsOptions)
+def records(options: RecordsOptions, as_json: JsonOption = False) -> None:
+    """Rows/s through source, filter and windowed count on this machine, each on a host: Thalweg, and Bytewax."""
+    from thalweg.experiments.bench.records import bench_records
+
+    answer = _measure(as_json, bench_records, options)
+    table = new_table("side", "rows/s", title=f"Batches of {options.rows} rows, {options.transport}")
+    names = {
+        "thalweg_rows_per_s": "Thalweg, three hosts",
+        "bytewax_batches_rows_per_s": "Bytewax, one process, Arrow batches and pyarrow",
+        "bytewax_rows_per_s": "Bytewax, one process, row by row",
+    }
+    for key, name in names.items():
+        table.add_row(name, "-" if answer[key] is None else f"{answer[key]:,}")
+    output().print(table)
+    if options.others and answer["bytewax_rows_per_s"] is None:
+        output().print("Bytewax is not installed; the bench extra has it: pip install 'thalweg[bench]'")
 
 
 @app.command("testbed", epilog="Example: thalweg bench testbed --json")

@@ -10,8 +10,16 @@ import pytest
 from thalweg.experiments.bench import move
 from thalweg.experiments.bench.link import bench_link
 from thalweg.experiments.bench.move import bench_move, summary
-from thalweg.experiments.bench.options import LinkOptions, MoveOptions, PlanOptions, TestbedOptions, TreeOptions
+from thalweg.experiments.bench.options import (
+    LinkOptions,
+    MoveOptions,
+    PlanOptions,
+    RecordsOptions,
+    TestbedOptions,
+    TreeOptions,
+)
 from thalweg.experiments.bench.plan import MODELS, OURS, STARTS, bench_plan
+from thalweg.experiments.bench.records import bench_records
 from thalweg.experiments.bench.rounds import Plan, Round, alternate, median_ratio, play
 from thalweg.experiments.bench.testbed import bench_testbed
 from thalweg.experiments.bench.tree import bench_tree, check_digests
@@ -193,3 +201,11 @@ def test_ballast_is_right_only_with_its_state() -> None:
     assert Ballast(9).combine(inputs, 20).tobytes() != before[-1]
     with pytest.raises(OperatorError, match="8 bytes, not 9"):
         other.restore(bytes(8))
+
+
+def test_records_are_counted_as_by_a_loop_and_too_few_batches_refused() -> None:
+    answer = bench_records(RecordsOptions(rows=64, batches=256, rounds=1))
+    assert answer["thalweg_rows_per_s"] > 0
+    assert (answer["rows"], answer["batches"]) == (64, 256)
+    with pytest.raises(UsageError, match="takes at least 256 batches; give --batches"):
+        bench_records(RecordsOptions(batches=255))
