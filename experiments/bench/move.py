@@ -5,6 +5,9 @@ trip is what an empty control message there and back takes (Ping and Pong), the 
 turn while the operator moves. The link's rate is what it is shaped to; on loopback, what a bare DEALER and ROUTER
 carry.
 
+With ``loaded`` every link is besides full of one flow of TCP, once with the band for what is urgent and once
+on a testbed of so many hosts that links have none.
+
 An ordinary application (this module, in a process on the client's host) moves the operator round the hosts by
 ``Run.move``, at barriers. In another run, under ``HOMING``, it moves the operator away from the host of its sources,
 and the operator's host sends it back at the end of an epoch. The pauses are those of the hosts' records.
@@ -31,10 +34,12 @@ import msgspec
 import numpy as np
 import zmq
 
+from thalweg.emulation.kernel.world import BANDED_HOSTS
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.emulation.testbeds.testbed import Testbed
 from thalweg.emulation.units import parse_rate
+from thalweg.experiments.bench.fill import fill
 from thalweg.experiments.bench.options import MoveOptions
 from thalweg.experiments.bench.raw import ANSWER_S, raw_link
 from thalweg.experiments.bench.rounds import Plan, Progress, play, silent
@@ -54,6 +59,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.sockets import URGENT
 
 BOUND_SHARE, BOUND_TRIPS = 1.2, 4
 HOSTS = ("h1", "h2", "h3", "h4")
@@ -67,6 +73,8 @@ RAW_BYTES = 1024 * 1024  # of a message of the bare link
 LAP = len(HOSTS)  # moves before those that are timed
 REST = 5  # partitions between two moves
 PING_EVERY_S = 0.005
+FULL, NO_BAND = "netns, full", "netns, full, no band"
+PLAIN, LOADED = ("loopback", "netns"), ("netns", FULL, NO_BAND)
 MOVE_S, MOVE_SHARE = 30.0, 4.0  # a move that takes as much longer than its state takes on the link never will
 
 
@@ -99,6 +107,7 @@ class Pings:
             for host, address in self._addresses.items():
                 socket = sockets[host] = context.socket(zmq.DEALER)
                 socket.setsockopt(zmq.ROUTING_ID, f"ping/{secrets.token_hex(4)}".encode())
+                socket.setsockopt(zmq.TOS, URGENT)  # as control messages are
                 socket.setsockopt(zmq.RCVTIMEO, int(ANSWER_S * 1000))
                 socket.connect(address)
                 _trip_s(host, socket)  # opens the connection
@@ -287,6 +296,7 @@ def summary(
         "trip_p99_s": _percentile(trips_s, 0.99),
         "bound_s": limit_s,
         "p50_s": _percentile(pauses, 0.5),
+        "p95_s": _percentile(pauses, 0.95),
         "p99_s": _percentile(pauses, 0.99),
         "max_s": _percentile(pauses, 1.0),
         "within": sum(pause_s <= limit_s for pause_s in pauses) / len(pauses) if pauses else None,
@@ -315,10 +325,13 @@ def bench_move(options: MoveOptions, progress: Progress = silent) -> dict[str, A
         raise UsageError("bench move needs every size once")
     answer: dict[str, Any] = {"bench": "move", "cpus": os.cpu_count(), "load": os.getloadavg()[0], "reason": None}
     rows: list[dict[str, Any]] = []
-    for backend in ("loopback", "netns"):
+    for name in LOADED if options.loaded else PLAIN:
+        backend = name.partition(",")[0]
         rate = raw_rate_bps(progress) if backend == "loopback" else rate_bps
-        bed = open_testbed(backend, (*HOSTS, CLIENT))
-        progress(f"{backend}: starting the hosts")
+        members = (*HOSTS, CLIENT)
+        unused = (f"unused{number}" for number in range(BANDED_HOSTS + 1 - len(members)))
+        bed = open_testbed(backend, (*members, *(unused if name == NO_BAND else ())))
+        progress(f"{name}: starting the hosts")
         try:
             bed.up()
         except CapabilityError as error:
@@ -326,7 +339,9 @@ def bench_move(options: MoveOptions, progress: Progress = silent) -> dict[str, A
             continue
         with tempfile.TemporaryDirectory(prefix="thalweg-") as folder, bed:
             if backend != "loopback":
-                bed.shape({link: LinkShape(rate) for link in links_between(bed.hosts)})
+                bed.shape({link: LinkShape(rate) for link in links_between(members)})
+            if name in (FULL, NO_BAND):
+                fill(bed, members)
             trips_s = run_on(bed, sizes_bytes, moves, rate, Path(folder), progress)
             relocated = list(read_log(Path(folder), "relocated"))
             arrived = list(read_log(Path(folder), "arrived"))
@@ -335,7 +350,7 @@ def bench_move(options: MoveOptions, progress: Progress = silent) -> dict[str, A
                 labels = {row.placement for row in each}
                 there = [row for row in arrived if row.placement in labels]
                 row = summary(each, there, trips_s[size_bytes], size_bytes, rate)
-                rows.append({"testbed": backend, "rate_bps": rate, "protocol": protocol, **row})
+                rows.append({"testbed": name, "rate_bps": rate, "protocol": protocol, **row})
     return answer | {"rows": rows}
 
 

@@ -79,6 +79,9 @@ class MoveOptions(msgspec.Struct, frozen=True):
     ] = (0, 16, 256, 4096)
     moves: Annotated[int, Option("Moves by each protocol, of each size.", least=1)] = 50
     rate: Annotated[str, Option("Of the links that are shaped, as 50mbit.")] = "50mbit"
+    loaded: Annotated[
+        bool, Option("Shaped links alone: idle, full of TCP, and full where nothing urgent goes before that.")
+    ] = False
 
 
 class SimOptions(msgspec.Struct, frozen=True):

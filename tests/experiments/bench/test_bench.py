@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
+from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.testbeds.open import open_testbed
 from thalweg.experiments.bench import move
+from thalweg.experiments.bench.fill import fill
 from thalweg.experiments.bench.link import bench_link
 from thalweg.experiments.bench.move import bench_move, summary
 from thalweg.experiments.bench.options import (
@@ -29,6 +33,7 @@ from thalweg.experiments.records.log import Detail, Row
 from thalweg.experiments.records.moves import PROTOCOLS
 from thalweg.experiments.runs.processes import Processes
 from thalweg.middleware.errors import OperatorError, RunError, UsageError
+from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol.limits import CoreConfig
 
 
@@ -157,6 +162,19 @@ def test_move_answers_for_every_size_and_protocol(capsys: pytest.CaptureFixture[
         assert row["moved"] == kinds[kind]
         assert 0 < row["p50_s"] <= row["p99_s"] <= row["max_s"]
         assert row["bound_s"] == pytest.approx(1.2 * size_bytes * 8 / row["rate_bps"] + 4 * row["trip_s"])
+
+
+@pytest.mark.netns
+def test_links_are_filled_both_ways() -> None:
+    links = {("a", "b"), ("b", "a")}
+    with open_testbed("netns", ["a", "b"]) as bed:
+        bed.shape({Link(*link): LinkShape(2e6) for link in links})
+        fill(bed, ["a", "b"])
+        bed.start_sampling(0.05)
+        full, stop_s = set[tuple[str, str]](), time.monotonic() + 20
+        while full != links and time.monotonic() < stop_s:
+            full |= {(one.src, one.dst) for one in bed.samples() if one.backlogged}
+    assert full == links
 
 
 def test_hosts_have_room_for_the_states_that_are_to_move(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,77 @@
+"""Fills links with bulk: on each host one process, from which one flow of TCP goes to every other one.
+
+Run on a host as ``python -m thalweg.experiments.bench.fill OWN OTHER…`` (addresses). It prints a line when it listens,
+begins to send when it reads one, and prints another when every flow to it has brought something.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+from thalweg.emulation.supervisor.client import TestbedProcess
+from thalweg.emulation.testbeds.testbed import Testbed
+from thalweg.middleware.errors import RunError
+
+PORT = 47_809  # any: the namespaces are ours
+PIECE_BYTES = 1 << 16
+
+
+def fill(bed: Testbed, hosts: Sequence[str]) -> None:
+    """Fill every link between these hosts, until the testbed is taken down; returns once all are in use."""
+    filling = {}
+    for host in hosts:
+        others = [bed.hosts[other] for other in hosts if other != host]
+        argv = [bed.python, "-m", __name__, bed.hosts[host], *others]
+        filling[host] = bed.run(host, argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    for host, process in filling.items():
+        _heard(host, process)
+    for process in filling.values():
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+    for host, process in filling.items():
+        _heard(host, process)
+
+
+def _heard(host: str, process: TestbedProcess) -> None:
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        raise RunError(f"host {host!r} could not fill its links; run the benchmark again")
+
+
+def _send(target: str) -> None:
+    with suppress(ConnectionError), socket.create_connection((target, PORT)) as flow:  # the other may end first
+        while True:
+            flow.sendall(bytes(PIECE_BYTES))
+
+
+def _receive(flow: socket.socket, begun: threading.Semaphore) -> None:
+    with suppress(ConnectionError):
+        flow.recv(PIECE_BYTES)
+        begun.release()
+        while flow.recv(PIECE_BYTES):
+            pass
+
+
+def main(own: str, *others: str) -> None:
+    begun = threading.Semaphore(0)
+    with socket.create_server((own, PORT), backlog=len(others)) as server:
+        print(flush=True)
+        sys.stdin.readline()
+        for other in others:
+            threading.Thread(target=_send, args=(other,), daemon=True).start()
+        for _ in others:
+            threading.Thread(target=_receive, args=(server.accept()[0], begun), daemon=True).start()
+    for _ in others:
+        begun.acquire()
+    print(flush=True)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
