@@ -380,7 +380,7 @@ class FaultyWorld(World):
     def _send(self, host: VirtualHost, send: e.Send) -> None:
         source, target = host.name, send.to
         assert source != target, f"host {source} sends itself {send.message}"
-        if target in self._hostile:
+        if target in self._hostile or target not in self.hosts:  # whom a hostile host has made up, as one to probe
             assert not isinstance(send.message, m.Partition | m.State), f"host {source} sends {target} {send.message}"
             return
         for hostile in self._hostile.values():

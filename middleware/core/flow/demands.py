@@ -389,7 +389,8 @@ class Demands:
                     self._ask(name, producer, action.index)
             elif type(action) is Hand:
                 self._deliver(name, action.output)
-                told = (notes.Delivered(),)
+                if name == self._tree.dataflow.sinks[0]:  # of several sinks one counts
+                    told = (notes.Delivered(),)
             elif type(action) is Renounce:
                 for producer in action.producers if len(self._tree.dataflow.sinks) > 1 else ():
                     self._ask(name, producer, LAST)
