@@ -17,7 +17,7 @@ from thalweg.experiments.bench.peers_raw import Keys, secure
 from thalweg.experiments.runs.processes import Processes
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import RunError
-from thalweg.middleware.shell.endpoints import socket_folder
+from thalweg.middleware.shell.endpoints import SocketFolder
 
 PEERS = "thalweg.experiments.bench.peers_raw"
 ANSWER_S = 30.0  # whoever is silent for so long is broken
@@ -47,7 +47,7 @@ def raw_tree(dataflow: Dataflow, size_bytes: int, transport: str) -> Iterator[Ra
     """The tree of ``dataflow``, up and waiting."""
     nodes = [name for name in dataflow.upward if name != dataflow.sinks[0]]
     sites = {name: site for site, name in enumerate(dataflow.sources)}
-    with socket_folder() as folder, _socket(zmq.REQ) as sink, contextlib.ExitStack() as stack:
+    with SocketFolder() as folder, _socket(zmq.REQ) as sink, contextlib.ExitStack() as stack:
         keys = _keys(transport)
         shared = {"size_bytes": size_bytes, "keys": keys}
         specs = {
@@ -89,7 +89,7 @@ def raw_link(size_bytes: int, transport: str) -> Iterator[RawLink]:
     """A link for partitions of that size, up and waiting."""
     keys = _keys(transport)
     spec = {"size_bytes": size_bytes, "zero_copy": size_bytes >= ZERO_COPY_BYTES, "keys": keys}
-    with socket_folder() as folder, _socket(zmq.ROUTER) as router, _peers("hop", {"hop": spec}) as (_, tell):
+    with SocketFolder() as folder, _socket(zmq.ROUTER) as router, _peers("hop", {"hop": spec}) as (_, tell):
         secure(router, keys, server=True)
         router.bind(_listen(transport, folder, 0))
         tell("hop", [router.getsockopt_string(zmq.LAST_ENDPOINT)])

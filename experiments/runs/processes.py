@@ -19,7 +19,7 @@ from thalweg.experiments.runs.config import CLIENT
 from thalweg.experiments.runs.job import Said
 from thalweg.middleware.client.cluster import host_command, host_environment, wait_ready_lines
 from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, UsageError
-from thalweg.middleware.shell.endpoints import socket_folder
+from thalweg.middleware.shell.endpoints import SocketFolder
 
 PORT = 7800  # control port of every host in a testbed with addresses of its own
 PATIENCE = 5.0 if inside_uml() else 1.0  # there everything shares one slow processor
@@ -36,7 +36,7 @@ class Processes:
         self._running: dict[str, TestbedProcess] = {}  # by the host's name, or WORKER
         self._outputs: dict[str, IO[bytes]] = {}
         self._job: IO[bytes] | None = None
-        self._folder = stack.enter_context(socket_folder()) if bed.backend == "loopback" else ""
+        self._folder = stack.enter_context(SocketFolder()) if bed.backend == "loopback" else ""
 
     def listen(self, host: str) -> str:
         """Where a process on ``host`` listens."""

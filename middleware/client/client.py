@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 import secrets
+import sys
 import threading
 import time
 import weakref
@@ -16,6 +17,7 @@ from typing import Any
 from thalweg.middleware.client.cluster import LocalCluster, fate_of
 from thalweg.middleware.client.feeds import Channel, Feed, fill
 from thalweg.middleware.client.hello import say_hello
+from thalweg.middleware.client.leaving import keep_in_mind
 from thalweg.middleware.client.replanning import MEASURED, Search, ask_hints
 from thalweg.middleware.client.run import Home, Run
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
@@ -137,6 +139,7 @@ class Client:
         self.shell = Shell(config, _weak(self._on_application), self._keys)
         self._peers[name] = self.shell.me
         self._numbers = itertools.count()
+        keep_in_mind(self)
         if isinstance(hosts, LocalCluster):
             hosts.tell_ends(self.lost)
 
@@ -401,13 +404,25 @@ class Client:
     def close(self) -> None:
         """End all runs, and what waits in ``plan`` and ``probe``, and leave the cluster; idempotent."""
         self._close_to(f"the client {self.name!r} is closed; make another")
+        try:
+            for run in list(self._runs.values()):
+                run.close()
+            for channel in self._feeds:
+                channel.abandon(self._closing)
+            with self._news:
+                self._news.wait_for(lambda: not self._open or not self.shell.alive, 2)
+        finally:  # also where somebody is tired of waiting
+            self.shell.close()
+
+    def forked(self) -> None:
+        self._news, self._open = threading.Condition(), set()  # what other threads held there, nobody lets go of here
+        self._closing = f"the client {self.name!r} is that of the process that was forked; make one here"
+        self.shell.forked()
         for run in list(self._runs.values()):
-            run.close()
+            run.forked(self._closing)
         for channel in self._feeds:
-            channel.abandon(self._closing)
-        with self._news:
-            self._news.wait_for(lambda: not self._open or not self.shell.alive, 2)
-        self.shell.close()
+            channel.news, channel.unwanted = threading.Condition(), self._closing
+            channel.awaiting.clear()
 
     def _close_to(self, why: str) -> None:
         with self._news:
@@ -416,8 +431,8 @@ class Client:
 
     def __del__(self) -> None:
         shell = getattr(self, "shell", None)
-        if shell is not None and shell.alive:
-            with contextlib.suppress(RuntimeError):  # the interpreter ends, and with it the shell's threads
+        if shell is not None and shell.alive and not sys.is_finalizing():
+            with contextlib.suppress(RuntimeError):  # this process may have no more threads
                 threading.Thread(target=shell.close, daemon=True).start()  # this may be one of the shell's own
             warn_dropped(f"the client {self.name!r}", self)
 

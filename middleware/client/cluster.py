@@ -18,10 +18,11 @@ from typing import Literal
 
 import msgspec
 
+from thalweg.middleware.client.leaving import keep_in_mind
 from thalweg.middleware.errors import HostAbsentError, UsageError, expect, warn_dropped, words
 from thalweg.middleware.loading import check_packages, check_roots
 from thalweg.middleware.protocol.limits import CoreConfig
-from thalweg.middleware.shell.endpoints import socket_folder
+from thalweg.middleware.shell.endpoints import SocketFolder
 from thalweg.middleware.shell.security import MEMBERS, PUBLIC, SECRET, Role, new_certificate, write_certificate
 from thalweg.middleware.shell.shell import ShellConfig
 
@@ -76,10 +77,11 @@ class LocalCluster:
         self.time_scale = time_scale
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._watch = _Watch(self._processes)
-        self._folder = socket_folder()
+        self._folder = SocketFolder()
         more.append(f"--parents-folder={self._folder.name}")
         self._transport = transport
         self.insecure = transport == "tcp"
+        keep_in_mind(self)
         try:
             for number, name in enumerate(names):
                 listen = f"ipc://{self._folder.name}/{number}" if transport == "ipc" else "tcp://127.0.0.1:*"
@@ -152,6 +154,16 @@ class LocalCluster:
                         stream.close()
         self._watch.join()
         self._folder.cleanup()
+
+    def forked(self) -> None:
+        for process in self._processes.values():
+            process.returncode = 0  # nobody waits for it here
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    stream.close()  # or a host would outlive its parent as long as this process lives
+        self._processes.clear()
+        self._watch = _Watch(self._processes)
+        self._folder.cleanup.detach()
 
     def __del__(self) -> None:
         if any(process.returncode is None for process in getattr(self, "_processes", {}).values()):

@@ -300,6 +300,13 @@ class Run(Generic[T]):
             self._wake()
             self._home.closed(self.id)
 
+    def forked(self, why: str) -> None:
+        """This process is a fork of the one that began the run: none of its partitions come here."""
+        self._news = threading.Condition()
+        self._awaiting.clear()
+        self._queue.clear()
+        self._failure, self._over = e.Fail(self.id, why, host=self._home.name), True
+
     def __del__(self) -> None:
         if not self._over:
             self.close()

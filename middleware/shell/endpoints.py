@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import socket
 import stat
 import tempfile
+import weakref
 from collections.abc import Iterable
 
 import msgspec
@@ -77,15 +79,26 @@ def take_away(bound: Iterable[str]) -> None:
                 os.unlink(endpoint.removeprefix(UNIX))
 
 
-def socket_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for Unix sockets, of this user alone (mode 0700), whose name leaves room for theirs."""
-    made = tempfile.TemporaryDirectory(prefix="thalweg-", ignore_cleanup_errors=True)
-    try:
-        msgspec.convert(f"{UNIX}{made.name}/{'x' * 24}", Endpoint)
-    except msgspec.ValidationError:
-        made.cleanup()
-        made = tempfile.TemporaryDirectory(prefix="thalweg-", ignore_cleanup_errors=True, dir="/tmp")
-    return made
+class SocketFolder:
+    """A folder for Unix sockets, of this user alone (mode 0700), whose name leaves room for theirs.
+
+    It is removed when it is cleaned up or dropped, unless it is left to another process.
+    """
+
+    def __init__(self) -> None:
+        self.name = tempfile.mkdtemp(prefix="thalweg-")
+        try:
+            msgspec.convert(f"{UNIX}{self.name}/{'x' * 24}", Endpoint)
+        except msgspec.ValidationError:
+            os.rmdir(self.name)
+            self.name = tempfile.mkdtemp(prefix="thalweg-", dir="/tmp")
+        self.cleanup = weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
+
+    def __enter__(self) -> str:
+        return self.name
+
+    def __exit__(self, *_: object) -> None:
+        self.cleanup()
 
 
 def listen_among(addresses: Iterable[str], listen: str | None, advertise: str | None = None) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 import math
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -136,6 +137,11 @@ class Shell:
         self._stopping = True
         self._wake()
         self._duty.wait(10)
+
+    def forked(self) -> None:
+        """This process is a fork of the one that runs it: nothing does here."""
+        self._duty.over = threading.Event()
+        self._duty.over.set()
 
     def _wake(self) -> None:
         if self._asleep:

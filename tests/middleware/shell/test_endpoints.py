@@ -17,7 +17,7 @@ from thalweg.middleware.client.cluster import LocalCluster, host_command
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell.endpoints import UNIX, socket_folder
+from thalweg.middleware.shell.endpoints import UNIX, SocketFolder
 from thalweg.middleware.shell.shell import Shell, ShellConfig
 from thalweg.middleware.shell.sockets import Sockets
 
@@ -36,7 +36,7 @@ for path in sys.argv[1:]:
 
 @pytest.fixture
 def folder() -> Iterator[str]:
-    with socket_folder() as made:
+    with SocketFolder() as made:
         yield made
 
 
@@ -103,7 +103,7 @@ def test_hosts_that_could_not_dial_each_other_are_no_cluster(folder: str) -> Non
 
 
 def test_no_message_makes_a_host_dial_another_programs_socket(folder: str) -> None:
-    with socket_folder() as other, zmq.Context() as context, context.socket(zmq.ROUTER) as foreign:
+    with SocketFolder() as other, zmq.Context() as context, context.socket(zmq.ROUTER) as foreign:
         foreign.bind(f"ipc://{other}/theirs")
         for listen, may in ((f"ipc://{folder}/a", False), ("tcp://127.0.0.1:*", False), (f"ipc://{other}/a", True)):
             sockets = Sockets("a", listen, None, None, insecure=True)

@@ -1,0 +1,50 @@
+"""What an application holds that has threads and processes of its own: clients and clusters that it leaves behind.
+
+Rules:
+
+- R1: What is open when the interpreter ends is closed first, the youngest first: later its threads do not run any more,
+  and whoever waited for one would wait for ever.
+- R2: A forked process has none of these threads, and the hosts are not its own: it is told so, and ends nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import weakref
+from typing import Protocol
+
+
+class Leaves(Protocol):
+    """A client, or a cluster."""
+
+    def close(self) -> None: ...
+
+    def forked(self) -> None:
+        """This process is a fork of the one that made it, and has its memory alone."""
+
+
+_numbers = itertools.count()
+_open: weakref.WeakValueDictionary[int, Leaves] = weakref.WeakValueDictionary()
+
+
+def keep_in_mind(each: Leaves) -> None:
+    """Somebody may leave it open, or fork."""
+    _open[next(_numbers)] = each
+
+
+def _close_all() -> None:
+    for _, each in sorted(_open.items(), reverse=True):
+        with contextlib.suppress(KeyboardInterrupt):  # the others are to be closed all the same
+            each.close()
+
+
+def _forked() -> None:
+    for each in list(_open.values()):
+        each.forked()
+
+
+atexit.register(_close_all)  # R1
+os.register_at_fork(after_in_child=_forked)  # R2
