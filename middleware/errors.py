@@ -98,7 +98,7 @@ def one_line(said: object) -> str:
     """The text of an error, or of anything, as one line: a file's name may not be UTF-8, an error may have colours."""
     try:
         text = str(said)
-    except Exception:  # whatever a class raises where it should say what it is: an error is told all the same
+    except BaseException:  # whatever a class raises where it should say what it is: an error is told all the same
         text = "an error without a text"
     if isinstance(said, ModuleNotFoundError) and (extra := extra_with(said.name or "")):
         text = f"{said.name} is not installed; get it with: {install(extra)}"

@@ -101,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _complain(what: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it; the status tells
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it, or an operator has closed it; the status tells
         print(f"thalweg host: {what}", file=sys.stderr, flush=True)
 
 
@@ -197,7 +197,7 @@ def run() -> None:
     except ThalwegError as error:
         _complain(str(error))
         status = 2
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):  # as there
         sys.stdout.flush()
     os._exit(status) if threading.active_count() > 1 else sys.exit(status)
 

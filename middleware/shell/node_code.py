@@ -316,7 +316,7 @@ def _lines(error: BaseException, frames: list[tuple[FrameType, int]]) -> str:
         told = traceback.TracebackException(type(error), error, None, compact=True)
         told.stack = traceback.StackSummary.extract(iter(frames))
         lines = "".join(told.format()).strip()
-    except Exception as failed:  # the error's class, or what loads its source, is a user's own
+    except BaseException as failed:  # the error's class, or what loads its source, is a user's own
         return f"a traceback that cannot be shown: {type(failed).__name__}"
     if len(lines) > TRACEBACK:
         lines = f"{lines[: TRACEBACK // 3]}\n…\n{lines[-2 * TRACEBACK // 3 :]}"

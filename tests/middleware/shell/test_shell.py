@@ -407,6 +407,8 @@ def test_a_host_whose_standard_streams_are_closed_serves_and_keeps_its_log(close
             with Client({"h1": listen}, insecure=True) as client:
                 run = client.run(chain(SCENES, Code("runtime_codes:Talks")), {"o": "h1"}, partitions=3)
                 assert [each.index for each in run] == [0, 1, 2]
+                run = client.run(chain(SCENES, Code("runtime_codes:Hushes")), {"o": "h1"}, partitions=1)
+                assert len(list(run)) == 1
             process.send_signal(signal.SIGTERM)
             assert process.wait(5) == 0
         finally:

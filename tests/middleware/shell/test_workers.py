@@ -251,7 +251,7 @@ class Coloured(Exception):
 
 class Wordless(Exception):
     def __str__(self) -> str:
-        raise ValueError("no words")
+        raise SystemExit("no words")
 
 
 class Throws(Operator):
