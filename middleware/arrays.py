@@ -12,7 +12,7 @@ Floats = npt.NDArray[np.float64]
 
 def exp(x: Floats) -> Floats:
     """e to the power of ``x``."""
-    x = np.clip(x, LOWEST, HIGHEST)
+    x = np.minimum(np.maximum(x, LOWEST), HIGHEST)  # which take less than clip
     twos = np.rint(x / (LN2_HIGH + LN2_LOW))
     found: Floats = np.ldexp(exp_near(x, twos), twos.astype(np.int64))
     return found
@@ -37,20 +37,28 @@ def power(x: Floats, by: float) -> Floats:
 
 
 def factorised(covariance: Floats) -> Floats:
-    """(matrices, n, n) the lower triangular L with L·Lᵀ = C, of every C, which are positive definite (Cholesky)."""
-    left = covariance.copy()
-    for i in range(left.shape[1]):
-        left[:, i:, i] /= np.sqrt(left[:, i, i])[:, None]
-        left[:, i, i + 1 :] = 0.0
-        below = left[:, i + 1 :, i]
-        left[:, i + 1 :, i + 1 :] -= below[:, :, None] * below[:, None, :]
-    return left
+    """(matrices, n, n) the lower triangular L with L·Lᵀ = C, of every C, which are positive definite (Cholesky).
+
+    What is above the diagonal of a C is not looked at.
+    """
+    left = _side_by_side(covariance)
+    for i in range(len(left)):
+        left[i:, i] /= np.sqrt(left[i, i])
+        left[i, i + 1 :] = 0.0
+        below = left[i + 1 :, i]
+        left[i + 1 :, i + 1 :] -= below[:, None] * below
+    return np.ascontiguousarray(left.transpose(2, 0, 1))
 
 
 def whitened(factor: Floats, given: Floats) -> Floats:
     """(matrices, n, vectors) the L⁻¹·v of every vector v, for ``factorised`` L."""
-    found = given.copy()
-    for i in range(found.shape[1]):
-        found[:, i] /= factor[:, i, i, None]
-        found[:, i + 1 :] -= factor[:, i + 1 :, i, None] * found[:, i, None]
-    return found
+    factor, found = _side_by_side(factor), _side_by_side(given)
+    for i in range(len(found)):
+        found[i] /= factor[i, i]
+        found[i + 1 :] -= factor[i + 1 :, i, None] * found[i]
+    return np.ascontiguousarray(found.transpose(2, 0, 1))
+
+
+def _side_by_side(matrices: Floats) -> Floats:
+    """A copy with the numbers of all matrices at one place beside each other, which are worked on together."""
+    return matrices.transpose(1, 2, 0).copy()

@@ -85,16 +85,18 @@ class _Table:
         self.at_s, self.log_rate = np.zeros(self.there.shape), np.zeros(self.there.shape)
         self.number = np.ones(self.there.shape)
         self.at_s[self.there], self.log_rate[self.there], self.number[self.there] = figures.reshape(-1, 3).T
-        self._apart_s = np.abs(self.at_s[:, :, None] - self.at_s[:, None, :])
+        self._below = np.tril_indices(lengths.max(), -1)
+        self._apart_s = np.abs(self.at_s[:, self._below[0]] - self.at_s[:, self._below[1]])
         self._both = self.there[:, :, None] & self.there[:, None, :]
         self._diagonal = np.arange(lengths.max())
         self._fading: dict[float, Floats] = {}
 
     def covariance(self, permanent: float, wandering: float, passing: float, correlation_s: float) -> Floats:
-        """(links, samples, samples)."""
+        """(links, samples, samples); what is above the diagonal says nothing, and nobody looks at it."""
         fading = self._fading.get(correlation_s)
         if fading is None:
-            fading = self._fading[correlation_s] = exp(self._apart_s * (-1.0 / correlation_s))
+            fading = self._fading[correlation_s] = np.ones(self._both.shape)
+            fading[:, *self._below] = exp(self._apart_s * (-1.0 / correlation_s))
         made = np.where(self._both, permanent + wandering * fading, 0.0)
         alone = np.where(self.there, passing / self.number + 1e-9 * permanent, 1.0)
         made[:, self._diagonal, self._diagonal] += alone
