@@ -107,6 +107,40 @@ class Newcomer(msgspec.Struct, frozen=True):
 class Demands:
     """The nodes of a run on this host, the demands they have sent, and the tails; ``Flow`` writes them as well."""
 
+    # of more than 29 attributes in a dict Python 3.11 looks each up anew, for every message
+    __slots__ = (
+        "_answer_s",
+        "_books",
+        "_desk",
+        "_directory",
+        "_due_s",
+        "_held",
+        "_host",
+        "_install",
+        "_limits",
+        "_monitor",
+        "_narrowest",
+        "_newcomers",
+        "_out",
+        "_owed",
+        "_paced",
+        "_passed",
+        "_retries",
+        "_room",
+        "_silence",
+        "_telling_down",
+        "_telling_up",
+        "_tree",
+        "compute_s",
+        "expected",
+        "nodes",
+        "opened_s",
+        "pending",
+        "sizes",
+        "tail_hosts",
+        "tails",
+    )
+
     def __init__(self, setting: Setting, shared: Shared, tree: Tree, directory: Directory, books: Books) -> None:
         self._out, self._limits, self._install = setting.out, setting.limits, setting.install
         self._monitor, self._silence, self._retries = shared.monitor, shared.silence, shared.retries

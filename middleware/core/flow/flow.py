@@ -23,6 +23,8 @@ from thalweg.middleware.protocol import messages as m
 class Flow(Demands):
     """The only writer of a run's nodes on this host, of their demands, and of tails."""
 
+    __slots__ = ()
+
     def peer_gone(self, lost: notes.Lost) -> Notes:
         """No transfer to that host is under way any more."""
         for name, node in self.nodes.items():
