@@ -13,6 +13,7 @@ from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.flow.demands import MAX_HOPS
 from thalweg.middleware.core.flow.directory import merge_locations
+from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -161,17 +162,20 @@ def test_messages_of_unknown_runs_and_nodes_change_nothing(make_book: Book, make
     book << e.OperatorFinished("r", "o", 0, b"x", 1) >> []
 
 
-def raises(*_: object) -> None:
-    raise KeyError("a defect")
-
-
 def test_a_run_that_broke_is_dropped_and_its_client_is_told_as_often_as_it_asks(
-    make_book: Book, make_install: Make
+    make_book: Book, make_install: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book = installed(make_book, make_install({"o": "h1"}, run="a"), "h1")
     book << got("client", make_install({"o": "h1"}, run="b")) >> ANY
     due = e.TimerFired("retry")  # of all runs
-    book.core.runs["a"].flow.retry = raises  # type: ignore[method-assign,assignment]
+    broken, retry = book.core.runs["a"].flow, Flow.retry
+
+    def defect(flow: Flow) -> float | None:
+        if flow is broken:
+            raise KeyError("a defect")
+        return retry(flow)
+
+    monkeypatch.setattr(Flow, "retry", defect)
     with pytest.raises(KeyError):
         book.core.handle(due, book.now)
     assert book.core.at_fault(due) == "a"
