@@ -112,7 +112,9 @@ class Flow(Demands):
         expected = self.expected.pop(name, None)
         inputs = {} if expected is None else expected.early
         for action in node.stay():
-            assert isinstance(action, Ask)
+            if not isinstance(action, Ask):  # nobody wanted anything more of it while it was on its way
+                self._perform(node, [action])
+                continue
             for producer in node.node.inputs:
                 early = inputs.get(producer)
                 if early is not None and early.index == action.index:  # R2

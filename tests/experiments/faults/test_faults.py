@@ -90,6 +90,11 @@ def test_every_sink_of_a_graph_gets_what_one_machine_would_give_whatever_moves(s
     assert (result.outcome, result.lost) == ("delivered", 0), result
 
 
+def test_an_operator_of_which_nobody_wants_anything_any_more_as_it_comes_ends_there() -> None:
+    result, _ = run_trial(drawn_plan(920_508, graph=True))
+    assert (result.outcome, result.delivered) == ("delivered", result.expected)
+
+
 @pytest.mark.parametrize("seed", range(1, 21))
 def test_a_late_copy_of_the_installation_does_not_open_the_run_on_a_host_that_was_restarted(seed: int) -> None:
     faults = (Duplicate("client", "h1", "Install", 1, 3.3), Crash("h1", 3.0, 0.2))
