@@ -343,7 +343,7 @@ class NodeCore(Machine):
         """Go on, if it was light; it leaves no more."""
         self.leaves_after = None
         if self.state is not LIGHT and self.state is not DRAINING:
-            return []
+            return self._go_on() if self.taker is None else []  # what was held for all to want it may go to some
         self.to(THAWED)
         return self._renounce() if self._all(LAST) else self._gather()
 

@@ -583,6 +583,16 @@ def test_a_node_that_keeps_more_outputs_goes_that_far_ahead_of_its_slowest_consu
     assert [book.node.older, book.node.retained] == [[out(2, "o2")], out(3, "o3")]
 
 
+def test_what_was_held_for_all_goes_to_who_wants_it_once_the_node_stays() -> None:
+    book = ahead(2)
+    for index in range(2):
+        book << Demanded(index, by="y") >> [Dispatch(out(index, f"o{index}"), consumer="y")]
+    book << ToLeave(2) >> []
+    book << Arrived("a", 2) >> [RunCode(2, (None,))]
+    book << Finished(2, "o2") >> []  # with it the node would leave
+    book << Stayed() >> [Dispatch(out(2, "o2"), consumer="x"), Ask(3)]
+
+
 def test_of_each_consumer_it_is_known_whether_it_was_sent_what_it_wants() -> None:
     book = shared()
     book << Demanded(0, by="x") >> [RunCode(0, ())]
