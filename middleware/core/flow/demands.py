@@ -46,13 +46,13 @@ from thalweg.middleware.core.notes import Note
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.errors import LISTED
-from thalweg.middleware.parcels import Parcel
+from thalweg.middleware.parcels import is_nothing
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 MAX_HOPS = 8  # a chain of forwards longer than this means that locations run in a circle
 LET_GO = MAX_HOPS + 1  # marks a demand that only tells another host that the partitions before it have come
-NOTHING: tuple[Note, ...] = ()
+NO_NOTES: tuple[Note, ...] = ()
 
 
 class Pending(msgspec.Struct):
@@ -177,31 +177,31 @@ class Demands:
         name, consumer = demand.producer, demand.consumer
         if not self._tree.takes(consumer, name, demand.index):
             self._out.record("unexpected", peer=sender, node=name)
-            return NOTHING
+            return NO_NOTES
         if demand.version > self._directory.locations[consumer].version:
             self._directory.merge((m.Location(consumer, sender, demand.version),))
         if self.tails and self._tail(name, demand):
-            return NOTHING
+            return NO_NOTES
         if demand.hops == LET_GO:
-            return NOTHING
+            return NO_NOTES
         node = self.nodes.get(name)
         if node is None:
             self._forward(sender, name, demand, None, 0)
-            return NOTHING
+            return NO_NOTES
         if self.tail_hosts and name in self.tail_hosts and not self._before(node, demand):
-            return NOTHING
+            return NO_NOTES
         if demand.index == LAST and not self._may_renounce(sender, demand):
-            return NOTHING
+            return NO_NOTES
         book = self._books.of.get(name)
         fresh = book is not None and node.taker_of(consumer).demanded < demand.index <= node.index
         verdict, actions = node.on_demand(demand.index, demand.again, consumer)
         if verdict != "taken":
-            return NOTHING
+            return NO_NOTES
         if fresh and book is not None:
             book.on_mark(demand.later, demand.critical, consumer)
         if node.state is LIGHT:
             self._owed.setdefault(name, {})[consumer] = _passed_on(demand)
-        return self._perform(node, actions) if actions else NOTHING
+        return self._perform(node, actions) if actions else NO_NOTES
 
     def _may_renounce(self, sender: str, demand: m.Demand) -> bool:
         """Whether the consumer can have said that it wants nothing more: where there is one sink, none has to."""
@@ -271,25 +271,25 @@ class Demands:
         output = Output(part.index, value, size_bytes, part.end)
         if part.index == LAST:  # the answer to whom nothing more is wanted of
             self.pending.pop((name, producer), None)
-            return NOTHING
+            return NO_NOTES
         if node is None:
             expected = self.expected.get(name)
             if expected is not None and expected.index == part.index and producer in self._tree.node_of(name).inputs:
                 expected.early[producer] = output
             else:
                 self._forward(sender, name, part, value, size_bytes)
-            return NOTHING
+            return NO_NOTES
         verdict, actions = node.on_partition(producer, output)
         if verdict != "taken":
             self._out.record("duplicate", peer=sender, node=name, index=part.index)
-            return NOTHING
+            return NO_NOTES
         edge = name, producer
         pending = self.pending.pop(edge, None)
         if pending is not None:
             self._answer_s[edge] = self._desk.now - pending.asked_s
         if self._books.of:
             self.sizes[edge] = size_bytes
-        return self._perform(node, actions) if actions else NOTHING
+        return self._perform(node, actions) if actions else NO_NOTES
 
     def _forward(self, sender: str, node: str, message: m.Demand | m.Partition, value: Any, size_bytes: int) -> None:
         """R1: to where the node is, as far as this host knows."""
@@ -314,7 +314,7 @@ class Demands:
 
     def next(self, event: e.NextRequested) -> Iterable[Note]:
         """The application wants the next partition of a sink, or of all."""
-        told: Iterable[Note] = NOTHING
+        told: Iterable[Note] = NO_NOTES
         for name in (event.sink,) if event.sink else self._tree.dataflow.sinks:
             sink = self.nodes.get(name)
             if sink is not None:
@@ -325,11 +325,11 @@ class Demands:
         """A node's code has made a partition."""
         node = self.nodes.get(event.node)
         if node is None:
-            return NOTHING
+            return NO_NOTES
         if event.size_bytes > self._room:
             self._refuse(event)
-            return NOTHING
-        if type(event.value) is Parcel and event.value.kind == "nothing":
+            return NO_NOTES
+        if is_nothing(event.value):
             self._out.record("nothing", node=event.node, index=event.index)
         if event.late_rows is not UNSET:
             self._out.record("late", node=event.node, index=event.index, value=event.late_rows)
@@ -337,7 +337,7 @@ class Demands:
             self.compute_s[event.node] = event.duration_s
         verdict, actions = node.on_finished(Output(event.index, event.value, event.size_bytes, event.end))
         if verdict != "taken":
-            return NOTHING
+            return NO_NOTES
         told = self._perform(node, actions)
         return told if self._tree.former is None else (*told, notes.Made(event.node))
 
@@ -405,7 +405,7 @@ class Demands:
 
     def _perform(self, node: NodeCore, actions: list[Action]) -> Iterable[Note]:
         name = node.node.name
-        told = NOTHING
+        told = NO_NOTES
         for action in actions:
             if type(action) is Dispatch:  # not match: a class pattern takes three times as long on this hot path
                 self._dispatch(node, action.output, action.consumer)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from thalweg.middleware.core import notes
-from thalweg.middleware.core.flow.demands import NOTHING, Demands, Expected, Kept, Newcomer
+from thalweg.middleware.core.flow.demands import NO_NOTES, Demands, Expected, Kept, Newcomer
 from thalweg.middleware.core.flow.node import DRAINING, ENDED, GATHERING, LAST, Action, Ask, NodeCore
 from thalweg.middleware.core.notes import Note, Notes
 from thalweg.middleware.protocol import messages as m
@@ -32,7 +32,7 @@ class Flow(Demands):
                 to = consumer or self._tree.consumer_of(name, node.index - 1)
                 if self._directory.locations[to].host == lost.host:
                     taker.sending = False
-        return NOTHING
+        return NO_NOTES
 
     # --- hand-overs -----------------------------------------------------------------------------------
 
