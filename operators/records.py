@@ -21,7 +21,7 @@ from typing import Any
 from thalweg.middleware.errors import OperatorError, nearest, one_line, shown
 from thalweg.middleware.loading import find_code
 from thalweg.middleware.parcels import NOTHING, Nothing
-from thalweg.middleware.shell.values import arrow
+from thalweg.middleware.shell.packing import arrow
 from thalweg.operators.interface import Operator
 
 pa = arrow()

@@ -13,7 +13,7 @@ from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.shell.node_code import OwnCode
-from thalweg.middleware.shell.values import arrow, opened, parcel_of
+from thalweg.middleware.shell.packing import arrow, opened, parcel_of
 
 
 def digest(value: Any) -> str:

@@ -24,7 +24,7 @@ import numpy as np
 
 from thalweg.middleware.errors import shown
 from thalweg.middleware.parcels import NOTHING, Nothing
-from thalweg.middleware.shell.values import arrow
+from thalweg.middleware.shell.packing import arrow
 from thalweg.operators.records import Aggregates, Records, Table, packed, unpacked
 
 pa = arrow()

@@ -14,7 +14,7 @@ from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.network.view import links_between
 from thalweg.middleware.planning.registry import RandomMoves
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.shell.values import opened
+from thalweg.middleware.shell.packing import opened
 
 HOSTS = ("h1", "h2", "h3", "client")
 

@@ -18,7 +18,7 @@ from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.parcels import NOTHING
-from thalweg.middleware.shell.values import arrow
+from thalweg.middleware.shell.packing import arrow
 from thalweg.operators import Source
 from thalweg.operators.records import Select
 from thalweg.operators.windows import Window

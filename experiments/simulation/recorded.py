@@ -45,7 +45,7 @@ from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning import OneShot, ProbedPlan
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
-from thalweg.middleware.shell.values import opened
+from thalweg.middleware.shell.packing import opened
 from thalweg.operators import digest, write_image
 
 

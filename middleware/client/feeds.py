@@ -22,7 +22,8 @@ from typing import Any
 
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import OperatorError, RunError, UsageError, expect, one_line
-from thalweg.middleware.shell.values import marked, returned_by
+from thalweg.middleware.shell.packing import marked
+from thalweg.middleware.shell.values import returned_by
 
 PUSHED = "thalweg.operators.pushed:Pushed"
 _numbers = itertools.count()

@@ -31,7 +31,7 @@ from thalweg.middleware.loading import reorderable
 from thalweg.middleware.parcels import is_nothing
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell.values import opened
+from thalweg.middleware.shell.packing import opened
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -21,6 +21,7 @@ from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.packing import HEADS_KNOWN
 from thalweg.middleware.shell.sockets import Sockets, name_of
 from thalweg.middleware.shell.transfers import (
     CHUNK_BYTES,
@@ -30,7 +31,7 @@ from thalweg.middleware.shell.transfers import (
     chunk_bytes_for,
     what_is,
 )
-from thalweg.middleware.shell.values import HEADS_KNOWN, value_of
+from thalweg.middleware.shell.values import value_of
 
 CONNECTIONS_KNOWN = 4096
 PASSING_THROUGH = 16  # partitions in several chunks, for nodes that have gone

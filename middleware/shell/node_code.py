@@ -31,7 +31,8 @@ from thalweg.middleware.loading import Allow, Allowed, keeps_state, load_code, m
 from thalweg.middleware.parcels import Parcel, is_nothing
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.shell.values import RECORDS, check_schema, marked, opened, returned_by, size_of
+from thalweg.middleware.shell.packing import RECORDS, check_schema, marked, opened
+from thalweg.middleware.shell.values import returned_by, size_of
 
 RUNTIME = str(Path(__file__).parents[1]) + os.sep
 TRACEBACK = 6_000  # characters of one that are told: what is in the middle of a longer one is left out

@@ -20,17 +20,8 @@ from value_codes import KINDS, Reading
 from thalweg.middleware.errors import OperatorError, ProtocolError
 from thalweg.middleware.parcels import NOTHING, Parcel
 from thalweg.middleware.protocol.messages import MAX_PARTITION_BYTES
-from thalweg.middleware.shell.values import (
-    HEADS_KNOWN,
-    arrow,
-    check_schema,
-    frames_of,
-    marked,
-    opened,
-    returned_by,
-    size_of,
-    value_of,
-)
+from thalweg.middleware.shell.packing import HEADS_KNOWN, arrow, check_schema, marked, opened
+from thalweg.middleware.shell.values import frames_of, returned_by, size_of, value_of
 
 LOOP: list[Any] = []
 LOOP.append(LOOP)
