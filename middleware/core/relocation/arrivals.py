@@ -174,10 +174,15 @@ class Arrivals:
         """Whether a state that begins to arrive has been asked for, and is not too large."""
         return message.node in self.coming and message.size_bytes <= self._limits.max_state_bytes
 
+    def _fits(self, message: m.State) -> bool:
+        """Whether a state says of each consumer what it has demanded."""
+        count, demanded = len(self._tree.consumers[message.node]), message.demanded
+        return count == 1 if isinstance(demanded, int) else len(demanded) == count > 1
+
     def on_state(self, sender: str, message: m.State, payload: Any) -> None:
         name, out, limit = message.node, self._out, self._limits.max_state_bytes
         here = self._directory.locations.get(name)
-        if here is None:
+        if here is None or self._tree.former is not None:  # nothing honest is under way then
             return
         arrival = self.coming.get(name)
         if arrival is None or (arrival.source, arrival.version) != (sender, message.version):
@@ -191,6 +196,9 @@ class Arrivals:
             self.discard(arrival)
             why = f"its state has {message.size_bytes} bytes; host {out.host!r} takes up to {limit}"
             out.send(sender, m.Refuse(out.run, name, message.version, why))
+        elif arrival.state is ArrivalState.PREPARED and not self._fits(message):
+            self.discard(arrival)
+            out.send(sender, m.Refuse(out.run, name, message.version, "its state is not that of its consumers"))
         elif arrival.state is ArrivalState.PREPARED:
             arrival.to(ArrivalEvent.STATE_CAME)
             arrival.came, arrival.came_s = msgspec.structs.replace(message, inline=None), out.now

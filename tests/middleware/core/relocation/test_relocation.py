@@ -262,6 +262,18 @@ def new(make_book: Book, install: m.Install) -> Playbook:
     return book
 
 
+@pytest.mark.parametrize("demanded", [(), (m.Taken(0),), (m.Taken(0), m.Taken(0))])
+def test_a_state_of_other_consumers_is_refused(
+    make_book: Book, install: m.Install, demanded: tuple[m.Taken, ...]
+) -> None:
+    book = make_book("h3")
+    book << got(CLIENT, install) >> ANY
+    book << got("h2", m.Offer("r", "o", 1)) >> ANY
+    book << e.NodeOpened("r", "o") >> ANY
+    book << got("h2", msgspec.structs.replace(STATE, demanded=demanded)) >> ANY
+    assert m.Refuse("r", "o", 1, "its state is not that of its consumers") in book.sent("h2")
+
+
 def test_the_host_an_operator_leaves(sent: Playbook) -> None:
     commit = m.Located("r", (location("h3", 2),))
     (
