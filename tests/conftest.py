@@ -6,7 +6,7 @@ Where several processes run tests (``pytest -n``), one of them has all those on 
 they measure what timers and processors do; one has those that boot kernels; and one has whatever needs Spark, so that
 there is one session. These begin first: they mostly wait, and the others compute meanwhile. On a shared machine the
 processors are gone now and then for longer than a test that is marked ``timed`` allows a link to be late: it is tried
-once more, which the summary says, and must then hold.
+again, up to three times, which the summary says, and must then hold.
 
 What a test leaves unclosed fails that test: what it alone has made is collected after it, and all after a file.
 """
@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(gc.get_threshold()[0], sys.maxsize >> 33)  # what outlives a moment waits for the end of its test
     for name, why in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {why}")
-    config.addinivalue_line("markers", "timed: measures what a busy machine is late with; tried once more")
+    config.addinivalue_line("markers", "timed: measures what a busy machine is late with; tried up to three times more")
     config.addinivalue_line("markers", "flaky: tried again, where pytest-rerunfailures is installed")
     unknown = required() - NEEDS.keys()
     if unknown:
@@ -70,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timed"):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=3))
     if hasattr(config, "workerinput"):  # one of several processes
         scopes = {item: scope_of(config, item.nodeid) for item in items}
         tests = Counter(scopes.values())
