@@ -47,8 +47,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class FaultsSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of ``faults`` plans. ``moves`` counts relocations, ``shapes`` changes of the tree, ``done`` what went
-    wrong, by kind.
+    """What became of ``faults`` plans. ``nothing`` counts values of graphs that were ``NOTHING``, ``moves``
+    relocations, ``shapes`` changes of the tree, ``done`` what went wrong, by kind.
 
     ``unheard`` are those of ``ended`` whose host held nothing any more: the client had not heard of a move.
     """
@@ -62,6 +62,7 @@ class FaultsSummary(msgspec.Struct, frozen=True, kw_only=True):
     abandoned: int
     failed: int
     partitions: int
+    nothing: int
     lost: int
     duplicate: int
     out_of_order: int
@@ -125,6 +126,7 @@ def sweep_faults(
         abandoned=outcomes["abandoned"],
         failed=outcomes["failed"],
         partitions=sum(result.delivered for result in results),
+        nothing=sum(result.nothing for result in results),
         lost=sum(result.lost for result in results),
         duplicate=sum(result.duplicate for result in results),
         out_of_order=sum(result.out_of_order for result in results),
@@ -190,12 +192,13 @@ def told(summary: FaultsSummary) -> str:
     """The same in a few lines for people."""
     moved = {kind: count for kind, count in summary.moves.items() if kind.startswith("moved")}
     stayed = {kind: count for kind, count in summary.moves.items() if kind not in moved}
+    nothing = f", {summary.nothing} values of them NOTHING" * bool(summary.nothing)
     return (
         f"{summary.faults} fault plans from seed {summary.first_seed} in {summary.wall_s:.1f} s:"
         f" {summary.delivered} delivered all, {summary.ended} ended naming a host that had gone"
         f" ({summary.unheard} of them unheard),"
         f" {summary.abandoned} lost their client, {summary.failed} failed\n"
-        f"{summary.partitions} partitions delivered: {summary.lost} lost, {summary.duplicate} duplicate,"
+        f"{summary.partitions} partitions delivered{nothing}: {summary.lost} lost, {summary.duplicate} duplicate,"
         f" {summary.out_of_order} out of order\n"
         f"{summary.relocations} relocations: {_listed(moved)}, {_listed(stayed)}\n"
         f"other trees: {_listed(summary.shapes)}\n"

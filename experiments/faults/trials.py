@@ -1,7 +1,8 @@
 """One trial of a fault plan: a small run in virtual time that the plan's seed draws, and what became of it.
 
-The seed draws hosts, links, a tree (or a graph), a placement, how operators move, and with what state. Operators count
-what they have combined and every output says so: a state that was lost, doubled or mixed up shows in what is delivered.
+The seed draws hosts, links, a tree (or a graph, see ``graphs``), a placement, how operators move, and with what state.
+Operators count what they have combined and every output says so: a state that was lost, doubled or mixed up shows in
+what is delivered, which has to be what one machine gives.
 Operators with states that merge remember all that they have ever been given; what came with an odd partition they show
 from the next one on only, so that for a while nobody else has it. A trial is
 
@@ -42,10 +43,12 @@ from thalweg.emulation.virtual.faults import (
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
+from thalweg.experiments.faults.graphs import ALLOW, Timed, coded, draw_graph
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, Reorderable
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.view import Link, NetworkView, links_between
+from thalweg.middleware.parcels import is_nothing
 from thalweg.middleware.planning import CostParameters, Task, get_cost_model
 from thalweg.middleware.planning.problem.hints import propagate_hints
 from thalweg.middleware.planning.registry import AGAIN, Driver, RandomMoves, RandomReshapes
@@ -53,12 +56,12 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalCost, LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell.node_code import ENDED, Made, NodeCode
+from thalweg.middleware.shell.packing import opened
+from thalweg.operators.reference import reference_run
 
 CLIENT = "client"
 FREE = Code("free")  # of operators that combine in any order and grouping
 MERGING = Code("seen")  # of such that remember, and merge what they do
-MAX_FAN = 4
-AHEAD = (1, 1, 1, 2, 4)  # outputs that a node of a graph keeps
 RESHAPED = (2, 3)  # of every six seeds: in their trials most operators are free, and the tree changes at random
 MERGED = (3, 8)  # of every twelve, among these: the free operators have state
 STATES = (1, 1, 18_000, 300_000)  # bytes: inline; bulk in one piece; bulk in several, let in only where it is wanted
@@ -97,13 +100,14 @@ class Trial(msgspec.Struct, frozen=True):
     sizes: dict[str, int]  # bytes of a source's partitions, or of an operator's state
     compute_s: float
     interface: str
+    graph: bool
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a trial. ``kind`` and ``what`` say how it failed, or why it ended.
 
-    ``moves`` counts relocations by outcome and protocol, ``shapes`` changes of the tree by outcome, ``faults`` what
-    went wrong by kind.
+    ``nothing`` counts values of graphs that were delivered as ``NOTHING``, ``moves`` relocations by outcome and
+    protocol, ``shapes`` changes of the tree by outcome, ``faults`` what went wrong by kind.
     """
 
     seed: int
@@ -112,6 +116,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     what: str = ""
     expected: int = 0
     delivered: int = 0
+    nothing: int = 0
     lost: int = 0
     duplicate: int = 0
     out_of_order: int = 0
@@ -129,7 +134,7 @@ def draw_trial(seed: int, *, graph: bool = False) -> Trial:
     """Hosts, links, tree (or graph), placement and moves of a trial; the same for the same seed."""
     dice = Random(f"{seed} graph" if graph else f"{seed} trial")
     hosts = (*(f"h{i}" for i in range(1, dice.randint(3, 6))), CLIENT)
-    dataflow = draw_graph(dice, hosts) if graph else draw_tree(dice, hosts, dice.randint(1, 5))
+    dataflow = draw_graph(dice, hosts, CLIENT) if graph else draw_tree(dice, hosts, dice.randint(1, 5))
     reshaped = not graph and seed % 6 in RESHAPED
     trees = Random(f"{seed} trees")
     if reshaped:
@@ -142,6 +147,8 @@ def draw_trial(seed: int, *, graph: bool = False) -> Trial:
     ends = dice.random() < 0.2
     lengths = {name: partitions + (dice.randint(0, 9) if graph else 0) for name in dataflow.sources if ends}
     links = {link: _draw_link(dice, " ".join(link)) for link in links_between(hosts)}
+    if graph:
+        dataflow = coded(dataflow, seed, sizes, lengths)
     adaptation, driver = _draw_reshapes(trees, seed) if reshaped else _draw_moves(dice, seed)
     return Trial(
         hosts=hosts,
@@ -155,6 +162,7 @@ def draw_trial(seed: int, *, graph: bool = False) -> Trial:
         sizes=sizes,
         compute_s=round(10 ** dice.uniform(-3, -1), 4),
         interface=dice.choice(["single", "independent"]),
+        graph=graph,
     )
 
 
@@ -170,36 +178,6 @@ def draw_tree(dice: Random, hosts: Sequence[str], sources: int) -> Dataflow:
         loose = [other for other in loose if other not in inputs] + [name]
     nodes.append(Node("t", "sink", (loose[0],), None, CLIENT))
     return Dataflow(tuple(nodes)).validate(hosts)
-
-
-def draw_graph(dice: Random, hosts: Sequence[str]) -> Dataflow:
-    """A graph of 4 to 15 nodes with fan-in and fan-out to 4 and one or two sinks, over sources that are anywhere."""
-    while True:
-        flow = _any_graph(dice, hosts)
-        wide = max(len(takers) for takers in flow.consumers.values())
-        if wide <= MAX_FAN and flow.not_a_tree() and not flow._apart():
-            return flow.validate(hosts)
-
-
-def _any_graph(dice: Random, hosts: Sequence[str]) -> Dataflow:
-    count = dice.randint(1, 5)
-    ahead = [dice.choice(AHEAD) for _ in range(20)]
-    names = [f"s{i}" for i in range(count)]
-    nodes = [Node(name, "source", (), Code("source"), dice.choice(hosts)) for name in names]
-    fresh = set(names)
-    for i in range(dice.randint(1, 8)):
-        inputs = {dice.choice(sorted(fresh or names)), *dice.sample(names, min(len(names), dice.randint(0, 3)))}
-        nodes.append(Node(f"o{i}", "operator", tuple(sorted(inputs)), Code("operator")))
-        fresh = (fresh - inputs) | {f"o{i}"}
-        names.append(f"o{i}")
-    nodes = [msgspec.structs.replace(node, ahead=most) for node, most in zip(nodes, ahead, strict=False)]
-    loose = sorted(fresh)
-    sinks: list[list[str]] = [[], []] if dice.random() < 0.8 else [[]]
-    for name in loose:
-        dice.choice(sinks).append(name)
-    for some in (each for each in sinks if not each or dice.random() < 0.3):
-        some.append(dice.choice([name for name in names if name not in some]))
-    return Dataflow((*nodes, *(Node(f"t{i}", "sink", tuple(each), None, CLIENT) for i, each in enumerate(sinks))))
 
 
 def _draw_link(dice: Random, name: str) -> LinkRate:
@@ -355,7 +333,9 @@ class Counting(NodeCode):
         return self.takes_s
 
 
-def _opened(trial: Trial, node: Node) -> Counting:
+def _opened(trial: Trial, node: Node) -> Counting | Timed:
+    if trial.graph:
+        return Timed(node, trial.sizes[node.name], DISK_S, trial.compute_s)
     length = trial.lengths.get(node.name, 10**6)
     appeared = STATES[zlib.crc32(node.name.encode()) % len(STATES)] if node.code == MERGING else 1
     return Counting(node, trial.sizes.get(node.name, appeared), length, trial.compute_s)
@@ -371,6 +351,10 @@ class _Log:
         self.trial = trial
         self.indices: defaultdict[str, list[int]] = defaultdict(list)  # by sink
         self.known: Known = {}
+        flow = trial.dataflow
+        self.reference = {sink: reference_run(flow, allow=ALLOW, sink=sink) for sink in flow.sinks if trial.graph}
+        self.right: defaultdict[str, list[Any]] = defaultdict(list)  # what these gave
+        self.nothing = 0
         self.wrong = ""
         self.moves: Counter[str] = Counter()
         self.shapes: Counter[str] = Counter()
@@ -378,13 +362,21 @@ class _Log:
         self.odd = ""
 
     def on_delivered(self, partition: e.Deliver, now: float) -> None:
-        dataflow = self.trial.dataflow
-        inputs = dataflow.by_name[partition.sink].inputs
-        combined = tuple(content(dataflow, name, partition.index, self.known) for name in inputs)
-        expected = combined if len(inputs) > 1 else combined[0]
-        if partition.value != expected and not self.wrong:
-            self.wrong = f"partition {partition.index} of {partition.sink} is {partition.value}, not {expected}"
+        expected, value = self._expected(partition.sink, partition.index), partition.value
+        if self.trial.graph:
+            values = value if isinstance(value, tuple) else (value,)
+            self.nothing += sum(map(is_nothing, values))
+            value = tuple(map(opened, values)) if isinstance(value, tuple) else opened(value)
+        if value != expected and not self.wrong:
+            self.wrong = f"partition {partition.index} of {partition.sink} is {value}, not {expected}"
         self.indices[partition.sink].append(partition.index)
+
+    def _expected(self, sink: str, index: int) -> Any:
+        if not self.trial.graph:
+            return content(self.trial.dataflow, self.trial.dataflow.by_name[sink].inputs[0], index, self.known)
+        right = self.right[sink]
+        right += itertools.islice(self.reference[sink], max(0, index + 1 - len(right)))
+        return right[index] if index < len(right) else "the end"
 
     def on_record(self, host: str, now: float, record: e.Record) -> None:
         if record.kind == "relocated":
@@ -484,6 +476,7 @@ def _result(
         what=what,
         expected=expected,
         delivered=delivered,
+        nothing=log.nothing,
         lost=expected - delivered if outcome in ("delivered", "failed") else 0,
         duplicate=duplicate,
         out_of_order=out_of_order,

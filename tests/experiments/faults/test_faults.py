@@ -29,6 +29,7 @@ from thalweg.emulation.virtual.faults import (
     Storm,
 )
 from thalweg.experiments.cli import verbs as cli
+from thalweg.experiments.faults import graphs as fault_graphs
 from thalweg.experiments.faults import sweep as faults
 from thalweg.experiments.faults import trials as fault_trials
 from thalweg.experiments.faults.sweep import load_plan, minimize, shrink, sweep_faults
@@ -69,17 +70,16 @@ def test_the_plans_of_many_seeds_are_kept() -> None:
 
 
 def test_the_plans_of_graphs_are_kept() -> None:
-    """The same for several consumers of a node, and several sinks; ``thalweg sweep --faults 1000 --graphs``."""
-    outcomes, moves = Counter[str](), Counter[str]()
-    flows = [draw_trial(seed, graph=True).dataflow for seed in range(100)]
-    assert {len(flow.sinks) for flow in flows} == {1, 2}
-    assert max(len(takers) for flow in flows for takers in flow.consumers.values()) == 4
+    """The same for several consumers of a node, several sinks, filters and windows; ``thalweg sweep … --graphs``."""
+    outcomes, moves, nothing = Counter[str](), Counter[str](), 0
     for seed in range(1, 11):
         result, _ = run_trial(drawn_plan(seed, graph=True))
         assert result.outcome != "failed", result
         outcomes[result.outcome] += 1
         moves.update(result.moves)
+        nothing += result.nothing
     assert outcomes["delivered"] > outcomes["ended"] > 0
+    assert nothing > 100
     assert all(moves[kind] > 5 for kind in ("moved barrier", "moved epoch")), moves
 
 
@@ -143,10 +143,30 @@ def test_what_a_seed_draws_is_all_there_is() -> None:
     assert sizes == {1, 18_000, 300_000}
 
 
-def test_a_state_that_is_lost_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_that_are_drawn_have_all_there_is() -> None:
+    flows = [draw_trial(seed, graph=True).dataflow for seed in range(300)]
+    assert {len(flow.nodes) for flow in flows} >= set(range(4, 16))
+    assert {len(flow.sinks) for flow in flows} == {1, 2}
+    assert max(len(takers) for flow in flows for takers in flow.consumers.values()) == 4
+    assert max(len(node.inputs) for flow in flows for node in flow.nodes if node.kind == "operator") == 4
+    assert {node.ahead for flow in flows for node in flow.nodes} == {1, 2, 4}
+    params = [node.code.params for flow in flows for node in flow.nodes if node.code is not None]
+    assert {key for each in params for key in each} >= {
+        "length",
+        "state_bytes",
+        "passed",
+        "rows",
+        "every",
+        "on_nothing",
+    }
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["tree", "graph"])
+def test_a_state_that_is_lost_shows(graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness itself: an operator that begins anew on each host is found out."""
-    monkeypatch.setattr(fault_trials.Counting, "restore", lambda self, state: None)
-    kinds = {run_trial(FaultPlan(seed))[0].kind for seed in range(1, 8)}
+    counting = fault_graphs.Counting if graph else fault_trials.Counting
+    monkeypatch.setattr(counting, "restore", lambda self, state: None)
+    kinds = {run_trial(FaultPlan(seed, graph=graph))[0].kind for seed in range(1, 8)}
     assert "contents" in kinds
     assert kinds <= {"contents", ""}
 

@@ -21,7 +21,8 @@ is the same where ``o`` and ``r`` have states, which ``n`` takes over; ``heir`` 
 two outcomes with a slash between them the second is that of a state which travels as bulk; ``no way``: the run ends
 with one line that says so.
 
-Some cells of every row, of all columns in turn, are tried once more where ``o`` has two consumers, ``r`` and ``q``.
+Some cells of every row of both protocols, of all columns in turn, are tried once more where ``o`` has two consumers,
+``r`` and ``q``; only trees change their shape.
 
 In every cell no node is on two hosts at any time (``World``), the invariants of every core hold after every event, and
 when the run is over no host that lives has anything left of it.
@@ -571,16 +572,19 @@ def check_refusal(world: Scripted, refusal: str, expected: str, protocol: str) -
         assert len(world.settled) == 1
 
 
-@pytest.mark.parametrize("target", ["h4", "h2"])
+REFUSED = [("epoch", *cell) for cell in cells(EPOCH_REFUSALS)]
+REFUSED += [("barrier", *cell) for cell in cells(BARRIER_REFUSALS)]
+
+
 @pytest.mark.parametrize(
-    ("protocol", "step", "refusal", "expected"),
-    [
-        *(("epoch", *cell) for cell in cells(EPOCH_REFUSALS)),
-        *(("barrier", *cell) for cell in cells(BARRIER_REFUSALS)),
-    ],
+    ("protocol", "step", "refusal", "expected", "target", "dataflow"),
+    [(*cell, target, SCRIPTED_DATAFLOW) for cell in REFUSED for target in ("h4", "h2")]
+    + [(*cell, "h4", GRAPH_DATAFLOW) for cell in REFUSED[::SOME]],
 )
-def test_refusals_from_a_step_on(protocol: str, step: str, refusal: str, expected: str, target: str) -> None:
-    world = Scripted(STEPS[step], refuse(refusal))
+def test_refusals_from_a_step_on(
+    protocol: str, step: str, refusal: str, expected: str, target: str, dataflow: Dataflow
+) -> None:
+    world = Scripted(STEPS[step], refuse(refusal), dataflow=dataflow)
     world.padding = SMALL
     check_refusal(begin(world, protocol, target), refusal, expected, protocol)
 
@@ -638,9 +642,10 @@ def test_losses(row: dict[str, str], how: str, padding: int) -> None:
     check_loss(row, how, padding, SCRIPTED_DATAFLOW)
 
 
+@pytest.mark.parametrize("how", ["once", "for ever"])
 @LOST
-def test_losses_with_two_consumers(row: dict[str, str]) -> None:
-    check_loss(row, "once", 1, GRAPH_DATAFLOW)
+def test_losses_with_two_consumers(row: dict[str, str], how: str) -> None:
+    check_loss(row, how, 1, GRAPH_DATAFLOW)
 
 
 def check_loss(row: dict[str, str], how: str, padding: int, dataflow: Dataflow) -> None:
@@ -836,3 +841,6 @@ def test_every_step_before_the_end_of_every_table_has_its_row() -> None:
         assert set(rows(refusals)[0]) == {"step", *REFUSALS}
         steps = [row["step"] for row in rows(deaths) if row["step"] != "change: aborted"]  # which a refusal has made
         assert [row["step"] for row in rows(refusals)] == steps
+        for some in (cells(deaths) + cells(words), cells(refusals)):  # with two consumers
+            assert {cell[0] for cell in some[::SOME]} == {cell[0] for cell in some}
+            assert {cell[1] for cell in some[::SOME]} == {cell[1] for cell in some}

@@ -1,0 +1,150 @@
+"""Graphs that a seed draws, with filters and windows, and the code of their nodes.
+
+Operators and sources are like those that applications write: hosts call them as they call any, and ``reference_run``
+does on one machine. A value is bytes that say who made it, of which index and of what, and how many were made before;
+so what was lost, doubled or mixed up on its way, or in a state, shows in what a sink gets.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from random import Random
+
+import msgspec
+
+from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.parcels import NOTHING, Nothing
+from thalweg.middleware.shell.node_code import Made, OwnCode
+from thalweg.operators.interface import Operator, Source
+
+ALLOW = (__name__,)
+MAX_FAN = 4
+AHEAD = (1, 1, 1, 2, 4)  # outputs that a node keeps
+PASSED = (5, 30, 80)  # of a hundred values, those that a filter lets pass
+ROWS = (2, 3, 5, 9)  # values in a window
+WITH_GAPS = (1, 2)  # of every three seeds: some of the operators in their graphs filter, or have windows
+MADE_BYTES = 20_000.0  # an operator's output on a link
+
+Value = bytes | Nothing
+
+
+def draw_graph(dice: Random, hosts: Sequence[str], client: str) -> Dataflow:
+    """A graph of 3 to 15 nodes with fan-in and fan-out to 4 and one or two sinks, over sources that are anywhere."""
+    while True:
+        flow = _any_graph(dice, hosts, client)
+        wide = max(len(takers) for takers in flow.consumers.values())
+        if wide <= MAX_FAN and flow.not_a_tree() and not flow._apart():
+            return flow.validate(hosts)
+
+
+def _any_graph(dice: Random, hosts: Sequence[str], client: str) -> Dataflow:
+    count = dice.randint(1, 5)
+    ahead = [dice.choice(AHEAD) for _ in range(20)]
+    names = [f"s{i}" for i in range(count)]
+    nodes = [Node(name, "source", (), Code("source"), dice.choice(hosts)) for name in names]
+    fresh = set(names)
+    for i in range(dice.randint(1, 8)):
+        inputs = {dice.choice(sorted(fresh or names)), *dice.sample(names, min(len(names), dice.randint(0, 3)))}
+        nodes.append(Node(f"o{i}", "operator", tuple(sorted(inputs)), Code("operator")))
+        fresh = (fresh - inputs) | {f"o{i}"}
+        names.append(f"o{i}")
+    nodes = [msgspec.structs.replace(node, ahead=most) for node, most in zip(nodes, ahead, strict=False)]
+    loose = sorted(fresh)
+    sinks: list[list[str]] = [[], []] if dice.random() < 0.8 else [[]]
+    for name in loose:
+        dice.choice(sinks).append(name)
+    for some in (each for each in sinks if not each or dice.random() < 0.3):
+        some.append(dice.choice([name for name in names if name not in some]))
+    return Dataflow((*nodes, *(Node(f"t{i}", "sink", tuple(each), None, client) for i, each in enumerate(sinks))))
+
+
+def coded(flow: Dataflow, seed: int, sizes: dict[str, int], lengths: dict[str, int]) -> Dataflow:
+    """The same graph with code in its nodes. ``sizes``: bytes of operators' states; ``lengths``: of streams."""
+    dice = Random(f"{seed} gaps")
+
+    def code_of(node: Node) -> Code:
+        if node.kind == "source":
+            return Code(f"{__name__}:Numbers", {"name": node.name, "length": lengths.get(node.name)})
+        params = {"name": node.name, "state_bytes": sizes[node.name]}
+        kind = dice.random()
+        if seed % 3 in WITH_GAPS and kind < 0.3:
+            params["passed"] = dice.choice(PASSED)
+        elif seed % 3 in WITH_GAPS and kind < 0.6:
+            rows = dice.choice(ROWS)
+            params |= {"rows": rows, "every": dice.randint(1, rows), "on_nothing": dice.random() < 0.3}
+        return Code(f"{__name__}:Counting", params)
+
+    nodes = (node if node.kind == "sink" else msgspec.structs.replace(node, code=code_of(node)) for node in flow.nodes)
+    return Dataflow(tuple(nodes))
+
+
+class Numbers(Source[bytes]):
+    """Its name and the index, ``length`` times."""
+
+    def __init__(self, name: str, length: int | None = None) -> None:
+        self.name, self.length = name, length
+
+    def produce(self, index: int) -> bytes | None:
+        return None if self.length is not None and index >= self.length else f"{self.name} {index}".encode()
+
+
+class Counting(Operator[Value, bytes]):
+    """Says what it has been given, and how often before; its state takes ``state_bytes``, or more.
+
+    It lets ``passed`` of a hundred values pass. It gives something once it has ``rows`` of these, and lets go of the
+    ``every`` oldest. With ``on_nothing`` an index without a value is one of them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        state_bytes: int = 1,
+        passed: int = 100,
+        rows: int = 1,
+        every: int = 1,
+        on_nothing: bool = False,
+    ) -> None:
+        self.name, self.state_bytes, self.passed = name, state_bytes, passed
+        self.rows, self.every, self.on_nothing = rows, every, on_nothing
+        self.before = 0
+        self.window: list[int] = []
+
+    def combine(self, inputs: Sequence[Value], index: int) -> bytes | Nothing:
+        given = zlib.crc32(repr([*inputs]).encode())
+        self.before += 1
+        if given % 100 >= self.passed:
+            return NOTHING
+        self.window.append(given)
+        if len(self.window) < self.rows:
+            return NOTHING
+        made = f"{self.name} {index}: {self.before} {self.window}".encode()
+        del self.window[: self.every]
+        return made
+
+    def snapshot(self) -> bytes:
+        return msgspec.json.encode((self.before, self.window)).ljust(self.state_bytes)
+
+    def restore(self, state: bytes) -> None:
+        self.before, self.window = msgspec.json.decode(state, type=tuple[int, list[int]])
+
+
+class Timed(OwnCode):
+    """The code of a node as a host has it, with the sizes and times of a trial: of a source's partitions or a state."""
+
+    def __init__(self, node: Node, size_bytes: int, disk_s: float, takes_s: float) -> None:
+        super().__init__(node, ALLOW)
+        self.size_bytes = size_bytes if self.is_source else MADE_BYTES
+        self.takes_s = disk_s if self.is_source else takes_s
+
+    def make(self, index: int, inputs: tuple[object, ...]) -> Made:
+        made = super().make(index, inputs)
+        if made.end:
+            return made
+        return msgspec.structs.replace(made, size_bytes=int(made.size_bytes and self.size_bytes), seconds=self.takes_s)
+
+    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
+        return self.size_bytes
+
+    def compute_s(self, input_sizes: Sequence[float]) -> float:
+        return self.takes_s
