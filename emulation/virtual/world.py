@@ -32,12 +32,12 @@ from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import FIXED, Dataflow, Node, Placement, Reorderable
 from thalweg.middleware.errors import RunError
-from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves
+from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves, Need
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell import node_code
 from thalweg.middleware.shell.node_code import Made, NodeCode, StateCall
@@ -123,6 +123,7 @@ class World:
         self.answer: Callable[[e.Plan], e.Planned] | None = None
         self.on_delivered: Callable[[e.Deliver, float], None] | None = None
         self.driver: Callable[[], None] | None = None  # what the application does then, such as moving operators
+        self.needs: tuple[Need, ...] = ()  # what hosts measure besides bandwidth while a run goes on
         self.failed: str | None = None
         self.planner_failed: str | None = None  # while data flowed, which went on
         self.tree: tuple[Dataflow, Placement] = Dataflow(()), {}  # as the client knows it
@@ -138,7 +139,7 @@ class World:
         self._sent = 0
         self._over = False
         self._ended: set[str] = set()  # sinks
-        self._reports: dict[Link, LinkEstimate] = {}
+        self._reports: dict[Link, LinkEstimate | Latency] = {}
         self._digest = hashlib.sha256() if digest else None
         self._encode = msgspec.msgpack.Encoder(enc_hook=_as_bytes, order="deterministic").encode
 
@@ -321,8 +322,9 @@ class World:
 
     # --- what the application does ------------------------------------------------------------------------
 
-    def probe(self, wanted: Iterable[Link], patience_s: float) -> dict[Link, LinkEstimate]:
-        """Measure these links, before a run; those that took longer than ``patience_s`` are left out."""
+    def probe(self, wanted: Iterable[Link], patience_s: float, *, latency: bool = False) -> dict[Link, Any]:
+        """Measure these links, before a run: estimates, or latencies. Those that took longer than ``patience_s`` are
+        left out."""
         client = self.hosts[self.client]
         peers = {peer.name: peer for peer in self.peers}
         by_source: dict[str, list[m.Peer]] = {}
@@ -332,9 +334,12 @@ class World:
             if not (target in by_source and peers[source] in by_source[target]):  # the echo measures it
                 by_source.setdefault(source, []).append(peers[target])
         for source, targets in by_source.items():
-            self._soon(client, e.ProbesRequested(BEFORE_RUNS, peers[source], tuple(targets), peers[self.client]))
+            there = tuple(targets), peers[self.client]
+            self._soon(client, e.ProbesRequested(BEFORE_RUNS, peers[source], *there, latency=latency))
         until_s = self.now + patience_s
         self._schedule(until_s, lambda _: None, None)  # so that nothing that comes later is waited for
+        if latency:
+            links = {link for link in links if peers[link[1]] in by_source.get(link[0], ())}
         self._until(lambda: links <= self._reports.keys() or self.now >= until_s)
         return dict(self._reports)
 
@@ -364,7 +369,7 @@ class World:
             label=label,
             epoch_s=0.0,
             moves=adaptation if isinstance(adaptation, LocalMoves) else None,
-            news=isinstance(adaptation, GlobalMoves | LocalMoves),
+            news=self.needs or isinstance(adaptation, GlobalMoves | LocalMoves),
             call_timeout_s=self.config.call_timeout_s,
         )
         self._over = False

@@ -34,7 +34,7 @@ from thalweg.middleware.planning import (
     Task,
     bound_period_s,
 )
-from thalweg.middleware.planning.asking import plan_probing
+from thalweg.middleware.planning.asking import Unheard, plan_probing
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
@@ -118,7 +118,7 @@ def plan_ahead(
     try:
         wanted = next(search)
         while True:
-            wanted = search.send(world.probe(wanted, PATIENCE_S))
+            wanted = search.send(world.probe(wanted, PATIENCE_S, latency=isinstance(wanted, Unheard)))
     except StopIteration as done:
         plan: ProbedPlan = done.value
     check_placement(plan.result.dataflow, plan.result.placement, work.hosts)  # a planner of the user's own may err
@@ -156,6 +156,7 @@ def run_ahead(
         link: msgspec.structs.replace(each, measured_at_s=min(0.0, each.measured_at_s - plan.took_s))
         for link, each in plan.view.estimates.items()
     }
+    world.needs = strategy.needs
     world.run(dataflow, plan.result.placement, partitions, strategy.adaptation, label, known, free)
 
 

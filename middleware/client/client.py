@@ -36,7 +36,7 @@ from thalweg.middleware.errors import (
     words,
 )
 from thalweg.middleware.loading import DEFAULT_ALLOW, check_roots, reorderable
-from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView, Pair
+from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView, Pair
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
@@ -49,6 +49,7 @@ from thalweg.middleware.planning import (
     get_strategy,
     plan_with_probes,
 )
+from thalweg.middleware.planning.planners.planner import needs_of
 from thalweg.middleware.planning.registry import AGAIN
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
@@ -124,7 +125,8 @@ class Client:
         self._feeds: set[Channel] = set()  # which may be closed, and not yet taken from
         self._news = threading.Condition()  # of what is reported, and of what is forgotten
         self._open: set[str] = set()
-        self._reports: dict[Link, LinkEstimate] = {}
+        self._reports: dict[Link, LinkEstimate | Latency] = {}
+        self._heard: dict[Link, LinkEstimate | Latency] = {}  # latencies
         config = ShellConfig(
             name=name,
             listen=listen,
@@ -179,6 +181,7 @@ class Client:
             self._task(dataflow, hints, costs).but(view=view or NetworkView({})),
             get_cost_model(model) if isinstance(model, str) else model,
             self.probe,
+            sound=self.latencies,
         )
 
     def _begin(self, dataflow: Dataflow) -> Dataflow:
@@ -284,6 +287,7 @@ class Client:
         for sink in dataflow.sinks:
             if (where := placement.get(sink, self.name)) != self.name:
                 raise PlacementError(f"the sink {sink!r} is placed on {where!r}; it is at the client")
+        needs = needs_of(planner) if isinstance(adaptation, GlobalMoves) else ()
         sinks = dict.fromkeys(dataflow.sinks, self.name)
         full = check_placement(dataflow, sinks | dict(placement), self._peers.keys() | self._gone)
         self._check_there(full)
@@ -298,7 +302,7 @@ class Client:
             label=label,
             epoch_s=time.time() if epoch_s is None else epoch_s,
             moves=adaptation if isinstance(adaptation, LocalMoves) else None,
-            news=isinstance(adaptation, GlobalMoves | LocalMoves),
+            news=needs or isinstance(adaptation, GlobalMoves | LocalMoves),
             afresh=known is not None,
             call_timeout_s=call_timeout_s,
         )
@@ -352,6 +356,22 @@ class Client:
         Raises UsageError for an unknown host, HostLostError naming a link that could not be measured, RunError when the
         client is closed; all of them also while it waits.
         """
+        news = self._measure(links, self._reports, latency=False)
+        return {link: each for link, each in news.items() if isinstance(each, LinkEstimate)}
+
+    def latencies(self, links: Iterable[Pair]) -> dict[Link, Latency]:
+        """How long empty messages take over these links, one way: half of the shortest of three round trips or more.
+
+        Returns seconds of emulated time, with spread and time; of a pair of hosts one measurement stands for both
+        directions. Raises as :meth:`probe`.
+        """
+        news = self._measure(links, self._heard, latency=True)
+        return {link: each for link, each in news.items() if isinstance(each, Latency)}
+
+    def _measure(
+        self, links: Iterable[Pair], reports: dict[Link, LinkEstimate | Latency], *, latency: bool
+    ) -> dict[Link, LinkEstimate | Latency]:
+        """Have links measured: what comes of it lies in ``reports`` then."""
         pairs = [words(link, "a link is a pair of hosts") for link in links]
         if odd := next((pair for pair in pairs if len(pair) != 2), None):
             raise UsageError(f"a link is a pair of hosts, not {shown(odd)}")
@@ -362,33 +382,35 @@ class Client:
         def vain() -> bool:
             return bool(self._closing) or any(host in self._gone for link in wanted for host in link)
 
+        both = wanted | {Link(b, a) for a, b in wanted}
+        if latency:  # one direction is as good as the other
+            wanted = {link for link in wanted if link.source < link.target or Link(*link[::-1]) not in wanted}
         with self._news:
-            for link in wanted:
-                self._reports.pop(link, None)
+            for link in both if latency else wanted:
+                reports.pop(link, None)
             for _ in range(PROBE_TRIES):
                 if not vain():
-                    self._ask_probes(wanted - self._reports.keys())
+                    self._ask_probes(wanted - reports.keys(), latency=latency)
                 known = -1
-                while known < len(self._reports):
-                    known = len(self._reports)
-                    if self._news.wait_for(lambda: vain() or wanted <= self._reports.keys(), PROBE_S):
+                while known < len(reports):
+                    known = len(reports)
+                    if self._news.wait_for(lambda: vain() or wanted <= reports.keys(), PROBE_S):
                         self._check_open()
                         for host in sorted({host for link in wanted for host in link} & self._gone.keys()):
                             how = self._gone[host]
                             raise HostLostError(f"no link of host {host!r} can be measured: it {how}", host=host)
-                        news = self._reports
-                        both = wanted | {Link(b, a) for a, b in wanted}
-                        return {link: news[link] for link in both if link in news}
-            source, target = min(wanted - self._reports.keys())
+                        return {link: reports[link] for link in both if link in reports}
+            source, target = min(wanted - reports.keys())
         raise HostLostError(f"the link from {source!r} to {target!r} could not be measured; is {source!r} still there?")
 
-    def _ask_probes(self, links: set[Link]) -> None:
+    def _ask_probes(self, links: set[Link], *, latency: bool) -> None:
         by_source: dict[str, list[m.Peer]] = {}
         for a, b in sorted(links):
             if not (b in by_source and self._peers[a] in by_source[b]):  # the echo measures it
                 by_source.setdefault(a, []).append(self._peers[b])
         for source, targets in by_source.items():
-            self.shell.tell(e.ProbesRequested(BEFORE_RUNS, self._peers[source], tuple(targets), self.shell.me))
+            there = tuple(targets), self.shell.me
+            self.shell.tell(e.ProbesRequested(BEFORE_RUNS, self._peers[source], *there, latency=latency))
 
     def lost(self, host: str, how: str = "went away") -> None:
         """Tell the client that a host is gone for good: runs that need it end at once, and later ones do without it.
@@ -448,7 +470,8 @@ class Client:
         match command:
             case e.Report(source, target, estimate):
                 with self._news:
-                    self._reports[Link(source, target)] = estimate
+                    reports = self._heard if isinstance(estimate, Latency) else self._reports
+                    reports[Link(source, target)] = estimate
                     self._news.notify_all()
             case e.Forgotten(run):
                 with self._news:

@@ -12,7 +12,7 @@ from thalweg.middleware.dataflow import Dataflow, Node, check_placement
 from thalweg.middleware.errors import OperatorError, ThalwegError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
 from thalweg.middleware.network.outlook import Outlook, look_ahead, read_variability
-from thalweg.middleware.network.view import Link, LinksNeeded, NetworkView
+from thalweg.middleware.network.view import LatenciesNeeded, Link, LinksNeeded, NetworkView
 from thalweg.middleware.planning.costs.model import CostModel, evaluate
 from thalweg.middleware.planning.planners.planner import Planner, ask_planner
 from thalweg.middleware.planning.problem.hints import Answers, CostParameters, Hints, SupportsHints, propagate_hints
@@ -46,6 +46,13 @@ def ask_hints(dataflow: Dataflow, allow: Collection[str] = DEFAULT_ALLOW) -> Hin
     return propagate_hints(dataflow, sizes, operator_of)
 
 
+def _needing(command: e.Plan, needed: LinksNeeded) -> e.Planned:
+    """The answer of a planner that asks for links, or for latencies."""
+    if isinstance(needed, LatenciesNeeded):
+        return e.Planned(command.run, latencies=needed.links)
+    return e.Planned(command.run, needs=needed.links)
+
+
 class Search(msgspec.Struct, frozen=True):
     """What a run's planner goes by, besides what is known of the network, and where operators are.
 
@@ -65,7 +72,7 @@ class Search(msgspec.Struct, frozen=True):
         try:
             return self._answer(command)
         except LinksNeeded as needed:
-            return e.Planned(command.run, needs=needed.links)
+            return _needing(command, needed)
         except Exception as error:
             why = str(error) if isinstance(error, ThalwegError) else f"{type(error).__name__}: {error}"
             return e.Planned(command.run, detail={"planner": self.label, "why": why}, failed=why)
@@ -90,9 +97,9 @@ class Search(msgspec.Struct, frozen=True):
 
     def _answer(self, command: e.Plan) -> e.Planned:
         if self.knows is not None:
-            return self.of(command.dataflow)._plan(command, self.knows(command))
+            return self.of(command.dataflow)._plan(command, self.knows(command).with_latencies(command.latencies))
         if command.past is None or self.options.horizon_s is None:
-            return self.of(command.dataflow)._plan(command, NetworkView(command.view))
+            return self.of(command.dataflow)._plan(command, NetworkView(command.view, command.latencies))
         past = command.past
         variability = past.variability
         if not past.rounds:  # once a look
@@ -102,10 +109,11 @@ class Search(msgspec.Struct, frozen=True):
             return e.Planned(command.run, worth=False, detail=nothing)
         past = msgspec.structs.replace(past, variability=variability)
         view = look_ahead(past, self.task.hosts, self.options.horizon_s).with_estimates(command.view)
+        view = view.with_latencies(command.latencies)
         try:
             answer = self.of(command.dataflow)._plan(command, view)
         except LinksNeeded as needed:
-            return e.Planned(command.run, needs=needed.links, variability=variability)
+            return msgspec.structs.replace(_needing(command, needed), variability=variability)
         detail: dict[str, Any] = {**answer.detail, "weather": msgspec.to_builtins(variability)}
         if command.recording:
             detail["links"] = self._decisive(command, answer, view)

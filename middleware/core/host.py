@@ -23,6 +23,7 @@ from thalweg.middleware.core.monitoring.coordinator import Coordinator
 from thalweg.middleware.core.monitoring.monitor import Monitor, estimate_fields
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, Prober
 from thalweg.middleware.core.monitoring.silence import Suspicions
+from thalweg.middleware.core.monitoring.soundings import Soundings
 from thalweg.middleware.core.notes import Notes
 from thalweg.middleware.core.outbox import Alarm, Desk, Local, Outbox, Timer
 from thalweg.middleware.core.past import Past
@@ -53,11 +54,12 @@ class HostCore:
         self.out = out = Outbox(self.desk)
         self.monitor = Monitor(me.name, self.config.monitor)
         self.prober = Prober(out, me, self.monitor)
+        self.soundings = Soundings(out, me, self.config.monitor)
         self.silence = Suspicions(out, self.config)
         self.coordinator = Coordinator(out, self.config)
         self._retries = Alarm(out, Timer.RETRY)
         self._lease = Alarm(out, Timer.LEASE)
-        self._shared = Shared(self.monitor, self.prober, self.silence, self._retries, self._occupied)
+        self._shared = Shared(self.monitor, self.prober, self.soundings, self.silence, self._retries, self._occupied)
         self._at_work = ""  # of all runs in turn, this one
         self._heard: Local | None = None  # what the host said to itself, and hears now
         self._broken: dict[str, str] = {}  # runs that were dropped, and why
@@ -113,6 +115,7 @@ class HostCore:
         self._spent[install.run] = self._costs()
         if install.afresh:
             self.monitor.forget()
+            self.soundings.forget()
         run.begin(event)
         return run
 
@@ -309,7 +312,10 @@ class HostCore:
 
     def _on_probes_requested(self, event: e.ProbesRequested) -> None:
         if event.source.name != self.host or self._known(event.run):
-            self._measured(self.prober.request(event))
+            if event.latency:
+                self.soundings.request(event)
+            else:
+                self._measured(self.prober.request(event))
 
     def _known(self, run: str) -> bool:
         """Whether a probe belongs to a run that goes on here, or is for a plan before any run."""
@@ -414,6 +420,17 @@ class HostCore:
         if sender in (message.estimate.source, message.estimate.target):
             self._measured(self.prober.on_result(message))
 
+    def _on_sound_request(self, sender: str, message: m.SoundRequest) -> None:
+        if message.requester.name == sender and self._known(message.run):
+            self.soundings.on_request(message, self._hosts_of(message.run))
+
+    def _on_echo(self, sender: str, message: m.Echo) -> None:
+        if message.run == BEFORE_RUNS or sender in self._hosts_of(message.run):
+            self._measured(self.soundings.on_echo(sender, message))
+
+    def _on_sounded(self, sender: str, message: m.Sounded) -> None:
+        self._measured(self.soundings.on_sounded(sender, message))
+
     def _check_leases(self) -> None:
         """R1: drop the runs whose clients have been silent for too long."""
         self._lease.rung()
@@ -456,6 +473,9 @@ class HostCore:
         m.ProbeRequest: _on_probe_request,
         m.Probe: _on_probe,
         m.ProbeResult: _on_probe_result,
+        m.SoundRequest: _on_sound_request,
+        m.Echo: _on_echo,
+        m.Sounded: _on_sounded,
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.protocol import messages as m
 
 
@@ -89,3 +89,10 @@ class Measured(Note, frozen=True):
 
     link: Link
     estimate: LinkEstimate
+
+
+class Sounded(Note, frozen=True):
+    """The latency of a link that was asked for is known."""
+
+    link: Link
+    latency: Latency

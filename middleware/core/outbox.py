@@ -34,6 +34,7 @@ class Timer(StrEnum):
     EPOCH = "epoch"
     DECIDE = "decide"
     PACE = "pace"
+    SOUND = "sound"
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ from thalweg.middleware.core.relocation.member import Member
 from thalweg.middleware.core.relocation.proposer import Proposer
 from thalweg.middleware.core.relocation.reshaping import Reshaping, Ways
 from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.core.steering.local import Local, Stream
 from thalweg.middleware.core.steering.planned import Planned
 from thalweg.middleware.protocol import events as e
@@ -51,6 +52,7 @@ HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
     n.Started: (Planned.on_started,),
     n.Lost: (Flow.peer_gone, Departures.on_lost, Arrivals.on_lost, Proposer.on_lost, Planned.on_lost),
     n.Measured: (Planned.on_measured, Local.on_measured),
+    n.Sounded: (Planned.on_sounded,),
 }
 EVENTS: Mapping[type[e.Event], tuple[Callable[[Any, Any], Heard], ...]] = {
     e.OperatorFailed: (Flow.failed,),
@@ -106,6 +108,7 @@ class RunCore:
         self.proposer = Proposer(setting, tree, directory, flow)
         self.member = Member(setting, directory, flow, ways, self.reshaping)
         self.planned = Planned(setting, shared, tree, directory, departures, self.proposer)
+        self.gossip = Gossip(setting, shared, directory)
         self.local = Local(setting, shared, Stream(tree, directory, books, flow), departures, self.member)
         parts = {kind.__name__: part for part in vars(self).values() for kind in type(part).__mro__}
 
@@ -127,6 +130,7 @@ class RunCore:
         if event is not None:
             self.proposer.begin(event.free, event.merging)
             self.planned.begin(event)
+        self.gossip.begin()
 
     def close(self) -> None:
         """The run is over here."""
@@ -267,6 +271,8 @@ class RunCore:
                 self.proposer.on_timer()
             case Timer.PLAN:
                 self.hear(self.planned.on_timer())
+            case Timer.SOUND:
+                self.gossip.on_timer()
             case Timer.EPOCH:
                 self.hear(self.local.on_epoch(what))
             case Timer.PACE:

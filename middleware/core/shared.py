@@ -9,6 +9,7 @@ import msgspec
 from thalweg.middleware.core.monitoring.monitor import Monitor
 from thalweg.middleware.core.monitoring.prober import Prober
 from thalweg.middleware.core.monitoring.silence import Suspicions
+from thalweg.middleware.core.monitoring.soundings import Soundings
 from thalweg.middleware.core.outbox import Alarm
 
 
@@ -20,6 +21,7 @@ class Shared(msgspec.Struct, frozen=True):
 
     monitor: Monitor
     prober: Prober
+    soundings: Soundings
     silence: Suspicions
     retries: Alarm
     occupied: Callable[[], int]

@@ -35,7 +35,7 @@ import numpy.typing as npt
 from thalweg.middleware import arithmetic
 from thalweg.middleware.arrays import exp, factorised, log, whitened
 from thalweg.middleware.network.history import FIRST, Past, Sample, Samples, Variability
-from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView, links_between
+from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView, links_between
 
 CORRELATION_S = (30.0, 100.0, 300.0, 1000.0, 3000.0)
 PASSING = (0.01, 0.1, 0.3)  # of the variance
@@ -65,14 +65,16 @@ class Outlook(NetworkView):
         doubt: Mapping[Link, float],
         asked: frozenset[Link] = frozenset(),
         rounds: int = 0,
+        latencies: Mapping[Link, Latency] = {},
     ) -> None:
-        super().__init__(estimates)
+        super().__init__(estimates, latencies)
         self.doubt: dict[Any, float] = dict(doubt)  # asked for by pairs, which are made faster
         self.asked = asked
         self.rounds = rounds
 
     def with_estimates(self, more: Mapping[Link, LinkEstimate]) -> Outlook:
-        return Outlook({**self.estimates, **more}, {**self.doubt, **dict.fromkeys(more, 0.0)}, self.asked, self.rounds)
+        doubt = {**self.doubt, **dict.fromkeys(more, 0.0)}
+        return Outlook({**self.estimates, **more}, doubt, self.asked, self.rounds, self.latencies)
 
 
 class _Table:

@@ -1,4 +1,4 @@
-"""What a planner knows of the network: one estimate for every directed link that was measured.
+"""What a planner knows of the network: bandwidth and latency of every directed link that was measured.
 
 A link is a :class:`Link`. A plain pair of hosts stands for the link between them over the network that all share, here
 and wherever applications name links.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from copy import copy
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 NET = "net"  # the network that all hosts share
 Pair = tuple[str, str]  # (from host, to host), which a Link over that network is equal to
+_Known = TypeVar("_Known")
 
 
 class _Ends(NamedTuple):
@@ -52,32 +53,57 @@ def links_between(hosts: Iterable[str]) -> list[Link]:
 class LinkEstimate(msgspec.Struct, frozen=True, gc=False):
     """The bandwidth of a directed link in bits per second of emulated time, and how well it is known.
 
-    ``count`` samples with standard deviation ``spread_bps``, the newest taken at ``measured_at_s``. ``latency_s``: what
-    an empty message takes one way, UNSET where nobody knows (see :meth:`NetworkView.latency_s`).
+    ``count`` samples with standard deviation ``spread_bps``, the newest taken at ``measured_at_s``.
     """
 
     rate_bps: float
     count: int = 1
     spread_bps: float = 0.0
     measured_at_s: float = 0.0
-    latency_s: float | UnsetType = UNSET  # left out of what is encoded where it is not known
+
+
+class Latency(msgspec.Struct, frozen=True, gc=False):
+    """What an empty message takes one way, in seconds of emulated time: half of the shortest round trip lately.
+
+    ``count`` round trips so far, the newest at ``measured_at_s``; halves of the latest have the standard deviation
+    ``spread_s``.
+    """
+
+    latency_s: float
+    count: int = 1
+    spread_s: float = 0.0
+    measured_at_s: float = 0.0
 
 
 class LinksNeeded(Exception):
     """Raised inside a planner by a cost model: these links' bandwidth decides, and nobody knows it."""
 
+    what: ClassVar[str] = "bandwidth"
+
     def __init__(self, links: Iterable[Pair]) -> None:
         self.links = frozenset(Link(*link) for link in links)
-        super().__init__(f"bandwidth unknown for {sorted(tuple(link) for link in self.links)}")
+        super().__init__(f"{self.what} unknown for {sorted(tuple(link) for link in self.links)}")
+
+
+class LatenciesNeeded(LinksNeeded):
+    """The same of these links' latency."""
+
+    what = "latency"
 
 
 class NetworkView:
-    """An immutable map from directed link to estimate; a host's link to itself is free."""
+    """An immutable map from directed link to what is known of it; a host's link to itself is free.
 
-    def __init__(self, estimates: Mapping[Link, LinkEstimate] | Mapping[Pair, LinkEstimate]) -> None:
-        self.estimates: dict[Link, LinkEstimate] = {
-            link if type(link) is Link else Link(*link): estimate for link, estimate in estimates.items()
-        }
+    A round trip says nothing of how it divides, so that a latency which was measured from the other end does as well.
+    """
+
+    def __init__(
+        self,
+        estimates: Mapping[Link, LinkEstimate] | Mapping[Pair, LinkEstimate],
+        latencies: Mapping[Link, Latency] | Mapping[Pair, Latency] = {},
+    ) -> None:
+        self.estimates: dict[Link, LinkEstimate] = _by_link(estimates)
+        self.latencies: dict[Link, Latency] = _by_link(latencies)
         self._at: Mapping[Any, LinkEstimate] = self.estimates  # asked for by pairs, which are made faster
 
     def rate_bps(self, source: str, target: str, via: str = NET) -> float | None:
@@ -92,12 +118,22 @@ class NetworkView:
         unknown, known = LinkEstimate(math.nan), self._at
         return [[math.inf if a == b else known.get((a, b), unknown).rate_bps for b in hosts] for a in hosts]
 
+    def latency(self, source: str, target: str, via: str = NET) -> Latency | None:
+        """How long an empty message takes, how well that is known and since when; None when it is unknown."""
+        there = self.latencies.get(Link(source, target, via))
+        return self.latencies.get(Link(target, source, via)) if there is None else there
+
     def latency_s(self, source: str, target: str, via: str = NET) -> float | None:
         """Seconds that an empty message takes from ``source`` to ``target``; 0 on one host, None when unknown."""
         if source == target:
             return 0.0
-        estimate = self._at.get((source, target) if via == NET else (source, target, via))
-        return None if estimate is None or estimate.latency_s is UNSET else estimate.latency_s
+        known = self.latency(source, target, via)
+        return None if known is None else known.latency_s
+
+    def latencies_s(self, hosts: Sequence[str]) -> list[list[float]]:
+        """(hosts, hosts) the seconds from one to another; 0 on one host, nan when unknown."""
+        known = [[self.latency_s(a, b) for b in hosts] for a in hosts]
+        return [[math.nan if each is None else each for each in row] for row in known]
 
     def require(self, links: Iterable[Pair]) -> None:
         """Raise LinksNeeded with those of ``links`` that nobody has measured, if there are any."""
@@ -105,5 +141,21 @@ class NetworkView:
         if unknown:
             raise LinksNeeded(unknown)
 
+    def require_latency(self, links: Iterable[Pair]) -> None:
+        """Raise LatenciesNeeded with those of ``links`` whose latency nobody has measured, if there are any."""
+        unknown = [link for link in links if self.latency_s(*link) is None]
+        if unknown:
+            raise LatenciesNeeded(unknown)
+
     def with_estimates(self, more: Mapping[Link, LinkEstimate]) -> NetworkView:
-        return NetworkView({**self.estimates, **more})
+        return NetworkView({**self.estimates, **more}, self.latencies)
+
+    def with_latencies(self, more: Mapping[Link, Latency]) -> Self:
+        """The same where these latencies are known as well."""
+        other = copy(self)
+        other.latencies = {**self.latencies, **_by_link(more)}
+        return other
+
+
+def _by_link(known: Mapping[Any, _Known]) -> dict[Link, _Known]:
+    return {link if type(link) is Link else Link(*link): each for link, each in known.items()}

@@ -6,18 +6,35 @@ changes the result, hence the plan is the one that full knowledge would have giv
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping
+from typing import Any
 
 import msgspec
 
-from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView, links_between
+from thalweg.middleware.network.view import (
+    LatenciesNeeded,
+    Latency,
+    Link,
+    LinkEstimate,
+    LinksNeeded,
+    NetworkView,
+    links_between,
+)
 from thalweg.middleware.planning.costs.model import CostModel
 from thalweg.middleware.planning.planners.planner import Planner, ask_planner
 from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.task import Task
 
 UNUSABLE = LinkEstimate(0.0, count=0)  # a link that was probed in vain: no plan may rest on it
+UNHEARD = Latency(math.inf, count=0)  # likewise
 Probe = Callable[[frozenset[Link]], Mapping[Link, LinkEstimate]]
+Sound = Callable[[frozenset[Link]], Mapping[Link, Latency]]
+Answers = Mapping[Link, LinkEstimate] | Mapping[Link, Latency]
+
+
+class Unheard(frozenset[Link]):
+    """Links that are asked for as their latency is to be known, not their bandwidth."""
 
 
 class ProbedPlan(msgspec.Struct, frozen=True):
@@ -39,11 +56,12 @@ class ProbedPlan(msgspec.Struct, frozen=True):
 
 def plan_probing(
     planner: Planner, task: Task, model: CostModel, *, max_rounds: int = 100
-) -> Generator[frozenset[Link], Mapping[Link, LinkEstimate], ProbedPlan]:
+) -> Generator[frozenset[Link], Answers, ProbedPlan]:
     """A generator for any kind of caller: yields the links to probe, is sent what was measured.
 
-    An answer may hold more than was asked (a round trip teaches the way back as well); a link it leaves out counts
-    as unusable. Returns the plan; never raises LinksNeeded. Raises PlannerError for a planner that fails.
+    Of links that are ``Unheard`` it is sent latencies, of all others estimates. An answer may hold more than was asked
+    (a round trip teaches the way back as well); a link it leaves out counts as unusable. Returns the plan; never raises
+    LinksNeeded. Raises PlannerError for a planner that fails.
     """
     asked: set[Link] = set()
     unanswered: set[Link] = set()
@@ -53,31 +71,45 @@ def plan_probing(
         try:
             plan = ask_planner(planner, task, model)
         except LinksNeeded as needed:
-            wanted = needed.links
+            wanted = Unheard(needed.links) if isinstance(needed, LatenciesNeeded) else needed.links
         else:
             complete = rounds <= max_rounds
             return ProbedPlan(plan, view, frozenset(asked), frozenset(unanswered), min(rounds, max_rounds), complete)
         rounds += 1
         if rounds > max_rounds:
             unknown = [link for link in links_between(task.hosts) if view.rate_bps(*link) is None]
-            task = task.but(view=view.with_estimates(dict.fromkeys(unknown, UNUSABLE)))
+            unheard = [link for link in links_between(task.hosts) if view.latency(*link) is None]
+            view = view.with_estimates(dict.fromkeys(unknown, UNUSABLE))
+            task = task.but(view=view.with_latencies(dict.fromkeys(unheard, UNHEARD)))
             continue
-        answers = yield wanted
+        answers: Any = yield wanted
         asked |= wanted
-        silent = wanted - answers.keys()
+        if isinstance(wanted, Unheard):
+            heard = view.with_latencies(answers)
+            silent = frozenset(link for link in wanted if heard.latency(*link) is None)
+            task = task.but(view=heard.with_latencies(dict.fromkeys(silent, UNHEARD)))
+        else:
+            silent = wanted - answers.keys()
+            task = task.but(view=view.with_estimates({**dict.fromkeys(silent, UNUSABLE), **answers}))
         unanswered |= silent
-        task = task.but(view=view.with_estimates({**dict.fromkeys(silent, UNUSABLE), **answers}))
 
 
 def plan_with_probes(
-    planner: Planner, task: Task, model: CostModel, probe: Probe, *, max_rounds: int = 100
+    planner: Planner,
+    task: Task,
+    model: CostModel,
+    probe: Probe,
+    *,
+    sound: Sound = lambda _: {},
+    max_rounds: int = 100,
 ) -> ProbedPlan:
-    """:func:`plan_probing` for a caller that can wait: ``probe`` measures links and returns estimates."""
+    """:func:`plan_probing` for a caller that can wait: ``probe`` measures links and returns estimates, ``sound``
+    latencies."""
     search = plan_probing(planner, task, model, max_rounds=max_rounds)
     try:
         links = next(search)
         while True:
-            links = search.send(probe(links))
+            links = search.send(sound(links) if isinstance(links, Unheard) else probe(links))
     except StopIteration as done:
         found: ProbedPlan = done.value
         return found

@@ -25,9 +25,9 @@ from thalweg.middleware.planning.planners.download_all import DownloadAll
 from thalweg.middleware.planning.planners.exhaustive import Exhaustive
 from thalweg.middleware.planning.planners.local import Local
 from thalweg.middleware.planning.planners.one_shot import OneShot
-from thalweg.middleware.planning.planners.planner import Planner, wrong_form
+from thalweg.middleware.planning.planners.planner import Planner, needs_of, wrong_form
 from thalweg.middleware.planning.planners.thalweg import Thalweg
-from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves
+from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves, Need
 
 MANY_LINKS = 1_000_000  # a plan that is made while data flows asks for all it may need at once: the network changes
 
@@ -84,6 +84,11 @@ class Strategy(msgspec.Struct, frozen=True):
         """The options of whatever moves operators, None where they stay."""
         return self.adaptation or self.driver
 
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What hosts measure besides bandwidth while data flows, for who plans then."""
+        return needs_of(self.again) if isinstance(self.adaptation, GlobalMoves) else ()
+
 
 PLANNERS: Mapping[str, type[Planner]] = {
     "download-all": DownloadAll,
@@ -123,6 +128,7 @@ def get_planner(name: str, **options: Any) -> Planner:
         raise UsageError(f"{name!r} is no planner: it has no method plan")
     if why := wrong_form(planner):
         raise UsageError(f"planner {name!r} {why}")
+    needs_of(planner)
     return cast(Planner, planner)
 
 

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.history import Past, Variability
-from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.protocol.adaptation import Adaptation
 from thalweg.middleware.protocol.messages import Cause, Install, Message, Peer
 
@@ -166,9 +166,10 @@ class PlacementProposed(Event, frozen=True):
 class Planned(Event, frozen=True):
     """The planner's answer to ``Plan``: a placement, or the links it needs to know first.
 
-    ``worth``: whether the moves pay; ``detail`` goes into the records. ``failed``: why there is neither, where the
-    planner failed. ``dataflow``: another tree, to which the placement belongs, and ``free`` the codes of which
-    operators may be others in it. ``variability``: how links vary, as it was read from what was measured.
+    ``latencies``: links whose latency it needs. ``worth``: whether the moves pay; ``detail`` goes into the records.
+    ``failed``: why there is neither, where the planner failed. ``dataflow``: another tree, to which the placement
+    belongs, and ``free`` the codes of which operators may be others in it. ``variability``: how links vary, as it was
+    read from what was measured.
     """
 
     run: str
@@ -180,6 +181,7 @@ class Planned(Event, frozen=True):
     dataflow: Dataflow | None = None
     free: tuple[Code, ...] = ()
     variability: Variability | None = msgspec.field(name="weather", default=None)
+    latencies: frozenset[Link] | UnsetType = UNSET
 
 
 class RunBroken(Event, frozen=True):
@@ -193,13 +195,14 @@ class RunBroken(Event, frozen=True):
     sender: str = ""
 
 
-class ProbesRequested(Event, frozen=True):
-    """The application's planner needs the bandwidth from ``source`` to each of ``targets``."""
+class ProbesRequested(Event, frozen=True, omit_defaults=True):
+    """The application's planner needs the bandwidth from ``source`` to each of ``targets``, or the ``latency``."""
 
     run: str
     source: Peer
     targets: tuple[Peer, ...]
     requester: Peer
+    latency: bool = False
 
 
 # --- commands ---------------------------------------------------------------------------------------
@@ -354,11 +357,11 @@ class Forgotten(Command, frozen=True):
 
 
 class Report(Command, frozen=True):
-    """A link's bandwidth was measured for the application's planner."""
+    """A link's bandwidth, or its latency, was measured for the application's planner."""
 
     source: str
     target: str
-    estimate: LinkEstimate
+    estimate: LinkEstimate | Latency
 
 
 class Plan(Command, frozen=True):
@@ -366,7 +369,7 @@ class Plan(Command, frozen=True):
 
     ``dataflow``: the present tree, where it is not the one that the run began with. ``past``: what was measured so far,
     for a planner that looks ahead; ``view`` holds then only what was asked for in vain. ``recording``: the answer is to
-    tell by what forecasts it was decided.
+    tell by what forecasts it was decided. ``latencies``: what is known of them, where the planner needs them.
     """
 
     run: str
@@ -376,6 +379,7 @@ class Plan(Command, frozen=True):
     dataflow: Dataflow | None = None
     past: Past | None = None
     recording: bool = False
+    latencies: dict[Link, Latency] = {}
 
 
 class Placed(Command, frozen=True):

@@ -24,7 +24,8 @@ class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``best_of`` samples: a host that has to wait for its processor makes a link look slower, and hardly anything makes
     one look faster. Of a link's passive samples one in ``sample_interval_s`` is taken. ``probe_interval_s``: no link
     is probed more often; ``probe_patience_s``: so long a probe holds up the next; ``probe_age_s``: an estimate younger
-    than this answers a request without a probe; ``probe_train``: see ``prober``.
+    than this answers a request without a probe; ``probe_train``: see ``prober``. Where latencies are wanted, a host
+    sounds another every ``sound_interval_s``; what came of it is known for ``latency_age_s``.
     Raises UsageError for a figure out of its range or an unknown forecaster.
     """
 
@@ -40,11 +41,13 @@ class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probe_patience_s: float = 10.0
     probe_age_s: float = T_THRES / 4
     probe_train: bool = True
+    sound_interval_s: float = T_THRES / 8
+    latency_age_s: float = 15 * T_THRES
     max_links: int = 16_384
 
     def __post_init__(self) -> None:
         make_forecaster(self.forecaster)
-        for name in ("max_age_s", "change", "max_links", "best_of"):
+        for name in ("max_age_s", "change", "max_links", "best_of", "sound_interval_s", "latency_age_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise UsageError(f"{name} of the monitor is {getattr(self, name)}; give a number above 0")
         for name in (

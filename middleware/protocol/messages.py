@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from thalweg.middleware.dataflow import Dataflow
-from thalweg.middleware.protocol.adaptation import LocalMoves
+from thalweg.middleware.protocol.adaptation import LocalMoves, Need
 
 MAX_PARTITION_BYTES = 1024 * 1024 * 1024  # of any host
 DEFAULT_PARTITION_BYTES = 256 * 1024 * 1024
@@ -16,12 +16,15 @@ INLINE_STATE_BYTES = 16_384  # a state up to this travels as control, ahead of a
 MAX_GAP_S = 3600.0  # between two bulk messages; an hour stands for longer ones, and for none before
 MAX_TARGETS = 4096  # of one request for probes
 PROBE_BYTES = 16_384  # round-trip message of the paper's bandwidth study; Ranganathan et al., section 4
+MAX_TOLD = 64  # latencies, or nodes, that one message tells of
+LONGEST_US = 3_600_000_000  # a latency of more than an hour is none
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 End = bool | tuple[Name, ...]
+Micros = Annotated[int, msgspec.Meta(ge=0, le=LONGEST_US)]
 Demanded = Annotated[int, msgspec.Meta(ge=-1, lt=2**53)]
 Room = Annotated[int, msgspec.Meta(ge=0, le=MAX_PARTITION_BYTES)]  # bytes of a transfer
 # What a socket can dial without refusing it at once: a host that is told anything else drops the message.
@@ -120,6 +123,20 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     age_ms: Index
 
 
+class LinkLatency(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What is known of an empty message's way from ``source`` to ``target``, in microseconds of emulated time.
+
+    ``count``, ``age_ms``: as of an Estimate.
+    """
+
+    source: Name
+    target: Name
+    latency_us: Micros
+    spread_us: Micros
+    count: Index
+    age_ms: Index
+
+
 class News(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What rides on a message that is sent anyway: newer locations, and measured links."""
 
@@ -192,7 +209,7 @@ class Install(_OfRun, frozen=True):
     label: Annotated[str, msgspec.Meta(max_length=128)] = ""  # stands in every record of the run
     epoch_s: float = 0.0  # Unix time of the run's start, from which its records count
     moves: LocalMoves | None = None  # operators decide for themselves where they run
-    news: bool = True  # somebody decides on moves while it runs, so what links carry is passed on
+    news: bool | tuple[Need, ...] = True  # somebody decides on moves meanwhile: bandwidth is passed on, and these
     afresh: bool = False  # links begin anew with this run: what was measured of them before says nothing
     call_timeout_s: Annotated[float, msgspec.Meta(ge=0)] | None = None  # of a call of a node's code
 
@@ -416,6 +433,28 @@ class ProbeResult(_OfRun, frozen=True):
     estimate: Estimate
 
 
+class SoundRequest(ProbeRequest, frozen=True):
+    """Asks a host how long empty messages take to each of ``targets`` and back."""
+
+
+class Sounded(_OfRun, frozen=True):
+    """What came of it, to who asked."""
+
+    latency: LinkLatency
+
+
+class Echo(_OfRun, frozen=True):
+    """Next to nothing, answered at once by the same, ``back``. Before runs its ``source`` says where to.
+
+    ``latencies``: of links of the sender, where somebody decides by them.
+    """
+
+    number: Index
+    back: bool = False
+    source: Peer | None = None
+    latencies: Annotated[tuple[LinkLatency, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
+
+
 class Credit(_Message, frozen=True):
     """``received_bytes`` of transfer ``transfer`` have arrived (all of it when ``done``).
 
@@ -473,6 +512,9 @@ Control = (
     | Done
     | ProbeRequest
     | ProbeResult
+    | SoundRequest
+    | Sounded
+    | Echo
     | Credit
     | Partition  # only an end-of-stream marker, which has no bytes
 )

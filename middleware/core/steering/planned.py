@@ -17,22 +17,24 @@ import math
 from collections import deque
 
 import msgspec
+from msgspec import UNSET
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.monitoring.prober import SHARE_WAITING, TRIES, too_slow_bps
-from thalweg.middleware.core.notes import ChangedOver, Delivered, Lost, Measured, Notes, Started
+from thalweg.middleware.core.notes import ChangedOver, Delivered, Lost, Measured, Notes, Sounded, Started
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.proposer import Proposer
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.network.history import History, Past, Variability
-from thalweg.middleware.network.view import Link, LinkEstimate
+from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 
 PATIENT = 2.0  # times what passes between two partitions: links are waited for so long, without news of any
 LATELY = 8  # partitions
+UNHEARD = Latency(math.inf, 0)  # of a link that answered nobody
 
 
 class _InVain(msgspec.Struct, frozen=True):
@@ -51,9 +53,16 @@ class _Search:
         self.view = view
         self.waiting: frozenset[Link] = frozenset()
         self.asked: frozenset[Link] = frozenset()
+        self.latencies: dict[Link, Latency] = {}  # that were asked for
+        self.unheard: frozenset[Link] = frozenset()  # links whose latency is waited for
         self.asked_s = now  # since when these are waited for
         self.tries = 0
         self.rounds = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether it goes on when something is measured."""
+        return bool(self.waiting or self.unheard)
 
 
 class Planned:
@@ -69,7 +78,7 @@ class Planned:
         proposer: Proposer,
     ) -> None:
         self._out, self._limits, self._install = setting.out, setting.limits, setting.install
-        self._monitor, self._prober = shared.monitor, shared.prober
+        self._monitor, self._prober, self._soundings = shared.monitor, shared.prober, shared.soundings
         self._tree, self._directory = tree, directory
         self._departures, self._proposer = departures, proposer
         self._plans, self._options = False, GlobalMoves()
@@ -160,6 +169,7 @@ class Planned:
                 None if dataflow is self._install.dataflow else dataflow,
                 past,
                 recording=past is not None and out.recording,
+                latencies={**self._soundings.view(), **search.latencies},
             )
         )
 
@@ -173,16 +183,20 @@ class Planned:
         gone = {link for link in unknown if not hosts.issuperset(link)}
         search.view |= dict.fromkeys(gone, LinkEstimate(0.0, count=0))  # a host that was lost cannot be probed
         unknown -= gone
-        if gone and not unknown:
+        unheard = frozenset[Link]() if event.latencies is UNSET else event.latencies - search.latencies.keys()
+        silent = {link for link in unheard if not hosts.issuperset(link)}
+        search.latencies |= dict.fromkeys(silent, UNHEARD)
+        unheard -= silent
+        if (gone or silent) and not (unknown or unheard):
             self._plan(search)
             return
-        if unknown:
+        if unknown or unheard:
             search.rounds += 1
             search.tries = 1
             search.asked_s = self._out.now
             search.asked |= unknown
-            search.waiting = unknown
-            yield from self._probe(unknown)
+            search.waiting, search.unheard = unknown, unheard
+            yield from self._ask(search)
             self._wait()
             return
         self._search = None
@@ -206,6 +220,11 @@ class Planned:
         pairs = self._history is not None  # then both ways are wanted
         return self._prober.measure(self._out.run, self._directory.reachable(), links, pairs=pairs)
 
+    def _ask(self, search: _Search) -> Notes:
+        """Have what is waited for measured."""
+        yield from self._probe(search.waiting)
+        self._soundings.measure(self._out.run, self._directory.reachable(), search.unheard)
+
     def on_measured(self, note: Measured) -> None:
         """Who waits for a link goes on."""
         search = self._search
@@ -214,20 +233,37 @@ class Planned:
         search.view[note.link] = note.estimate
         if note.link in search.waiting:
             search.waiting -= {note.link}
-            if search.waiting:
-                self._wait()  # as long as there is news, the others may follow
-            else:
-                self._plan(search)
+            self._go_on(search)
+
+    def on_sounded(self, note: Sounded) -> None:
+        """Who waits for a latency goes on."""
+        search = self._search
+        found = set() if search is None else {note.link, Link(note.link.target, note.link.source)} & search.unheard
+        if search is not None and found:
+            search.latencies |= dict.fromkeys(found, note.latency)
+            search.unheard -= found
+            self._go_on(search)
+
+    def _go_on(self, search: _Search) -> None:
+        if search.waits:
+            self._wait()  # as long as there is news, the others may follow
+        else:
+            self._plan(search)
 
     def on_lost(self, note: Lost) -> None:
         """A host is gone; who waits for its links goes on without them."""
         search = self._search
-        gone = set() if search is None else {link for link in search.waiting if note.host in link}
-        if search is None or not gone:
+        if search is None:
+            return
+        gone = {link for link in search.waiting if note.host in link}
+        silent = {link for link in search.unheard if note.host in link}
+        if not (gone or silent):
             return
         search.view |= dict.fromkeys(gone, LinkEstimate(0.0, count=0))
+        search.latencies |= dict.fromkeys(silent, UNHEARD)
         search.waiting -= gone
-        if not search.waiting:
+        search.unheard -= silent
+        if not search.waits:
             self._plan(search)
 
     def _give_up_waiting(self, search: _Search) -> Notes:
@@ -235,11 +271,11 @@ class Planned:
 
         Of those in use what was last known counts: whoever is too busy with partitions to probe has just measured them.
         """
-        if not search.waiting:
+        if not search.waits:
             return
         if search.tries < TRIES:
             search.tries += 1
-            yield from self._probe(search.waiting)
+            yield from self._ask(search)
             self._wait()
             return
         slow_bps = too_slow_bps(self._out.now - search.asked_s)
@@ -250,7 +286,8 @@ class Planned:
             search.view[link] = slow if latest is None else latest
             if self._history is not None and latest is None:
                 self._in_vain[link] = _InVain(slow_bps, search.asked_s, self._out.now)
-        search.waiting = frozenset()
+        search.latencies |= dict.fromkeys(search.unheard, UNHEARD)
+        search.waiting = search.unheard = frozenset()
         self._plan(search)
 
     def _in_use(self) -> set[Link]:

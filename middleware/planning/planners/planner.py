@@ -8,19 +8,24 @@ ties go to the host that stands first in ``task.hosts``.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
-from thalweg.middleware.errors import PlannerError, ThalwegError, one_line
+from thalweg.middleware.errors import PlannerError, ThalwegError, UsageError, nearest, one_line
 from thalweg.middleware.network.view import LinksNeeded
 from thalweg.middleware.planning.costs.model import CostModel, Position
 from thalweg.middleware.planning.problem.plan import Plan, Step
 from thalweg.middleware.planning.problem.problem import NS_PER_S
 from thalweg.middleware.planning.problem.task import Task
+from thalweg.middleware.protocol.adaptation import NEEDS, Need
 
 
 class Planner(Protocol):
-    """What ``plan`` must be. Raises LinksNeeded for unknown links, UsageError for what cannot be planned."""
+    """What ``plan`` must be. Raises LinksNeeded for unknown links, UsageError for what cannot be planned.
+
+    A planner may have an attribute ``needs``, names of ``adaptation.NEEDS``: what hosts are to measure besides
+    bandwidth, and tell each other, while data flows.
+    """
 
     def plan(self, task: Task, model: CostModel) -> Plan: ...
 
@@ -42,6 +47,20 @@ def ask_planner(planner: Planner, task: Task, model: CostModel) -> Plan:
         what = "routes" if plan.routes else "things to rent"
         raise PlannerError(f"{name} returned a plan with {what}, which hosts cannot carry out; leave them out")
     return plan
+
+
+def needs_of(planner: object) -> tuple[Need, ...]:
+    """What a planner has hosts measure, besides bandwidth; UsageError for a need that nobody knows."""
+    needs = getattr(planner, "needs", ())
+    kind = type(planner)
+    if isinstance(needs, str) or not isinstance(needs, Collection):
+        raise UsageError(f"needs of planner {kind.__qualname__} is {needs!r}; make that a set of {', '.join(NEEDS)}")
+    for need in needs:
+        if need not in NEEDS:
+            raise UsageError(
+                f"planner {kind.__qualname__} needs {need!r}, which nobody measures; {nearest(need, NEEDS)}"
+            )
+    return tuple(need for need in NEEDS if need in needs)
 
 
 def wrong_form(planner: Any) -> str:

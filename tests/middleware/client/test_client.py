@@ -168,6 +168,9 @@ def test_probes_measure_what_is_asked(client: Client) -> None:
     assert found.keys() <= links | {(b, a) for a, b in links}  # some of the ways back come for free
     assert all(estimate.rate_bps > 1e5 for estimate in found.values())
     assert client.probe([]) == {}
+    heard = client.latencies(links)
+    assert heard.keys() == {("h1", "h2"), ("client", "h3"), ("h3", "h1")}  # one direction stands for both
+    assert all(0 < each.latency_s < 0.1 and each.count >= 3 for each in heard.values())
 
 
 # --- what goes wrong --------------------------------------------------------------------------------

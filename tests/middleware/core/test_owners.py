@@ -55,6 +55,9 @@ SAID: list[m.Message] = [
     m.ProbeRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
     m.Probe("r", 1, m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), True),
     m.ProbeResult("r", m.Estimate("h9", "h1", 1, 0, 1, 0)),
+    m.SoundRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
+    m.Sounded("r", m.LinkLatency("h9", "h1", 1, 0, 1, 0)),
+    m.Echo("r", 1),
 ]
 
 

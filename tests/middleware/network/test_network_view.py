@@ -8,7 +8,7 @@ import pickle
 import msgspec
 import pytest
 
-from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView
+from thalweg.middleware.network.view import Latency, Link, LinkEstimate, LinksNeeded, NetworkView
 
 
 def test_a_link_has_a_direction_and_a_host_reaches_itself_for_free() -> None:
@@ -42,6 +42,6 @@ def test_a_link_is_its_pair_of_hosts_except_over_another_network() -> None:
     assert other != link and (other.source, other.target, other.via) == ("a", "b", "store")
     assert msgspec.json.encode((link, other)) == b'[["a","b"],["a","b","store"]]'
     assert pickle.loads(pickle.dumps((link, other))) == (link, other)
-    view = NetworkView({link: LinkEstimate(5.0, latency_s=0.1), other: LinkEstimate(7.0)})
+    view = NetworkView({link: LinkEstimate(5.0), other: LinkEstimate(7.0)}, {link: Latency(0.1)})
     assert (view.rate_bps("a", "b"), view.rate_bps("a", "b", "store")) == (5.0, 7.0)
     assert (view.latency_s("a", "b"), view.latency_s("a", "b", "store"), view.latency_s("a", "a")) == (0.1, None, 0.0)
