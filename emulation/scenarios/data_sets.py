@@ -168,10 +168,18 @@ def _square(path: Path, rows: list[str], header: list[str]) -> tuple[list[str], 
         if name.strip() != sites[i] or len(cells) != len(sites):
             raise TraceError(f"{path}:{i + 2}: this is not the row of {sites[i]!r} with {len(sites)} values")
         try:
-            values[i] = [float(cell) if cell and not cell.isspace() else np.nan for cell in cells]
+            values[i] = [_number(cell.strip()) for cell in cells]
         except ValueError as error:
             raise TraceError(f"{path}:{i + 2}: {error}") from None
     return sites, values
+
+
+def _number(cell: str) -> float:
+    """What a cell says; nan where it is empty, and nothing was measured."""
+    value = float(cell or "nan")
+    if cell and np.isnan(value):
+        raise ValueError(f"{cell!r} is no number; leave empty what was never measured")
+    return value
 
 
 def _room(path: Path, sites: int) -> npt.NDArray[np.float64]:
@@ -190,7 +198,7 @@ def _pairs(path: Path, rows: list[str]) -> tuple[list[str], npt.NDArray[np.float
             pair = (numbers.setdefault(source, len(numbers)), numbers.setdefault(target, len(numbers)))
             if pair in found:
                 raise TraceError(f"{path}:{line}: the pair {source} → {target} stands there twice")
-            found[pair] = float(value) if value else np.nan
+            found[pair] = _number(value)
         except ValueError:
             raise TraceError(f"{path}:{line}: {shown(row)} is not source,destination,number") from None
     values = _room(path, len(numbers))

@@ -150,12 +150,18 @@ def links_named(spot: Spot, hosts: Mapping[str, Any]) -> tuple[Link, ...]:
 
 
 def draw_sites(hosts: Iterable[HostSpec], grids: Sequence[Grid], seed: int) -> dict[str, HostSpec]:
-    """Every host that has no site gets one that all ``grids`` have, and that nobody else has.
+    """Every host that has no site gets one that all ``grids`` have, and that nobody else has: the one of its own name,
+    if there is one.
 
     Drawn by seed and name, then the next site that was measured with all those before: hosts that are added at the
     end leave the others' sites alone. Raises UsageError when there are not enough.
     """
-    given = list(hosts)
+    given = [
+        msgspec.structs.replace(host, site=host.name)
+        if host.site is None and all(host.name in grid.sites.names for grid in grids)
+        else host
+        for host in hosts
+    ]
     common = [site for site in grids[0].sites.names if all(grid.sites.find(site) for grid in grids[1:])]
     taken = [site for host in given if host.site and (site := grids[0].sites.find(host.site))]
     found: dict[str, HostSpec] = {}

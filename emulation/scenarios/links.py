@@ -22,6 +22,7 @@ from thalweg.emulation.scenarios.data_sets import (
     read_grid,
     read_traces,
 )
+from thalweg.emulation.scenarios.delays import MAX_DELAY_S
 from thalweg.emulation.scenarios.hosts import Ends, HostSpec, draw_sites, links_named
 from thalweg.emulation.scenarios.toml import Keys, Rate, Share, Size, Spot, Text, Written
 from thalweg.emulation.traces.columns import DELAY, LOSS, RATE
@@ -33,7 +34,6 @@ from thalweg.emulation.units import queue, seconds
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.view import Link, links_between
 
-MAX_DELAY_S = 60.0
 FILL = "fill"
 
 

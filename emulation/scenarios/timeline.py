@@ -55,6 +55,11 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         links = {link: LinkShape(trace.rate_at(0.0)) for link, trace in traces.items()}
         return cls(hosts=hosts, links=links, traces=traces, time_scale=time_scale)
 
+    def delayed(self, delays_s: Mapping[Link, float]) -> Timeline:
+        """The same where links have these delays."""
+        links = {link: shape._replace(delay_s=delays_s[link]) for link, shape in self.links.items()}
+        return msgspec.structs.replace(self, links=links)
+
     @cached_property
     def by_link(self) -> Mapping[Link, Sequence[tuple[float, Effect]]]:
         """The changes of every link that has any: (seconds, effect)."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 import typer
 
+from thalweg.emulation.scenarios.data_sets import find_set, read_grid
 from thalweg.emulation.units import seconds
 from thalweg.experiments.cli.console import JsonOption, end, new_table, output, print_json, progress, say
 from thalweg.experiments.cli.options import Given, find_own_code, make, takes
 from thalweg.experiments.cli.stopping import Stopped
 from thalweg.experiments.command import Option, counted, flag
-from thalweg.experiments.runs.config import Allow
+from thalweg.experiments.runs.config import Allow, Latency
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
             " (local decides by what hosts measured)."
         ),
     ] = "probe"
+    latency: Latency = None
     traces: Annotated[
         Path | None, Option("Folder with bandwidth/NAME, of measured pools.", envvar="THALWEG_TRACES")
     ] = None
@@ -222,6 +224,7 @@ def _sweep(options: SweepOptions) -> Sweep:
             "cost": options.cost,
             "view": options.view,
             "allow": list(options.allow),
+            **({} if options.latency is None else {"latency": _latency(options.latency)}),
         },
         **drawn,
         **{
@@ -240,6 +243,13 @@ def _pool(name: str, traces: str | None) -> str:
     if any(os.path.isdir(os.path.join(root, name)) for root in roots):
         return name
     return os.path.abspath(name) if os.path.exists(name) else name
+
+
+def _latency(name: str) -> str:
+    """Where a latency matrix is, which must be readable: executors have another working directory."""
+    path = find_set(name, "latency", Path(os.curdir))
+    read_grid(path, "latency")
+    return str(path.absolute())
 
 
 def _fault_plans(options: SweepOptions, *, as_json: bool) -> None:

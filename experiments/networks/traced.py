@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from thalweg.emulation.scenarios.delays import read_delays
 from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.traces.pool import assign_traces, read_pool
 from thalweg.emulation.traces.trace import BandwidthTrace
@@ -39,7 +40,14 @@ def build_network(config: RunConfig, hosts: Sequence[str], edges: int) -> Networ
         return network
     pool = _pool(config)
     check_carried(_mean_bps(pool), edges, config.time_scale)
-    return Network(Timeline.of_traces(assign_traces(pool, hosts, config.seed), config.time_scale))
+    timeline = Timeline.of_traces(assign_traces(pool, hosts, config.seed), config.time_scale)
+    if config.latency is None:
+        return Network(timeline)
+    delays_s, sites = read_delays(config.latency, hosts, config.seed)
+    notes = [f"round trips of {Path(config.latency).stem}"]
+    if sites:
+        notes = [f"{notes[0]}: {', '.join(f'{host} is at {site}' for host, site in sites.items())}"]
+    return Network(timeline.delayed(delays_s), notes)
 
 
 def check_carried(mean_bps: float, edges: int, time_scale: float) -> None:

@@ -63,6 +63,15 @@ Kernel = Annotated[
     Literal["host", "uml"],
     Option("Netns: host, this machine's own; uml: a User-Mode Linux kernel, which has delays and needs no root."),
 ]
+Latency = Annotated[
+    str | None,
+    Option(
+        "Round trips between hosts, of which a link's delay is half: a CSV file (square, or src,dst,rtt_ms) or the name"
+        " of a data set. It names the hosts, or sites that are drawn for them.",
+        shown="no delays",
+        metavar="FILE|NAME",
+    ),
+]
 NoDelay = Annotated[bool, Option("Leave out delays, jitter, loss and the like: rates only.")]
 Allow = Annotated[tuple[str, ...], Option("Package of your own whose code may be named.")]
 
@@ -192,6 +201,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Option("When the collapse begins, emulated.", flag="--collapse-at", unit=seconds, shown=f"{COLLAPSE_AT_S:g}"),
     ] = None
     no_delay: NoDelay = False
+    latency: Latency = None
     operator: Annotated[
         str,
         Option(
@@ -291,6 +301,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError("--collapse-at says when --scenario collapse begins, and that is not given")
         if self.no_delay and not described:
             raise UsageError("--no-delay leaves out a scenario file's delays, and no such file is given")
+        if self.latency is not None and described:
+            raise UsageError("--latency gives links delays, and a scenario file says them itself (latency); take one")
+        if self.latency is not None and self.testbed == "loopback":
+            raise UsageError("--latency gives links delays, and the loopback testbed has none; use --testbed sim")
         if self.testbed == "loopback" and self.scenario is not None:
             raise UsageError(f"--scenario {self.scenario} changes links, and loopback has none; use --testbed netns")
         if self.forecaster is not None:

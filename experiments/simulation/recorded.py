@@ -81,15 +81,18 @@ class _Session(Session):
         network = build_network(config, hosts, 0)
         self.traces: Mapping[Link, BandwidthTrace] = network.traces
         self.links: Mapping[Link, Rates] = self.traces
-        self.timeline: Timeline | None = None  # of a scenario file
-        if is_scenario_file(config.scenario):
-            self.timeline, self.links = network.timeline, network.timeline.rates()
+        self.timeline: Timeline | None = None  # of links with delays, or what else a scenario file says
+        described = is_scenario_file(config.scenario)
+        if described or config.latency is not None:
+            self.timeline = network.timeline
+        if described:
+            self.links = network.timeline.rates()
         world = world_config(
             interface,
             config.startup_s,
             time_scale=config.time_scale,
             forecaster=config.forecaster,
-            patience=None if self.timeline is None else 1.0,  # its links are as a testbed sets them, and so is this
+            patience=1.0 if described else None,  # its links are as a testbed sets them, and so is this
             limits=config.limits,
         )
         timeout_s, hosts_there = config.call_timeout_s, network.timeline.hosts.values()
@@ -166,7 +169,7 @@ class _Session(Session):
         carried = self._carrying(self.links)
         world = World(self.work.hosts, carried, self.code, self.world, on_record=self._recorder(label), digest=True)
         world.on_delivered = on_delivered
-        knows = exactly(self._carrying(self.links)) if self.told_truth else None
+        knows = exactly(self._carrying(self.links), config.startup_s) if self.told_truth else None
         run_ahead(self.work, strategy, plan, config.images, world, label=label, knows=knows)
         self.digests.append(world.log_digest)
         log: dict[str, Any] = {"digest": world.log_digest}

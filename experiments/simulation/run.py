@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from thalweg.emulation.traces.trace import Rates
-from thalweg.emulation.virtual.links import LinkRate
+from thalweg.emulation.virtual.links import LinkRate, ShapedLink
 from thalweg.emulation.virtual.world import CodeBook, World, WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.arithmetic import exp
@@ -22,7 +22,7 @@ from thalweg.middleware.dataflow import FIXED, Code, Dataflow, Node, check_place
 from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code, reorderable
 from thalweg.middleware.network.outlook import Outlook
-from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView, links_between
+from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView, links_between
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
@@ -62,9 +62,23 @@ class Work(msgspec.Struct, frozen=True):
         return Task((self.dataflow,), self.hosts, view, self.hints, self.costs)
 
 
-def exactly(links: Mapping[Link, LinkRate]) -> Knows:
-    """The links as they are at that time."""
-    return lambda command, now: _known(command, {link: rates.rate_at(now) for link, rates in links.items()})
+def exactly(links: Mapping[Link, LinkRate], startup_s: float = 0.0) -> Knows:
+    """The links as they are at that time; ``startup_s``: the start-up cost of a message."""
+
+    def knows(command: e.Plan, now: float) -> NetworkView:
+        view = _known(command, {link: rates.rate_at(now) for link, rates in links.items()})
+        return view.with_latencies(_true_latencies(links, now, startup_s))
+
+    return knows
+
+
+def _true_latencies(links: Mapping[Link, LinkRate], now: float, startup_s: float) -> dict[Link, Latency]:
+    """What an empty message takes that is sent now, where links have delays."""
+    return {
+        link: Latency(startup_s + one.shape_at(now).delay_s, measured_at_s=now)
+        for link, one in links.items()
+        if isinstance(one, ShapedLink)
+    }
 
 
 def foreseen(links: Mapping[Link, Rates], horizon_s: float) -> Knows:
@@ -112,7 +126,10 @@ def plan_ahead(
     """
     view = NetworkView({})
     if truth:
-        view = NetworkView({link: LinkEstimate(rates.rate_at(0.0)) for link, rates in links.items()})
+        view = NetworkView(
+            {link: LinkEstimate(rates.rate_at(0.0)) for link, rates in links.items()},
+            _true_latencies(links, 0.0, config.startup_s),
+        )
     search = plan_probing(planner, work.task(view), work.model)
     world = World(work.hosts, links, _no_code, config)
     try:

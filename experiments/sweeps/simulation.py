@@ -13,6 +13,9 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from thalweg.emulation.links.shape import LinkShape
+from thalweg.emulation.scenarios.delays import read_delays
+from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.traces.pool import Window
 from thalweg.emulation.traces.trace import Rates
 from thalweg.emulation.virtual.links import LinkRate
@@ -48,6 +51,7 @@ PLANS_KEPT = 8
 SHARED = (  # fields of a simulation that a run's configuration has by the same names
     "interface", "servers", "images", "tree", "cost", "period_s", "k", "gate", "hysteresis", "startup_s",
     "disk_bytes_per_s", "pixel_s", "image_bytes", "image_deviation", "allow", "view", "forecaster",
+    "latency",
 )  # fmt: skip
 
 
@@ -58,9 +62,9 @@ class Simulation(Trial, frozen=True, kw_only=True):
     the number of the network drawn from it: trace and window of every link, and the images' sizes. ``interface``:
     ``single``, a host sends or receives one message at a time (the paper's), or ``independent``, links do not hinder
     each other. ``view``: what planners know of links, which is measured, or the truth, also while data flows.
-    ``variant``: a name of ``variants.VARIANTS``, which says what is otherwise than these fields have it. Options of
-    placements that move operators are None where they were not given. Defaults are those of Ranganathan et al. (1998),
-    section 4. Seconds, bytes, bits per second.
+    ``latency``: of which matrix links have their delays. ``variant``: a name of ``variants.VARIANTS``, which says what
+    is otherwise than these fields have it. Options of placements that move operators are None where they were not
+    given. Defaults are those of Ranganathan et al. (1998), section 4. Seconds, bytes, bits per second.
     """
 
     outcome: ClassVar[type[Outcome]]
@@ -79,6 +83,7 @@ class Simulation(Trial, frozen=True, kw_only=True):
     view: Literal["probe", "truth"] = "probe"
     forecaster: str | None = None
     max_age_s: float | None = None
+    latency: str | None = None
     startup_s: float = 0.05
     disk_bytes_per_s: float = 3e6
     pixel_s: float = 7e-6
@@ -150,9 +155,11 @@ def simulate(config: Simulation) -> Simulated:
     if variant is not None and variant.steady:
         network = {link: Steady.of(rates) for link, rates in network.items()}
     strategy = setting.strategies[config.placement]
-    plan = _plan(setting, strategy, carrying(network, config.interface), config)
+    delays = _delays(setting)
+    before = carrying(network, config.interface, delays, seed=config.configuration)
+    plan = _plan(setting, strategy, before, config)
     network = {link: rates.later(plan.took_s) for link, rates in network.items()}  # what was measured is past
-    links = carrying(network, config.interface)
+    links = carrying(network, config.interface, delays, seed=config.configuration)
     arrivals = array("d")
     counts = {"next": 0, "duplicate": 0, "out_of_order": 0}
 
@@ -193,6 +200,15 @@ def simulate(config: Simulation) -> Simulated:
     )
 
 
+def _delays(setting: Setting) -> Timeline | None:
+    """The delays of links, where a latency matrix says them."""
+    config = setting.config
+    if config.latency is None:
+        return None
+    delays_s, _ = read_delays(config.latency, setting.work.hosts, config.configuration)
+    return Timeline(hosts={}, links={link: LinkShape(1.0, delay_s) for link, delay_s in delays_s.items()}, traces={})
+
+
 def _knows(
     setting: Setting, strategy: Strategy, network: Mapping[Link, Rates], links: Mapping[Link, LinkRate]
 ) -> Knows | None:
@@ -203,7 +219,7 @@ def _knows(
         return last_measured(setting.work.hosts)
     if told == "ahead" and isinstance(moves, GlobalMoves):
         return foreseen(network, moves.horizon_s or moves.period_s)
-    return exactly(links) if setting.config.view == "truth" else None
+    return exactly(links, setting.config.startup_s) if setting.config.view == "truth" else None
 
 
 class Setting(msgspec.Struct, frozen=True):

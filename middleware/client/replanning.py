@@ -97,7 +97,9 @@ class Search(msgspec.Struct, frozen=True):
 
     def _answer(self, command: e.Plan) -> e.Planned:
         if self.knows is not None:
-            return self.of(command.dataflow)._plan(command, self.knows(command).with_latencies(command.latencies))
+            view = self.knows(command)
+            view = view if view.latencies else view.with_latencies(command.latencies)
+            return self.of(command.dataflow)._plan(command, view)
         if command.past is None or self.options.horizon_s is None:
             return self.of(command.dataflow)._plan(command, NetworkView(command.view, command.latencies))
         past = command.past

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from thalweg.emulation.scenarios.data_sets import TraceSet, find_set, known_sets, place, read_grid, read_traces
+from thalweg.emulation.scenarios.delays import read_delays
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.middleware.errors import TraceError, UsageError
 
@@ -40,6 +41,9 @@ def test_square_grids_and_pairs_are_read_alike(tmp_path: Path) -> None:
         ("node,a,b\na,0,1\n", r"2 sites and 1 rows; a grid is square"),
         ("node,a,b\na,0,1\nc,1,0\n", r"x.csv:3: this is not the row of 'b'"),
         ("node,a,b\na,0,x\nb,1,0\n", r"x.csv:2: could not convert"),
+        ("node,a,b\na,0,nan\nb,1,0\n", r"x.csv:2: 'nan' is no number; leave empty what was never measured"),
+        ("src,dst,rtt_ms\na,b,NaN\n", r"x.csv:2: 'a,b,NaN' is not source"),
+        ("src,dst,rtt_ms\na,b,inf\n", r"a → b is inf; it must be at least 0"),
         ("node,a,a\na,0,1\na,1,0\n", r"every site needs a name of its own"),
     ],
 )
@@ -47,6 +51,29 @@ def test_what_is_no_grid_is_refused_at_its_line(tmp_path: Path, text: str, says:
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(TraceError, match=says):
         read_grid(tmp_path / "x.csv", "latency")
+
+
+def test_links_have_half_the_round_trips_of_a_matrix_of_hosts_or_of_drawn_sites(tmp_path: Path) -> None:
+    matrix = tmp_path / "matrix.csv"
+    matrix.write_text("node,h2,client,h1\nh2,0,20,\nclient,22,0,40\nh1,30,44,0\n")
+    hosts = ("h1", "h2", "client")
+    delays_s, drawn = read_delays(str(matrix), hosts, 1)
+    assert drawn == {}
+    assert delays_s["client", "h1"] == 0.020 and delays_s["h1", "client"] == 0.022 and delays_s["h2", "h1"] == 0.015
+    matrix.write_text("src,dst,rtt_ms\na,b,2\nb,c,4\nc,a,6\nb,a,2\nc,b,4\na,c,6\n")
+    delays_s, drawn = read_delays(str(matrix), hosts, 1)
+    assert set(drawn) == set(hosts) and set(drawn.values()) == {"a", "b", "c"}
+    assert sorted(delays_s.values()) == [0.001, 0.001, 0.002, 0.002, 0.003, 0.003]
+    assert (delays_s, drawn) == read_delays(str(matrix), hosts, 1)
+    for text, says in (
+        ("node,h1,client\nh1,0,1\nclient,1,0\n", "has host 'h1' and not 'h2'"),
+        ("src,dst,rtt_ms\nh1,h2,1\nh1,client,1\n", "has no round trip between h2 and client"),
+        ("src,dst,rtt_ms\nh1,h2,1\nh1,client,1\nh2,client,2e6\n", "h2 → client takes 1000 s one way, more than 60 s"),
+        ("src,dst,rtt_ms\na,b,1\n", "no site of 'matrix' is left for host 'client'"),
+    ):
+        matrix.write_text(text)
+        with pytest.raises(UsageError, match=says):
+            read_delays(str(matrix), hosts, 1)
 
 
 def test_sites_are_found_however_they_are_written(tmp_path: Path) -> None:

@@ -290,6 +290,21 @@ def test_a_link_of_a_testbed_carries_headers_too() -> None:
         assert framed.transfer_time_s(size_bytes, 5.0) == pytest.approx((size_bytes + packets * HEADER_BYTES) / 1000)
 
 
+def test_links_have_the_delays_of_a_latency_matrix(tmp_path: Path) -> None:
+    """Under download-all a partition is there two delays after it was demanded, which the slower link decides."""
+    pairs = [("h1", "h2", 10), ("h1", "client", 2000), ("h2", "client", 6000)]
+    lines = [f"{a},{b},{rtt_ms}" for one, other, rtt_ms in pairs for a, b in ((one, other), (other, one))]
+    (tmp_path / "matrix.csv").write_text("\n".join(["src,dst,rtt_ms", *lines, ""]))
+    took_s = {}
+    for name, latency in (("near", None), ("far", str(tmp_path / "matrix.csv"))):
+        options: dict[str, Any] = {"servers": 2, "placements": ("download-all",), "latency": latency}
+        outcome = execute(tmp_path / name, **options)
+        delivered = [row["t_s"] for row in rows(tmp_path / name, "delivered")]
+        took_s[name] = (delivered[-1] - delivered[0]) / (len(delivered) - 1)
+        assert outcome.info.delay_emulated is (latency is not None)
+    assert took_s["far"] - took_s["near"] == pytest.approx(6.0, rel=0.02)
+
+
 # --- bad input ----------------------------------------------------------------------------------------
 
 
@@ -324,6 +339,9 @@ def test_a_link_of_a_testbed_carries_headers_too() -> None:
         (("--placement", "global", "--period", "0"), "period_s is 0.0"),
         (("--operator", "runing"), "did you mean 'running'"),
         (("--scenario", "flood"), "flood"),
+        (("--testbed", "sim", "--latency", "nowhere"), "nowhere"),
+        (("--testbed", "loopback", "--latency", "x.csv"), "--latency gives links delays, and the loopback testbed has"),
+        (("--testbed", "sim", "--latency", "x.csv", "--scenario", "x.toml"), "x.toml"),
         (("--collapse-at", "60s"), "--collapse-at says when --scenario collapse begins"),
         (("--scenario", "collapse", "--collapse-at", "-1"), "--collapse-at: '-1' is not a time"),
         (("--scenario", "collapse", "--testbed", "loopback"), "loopback has none"),

@@ -98,7 +98,7 @@ def test_what_a_simulation_is_of_is_what_it_is_recognised_by() -> None:
         "tree": "star", "interface": "independent", "period_s": 1.0, "k": 1, "gate": False, "hysteresis": 1.0,
         "cost": "period", "view": "truth", "forecaster": "last", "max_age_s": 1.0, "startup_s": 1.0,
         "disk_bytes_per_s": 1.0, "pixel_s": 1.0, "image_bytes": 2048, "image_deviation": 0.0, "allow": ("a",),
-        "variant": "exact",
+        "variant": "exact", "latency": "here",
     }  # fmt: skip
     assert set(changed) == set(Simulation.__struct_fields__)
     keys = {Simulation(**{name: value}).key for name, value in changed.items()}  # type: ignore[arg-type]
