@@ -139,7 +139,7 @@ def test_the_core_imports_no_shell() -> None:
 )
 def test_what_runs_inside_a_testbed_needs_no_library_for_tables_and_plots(module: str) -> None:
     """They are not in the image of containers."""
-    absent = "{'pyarrow', 'pyspark', 'matplotlib', 'jinja2', 'highspy'}"
+    absent = "{'pyarrow', 'pyspark', 'matplotlib', 'networkx', 'jinja2', 'highspy'}"
     code = f"import sys, thalweg.{module}; print(sorted({absent} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"

@@ -161,15 +161,16 @@ class LinkSum(NamedTuple):
     last_s: float = 0.0
 
 
-def sum_links(folder: Path, kind: str, column: str) -> dict[tuple[str, str, str], LinkSum]:
-    """By placement, host and peer, where all three are said; of these records there are many."""
+def sum_links(folder: Path, kind: str, column: str, of: str = "host") -> dict[tuple[str, str, str], LinkSum]:
+    """By placement, host (or node, with ``of``) and peer, where all three are said; of these records there are many."""
     found: dict[tuple[str, str, str], LinkSum] = {}
-    by = ["placement", "host", "peer"]
+    by = ["placement", of, "peer"]
     for batch in _batches(folder, [*by, "kind", "t_s", column]):
         said = (pc.field("kind") == kind) & pc.field("placement").is_valid() & pc.field("peer").is_valid()
+        said &= pc.field(of).is_valid()
         sums = pa.Table.from_batches([batch]).filter(said).group_by(by)
         for row in sums.aggregate([([], "count_all"), (column, "sum"), ("t_s", "max")]).to_pylist():
-            link = row["placement"], row["host"], row["peer"]
+            link = row["placement"], row[of], row["peer"]
             known, total = found.get(link, LinkSum()), row[f"{column}_sum"] or 0
             last_s = max(known.last_s, row["t_s_max"])
             found[link] = LinkSum(known.rows + row["count_all"], known.total + total, last_s)

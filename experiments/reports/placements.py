@@ -24,8 +24,6 @@ from thalweg.experiments.reports.page import coordinate, render, spread_out
 from thalweg.experiments.views.plots import COLOURS
 from thalweg.experiments.views.tables import seconds, size
 from thalweg.experiments.views.timelines import CLIENT_COLOUR, SHORT_S, Course, lives, readable_on, timeline
-from thalweg.middleware.dataflow import TREES, Code
-from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.network.view import Link
 
 FRAMES = 8  # drawn of a placement
@@ -44,8 +42,7 @@ _LETTER = 5.4  # mean width of a letter in a host's box
 class Frame(msgspec.Struct, frozen=True):
     """A placement from ``at_s`` until ``until_s``, what had just moved, and the bytes links carried in that time.
 
-    ``inputs``: of every operator and the sink, where the tree is another than the run's; ``changes``: how often it
-    had just changed.
+    ``inputs``: of every operator and sink; ``changes``: how often the tree had just changed.
     """
 
     at_s: float
@@ -118,21 +115,6 @@ def choose(found: Sequence[Frame], most: int = FRAMES) -> list[Frame]:
     return chosen
 
 
-def tree_edges(tree: object, start: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(producer, consumer) of the tree by its builder's name; none when the placement is of other nodes."""
-    builder = TREES.get(tree) if isinstance(tree, str) else None
-    servers = [host for node, host in start.items() if node == f"source@{host}"]
-    if builder is None or not servers:
-        return []
-    try:
-        dataflow = builder({host: Code("any") for host in servers}, Code("any"), start.get("sink", "client"))
-    except DataflowError:
-        return []
-    if set(dataflow.by_name) != set(start):
-        return []
-    return [(name, node.name) for node in dataflow.nodes for name in node.inputs]
-
-
 def short_names(operators: Sequence[str]) -> dict[str, str]:
     """What stands in an operator's dot: its number, where all are named alike, or else its place among them."""
     split = [re.fullmatch(r"(\D*)(\d{1,3})", name) for name in operators]
@@ -158,7 +140,6 @@ class Drawing:
         shown: Sequence[Frame],
         hosts: Sequence[str],
         tints: Mapping[str, str],
-        tree: object = None,
     ) -> None:
         self.course, self.shown, self.tints = course, shown, tints
         if course.changed:  # an operator is told by its row in the strip
@@ -169,7 +150,6 @@ class Drawing:
             self.operators = course.operators
             self.short = short_names(self.operators)
             self.dots = dict(zip(self.operators, itertools.cycle(COLOURS), strict=False))
-        self.edges = tree_edges(tree, course.start)
         servers = sorted({*hosts, *course.hosts()} - {course.client}, key=natural)
         self.hosts = [course.client, *servers]
         self.crowded = len(self.hosts) > NAMED
@@ -192,11 +172,11 @@ class Drawing:
         for node in self.operators:
             if node in frame.placement:
                 here.setdefault(frame.placement[node], []).append(node)
-        own = [(producer, node) for node, producers in frame.inputs.items() for producer in producers]
         wanted = {
-            Link(frame.placement[a], frame.placement[b])
-            for a, b in own or self.edges
-            if a in frame.placement and b in frame.placement
+            Link(frame.placement[producer], frame.placement[node])
+            for node, producers in frame.inputs.items()
+            for producer in producers
+            if node in frame.placement and producer in frame.placement
         }
         idle = {link for link in wanted if link[0] != link[1] and not frame.carried.get(link)}
         return render(
@@ -276,18 +256,18 @@ class Drawing:
         return f"{begins.split()[0]} to {ends}: {', '.join(named)}{more}"
 
 
-def drawings(course: Course, hosts: Sequence[str], tints: Mapping[str, str], tree: object = None) -> Markup:
+def drawings(course: Course, hosts: Sequence[str], tints: Mapping[str, str]) -> Markup:
     """The frames of a placement beside each other, with a key to the operators."""
     found = frames(course)
     chosen = choose(found)
-    made = Drawing(course, chosen, hosts, tints, tree)
+    made = Drawing(course, chosen, hosts, tints)
     hint = f"{len(chosen)} of {len(found)} placements." if len(chosen) < len(found) else ""
     return _beside(made, [(made.svg(frame), made.caption(frame)) for frame in chosen], hint)
 
 
-def still(courses: Sequence[Course], hosts: Sequence[str], tints: Mapping[str, str], tree: object = None) -> Markup:
+def still(courses: Sequence[Course], hosts: Sequence[str], tints: Mapping[str, str]) -> Markup:
     """Placements that nothing moved, beside each other."""
-    made = [Drawing(course, frames(course), hosts, tints, tree) for course in courses]
+    made = [Drawing(course, frames(course), hosts, tints) for course in courses]
     figures = [
         (one.svg(frame), f"{course.name}, all {time_text(course.end_s, course.end_s)}")
         for one, course in zip(made, courses, strict=True)

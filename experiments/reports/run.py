@@ -49,6 +49,7 @@ ALTS = {
     "moves": "Deliveries around a move, and where every operator was over time",
     "estimates": "Bandwidth estimates against the emulator's rates",
 }
+ALTS_OF = {"links": "Bandwidth of the busiest links under", "graph": "The dataflow and its hosts under"}
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -89,7 +90,7 @@ def read_run(folder: Path, info: RunInfo) -> Told:
 def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, room: Room) -> Markup:
     """Everything about one run. Pictures that find no ``room`` are left out, and the page says so."""
     left_out = room.left_out
-    (courses, proofs), tree = told, info.config.get("tree")
+    courses, proofs = told
     tints = host_colours(courses.values(), info.hosts)
     stayed = [course for course in courses.values() if course.start and course.stayed]
     tables = (
@@ -97,8 +98,7 @@ def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, ro
         (trees_table(summary), "Changes of the tree: pauses in emulated seconds"),
     )
     with drawn_plots(folder, info) as paths:
-        links = "Bandwidth of the busiest links under "
-        alts = (ALTS.get(path.stem, links + path.stem.removeprefix("links-")) for path in paths)
+        alts = (ALTS.get(path.stem) or _of_placement(path.stem) for path in paths)
         plots = list(_fitting(room, "png", ((_plot(path), alt, "") for path, alt in zip(paths, alts, strict=True))))
     overview = list(_fitting(room, "jpeg", _overview(folder)))
     shots = {name: list(_fitting(room, "jpeg", _composites(folder, name))) for name in info.placements}
@@ -113,8 +113,8 @@ def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, ro
         tables=[from_rich(table, caption) for table, caption in tables if table.rows],
         plots=plots,
         courses=list(courses.values()),
-        still=still(stayed, info.hosts, tints, tree) if stayed else "",
-        drawings=lambda course: drawings(course, info.hosts, tints, tree),
+        still=still(stayed, info.hosts, tints) if stayed else "",
+        drawings=lambda course: drawings(course, info.hosts, tints),
         strip=lambda course: strip(course, tints),
         proofs=_proofs(proofs, summary) if proofs else None,
         moves=_listed(summary, courses, lambda course: course.moves, handovers_table, ("who moved", "handovers")),
@@ -215,8 +215,13 @@ def _plot(path: Path) -> bytes:
     return fewer_colours(path.read_bytes())
 
 
+def _of_placement(stem: str) -> str:
+    kind, _, placement = stem.partition("-")
+    return f"{ALTS_OF.get(kind, 'A picture of')} {placement}"
+
+
 def _plot_order(path: Path) -> tuple[int, str]:
-    order = ["arrivals", "interarrival", "links", "hosts", "moves", "estimates"]
+    order = ["graph", "arrivals", "interarrival", "links", "hosts", "moves", "estimates"]
     kind = path.stem.split("-")[0]
     return (order.index(kind) if kind in order else len(order), path.stem)
 

@@ -131,12 +131,10 @@ def placed_detail(label: str, plan: ProbedPlan, *, shared: bool, truth: bool) ->
         "probed": 0 if shared or truth else len(plan.asked),
         "rounds": plan.rounds,
         "evaluated": result.evaluated,
-    }
-    if result.hints is not None:  # the tree is another than the run's
-        detail["inputs"] = {node.name: list(node.inputs) for node in result.dataflow.nodes if node.inputs}
-    detail["links"] = {
-        f"{a}>{b}": [each.rate_bps, each.count, each.spread_bps] for (a, b), each in sorted(plan.view.estimates.items())
-    }
+        "inputs": {node.name: list(node.inputs) for node in result.dataflow.nodes if node.inputs},
+        "links": {f"{a}>{b}": [each.rate_bps, each.count, each.spread_bps]
+                  for (a, b), each in sorted(plan.view.estimates.items())},
+    }  # fmt: skip
     return {key: value for key, value in detail.items() if not (isinstance(value, float) and value - value != 0)}
 
 

@@ -25,6 +25,7 @@ from thalweg.experiments.records.analysis import natural
 from thalweg.experiments.records.log import Row, read_log, sum_links
 from thalweg.experiments.records.moves import HOW, SPAN_S, AroundMoves, judged, moves_wall
 from thalweg.experiments.records.records import PLOTS, RunInfo
+from thalweg.experiments.views.graph import graph_figure, shown
 from thalweg.experiments.views.timelines import (
     SHORT_S,
     Course,
@@ -103,16 +104,20 @@ class RunSeries:
 
     ``arrivals_s``: sorted emulated times of the deliveries. ``links``: for the at most ``LINKS`` links that
     moved most bytes, time, asked and delivered bits per second. ``load``: CPU shares and resident bytes by host.
-    ``courses``: where operators were, of those placements that moved them or changed the tree, or were to; ``around``:
-    deliveries around the moves. ``estimates``: (truth, estimate) in bit/s by how it was measured.
+    ``all_courses``: where nodes were; ``courses``: of those placements that moved operators or changed the tree, or
+    were to; ``sent``: bytes by node and the host they went to; ``around``: deliveries around the moves.
+    ``estimates``: (truth, estimate) in bit/s by how it was measured.
     """
 
     def __init__(self, folder: Path, info: RunInfo) -> None:
         self.estimates = Points(list)
         for how, value, truth_bps in judged(read_log(folder, "estimate")):
             self.estimates[how].append((truth_bps, value))
-        courses = read_courses(folder, info, transfers=False)
-        self.courses = {name: course for name, course in courses.items() if course.moves or course.changes}
+        self.all_courses = read_courses(folder, info, transfers=False)
+        self.sent: defaultdict[str, dict[tuple[str, str], int]] = defaultdict(dict)
+        for (name, node, peer), some in sum_links(folder, "transfer", "size_bytes", of="node").items():
+            self.sent[name][node, peer] = int(some.total)
+        self.courses = {name: course for name, course in self.all_courses.items() if course.moves or course.changes}
         self.end_s: defaultdict[str, float] = defaultdict(float)
         for name, course in self.courses.items():
             last_s = [move.settled_s for move in course.moves] + [change.at_s for change in course.changes]
@@ -193,19 +198,28 @@ def save_pictures(folder: Path, figures: Iterable[tuple[str, Figure]], advice: s
 
 
 def _figures(series: RunSeries, info: RunInfo) -> Iterator[tuple[str, Figure]]:
+    tints = host_colours(series.all_courses.values())
+    for name, course in series.all_courses.items():
+        if course.inputs:
+            title = f"{name}: where nodes were at the end" + f" ({course.title})" * (not course.stayed)
+            yield f"graph-{_in_path(name)}", graph_figure(shown(course, series.sent[name]), title, tints)
     if series.arrivals_s:
         yield "arrivals", _arrivals(series, info)
     if any(len(times) > 1 for times in series.arrivals_s.values()):
         yield "interarrival", _interarrival(series)
     for name in series.placements:
         if any(series.links[name].values()):
-            yield f"links-{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}", _links(series, name)
+            yield f"links-{_in_path(name)}", _links(series, name)
     if any(series.load.values()):
         yield "hosts", _hosts(series)
     if series.courses:
         yield "moves", _moves(series)
     if series.estimates:
         yield "estimates", _estimates(series)
+
+
+def _in_path(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
 
 
 def styled() -> AbstractContextManager[None]:

@@ -42,7 +42,7 @@ class Course(msgspec.Struct, frozen=True):
     """One placement of a run: where everything was at first, its moves, when it ended, and what links carried.
 
     ``transfers``: when (emulated seconds), from, to, how many bytes; only between different hosts. ``inputs``: of every
-    operator and the sink, where the planner gave the tree a shape of its own. ``changes``: of the tree.
+    operator and sink. ``changes``: of the tree.
     """
 
     name: str
@@ -56,11 +56,17 @@ class Course(msgspec.Struct, frozen=True):
 
     @property
     def operators(self) -> list[str]:
-        """The nodes that may move or did, of the tree at first: all but sources at their hosts and the sink, to go by
-        the names that the tree builders give them."""
+        """The nodes that may move or did, of those at first; where records have no inputs all but sources at their
+        hosts and the sink, to go by the names that the tree builders give them."""
         moved = {move.node for move in self.moves} - {name for change in self.changed for name in change.operators}
-        own = {node for node, host in self.start.items() if node not in (f"source@{host}", "sink")}
-        return sorted(own | moved, key=natural)
+        named = (node for node, host in self.start.items() if node not in (f"source@{host}", "sink"))
+        return sorted({*(self.inputs.keys() - {*self.sinks} if self.inputs else named), *moved}, key=natural)
+
+    @property
+    def sinks(self) -> list[str]:
+        """Those that nothing takes from."""
+        taken = {name for each in self.inputs.values() for name in each}
+        return [name for name in self.inputs if name not in taken] or ["sink"]
 
     @property
     def changed(self) -> list[TreeChange]:
@@ -74,7 +80,7 @@ class Course(msgspec.Struct, frozen=True):
 
     @property
     def client(self) -> str:
-        return self.start.get("sink", "client")
+        return self.start.get(self.sinks[0], "client")
 
     @property
     def title(self) -> str:

@@ -36,7 +36,6 @@ from thalweg.experiments.reports.placements import (
     short_names,
     strip,
     ticks,
-    tree_edges,
 )
 from thalweg.experiments.reports.report import write_report
 from thalweg.experiments.sweeps.simulations import AS_IS, Arm
@@ -435,10 +434,13 @@ def test_drawings_stay_within_their_frame(servers: int, everything_at_client: bo
     start = {f"source@{host}": host for host in hosts} | {"sink": "client"}
     start |= {f"op{i}": "client" if everything_at_client else hosts[0] for i in range(servers - 1)}
     transfers = [(1.0, host, "client", 1000) for host in hosts]
-    course = Course("global", start, [], 10.0, transfers)
+    inputs = {
+        f"op{i}": [f"source@{hosts[i]}", f"op{i - 1}" if i else f"source@{hosts[-1]}"] for i in range(servers - 1)
+    }
+    inputs["sink"] = [f"op{servers - 2}" if servers > 1 else "source@h1"]
+    course = Course("global", start, [], 10.0, transfers, inputs=inputs)
     (frame,) = frames(course)
-    made = Drawing(course, [frame], hosts, host_colours([course], hosts), "binary")
-    assert len(made.edges) == len(start) - 1
+    made = Drawing(course, [frame], hosts, host_colours([course], hosts))
     text = made.svg(frame)
     assert Checker(text).wrong == []
     points = [float(value) for path in re.findall(r' d="([^"]+)"', text) for value in re.findall(r"-?[\d.]+", path)]
@@ -450,13 +452,6 @@ def test_drawings_stay_within_their_frame(servers: int, everything_at_client: bo
     bars = strip(course, {})
     assert Checker(bars).wrong == []
     assert all(0 <= value <= 960 for value in numbers(bars, ["x", "x1", "x2"]))
-
-
-def test_a_tree_that_is_another_is_not_drawn() -> None:
-    start = {"source@h1": "h1", "source@h2": "h2", "op0": "h1", "sink": "c"}
-    assert set(tree_edges("binary", start)) == {("source@h1", "op0"), ("source@h2", "op0"), ("op0", "sink")}
-    assert tree_edges("binary", start | {"op1": "h1"}) == []
-    assert tree_edges("mine", start) == tree_edges(None, start) == tree_edges("binary", {}) == []
 
 
 def test_dots_have_numbers_and_hosts_colours() -> None:
@@ -502,7 +497,7 @@ def test_every_tree_is_drawn_with_its_own_edges() -> None:
         TreeChange("thalweg", at_s, at_s - 2.0, 2.0, outcome, "a better plan", "", tree)
         for at_s, outcome, tree in ((40.0, "reshaped", after), (60.0, "stayed", before), (80.0, "reshaped", before))
     ]
-    course = Course("thalweg", start, [], 100.0, [], changes=changes)
+    course = Course("thalweg", start, [], 100.0, [], inputs={name: each for name, each, _ in before}, changes=changes)
     found = frames(course)
     assert [(frame.at_s, frame.until_s, frame.changes) for frame in found] == [
         (0.0, 40.0, 0), (40.0, 80.0, 1), (80.0, 100.0, 1),
@@ -510,12 +505,12 @@ def test_every_tree_is_drawn_with_its_own_edges() -> None:
     assert set(found[1].placement) == {*sources.values(), "op0", "op1~1", "op2~1", "sink"}
     assert found[1].moved == ("op1~1", "op2~1")
     assert found[2].placement == start
-    made = Drawing(course, found, hosts, {}, "binary")
+    made = Drawing(course, found, hosts, {})
     dashed = [made.svg(frame).count('class="tree"') for frame in found]
     assert dashed == [4, 5, 4]  # with h2 > h1 and h1 > h2 in the second
     assert made.caption(found[1]) == "40.0 to 80.0 s: another tree"
     assert made.caption(choose(found, 2)[1]) == "80.0 to 100 s: the tree changed 2 times"
     bars = strip(course, {})
     assert bars.count('class="turn"') == 2
-    for text in (bars, drawings(course, hosts, {}, "binary")):
+    for text in (bars, drawings(course, hosts, {})):
         assert Checker(text).wrong == []

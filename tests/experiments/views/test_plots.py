@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from thalweg.experiments.faults.graphs import draw_graph
 from thalweg.experiments.records.records import load_run
 from thalweg.experiments.views import plots
+from thalweg.experiments.views.graph import KEY, graph_figure, places, shown
 from thalweg.experiments.views.plots import BUCKETS, RunSeries, colour, plot_run
-from thalweg.experiments.views.timelines import CLIENT_COLOUR, HOST_COLOURS, read_courses, timeline
+from thalweg.experiments.views.timelines import CLIENT_COLOUR, HOST_COLOURS, host_colours, read_courses, timeline
 from thalweg.middleware.errors import RunError
 
 
@@ -66,6 +68,49 @@ def test_pictures_of_a_run(new_run: Any) -> None:
         if "download-all" not in path.name:
             assert {(0xD5, 0x5E, 0x00)} & colours or path.name.startswith("links"), path
     assert colour(["x", "y"], "y") == "#D55E00"
+
+
+def test_the_picture_of_a_graph(new_run: Any) -> None:
+    """Two sinks and fan-out: every node is named with its host, a move with both, an edge with its bytes."""
+    run = new_run(images=2)
+    run.placements = ["a graph"]
+    inputs = {"seen": ["cam"], "joint": ["seen", "far"], "alarms": ["joint"], "archive": ["cam", "joint"]}
+    at = {"cam": "h1", "far": "h2", "seen": "h1", "joint": "h2", "alarms": "client", "archive": "client"}
+    run.add(0.0, "client", "placed", "a graph", detail={"placement": at, "inputs": inputs})
+    for node, host, peer in (("seen", "h1", "h2"), ("joint", "h2", "client"), ("cam", "h1", "client")):
+        run.add(3.0, host, "transfer", "a graph", peer=peer, node=node, size_bytes=2_500_000)
+    run.move("a graph", "joint", "h2", "h3", 20.0, pause=4.0, version=1)
+    run.deliver("a graph", [(50.0, 0), (100.0, 1)])
+    folder = run.write()
+    assert "graph-a_graph.png" in [path.name for path in plot_run(folder, load_run(folder))]
+    series = RunSeries(folder, load_run(folder))
+    course = series.all_courses["a graph"]
+    assert (course.operators, course.client, course.sinks) == (["joint", "seen"], "client", ["alarms", "archive"])
+    drawn = shown(course, series.sent["a graph"])
+    assert {edge: some for edge, some in drawn.carried.items() if some} == {
+        ("seen", "joint"): 2_500_000, ("cam", "archive"): 2_500_000,
+        ("joint", "alarms"): 1_250_000, ("joint", "archive"): 1_250_000,
+    }  # fmt: skip
+    said = [text.get_text() for text in graph_figure(drawn, "a", host_colours([course])).axes[0].texts]
+    sizes = ["2.5 MB", "2.5 MB", "1.2 MB", "1.2 MB"]
+    assert sorted(said) == sorted([*at, "h1", "h1", "h2", "h2 → h3", "client", "client", *sizes, KEY])
+
+
+@given(st.randoms(use_true_random=False))
+def test_graphs_are_drawn_in_layers_and_no_edge_runs_through_a_node(dice: Any) -> None:
+    flow = draw_graph(dice, ["h1", "client"], "client")
+    at, ways = places({node.name: node.inputs for node in flow.nodes})
+    assert set(at) == set(flow.by_name)
+    assert set(ways) == set(flow.edges)
+    assert {name for name, (x, _) in at.items() if x == max(x for x, _ in at.values())} >= set(flow.sinks)
+    around = [(name, x, y) for name, (x, y) in at.items()]
+    for i, (_, x, y) in enumerate(around):
+        assert all(abs(x - x1) > 0.9 or abs(y - y1) > 0.9 for _, x1, y1 in around[:i])
+    for (producer, consumer), way in ways.items():
+        assert (way[0], way[-1]) == (at[producer], at[consumer])
+        assert np.diff([x for x, _ in way]) == pytest.approx(1.0)
+        for x, y in way[1:-1]:
+            assert all(abs(x - x1) > 0.9 or abs(y - y1) > 0.9 for _, x1, y1 in around)
 
 
 def test_pictures_of_moves(new_run: Any) -> None:
