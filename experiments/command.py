@@ -23,14 +23,15 @@ def counted(number: int, what: str) -> str:
 class Option(msgspec.Struct, frozen=True):
     """How a field of a struct is an option of a verb: ``servers: Annotated[int, Option("Image servers.")] = 8``.
 
-    The field says name, type and default. ``flag``: instead of the field's name with dashes; ``shown``: the default as
-    people are told it, where the field's own says too little; ``metavar``: what a value is called; ``least``: a
-    number's bound. ``unit``: what of ``emulation.units`` reads it. ``typed`` and ``parse``: the type that is given, and
-    how the field's value comes of that.
+    The field says name, type and default. ``flag``: instead of the field's name with dashes; ``also``: other names of
+    it; ``shown``: the default as people are told it, where the field's own says too little; ``metavar``: what a value
+    is called; ``least``: a number's bound. ``unit``: what of ``emulation.units`` reads it. ``typed`` and ``parse``: the
+    type that is given, and how the field's value comes of that.
     """
 
     help: str
     flag: str = ""
+    also: tuple[str, ...] = ()
     shown: str | None = None
     metavar: str | None = None
     least: int | None = None

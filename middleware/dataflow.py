@@ -137,6 +137,14 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
     def sinks(self) -> tuple[str, ...]:
         return tuple(node.name for node in self.nodes if node.kind == "sink")
 
+    def below(self, name: str) -> set[str]:
+        """A node, and all that it is made of."""
+        found = {name}
+        for each in reversed(self.upward):
+            if each in found:
+                found.update(self.by_name[each].inputs)
+        return found
+
     @cached_property
     def several(self) -> frozenset[str]:
         """The nodes that have more than one consumer."""

@@ -128,12 +128,21 @@ class Records(Operator[Table | Nothing, Table]):
 
 
 class Select(Records):
-    """The rows for which ``where`` is true: ``Code("select", {"where": [">", "speed", 50]})``. All inputs' rows."""
+    """The rows for which ``where`` is true: ``Code("select", {"where": [">", "speed", 50]})``. All inputs' rows.
+
+    ``share``: of the rows, that planners reckon with before any has come.
+    """
 
     name = "select"
 
-    def __init__(self, where: Expression) -> None:
+    def __init__(self, where: Expression, share: float = 1.0) -> None:
         self.where = self.check(where)
+        if not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise self.refuse(f"share={shown(share)}; give the share of the rows that pass, 0 to 1")
+        self.share = share
+
+    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
+        return self.share * sum(input_sizes)
 
     def combine(self, inputs: Sequence[Any], index: int) -> Table | Nothing:
         rows = self.rows(inputs, index)

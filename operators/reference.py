@@ -65,10 +65,7 @@ def reference_run(
     dataflow.validate()
     if partitions is not None and partitions < 0:
         raise UsageError(f"partitions={partitions}; give the number of partitions, 0 or more")
-    below = {sink or dataflow.sinks[0]}
-    for name in reversed(dataflow.upward):
-        if name in below:
-            below.update(dataflow.by_name[name].inputs)
+    below = dataflow.below(sink or dataflow.sinks[0])
     nodes = [dataflow.by_name[name] for name in dataflow.upward if name in below]
     codes = {node.name: OwnCode(node, allow) for node in nodes if node.code is not None}
     for name, code in codes.items():

@@ -18,6 +18,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import distribution, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ BASE_PACKAGES = "python3,python3-venv,iproute2"
 CODE_LABEL = f"{LABEL}.code"
 HOST_LIBRARIES = ("pyzmq", "msgspec", "numpy", "pillow", "psutil", "typer", "rich")
 """What host processes and the client's worker import, directly or through ``thalweg`` itself."""
+RECORDS_LIBRARY = (
+    "pyarrow"  # in the image where it is installed here: hosts without it take part in runs without records
+)
 OLDEST_PYTHON = (3, 11)
 OLDEST_GLIBC = 17  # manylinux2014 is glibc 2.17
 BUILD_S = 900
@@ -196,7 +200,8 @@ def _about(docker: Any, client: Any, base: str, tell: Tell) -> tuple[str, list[s
 
 
 def _fetch(wheels: Path, python: str, tags: list[str]) -> None:
-    wanted = [f"{name}=={version(name)}" for name in HOST_LIBRARIES]  # as they were tested here
+    names = [*HOST_LIBRARIES, *([RECORDS_LIBRARY] if find_spec(RECORDS_LIBRARY) else [])]
+    wanted = [f"{name}=={version(name)}" for name in names]  # as they were tested here
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--dest", str(wheels)]
     command += ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
     command += [f"--platform={tag}" for tag in tags]

@@ -110,6 +110,7 @@ def _parameter(name: str, kind: Any, option: Option, default: Any) -> inspect.Pa
         plain = option.typed
     said = typer.Option(
         flag,
+        *option.also,
         help=option.help,
         metavar=metavar,
         min=option.least,

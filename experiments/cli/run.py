@@ -15,7 +15,7 @@ from thalweg.experiments.cli.console import JsonOption, end, progress
 from thalweg.experiments.cli.options import Given, find_own_code, make, takes
 from thalweg.experiments.command import counted
 from thalweg.experiments.networks.described import adopt_file
-from thalweg.experiments.runs.config import RunConfig, is_scenario_file, runs_elsewhere
+from thalweg.experiments.runs.config import DEFAULTS, RunConfig, is_scenario_file, runs_elsewhere
 
 if TYPE_CHECKING:
     from thalweg.experiments.records.analysis import RunSummary
@@ -41,6 +41,9 @@ def run(
     Operators that move: thalweg run --servers 8 --placement one-shot --placement global --placement local
     --period 600 --images 120 --time-scale 120 --link-mean 0.2mbit --scenario collapse
 
+    Records with windows, and two sinks: thalweg run --workload plates --testbed netns --placement one-shot
+    --placement global --placement thalweg --scenario collapse
+
     Moves at random, of operators with state: thalweg run --testbed loopback --placement random-moves --moves 500
     --images 600 --operator mixed
 
@@ -54,11 +57,20 @@ def run(
     if is_scenario_file(scenario):
         adopt_file(given, scenario)
         choose_time_scale = False
+    adopt_defaults(given)
     config = make_config(given, "run")
     if config.kernel == "uml":
         config = in_uml(config, out, choose_time_scale=choose_time_scale)
     where = out or Path("runs") / f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
     run_and_report(config, where, as_json=as_json)
+
+
+def adopt_defaults(given: dict[str, Any]) -> None:
+    """Take for a workload what it is usually run with, where nothing is said of it."""
+    for name, value in DEFAULTS.get(given.get("workload", ""), {}).items():
+        if name == "link_mean_bps" and (given.get("testbed") == "loopback" or is_scenario_file(given.get("scenario"))):
+            continue  # no links, or those of the file
+        given.setdefault(name, value)
 
 
 def make_config(given: Mapping[str, Any], verb: str) -> RunConfig:
@@ -94,14 +106,14 @@ def run_and_report(config: RunConfig, where: Path, *, as_json: bool) -> None:
     from thalweg.experiments.records.analysis import summarize_run
     from thalweg.experiments.runs.folder import needing_room
     from thalweg.experiments.runs.launcher import execute
-    from thalweg.experiments.runs.workload import write_sheet
+    from thalweg.experiments.runs.workload import workload_of
     from thalweg.experiments.simulation.recorded import execute_virtually
 
     with needing_room(where), progress() as tell:
         virtual = config.testbed == "sim"
         outcome = (execute_virtually if virtual else execute)(config, where, tell)
         composed = any(outcome.found.delivered.values()) and (config.bytes or not virtual)
-        sheet = write_sheet(config, outcome.folder, outcome.info.images) if composed and config.pictures else None
+        sheet = workload_of(config).write_sheet(outcome.folder, outcome.info.images) if composed else None
     summary = summarize_run(outcome.folder)
     _print(summary, outcome, sheet, as_json=as_json)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from thalweg.experiments.command import counted
-from thalweg.experiments.records.log import LinkSum, Row, gaps, read_log, sum_links
+from thalweg.experiments.records.log import Latest, LinkSum, Row, gaps, last_produced, read_log, sum_links
 from thalweg.experiments.records.moves import (
     AroundMoves,
     EstimateErrors,
@@ -30,10 +30,11 @@ from thalweg.experiments.records.moves import (
     quantile,
     read_moves,
 )
-from thalweg.experiments.records.records import SUMMARY, RunInfo, load_run
+from thalweg.experiments.records.records import SUMMARY, RunInfo, load_run, whole_digest
 from thalweg.middleware.files import whole
 from thalweg.operators.reference import sequence_digest
 
+SINK = "sink"  # of records that do not name one
 BASELINE = "download-all"  # what every speed-up is measured against
 PROOF_FLOOR_BPS = 500_000.0  # below it a proof lasts for a handful of packets only and says little
 COUNTED = ("duplicate", "repeated", "rejected", "fault")
@@ -52,11 +53,31 @@ class HostLoad(msgspec.Struct, frozen=True):
     max_rss_bytes: int | None
 
 
+class QuerySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What one sink was given under one placement. Seconds are emulated.
+
+    ``nothing``: how many of the indices ``delivered`` had no value. ``latency_*``: of those with a value, from when the
+    last of the sources that they are made of had produced that index until it was delivered at the sink (Karimov et al.
+    (2018), Benchmarking distributed stream data processing systems, section IV: an output's event time is the latest
+    of what it is made of).
+    """
+
+    delivered: int
+    nothing: int
+    digest: str | None
+    digest_ok: bool | None
+    mean_interarrival_s: float | None
+    latency_p50_s: float | None
+    latency_p95_s: float | None
+    latency_p99_s: float | None
+
+
 class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One placement of one run. Seconds are emulated; None where there is nothing to tell from.
 
     ``images`` were asked, ``delivered`` counts the different ones that came, ``lost`` those that did not,
     ``duplicate`` the deliveries of one that had come before, ``out_of_order`` those after a later one.
+    Where there are several sinks an index has come when all have it; ``queries`` tells of each sink.
     ``digest`` is the ``sequence_digest`` of what came, ``digest_ok`` whether it is the run's reference.
     ``speedup`` is the baseline's mean inter-arrival time over this one's. ``messages``: how many records there are of
     the kinds in ``COUNTED``; ``nothing``: by node, how many indices had no value there; ``late_rows``: by operator, how
@@ -109,6 +130,7 @@ class PlacementSummary(msgspec.Struct, frozen=True, kw_only=True):
     messages: dict[str, int]
     nothing: dict[str, int]
     late_rows: dict[str, int]
+    queries: dict[str, QuerySummary]
     hosts: dict[str, HostLoad]
     moves: list[Move] | msgspec.UnsetType = msgspec.UNSET
 
@@ -147,6 +169,7 @@ class RunSummary(msgspec.Struct, frozen=True):
     links: LinkSummary
     estimates: EstimateErrors
     missing: list[str] = []  # of the hosts' logs, one line each
+    item: str = "image"  # what is delivered, in a word
 
 
 def summarize_run(folder: Path, info: RunInfo | None = None) -> RunSummary:
@@ -164,7 +187,8 @@ def summarize_run(folder: Path, info: RunInfo | None = None) -> RunSummary:
             transfers[name].append(carried)
     more = sorted(name for name, own in said.items() if name is not None and own["delivered"])
     names = dict.fromkeys([*info.placements, *more])
-    made = {name: _placement(info, name, said[name], transfers[name]) for name in names}
+    produced = last_produced(folder, info.queries)
+    made = {name: _placement(info, name, said[name], transfers[name], produced) for name in names}
     base_s = made[BASELINE].mean_interarrival_s if BASELINE in made else None
     for name, summary in made.items():
         own_s = summary.mean_interarrival_s
@@ -172,17 +196,22 @@ def summarize_run(folder: Path, info: RunInfo | None = None) -> RunSummary:
     links = _links(info, [row for own in said.values() for kind in ("proof", "replay") for row in own[kind]])
     errors = estimate_errors(row for own in said.values() for row in own["estimate"])
     about = info.run, str(folder), info.testbed, info.seed, info.reference_digest
-    return RunSummary(*about, made, links, errors, gaps(folder, said[None]["missing"]))
+    return RunSummary(*about, made, links, errors, gaps(folder, said[None]["missing"]), info.item)
 
 
-def _placement(info: RunInfo, name: str, said: Said, transfers: Sequence[LinkSum]) -> PlacementSummary:
-    came = sorted(said["delivered"], key=lambda row: row.t_s)  # of equal times the log's order counts
-    indices = np.array([row.index for row in came], dtype=np.int64)
+def _placement(
+    info: RunInfo, name: str, said: Said, transfers: Sequence[LinkSum], produced: Mapping[str, Latest]
+) -> PlacementSummary:
+    rows = sorted(said["delivered"], key=lambda row: row.t_s)  # of equal times the log's order counts
+    by_sink: dict[str, list[Row]] = {sink: [] for sink in info.queries}
+    for row in rows:
+        by_sink.setdefault(row.node or SINK, []).append(row)
+    queries = {sink: _query(info, sink, own, produced.get(sink, {}).get(name, {})) for sink, own in by_sink.items()}
+    came = complete(rows, len(queries))
     times = np.array([row.t_s for row in came])
     waits = np.diff(times)
-    delivered = len(np.unique(indices))
-    digests = [row.detail.digest for row in came if row.detail.digest is not None]
-    digest = sequence_digest(digests) if digests else None
+    delivered = len({row.index for row in came})
+    digest = whole_digest({sink: each.digest for sink, each in queries.items() if each.digest is not None})
     late = sorted({row.node or "" for row in said["late"]})
     plan = said["placed"][0].detail if said["placed"] else None
     wall_s = None
@@ -192,8 +221,8 @@ def _placement(info: RunInfo, name: str, said: Said, transfers: Sequence[LinkSum
         images=info.images,
         delivered=delivered,
         lost=max(0, info.images - delivered),
-        duplicate=len(came) - delivered,
-        out_of_order=int(np.count_nonzero(indices < np.maximum.accumulate(indices))),
+        duplicate=len(rows) - sum(each.delivered for each in queries.values()),
+        out_of_order=sum(map(_out_of_order, by_sink.values())),
         digest=digest,
         digest_ok=None if info.reference_digest is None else digest == info.reference_digest,
         mean_interarrival_s=float(waits.mean()) if waits.size else None,
@@ -212,9 +241,46 @@ def _placement(info: RunInfo, name: str, said: Said, transfers: Sequence[LinkSum
         messages={kind: len(said[kind]) for kind in COUNTED},
         nothing=dict(sorted(Counter(row.node or "" for row in said["nothing"]).items())),
         late_rows={node: sum(int(row.value or 0) for row in said["late"] if row.node == node) for node in late},
+        queries=queries,
         hosts=_loads(said["host_load"]),
         **move_figures(said, info.time_scale),
     )
+
+
+def _query(info: RunInfo, sink: str, came: Sequence[Row], produced_s: Mapping[int, float]) -> QuerySummary:
+    """Of the rows that tell what came to a sink; ``produced_s``: of every index."""
+    digests = [row.detail.digest for row in came if row.detail.digest is not None]
+    digest = sequence_digest(digests) if digests else None
+    reference = info.reference_digests.get(sink)
+    values = [row for row in came if row.size_bytes]
+    known = [row.t_s - produced_s[row.index] for row in values if row.index is not None and row.index in produced_s]
+    waits = np.diff([row.t_s for row in came])
+    return QuerySummary(
+        delivered=len({row.index for row in came}),
+        nothing=len(came) - len(values),
+        digest=digest,
+        digest_ok=None if reference is None else digest == reference,
+        mean_interarrival_s=float(waits.mean()) if waits.size else None,
+        latency_p50_s=quantile(known, 0.5),
+        latency_p95_s=quantile(known, 0.95),
+        latency_p99_s=quantile(known, 0.99),
+    )
+
+
+def complete(rows: Iterable[Row], sinks: int) -> list[Row]:
+    """The deliveries, of records in the order of time, with which all ``sinks`` had an index."""
+    had: defaultdict[int | None, set[str | None]] = defaultdict(set)
+    found = []
+    for row in rows:
+        had[row.index].add(row.node)
+        if len(had[row.index]) >= sinks:
+            found.append(row)
+    return found
+
+
+def _out_of_order(rows: Sequence[Row]) -> int:
+    indices = np.array([row.index for row in rows], dtype=np.int64)
+    return int(np.count_nonzero(indices < np.maximum.accumulate(indices))) if len(rows) else 0
 
 
 def _loads(rows: Sequence[Row]) -> dict[str, HostLoad]:
@@ -261,12 +327,14 @@ def failures(summary: RunSummary) -> list[str]:
     for name, placement in summary.placements.items():
         where = f"{summary.out}, {name}"
         if placement.lost:
-            lines.append(f"{where}: {placement.lost} of {placement.images} images were not delivered")
+            lines.append(f"{where}: {placement.lost} of {placement.images} {summary.item}s were not delivered")
         if placement.duplicate:
             count = placement.duplicate
-            lines.append(f"{where}: {count} {'image was' if count == 1 else 'images were'} delivered more than once")
+            lines.append(
+                f"{where}: {counted(count, summary.item)} {'was' if count == 1 else 'were'} delivered more than once"
+            )
         if placement.out_of_order:
-            lines.append(f"{where}: {counted(placement.out_of_order, 'image')} came after a later one")
+            lines.append(f"{where}: {counted(placement.out_of_order, summary.item)} came after a later one")
         if placement.digest_ok is False and not placement.lost:
             lines.append(f"{where}: digest {placement.digest} differs from {summary.reference_digest}")
     return lines

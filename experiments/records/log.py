@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,6 +151,24 @@ def _written(texts: pa.DictionaryArray) -> pa.StringArray:
     if (size := pc.sum(lengths.take(texts.indices)).as_py() or 0) > MAX_BYTES:
         raise pa.ArrowInvalid(f"{size} bytes of text in {len(texts)} rows")
     return texts.cast(pa.string())
+
+
+Latest = dict[str, dict[int, float]]  # by placement, of every index
+
+
+def last_produced(folder: Path, queries: Mapping[str, Sequence[str]]) -> dict[str, Latest]:
+    """By sink, when the last of the sources that it is made of had produced each index; ``queries``: these sources."""
+    columns = ["placement", "kind", "node", "index", "t_s"]
+    found: dict[str, Latest] = {sink: {} for sink in queries}
+    for batch in _batches(folder, columns) if queries else ():
+        rows = pa.Table.from_batches([batch]).filter(pc.field("kind") == "produced")
+        for sink, sources in queries.items():
+            own = rows.filter(pc.is_in(rows["node"], pa.array(sources, pa.string())))
+            last = own.group_by(["placement", "index"]).aggregate([("t_s", "max")])
+            for name, index, t_s in zip(*(each.to_pylist() for each in last.columns), strict=True):
+                known = found[sink].setdefault(name, {})
+                known[index] = max(t_s, known.get(index, t_s))
+    return found
 
 
 class LinkSum(NamedTuple):

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.files import decode_toml, read_bounded, whole
+from thalweg.operators.reference import sequence_digest
 
 RUN_TOML = "run.toml"
 EVENTS = "events.parquet"
@@ -76,7 +77,9 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     ``run`` is unlike that of any other run; ``images`` is how many partitions each placement must deliver;
     ``time_scale`` is emulated seconds per wall second; ``reference_digest`` is the ``sequence_digest`` of a
-    single-process run of the same seed; ``config`` is everything else the run was started with.
+    single-process run of the same seed (of several sinks see ``whole_digest``), and ``reference_digests`` those of its
+    sinks; ``queries`` are the sources that each sink is made of; ``config`` is everything else the run was started
+    with.
     """
 
     run: str
@@ -88,12 +91,25 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     time_scale: float = 1.0
     delay_emulated: bool = False
     reference_digest: str | None = None
+    reference_digests: dict[str, str] = {}
+    queries: dict[str, list[str]] = {}
     started: str | None = None  # ISO 8601, UTC
     hosts: list[str] = []
     notes: list[str] = []  # what the reader must know, such as "rates only: the kernel has no netem"
     config: dict[str, Any] = {}
     versions: dict[str, str] = {}
     wall_s: dict[str, float] = {}  # of each placement that was simulated: how long that took
+
+    @property
+    def item(self) -> str:
+        """What is delivered, in a word."""
+        return "image" if self.config.get("workload", "composition") == "composition" else "partition"
+
+
+def whole_digest(by_sink: Mapping[str, str]) -> str | None:
+    """The digest of what all sinks were given: of one its own, of several that of theirs in the order of the names."""
+    digests = [by_sink[sink] for sink in sorted(by_sink)]
+    return digests[0] if len(digests) == 1 else sequence_digest(digests) if digests else None
 
 
 # --- the event log ----------------------------------------------------------------------------------

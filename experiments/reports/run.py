@@ -27,6 +27,7 @@ from thalweg.experiments.views.tables import (
     lines_of,
     links_line,
     moves_table,
+    queries_table,
     run_table,
     trees_table,
 )
@@ -94,6 +95,7 @@ def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, ro
     tints = host_colours(courses.values(), info.hosts)
     stayed = [course for course in courses.values() if course.start and course.stayed]
     tables = (
+        (queries_table(summary), "Queries: time between deliveries, and latency from source to sink, emulated seconds"),
         (moves_table(summary), "Moves: pauses in emulated seconds, state that travelled"),
         (trees_table(summary), "Changes of the tree: pauses in emulated seconds"),
     )
@@ -132,10 +134,14 @@ def run_section(folder: Path, info: RunInfo, summary: RunSummary, told: Told, ro
 def _head(folder: Path, info: RunInfo) -> list[tuple[str, object]]:
     config = info.config
     servers = config.get("servers")
-    what = f"{info.images} images" + (f" from {servers} servers" if servers is not None else "")
+    what = f"{info.images} {info.item}s" + (f" from {servers} servers" if servers is not None else "")
     scale = f", {info.time_scale:g} emulated seconds a second" if info.time_scale != 1 else ""
     mean = config.get("link_mean_bps")
-    chosen = [f"{key} {config[key]}" for key in ("tree", "operator", "cost", "scenario") if config.get(key) is not None]
+    chosen = [
+        f"{key} {config[key]}"
+        for key in ("workload", "tree", "operator", "cost", "scenario")
+        if config.get(key) is not None
+    ]
     return [
         ("run", info.run),
         ("started", info.started),

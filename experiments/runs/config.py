@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, TypeGuard
+from typing import Annotated, Any, Literal, TypeGuard
 
 import msgspec
 
 from thalweg.emulation.uml.files import inside_uml
 from thalweg.emulation.units import bytes_per_s, parse_rate, seconds, size_bytes
-from thalweg.experiments.command import Option
+from thalweg.experiments.command import Option, flag
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.forecasting import make_forecaster
 from thalweg.middleware.planning.planners.thalweg import PERIOD_S
@@ -21,6 +22,22 @@ CLIENT = "client"
 MAX_SERVERS = 250
 DEFAULT_DATA_SET = "wanify_aws"  # of a collection: wide-area paths between eight cloud regions, all measured at once
 TESTBEDS = ("netns", "docker", "loopback", "sim")
+
+PLATES_RATE = 0.2  # partitions a second
+
+OF_WORKLOADS: Mapping[str, tuple[str, ...]] = {
+    "composition": (
+        *("tree", "rule", "operator", "pixel_s", "image_bytes", "image_deviation", "dtype", "bands", "folder"),
+        "skip_corrupt",
+    ),
+    "plates": ("rate",),
+}
+"""Options that go with one workload alone."""
+
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "plates": {"servers": 4, "images": 240, "time_scale": 30.0, "link_mean_bps": 0.2e6},
+}
+"""What ``thalweg run`` takes for a workload where nothing is said: twenty minutes of plates, in 40 seconds."""
 
 # --- the scenario ``collapse`` (see ``networks.collapse``), emulated seconds
 
@@ -87,7 +104,7 @@ def runs_elsewhere(kernel: str, testbed: str) -> bool:
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One workload on one testbed under one or more placements.
+    """One workload on one testbed under one or more placements. ``images``: of other workloads partitions.
 
     Rates in bit/s and times in seconds of the emulated network. The sizes of images are those of the paper
     (Ranganathan et al., section 4: Normal, mean 128 KB, 25 %). Options of placements that move operators are None
@@ -95,6 +112,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ``no_delay`` leaves its rates and cuts alone.
     """
 
+    workload: Annotated[
+        Literal["composition", "plates"],
+        Option("composition: images, combined in a tree; plates: cameras' records, filtered, joined and counted."),
+    ] = "composition"
     testbed: Annotated[
         str,
         Option("netns: shaped network namespaces; docker: shaped containers; loopback: unshaped; sim: virtual time."),
@@ -110,7 +131,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = None
     bytes: Annotated[bool, Option("Sim: real images through real operators, not sizes only.")] = False
     validate: Annotated[bool, Option("Sim: check every host's invariants after each event.")] = False
-    servers: Annotated[int, Option("Image servers, beside the client.", shown="8, or a scenario file's hosts")] = 8
+    servers: Annotated[
+        int,
+        Option("Servers of images, or cameras, beside the client.", shown="8; plates: 4; or a scenario file's hosts"),
+    ] = 8
     placements: Annotated[
         tuple[str, ...],
         Option(
@@ -120,7 +144,17 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             flag="--placement",
         ),
     ] = ("download-all", "one-shot", "thalweg")
-    images: Annotated[int, Option("Composites to deliver under each placement.")] = 60
+    images: Annotated[
+        int,
+        Option(
+            "Composites, or partitions of every sink, to deliver under each placement.",
+            also=("--partitions",),
+            shown="60; plates: 240",
+        ),
+    ] = 60
+    rate: Annotated[
+        float | None, Option("Plates: partitions a second that each camera gives, emulated.", shown=f"{PLATES_RATE:g}")
+    ] = None
     tree: Annotated[str, Option("Order of combination: binary, left-deep, star.")] = "binary"
     rule: Annotated[str, Option("Pixel selection: max, min, latest, or package.module:function @as_rule.")] = "max"
     seed: Annotated[int, Option("Of images, link assignment and generated traces.")] = 1
@@ -138,12 +172,16 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Option(
             "Scale the pool by one constant to this mean rate, e.g. 0.2mbit.",
             flag="--link-mean",
+            shown="as it is; plates: 0.2mbit",
             unit=parse_rate,
         ),
     ] = None
     time_scale: Annotated[
         float,
-        Option("Emulated seconds per second: rates × N, periods ÷ N.", shown="1; uml: what it carries with ease"),
+        Option(
+            "Emulated seconds per second: rates × N, periods ÷ N.",
+            shown="1; plates: 30; uml: what it carries with ease",
+        ),
     ] = 1.0
     view: Annotated[
         Literal["probe", "truth"],
@@ -270,6 +308,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError(f"unknown --testbed {self.testbed!r}; there are {', '.join(TESTBEDS)}")
         if not 1 <= self.servers <= MAX_SERVERS:
             raise UsageError(f"--servers is {self.servers}; a testbed has addresses for 1 to {MAX_SERVERS} servers")
+        for workload, names in OF_WORKLOADS.items():
+            for field in msgspec.structs.fields(self) if workload != self.workload else ():
+                if field.name in names and getattr(self, field.name) != field.default:
+                    raise UsageError(
+                        f"{flag(RunConfig, field.name)} goes with --workload {workload}, and this is {self.workload}"
+                    )
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise UsageError(f"--rate is {self.rate:g}; give partitions a second, above 0")
         if self.images < 1:
             raise UsageError(f"--images is {self.images}; it must be at least 1")
         if not self.placements:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from thalweg.experiments.networks.collapse import Collapse
-from thalweg.experiments.runs.config import RunConfig
+from thalweg.experiments.runs.config import OF_WORKLOADS, RunConfig
 from thalweg.experiments.runs.strategies import moving, same_start
 from thalweg.middleware.errors import RunError, UsageError
 from thalweg.middleware.planning.registry import Strategy
@@ -93,7 +93,9 @@ def _is_full(folder: Path) -> bool:
 
 def configuration(config: RunConfig, strategies: Mapping[str, Strategy], scenario: Collapse | None) -> dict[str, Any]:
     """What a run was started with, how operators move, and what befell the links."""
-    given = {key: value for key, value in msgspec.to_builtins(config).items() if value is not None}
+    foreign = {name for workload, names in OF_WORKLOADS.items() if workload != config.workload for name in names}
+    options = msgspec.to_builtins(config).items()
+    given = {key: value for key, value in options if value is not None and key not in foreign}
     more = {"adaptation": moving(strategies), "same_start": same_start(strategies)}
     if scenario is not None:
         more[scenario.name] = msgspec.to_builtins(scenario)

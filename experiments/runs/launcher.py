@@ -26,7 +26,7 @@ from thalweg.experiments.runs.job import Go, Job, Said
 from thalweg.experiments.runs.links import Emulated, Unshaped
 from thalweg.experiments.runs.processes import Processes, fail
 from thalweg.experiments.runs.session import Outcome, Session
-from thalweg.experiments.runs.workload import data_roots, reference_digest
+from thalweg.experiments.runs.workload import reference_of
 
 WORKER = "thalweg.experiments.runs.worker"
 
@@ -60,7 +60,7 @@ class _Session(Session):
     def _run(self, stack: ExitStack) -> None:
         """All placements, on a testbed that ``stack`` takes down."""
         config, tell = self.config, self.tell
-        self.reference = reference_digest(self.dataflow, config, tell)
+        self.reference = reference_of(self.dataflow, config, tell)
         tell("setting up the testbed", 0, 0)
         stack.callback(self.bed.down)
         self.bed.up()
@@ -73,7 +73,7 @@ class _Session(Session):
             [host for host in self.hosts if host != CLIENT],
             records,
             allow=config.allow,
-            data_roots=data_roots(self.dataflow),
+            data_roots=self.workload.data_roots(self.dataflow),
             time_scale=config.time_scale,
             forecaster=config.forecaster,
             limits=config.limits,
@@ -113,7 +113,7 @@ class _Session(Session):
 
     def _follow(self, label: str, words: Iterator[Said]) -> None:
         """Show a placement's progress until it is done."""
-        found, total = self.found, self.config.images
+        found, total = self.found, self.total
         found.delivered[label] = 0
         for word in words:
             if word.event == "delivered":

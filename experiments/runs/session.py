@@ -14,7 +14,7 @@ import msgspec
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.experiments.command import Tell
 from thalweg.experiments.networks.collapse import Collapse, choose_host, collapse_floor_bps
-from thalweg.experiments.records.records import RunInfo
+from thalweg.experiments.records.records import RunInfo, whole_digest
 from thalweg.experiments.runs.config import (
     CLIENT,
     COLLAPSE_AT_S,
@@ -25,7 +25,7 @@ from thalweg.experiments.runs.config import (
 )
 from thalweg.experiments.runs.folder import SCENARIO, configuration, empty_folder, prepare_folder, versions
 from thalweg.experiments.runs.strategies import make_strategies
-from thalweg.experiments.runs.workload import build_dataflow, images_available
+from thalweg.experiments.runs.workload import workload_of
 from thalweg.middleware.network.view import Link
 
 
@@ -59,14 +59,16 @@ class Session(ABC):
 
     def __init__(self, config: RunConfig, folder: Path, tell: Tell) -> None:
         self.strategies = make_strategies(config.check())
-        self.dataflow = build_dataflow(config)
+        self.workload = workload_of(config)
+        self.dataflow = self.workload.dataflow()
         self.hosts = (*host_names(config.servers), CLIENT)
         tell("reading the images", 0, 0)
-        images, notes = images_available(config)
+        images, notes = self.workload.available()
         self.config = msgspec.structs.replace(config, images=images)
         self.folder, self.tell = folder, tell
         self.started = datetime.datetime.now(datetime.UTC)
-        self.reference: str | None = None  # the digest of a single process
+        self.total = images * len(self.dataflow.sinks)  # partitions to be delivered under each placement
+        self.reference: dict[str, str] | None = None  # by sink the digest of a single process
         self.collapse: Collapse | None = None  # what befalls the links
         self.found = Found(notes=notes)
 
@@ -105,14 +107,17 @@ class Session(ABC):
 
     def info(self, run: str, **more: Any) -> RunInfo:
         """What ``run.toml`` says of the run of that id."""
-        config = self.config
+        config, dataflow = self.config, self.dataflow
+        below = {sink: dataflow.below(sink) for sink in dataflow.sinks}
         return RunInfo(
             run=run,
             testbed=config.testbed,
             seed=config.seed,
             images=config.images,
             placements=list(config.placements),
-            reference_digest=self.reference,
+            reference_digest=whole_digest(self.reference or {}),
+            reference_digests=self.reference or {},
+            queries={sink: [name for name in dataflow.sources if name in made_of] for sink, made_of in below.items()},
             started=self.started.isoformat(timespec="seconds"),
             hosts=list(self.hosts),
             notes=self.found.notes,

@@ -151,6 +151,7 @@ def _placement(plans: Plans, go: Go, recorder: Recorder) -> None:
             if mover is not None:
                 mover.on_delivered()
             record = {
+                "node": partition.sink,
                 "index": partition.index,
                 "size_bytes": partition.size_bytes,
                 "detail": {"digest": digest(partition.value)},

@@ -27,7 +27,7 @@ from thalweg.experiments.records.trees import ended_as, operators_at
 from thalweg.experiments.runs.config import CLIENT, RunConfig, file_name, is_scenario_file
 from thalweg.experiments.runs.session import Outcome, Session
 from thalweg.experiments.runs.strategies import begins_with_one_shot, cost_model, cost_parameters, placed_detail
-from thalweg.experiments.runs.workload import reference_digest
+from thalweg.experiments.runs.workload import reference_of
 from thalweg.experiments.simulation.links import Steady, carrying, world_config
 from thalweg.experiments.simulation.run import (
     Work,
@@ -72,6 +72,8 @@ class _Session(Session):
     def __init__(self, config: RunConfig, folder: Path, tell: Tell, *, truth_lasts: bool) -> None:
         self.told_truth = truth_lasts and config.view == "truth"  # while data flows
         super().__init__(config, folder, tell)
+        if not self.workload.sized:
+            self.config = msgspec.structs.replace(self.config, bytes=True)
         config, dataflow, hosts = self.config, self.dataflow, self.hosts
         allow = (*DEFAULT_ALLOW, *config.allow)
         self.interface = interface = config.interface or "independent"
@@ -118,7 +120,7 @@ class _Session(Session):
     def run(self) -> None:
         config = self.config
         if config.bytes:
-            self.reference = reference_digest(self.work.dataflow, config, self.tell)
+            self.reference = reference_of(self.work.dataflow, config, self.tell)
         if config.scenario == "collapse":
             operators = operators_at(self.work.dataflow, self._one_shot().result.placement)
             changes = self.befall(operators, self.traces).changes(self.traces)
@@ -155,7 +157,11 @@ class _Session(Session):
         folder = self.folder / "images" / file_name(label)
 
         def on_delivered(partition: e.Deliver, now: float) -> None:
-            fields: dict[str, Any] = {"index": partition.index, "size_bytes": partition.size_bytes}
+            fields: dict[str, Any] = {
+                "node": partition.sink,
+                "index": partition.index,
+                "size_bytes": partition.size_bytes,
+            }
             value = opened(partition.value, (*DEFAULT_ALLOW, *config.allow))
             if config.bytes:
                 fields["detail"] = {"digest": digest(value)}
@@ -164,7 +170,7 @@ class _Session(Session):
             if config.bytes and config.pictured(partition.index) and isinstance(value, np.ndarray):
                 folder.mkdir(parents=True, exist_ok=True)
                 write_image(value, folder / f"{partition.index:03}.png")
-            self.tell(label, self.found.delivered[label], config.images)
+            self.tell(label, self.found.delivered[label], self.total)
 
         carried = self._carrying(self.links)
         world = World(self.work.hosts, carried, self.code, self.world, on_record=self._recorder(label), digest=True)

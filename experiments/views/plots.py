@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from thalweg.experiments.command import counted
-from thalweg.experiments.records.analysis import natural
+from thalweg.experiments.records.analysis import complete, natural
 from thalweg.experiments.records.log import Row, read_log, sum_links
 from thalweg.experiments.records.moves import HOW, SPAN_S, AroundMoves, judged, moves_wall
 from thalweg.experiments.records.records import PLOTS, RunInfo
@@ -122,7 +122,7 @@ class RunSeries:
         for name, course in self.courses.items():
             last_s = [move.settled_s for move in course.moves] + [change.at_s for change in course.changes]
             self.end_s[name] = max(0.0, *last_s)
-        self._read_hosts(folder, info.time_scale)
+        self._read_hosts(folder, info)
         self.links = self._busiest(folder)
         for row in read_log(folder, "link"):  # in rates on the wire: undo the time scale
             link = self.links[row.placement].get((row.host, row.peer)) if row.placement is not None else None
@@ -132,7 +132,7 @@ class RunSeries:
         self.placements = [*(name for name in info.placements if name in self.end_s)]
         self.placements += sorted(self.end_s.keys() - set(self.placements))
 
-    def _read_hosts(self, folder: Path, time_scale: float) -> None:
+    def _read_hosts(self, folder: Path, info: RunInfo) -> None:
         """Arrivals, deliveries around moves, and the hosts' load."""
         self.load: defaultdict[str, Points] = defaultdict(lambda: Points(list))
         said: defaultdict[str, defaultdict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
@@ -146,9 +146,11 @@ class RunSeries:
             elif row.value is not None:
                 self.load[name][row.host].append((row.value, row.size_bytes or 0))
         self.arrivals_s = {
-            name: np.sort([row.t_s for row in own["delivered"]]) for name, own in said.items() if own["delivered"]
+            name: np.sort([row.t_s for row in complete(own["delivered"], len(info.queries) or 1)])
+            for name, own in said.items()
+            if own["delivered"]
         }
-        around = {name: moves_wall(own, time_scale) for name, own in said.items()}
+        around = {name: moves_wall(own, info.time_scale) for name, own in said.items()}
         self.around: dict[str, AroundMoves] = {name: some for name, some in around.items() if some is not None}
 
     def _busiest(self, folder: Path) -> defaultdict[str, dict[tuple[str, str | None], list[tuple[float, ...]]]]:
@@ -248,7 +250,11 @@ def _arrivals(series: RunSeries, info: RunInfo) -> Figure:
                 color=colour(series.placements, name),
                 label=name,
             )
-    axes.set(title="Images at the client", xlabel="emulated time (min)", ylabel="images delivered", ylim=(0, None))
+    what = f"{info.item}s"
+    axes.set(
+        title=f"{what.capitalize()} at the client", xlabel="emulated time (min)", ylabel=f"{what} delivered",
+        ylim=(0, None),
+    )  # fmt: skip
     axes.axhline(info.images, color="#999999", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.annotate(
         f"all {info.images}", (0, info.images), xycoords=("axes fraction", "data"), textcoords="offset points",

@@ -60,7 +60,7 @@ def print_runs(found: RunsSummary, console: Console | None = None, *, all_moves:
         for line in lines_of(summary):
             console.print(Text(line), soft_wrap=True)
         console.print()
-        for table in (moves_table(summary), trees_table(summary)):
+        for table in (queries_table(summary), moves_table(summary), trees_table(summary)):
             if table.rows:
                 console.print(table)
                 console.print()
@@ -88,14 +88,15 @@ def seen_lines(summary: RunSummary) -> list[str]:
     for label, row in summary.placements.items():
         what = f"{label} ({WHAT[label]})" if label in WHAT else label
         if row.mean_interarrival_s is None:
-            lines.append(f"  {what}: too few images came")
+            lines.append(f"  {what}: too few {summary.item}s came")
             continue
-        line = f"  {what}: an image every {seconds(row.mean_interarrival_s)} s"
+        item = "an image" if summary.item == "image" else f"a {summary.item}"
+        line = f"  {what}: {item} every {seconds(row.mean_interarrival_s)} s"
         if row.speedup is not None and label != BASELINE:
             line += f", {row.speedup:.1f} times as often as with {BASELINE}"
         changed = [(row.reshapes, "change", "of the tree"), (row.relocations, "move", "of operators")]
         told = [f"{counted(count, word)} {whose}" for count, word, whose in changed if count]
-        lines.append(line + (f"; {' and '.join(told)} while images came" if told else ""))
+        lines.append(line + (f"; {' and '.join(told)} while {summary.item}s came" if told else ""))
     drawn = {Path(summary.out) / name: what for name, what in PICTURES.items()}
     there = {str(path): what for path, what in drawn.items() if path.is_file()}
     if there:
@@ -114,6 +115,24 @@ def run_table(summary: RunSummary) -> Table:
             _delivered(placement.delivered, placement.images),
             _digest(placement.digest_ok),
         )
+    return table
+
+
+def queries_table(summary: RunSummary) -> Table:
+    """One row a placement and sink: how many results came, how often, and how long after the last source had made
+    what they are made of, in emulated seconds."""
+    figures = dict.fromkeys(("values", "mean s", "p50 s", "p95 s", "p99 s"), FIGURE)
+    table = framed(
+        "queries: mean time between deliveries, and latency from source to sink",
+        {"placement": TEXT, "sink": TEXT, **figures, "digest": WORD},
+    )
+    for label, placement in summary.placements.items():
+        for sink, query in placement.queries.items():
+            latency = (query.latency_p50_s, query.latency_p95_s, query.latency_p99_s)
+            if query.latency_p50_s is not None:
+                cells = map(seconds, (query.mean_interarrival_s, *latency))
+                values = str(query.delivered - query.nothing)
+                table.add_row(Text(label), Text(sink), values, *cells, _digest(query.digest_ok))
     return table
 
 

@@ -329,6 +329,8 @@ class Demands:
         if event.size_bytes > self._room:
             self._refuse(event)
             return NO_NOTES
+        if self._out.recording and node.node.kind == "source" and not event.end:
+            self._out.record("produced", node=event.node, index=event.index)
         if is_nothing(event.value):
             self._out.record("nothing", node=event.node, index=event.index)
         if event.late_rows is not UNSET:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from thalweg.experiments.records import spark
 from thalweg.experiments.records.aggregates import RunsSummary, aggregate, analyze_runs, load_runs
 from thalweg.experiments.records.analysis import failures, natural, summarize_run, write_summary
+from thalweg.experiments.records.records import whole_digest
 from thalweg.experiments.views.tables import aggregate_table, links_line
 from thalweg.middleware.errors import CapabilityError, RunError, UsageError
 from thalweg.operators import sequence_digest
@@ -82,6 +83,28 @@ def test_figures_of_a_run(new_run: Any) -> None:
     assert promised <= said["placements"]["one-shot"].keys()
     assert said["links"].keys() >= {"checked", "worst_rate_error", "delay_emulated"}
     assert json.loads(write_summary(run.folder, summary).read_bytes()) == said
+
+
+def test_several_sinks_are_told_apart_and_latency_is_from_the_last_source(new_run: Any) -> None:
+    run = new_run("a", images=2)
+    for node, t_s, index in (("s1", 1.0, 0), ("s2", 3.0, 0), ("s1", 4.0, 1), ("s2", 5.0, 1)):
+        run.add(t_s, "h1", "produced", "one-shot", node=node, index=index)
+        run.add(t_s + 90.0, "h1", "produced", "other", node=node, index=index)
+    digests = {"fast": ["sha256:a", "sha256:b"], "slow": ["sha256:c", "sha256:d"]}
+    for sink, t_s, index, size in (("fast", 2.0, 0, 8), ("slow", 7.0, 0, 8), ("fast", 4.5, 1, 0), ("slow", 15.0, 1, 8)):
+        more = {"node": sink, "index": index, "size_bytes": size, "detail": {"digest": digests[sink][index]}}
+        run.add(t_s, "client", "delivered", "one-shot", **more)
+    run.placements = ["one-shot"]
+    by_sink = {sink: sequence_digest(each) for sink, each in digests.items()}
+    told = {"reference_digests": {**by_sink, "slow": "sha256:x"}, "reference_digest": whole_digest(by_sink)}
+    row = summarize_run(run.write(**told, queries={"fast": ["s1"], "slow": ["s1", "s2"]})).placements["one-shot"]
+    fast, slow = row.queries["fast"], row.queries["slow"]
+    assert (row.delivered, row.lost, row.duplicate, row.out_of_order) == (2, 0, 0, 0)
+    assert (row.mean_interarrival_s, row.first_image_s, row.elapsed_s) == (8.0, 7.0, 15.0)  # when both sinks had it
+    assert (row.digest, row.digest_ok) == (whole_digest(by_sink), True)
+    assert (fast.delivered, fast.nothing, fast.digest_ok, slow.digest_ok) == (2, 1, True, False)
+    assert (fast.latency_p50_s, slow.latency_p50_s, slow.latency_p99_s) == (1.0, 7.0, pytest.approx(9.94))
+    assert (fast.mean_interarrival_s, slow.mean_interarrival_s) == (2.5, 8.0)
 
 
 @pytest.mark.spark

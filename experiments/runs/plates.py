@@ -1,0 +1,71 @@
+"""The workload ``plates``: cameras along a road, whose records of plates are filtered, joined and counted.
+
+Every camera's rows are filtered for plates that are wanted and cars that are too fast. Sink ``alarms`` gets those that
+two neighbouring cameras saw within ``JOINED_S`` of event time, with both pictures; sink ``counts`` how many each camera
+saw in a minute, every ``EVERY_S``. Each filter has two or three consumers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from thalweg.experiments.runs.config import CLIENT, PLATES_RATE, RunConfig, host_names
+from thalweg.experiments.runs.strategies import reshapes_at_random
+from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.errors import UsageError
+
+WANTED = 12  # plates
+FAST_MPS, FOUND = 30.0, 0.35  # and which share of all plates is found by either
+JOINED_S = 30
+COUNTED_S, EVERY_S = 60, 10
+
+
+class Plates:
+    """See ``workload.Workload``."""
+
+    sized = False
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+
+    def dataflow(self) -> Dataflow:
+        from thalweg.operators.plates import wanted
+
+        config = self.config
+        if config.servers < 2:
+            raise UsageError("--servers is 1; two cameras have to see a plate, so --workload plates needs 2 at least")
+        if reshapes_at_random(config):
+            raise UsageError("random-reshapes changes trees, and --workload plates is a graph; use random-moves")
+        rate = PLATES_RATE if config.rate is None else config.rate
+        known = ["or", [">", "speed", FAST_MPS], ["in", "plate", wanted(config.seed, WANTED)]]
+        graph, found = Dataflow(), []
+        for camera, host in enumerate(host_names(config.servers)):
+            params = {"camera": camera, "seed": config.seed, "length": config.images, "span_s": 1 / rate}
+            seen = graph.source(Code("thalweg.operators.plates:PlateSource", params), at=host, rate=rate)
+            found.append(
+                graph.operator(_records("records:Select", where=known, share=FOUND), seen, name=f"found{camera + 1}")
+            )
+        join = _records("windows:WindowJoin", on="plate", window_s=JOINED_S)
+        joints = [
+            graph.operator(join, *pair, name=f"joint{number}")
+            for number, pair in enumerate(itertools.pairwise(found), 1)
+        ]
+        per_camera = {"number": "count", "fastest": ["speed", "max"]}
+        count = _records("windows:Window", window_s=COUNTED_S, every=EVERY_S, by="camera", aggregates=per_camera)
+        graph.sink("alarms", graph.operator(_records("records:Union"), *joints, name="all"), at=CLIENT)
+        graph.sink("counts", graph.operator(count, *found, name="count"), at=CLIENT)
+        return graph.validate()
+
+    def available(self) -> tuple[int, list[str]]:
+        return self.config.images, []
+
+    def data_roots(self, dataflow: Dataflow) -> list[Path]:
+        return []
+
+    def write_sheet(self, folder: Path, images: int) -> Path | None:
+        return None
+
+
+def _records(use: str, **params: object) -> Code:
+    return Code(f"thalweg.operators.{use}", params)

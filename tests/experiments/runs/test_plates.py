@@ -1,0 +1,125 @@
+"""``thalweg run --workload plates``: on each testbed and under each placement what a single machine would give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from thalweg.experiments.cli.run import adopt_defaults
+from thalweg.experiments.records.analysis import RunSummary, failures, summarize_run
+from thalweg.experiments.records.records import load_run
+from thalweg.experiments.runs.config import DEFAULTS, RunConfig
+from thalweg.experiments.runs.launcher import execute
+from thalweg.experiments.runs.workload import build_dataflow, reference_digests
+from thalweg.experiments.simulation.recorded import execute_virtually
+from thalweg.experiments.views.tables import queries_table, seen_lines
+from thalweg.middleware.errors import UsageError
+from thalweg.operators.plates import CARS_PER_S, PlateSource
+
+LINKS: dict[str, Any] = {"link_mean_bps": 2e5}
+FEW: dict[str, Any] = {"workload": "plates", "servers": 3, "images": 24}
+
+
+def ran(folder: Path, *placements: str, **options: Any) -> RunSummary:
+    config = RunConfig(**{**FEW, **options}, placements=placements)
+    (execute_virtually if config.testbed == "sim" else execute)(config, folder, lambda *_: None)
+    summary = summarize_run(folder)
+    assert failures(summary) == []
+    assert load_run(folder).queries == {sink: [f"source@h{n}" for n in (1, 2, 3)] for sink in ("alarms", "counts")}
+    for placement in summary.placements.values():
+        assert (placement.images, placement.delivered, placement.digest_ok) == (24, 24, True)
+        assert placement.digest == summary.reference_digest
+        for query in placement.queries.values():
+            assert query.digest_ok
+            assert 0 < query.nothing < query.delivered == 24
+            assert query.latency_p50_s is not None
+            assert query.latency_p95_s is not None
+            assert query.latency_p99_s is not None
+            assert 0 < query.latency_p50_s <= query.latency_p95_s <= query.latency_p99_s
+    return summary
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSummary, Path]:
+    more = {"scenario": "collapse", "collapse_at_s": 20.0, "period_s": 30.0, **LINKS}
+    placements = "one-shot", "global", "local", "thalweg", "random-moves"
+    folder = tmp_path_factory.mktemp("plates") / "run"
+    return ran(folder, *placements, testbed="sim", **more), folder
+
+
+def test_simulated_whatever_moves_the_sinks_get_what_a_single_machine_gives(
+    simulated: tuple[RunSummary, Path],
+) -> None:
+    summary, folder = simulated
+    moved = {name: row.relocations for name, row in summary.placements.items()}
+    assert moved["one-shot"] == 0 < min(moved["thalweg"], moved["random-moves"])
+    assert sum(summary.placements["one-shot"].late_rows.values()) > 0
+    assert len(queries_table(summary).rows) == 2 * len(moved)
+    assert "  one-shot (operators placed once): a partition every" in "\n".join(seen_lines(summary))
+    config = load_run(folder).config
+    assert (config["workload"], config["bytes"]) == ("plates", True)
+    assert not {"rule", "tree", "bands"} & config.keys()
+
+
+def test_processes_give_the_same_while_operators_move(simulated: tuple[RunSummary, Path], tmp_path: Path) -> None:
+    summary = ran(tmp_path / "a", "random-moves", testbed="loopback", time_scale=60.0)
+    assert summary.placements["random-moves"].relocations > 0
+    assert summary.reference_digest == simulated[0].reference_digest
+
+
+@pytest.mark.netns
+def test_namespaces_give_the_same_while_a_host_loses_its_links(
+    simulated: tuple[RunSummary, Path], tmp_path: Path
+) -> None:
+    more = {"scenario": "collapse", "collapse_at_s": 20.0, "period_s": 30.0, "time_scale": 60.0, **LINKS}
+    summary = ran(tmp_path / "a", "global", prove=False, **more)
+    assert summary.reference_digest == simulated[0].reference_digest
+
+
+def test_cameras_tell_the_same_of_the_same_index_and_are_late_at_times() -> None:
+    first, again = (PlateSource(camera=2, seed=7, length=40) for _ in range(2))
+    tables = [first.produce(index) for index in range(40)]
+    assert again.produce(39).equals(tables[39])
+    assert again.produce(40) is None
+    assert again.produce(20).equals(tables[20])
+    assert again.watermark_s == 95.0
+    behind = [table.column("time").cast("int64").to_numpy() / 1e3 - 5 * index for index, table in enumerate(tables)]
+    rows = sum(map(len, behind))
+    assert rows == pytest.approx(CARS_PER_S * 200, rel=0.2)
+    assert 0.05 < sum(int((each < 0).sum()) for each in behind) / rows < 0.2  # out of order
+    assert sum(int((each < -10).sum()) for each in behind) > 0  # after the watermark
+    assert first.size_bytes() == pytest.approx(sum(table.nbytes for table in tables) / 40, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"servers": 1}, "--servers is 1; two cameras have to see a plate"),
+        ({"placements": ("random-reshapes",)}, "random-reshapes changes trees, and --workload plates is a graph"),
+        ({"rate": 0.0}, "--rate is 0; give partitions a second, above 0"),
+        ({"rule": "min"}, "--rule goes with --workload composition, and this is plates"),
+        ({"workload": "composition", "rate": 1.0}, "--rate goes with --workload plates, and this is composition"),
+    ],
+)
+def test_what_does_not_go_with_the_workload_is_refused_in_one_line(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        build_dataflow(RunConfig(**{**FEW, **options}).check())
+
+
+def test_the_command_line_has_defaults_of_its_own_for_plates() -> None:
+    given: dict[str, Any] = {"workload": "plates", "images": 7}
+    adopt_defaults(given)
+    assert given == {"workload": "plates", **DEFAULTS["plates"], "images": 7}
+    unshaped: dict[str, Any] = {"workload": "plates", "testbed": "loopback"}
+    adopt_defaults(unshaped)
+    assert "link_mean_bps" not in unshaped
+    assert msgspec.convert(unshaped, RunConfig).check().servers == 4
+
+
+def test_by_default_both_sinks_get_something(simulated: tuple[RunSummary, Path]) -> None:
+    dataflow = build_dataflow(RunConfig(**{**FEW, "seed": 5}))
+    digests = {sink: list(reference_digests(dataflow, 24, sink=sink)) for sink in dataflow.sinks}
+    assert all(len(set(each)) > 3 for each in digests.values())
