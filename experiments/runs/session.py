@@ -61,6 +61,8 @@ class Session(ABC):
         self.strategies = make_strategies(config.check())
         self.workload = workload_of(config)
         self.dataflow = self.workload.dataflow()
+        for strategy in self.strategies.values():
+            strategy.check(self.dataflow)
         self.hosts = (*host_names(config.servers), CLIENT)
         tell("reading the images", 0, 0)
         images, notes = self.workload.available()

@@ -168,6 +168,7 @@ def run_ahead(
     if strategy.driver is not None or isinstance(strategy.adaptation, GlobalMoves):
         free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), work.allow)
     if strategy.driver is not None:
+        strategy.check(dataflow)
         world.driver = RandomMover(strategy.driver, world, work.hosts, free.codes).on_delivered
     known = {
         link: msgspec.structs.replace(each, measured_at_s=min(0.0, each.measured_at_s - plan.took_s))
@@ -183,10 +184,11 @@ MOST_BOUND = 64  # hosts; the bound of more takes longer than the run
 def bound_s(work: Work, links: Mapping[Link, Rates], until_s: float, interface: Interface) -> float | None:
     """The period that no mixture of trees beats on links of the mean rates that these had until ``until_s``.
 
-    None where there is nothing to tell, or there are more than ``MOST_BOUND`` hosts. See ``planning.bound``: with
-    ``single`` interfaces a run that used each link at its best moments could in principle be below.
+    None where there is nothing to tell, the dataflow is no tree, or there are more than ``MOST_BOUND`` hosts. See
+    ``planning.bound``: with ``single`` interfaces a run that used each link at its best moments could in principle be
+    below.
     """
-    if until_s <= 0 or len(work.hosts) > MOST_BOUND:
+    if until_s <= 0 or len(work.hosts) > MOST_BOUND or work.dataflow.not_a_tree():
         return None
     means = {link: LinkEstimate(rates.bits_between(0.0, until_s) / until_s) for link, rates in links.items()}
     found_s = bound_period_s(work.task(NetworkView(means)), interface)

@@ -46,9 +46,11 @@ def bound_period_s(task: Task, interface: Interface = "single") -> float:
     combinations are not smaller than their smallest input, as those of pixel selection.
 
     Raises LinksNeeded with every link that is not known, PlacementError when nobody says where the sink is, and
-    PlannerError when the program cannot be solved.
+    PlannerError for a dataflow that is no tree, and when the program cannot be solved.
     """
     dataflow, hosts, hints = task.dataflow.validate(), task.hosts, task.hints
+    if why := dataflow.not_a_tree():
+        raise PlannerError(f"the bound is of trees, and {why}; leave --bound out")
     root = task.root(dataflow.sinks[0])
     task.view.require(links_between(hosts))
     index = {host: number for number, host in enumerate(hosts)}

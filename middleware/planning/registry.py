@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import msgspec
 
+from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import UsageError, nearest, one_line
 from thalweg.middleware.planning.costs.critical_path import CriticalPath, SerialisedCriticalPath
 from thalweg.middleware.planning.costs.expected_period import ExpectedPeriod
@@ -83,6 +84,11 @@ class Strategy(msgspec.Struct, frozen=True):
     def moving(self) -> Adaptation | Driver | None:
         """The options of whatever moves operators, None where they stay."""
         return self.adaptation or self.driver
+
+    def check(self, dataflow: Dataflow) -> None:
+        """Raise UsageError where it is for trees, and this is none."""
+        if isinstance(self.driver, RandomReshapes) and (why := dataflow.not_a_tree()):
+            raise UsageError(f"random-reshapes changes trees, and {why}; use random-moves")
 
     @property
     def needs(self) -> tuple[Need, ...]:

@@ -14,10 +14,11 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import World, WorldConfig
 from thalweg.experiments.simulation.run import Work, plan_ahead, real_code, run_ahead, sized_code
-from thalweg.middleware.dataflow import Code, Node, complete_binary_tree
-from thalweg.middleware.errors import OperatorError, PlacementError, UsageError
+from thalweg.middleware.client.replanning import ask_hints
+from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
+from thalweg.middleware.errors import OperatorError, PlacementError, PlannerError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW, load_code
-from thalweg.middleware.network.view import Link
+from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
 from thalweg.middleware.planning import (
     CostModel,
     CostParameters,
@@ -25,11 +26,13 @@ from thalweg.middleware.planning import (
     DownloadAll,
     Hints,
     OneShot,
+    Period,
     PlanResult,
     Task,
+    bound_period_s,
 )
 from thalweg.middleware.planning.problem.hints import propagate_hints
-from thalweg.middleware.planning.registry import RandomReshapes, Strategy, get_strategy
+from thalweg.middleware.planning.registry import MOVERS, PLANNERS, RandomReshapes, Strategy, get_strategy
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
@@ -292,6 +295,50 @@ def test_global_moves_search_from_what_the_run_has_measured() -> None:
     assert (plans[0]["planner"], plans[0]["decision"]) == ("mine", "propose")
     still, _ = run(Strategy(DownloadAll()), network, 600)
     assert world.now < still.now / 2
+
+
+# --- graphs -------------------------------------------------------------------------------------------
+
+
+def test_every_placement_runs_a_graph_of_two_sinks_or_says_that_it_is_for_trees() -> None:
+    """Its operators could be reordered, were it a tree. The bound is of trees as well."""
+    scenes = [Code("scenes", {"site": n, "sites": 3, "mean_bytes": 20_000, "seed": 3}) for n in range(3)]
+    mix = Code("composite", {"fit": "nested"})
+    graph = Dataflow()
+    one, two, three = (graph.source(scene, at=f"h{n}") for n, scene in enumerate(scenes, 1))
+    joint = graph.operator(mix, one, two)
+    graph.sink("overview", graph.operator(mix, joint, three), at="client")
+    graph.sink("archive", joint, three, at="client")
+    flow, hosts = graph.validate(), ("h1", "h2", "h3", "client")
+    network = {link: constant(2e5 + 1e4 * number) for number, link in enumerate(permutations(hosts, 2))}
+    digests = set()
+    for name in (*PLANNERS, *MOVERS):
+        for model in (CriticalPath(), Period()):
+            job = Work(flow, hosts, ask_hints(flow), CostParameters(startup_s=0.0), model)
+            options = {"period_s": 20.0} if name in ("global", "local", "thalweg") else {}
+            strategy = get_strategy(name, **options)
+            world = World(hosts, network, real_code(DEFAULT_ALLOW, 1e9, 0.001), SINGLE)
+            came: list[tuple[str, int, Any]] = []
+
+            def on_delivered(each: e.Deliver, _: float, came: list[tuple[str, int, Any]] = came) -> None:
+                values = each.value if isinstance(each.value, tuple) else (each.value,)
+                came.append((each.sink, each.index, tuple(map(digest, values))))
+
+            world.on_delivered = on_delivered
+            plan = plan_ahead(job, strategy.initial, network, SINGLE)
+            assert plan.result.dataflow == flow
+            if name == "random-reshapes":
+                with pytest.raises(UsageError, match="changes trees, and node 'source@h3' has several consumers"):
+                    run_ahead(job, strategy, plan, 12, world)
+                continue
+            run_ahead(job, strategy, plan, 12, world)
+            assert (world.failed, world.planner_failed, len(came)) == (None, None, 24), name
+            assert world.relocations > 0 or name != "random-moves"
+            digests.add(tuple(sorted(came)))
+    assert len(digests) == 1
+    known = NetworkView({link: LinkEstimate(1e6) for link in network})
+    with pytest.raises(PlannerError, match="the bound is of trees, and node 'source@h3' has several consumers"):
+        bound_period_s(job.task(known))
 
 
 # --- operators with states that merge -----------------------------------------------------------------
