@@ -26,6 +26,7 @@ check: setup
 
 bench: setup
 	$(BIN)/thalweg bench tree
+	$(BIN)/thalweg bench graph
 	$(BIN)/thalweg bench link
 	$(BIN)/thalweg bench testbed
 	$(BIN)/thalweg bench plan

@@ -28,6 +28,16 @@ class TreeOptions(msgspec.Struct, frozen=True):
     warm_up: int = 40
 
 
+class GraphOptions(msgspec.Struct, frozen=True):
+    """Of ``bench graph``. ``partitions`` are timed after ``warm_up`` others."""
+
+    size_kib: Annotated[int, Option("Partition size in KiB.", flag="--size", metavar="KIB", least=1)] = 128
+    partitions: Annotated[int, Option("Timed partitions of a round.", least=1)] = 200
+    rounds: Rounds = 7
+    transport: Transport = "ipc"
+    warm_up: int = 40
+
+
 class LinkOptions(msgspec.Struct, frozen=True):
     """Of ``bench link``. ``round_bytes``: about how much is moved in a round of a side."""
 

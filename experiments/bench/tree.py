@@ -41,7 +41,7 @@ def beside_first_input(dataflow: Dataflow) -> dict[str, str]:
     """Every operator on the host of its first producer: what hosts that carry several nodes are for."""
     host = {name: dataflow.by_name[name].pinned or "" for name in dataflow.sources}
     for name in dataflow.upward:
-        if name not in host and name != dataflow.sinks[0]:
+        if name not in host and name not in dataflow.sinks:
             host[name] = host[dataflow.by_name[name].inputs[0]]
     return {name: host[name] for name in dataflow.operators}
 

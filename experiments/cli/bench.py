@@ -10,6 +10,7 @@ import typer
 
 from thalweg.experiments.bench.options import (
     AttackOptions,
+    GraphOptions,
     LinkOptions,
     MoveOptions,
     PlanOptions,
@@ -44,6 +45,25 @@ def tree(options: TreeOptions, as_json: JsonOption = False) -> None:
         rate = answer[key]
         share = answer["ratio"] if key == "thalweg_per_s" else rate and rate / answer["raw_per_s"]
         table.add_row(name, *(("-", "-") if rate is None else (f"{rate:.0f}", f"{share:.2f}")))
+    output().print(table)
+
+
+@app.command("graph", epilog="Example: thalweg bench graph --rounds 9 --json")
+@takes(GraphOptions)
+def graph(options: GraphOptions, as_json: JsonOption = False) -> None:
+    """Nodes/s of a graph with fan-out and two sinks on this machine, beside those of a tree of as many nodes.
+
+    Every operator is on the host of its first input. A graph has more edges than a tree has, and more between hosts.
+    """
+    from thalweg.experiments.bench.graph import bench_graph
+
+    answer = _measure(as_json, bench_graph, options)
+    title = f"{answer['nodes']} nodes, {options.size_kib} KiB, {options.transport}"
+    table = new_table("dataflow", "nodes/s", "of the tree", "edges", "between hosts", title=title)
+    for name, share in (("tree", 1.0), ("graph", answer["ratio"])):
+        row = answer[name]
+        figures = (f"{row['nodes_per_s']:.0f}", f"{share:.2f}", str(row["edges"]), str(row["edges_between_hosts"]))
+        table.add_row(name, *figures)
     output().print(table)
 
 

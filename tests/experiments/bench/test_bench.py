@@ -10,11 +10,14 @@ import pytest
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.testbeds.open import open_testbed
+from thalweg.experiments.bench import graph as bench_of_graph
 from thalweg.experiments.bench import move
 from thalweg.experiments.bench.fill import fill
+from thalweg.experiments.bench.graph import bench_graph, bench_graph_dataflow
 from thalweg.experiments.bench.link import bench_link
 from thalweg.experiments.bench.move import bench_move, summary
 from thalweg.experiments.bench.options import (
+    GraphOptions,
     LinkOptions,
     MoveOptions,
     PlanOptions,
@@ -26,7 +29,7 @@ from thalweg.experiments.bench.plan import MODELS, OURS, STARTS, bench_plan
 from thalweg.experiments.bench.records import bench_records
 from thalweg.experiments.bench.rounds import Plan, Round, alternate, median_ratio, play
 from thalweg.experiments.bench.testbed import bench_testbed
-from thalweg.experiments.bench.tree import bench_tree, check_digests
+from thalweg.experiments.bench.tree import bench_dataflow, bench_tree, check_digests
 from thalweg.experiments.bench.workload import VARIANTS, Ballast, FixedSource, digest_of, expected_digest, maximum
 from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.records.log import Detail, Row
@@ -89,6 +92,16 @@ def test_tree(capfd: pytest.CaptureFixture[str]) -> None:
     assert min(answer["thalweg_per_s"], answer["raw_per_s"], answer["thalweg_spread_per_s"], answer["ratio"]) > 0
     assert answer["ray_per_s"] is None
     assert capfd.readouterr().err == ""
+
+
+def test_graph(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = bench_graph(GraphOptions(size_kib=4, rounds=1, partitions=6, warm_up=2))
+    assert {len(flow.sources) + len(flow.operators) for flow in (bench_dataflow(8, 1), bench_graph_dataflow(1))} == {15}
+    assert (answer["tree"]["edges"], answer["graph"]["edges"]) == (15, 22)
+    assert min(answer["ratio"], answer["tree"]["nodes_per_s"], answer["graph"]["nodes_per_s"]) > 0
+    monkeypatch.setattr(bench_of_graph, "bench_graph", lambda *_: answer)
+    assert invoke(["bench", "graph", "--size", "4"]) == 0
+    assert "of the tree" in capsys.readouterr().out
 
 
 def test_link_delivers_partitions_of_one_and_of_many_chunks() -> None:
