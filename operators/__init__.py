@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from thalweg.operators.array_join import ArrayJoin
 from thalweg.operators.composition import Composite, as_rule
 from thalweg.operators.folder import ImageFolderSource
 from thalweg.operators.interface import Operator, Source, Value
-from thalweg.operators.join import Join
 from thalweg.operators.pictures import contact_sheet, write_image
 from thalweg.operators.reference import digest, reference_run, sequence_digest
 from thalweg.operators.remembering import BestOfLast, Running
 from thalweg.operators.scenes import SceneSource, ground_truth
 
 __all__ = [
+    "ArrayJoin",
     "BestOfLast",
     "Composite",
     "ImageFolderSource",
-    "Join",
     "Operator",
     "Running",
     "SceneSource",

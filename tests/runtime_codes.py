@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from thalweg import NOTHING
 from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.operators import Operator, Source
 from thalweg.operators.reference import digest, reference_run
 
@@ -29,7 +30,7 @@ def blocks(hosts: Iterable[str] = ("h1", "h2", "h3"), **params: Any) -> dict[str
 
 def assert_reference(got: Sequence[Any], flow: Dataflow, partitions: int | None) -> None:
     """What came is what a single process computes."""
-    expected = [digest(value) for value in reference_run(flow, partitions, ALLOW)]
+    expected = [digest(value) for value in reference_run(flow, partitions, (*DEFAULT_ALLOW, *ALLOW))]
     assert [digest(value) for value in got] == expected
     assert partitions is None or len(got) == partitions
 

@@ -102,7 +102,7 @@ def test_the_floors_tell_circles_and_arrows_that_point_up() -> None:
 MANY = {  # of keywords that applications give: each is documented where it stands
     "Client.__init__",
     "Client.run",
-    "Join.__init__",
+    "ArrayJoin.__init__",
     "LocalCluster.__init__",
     "SceneSource.__init__",
     "Testbed.set",

@@ -66,6 +66,7 @@ def test_strict_type_checkers_take_the_examples_of_applications(tmp_path: Path) 
     assert len(files) >= 2
     for file, (_, block) in zip(files, (each for each in typed if ") -> " in each[1]), strict=True):
         file.write_text(block, encoding="utf-8")
+    files.append(ROOT / "docs/examples/cams.py")
     told, _, status = api.run(["--strict", "--config-file", str(ROOT / "pyproject.toml"), *map(str, files)])
     assert status == 0, told
 

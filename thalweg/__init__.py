@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from thalweg.middleware.planning import CostParameters, Hints, Planner, PlanResult, get_cost_model, get_planner
     from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalMoves
     from thalweg.operators import (
+        ArrayJoin,
         BestOfLast,
         Composite,
         ImageFolderSource,
-        Join,
         Operator,
         Running,
         SceneSource,
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOTHING",
+    "ArrayJoin",
     "BestOfLast",
     "CapabilityError",
     "Client",
@@ -80,7 +81,6 @@ __all__ = [
     "HostAbsentError",
     "HostLostError",
     "ImageFolderSource",
-    "Join",
     "Link",
     "LinkEstimate",
     "LinkProof",
@@ -136,7 +136,7 @@ _HOME = {
     "thalweg.middleware.network.view": "Link LinkEstimate LinksNeeded NetworkView",
     "thalweg.middleware.parcels": "NOTHING Nothing",
     "thalweg.middleware.planning": "CostParameters Hints Planner PlanResult get_cost_model get_planner",
-    "thalweg.operators": "BestOfLast Composite ImageFolderSource Join Operator Running SceneSource Source Value",
+    "thalweg.operators": "ArrayJoin BestOfLast Composite ImageFolderSource Operator Running SceneSource Source Value",
 }
 
 

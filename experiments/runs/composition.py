@@ -18,7 +18,7 @@ from thalweg.operators import ImageFolderSource, contact_sheet
 
 SHOWN_SITES, SHOWN_IMAGES = 4, 3  # of a sheet
 MIXED = "mixed"
-STATEFUL = ("running", "join", "best-of-last")  # what MIXED puts on the tree's operators, in turn, producers first
+STATEFUL = ("running", "thalweg.operators.array_join:ArrayJoin", "best-of-last")  # of MIXED, in turn, producers first
 
 
 class Composition:

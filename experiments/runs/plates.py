@@ -46,7 +46,7 @@ class Plates:
             found.append(
                 graph.operator(_records("records:Select", where=known, share=FOUND), seen, name=f"found{camera + 1}")
             )
-        join = _records("windows:WindowJoin", on="plate", window_s=JOINED_S)
+        join = _records("join:Join", on="plate", window_s=JOINED_S)
         joints = [
             graph.operator(join, *pair, name=f"joint{number}")
             for number, pair in enumerate(itertools.pairwise(found), 1)

@@ -154,7 +154,7 @@ def test_only_what_is_associative_and_commutative_to_the_byte_says_so():
         Composite(lambda a, b: b > a, fit="nested"),
         Mine(fit="nested"),
         load_code(Code("running", {})),
-        load_code(Code("join", {})),
+        load_code(Code("thalweg.operators.array_join:ArrayJoin", {})),
     ):
         assert not other.reorderable
     small, middle, large = (np.arange(n, dtype=np.uint8).reshape(1, n) for n in (2, 3, 4))

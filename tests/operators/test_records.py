@@ -19,16 +19,17 @@ from thalweg import NOTHING
 from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, left_deep_tree
 from thalweg.middleware.errors import OperatorError
 from thalweg.middleware.loading import load_code
+from thalweg.operators.join import Join
 from thalweg.operators.records import Project, Select, TopK
 from thalweg.operators.reference import digest, reference_run
-from thalweg.operators.windows import Window, WindowJoin
+from thalweg.operators.windows import Window
 
 ALLOW = ("record_codes",)
 MANY = {"n": "count", "total": ["speed", "sum"], "mean": ["speed", "mean"], "top": ["speed", "max"]}
 
 
 def records(name: str, **params: Any) -> Code:
-    module = "windows" if name.startswith("Window") else "records"
+    module = {"Window": "windows", "Join": "join"}.get(name, "records")
     return Code(f"thalweg.operators.{module}:{name}", params)
 
 
@@ -172,9 +173,7 @@ def test_watermarks_ride_over_filters_and_a_stream_that_says_it_ends_completes_i
 
 @pytest.mark.parametrize("how", ["inner", "left semi", "left anti"])
 def test_joins_in_windows_of_event_time_are_those_of_a_loop(how: str) -> None:
-    flow = joined(
-        source(0, last=14), source(1, last=14), operator=records("WindowJoin", on="plate", window_s=4, how=how)
-    )
+    flow = joined(source(0, last=14), source(1, last=14), operator=records("Join", on="plate", window_s=4, how=how))
     got = moved(flow, 15)
     sides: list[defaultdict[tuple[int, str], list[Row]]] = [defaultdict(list), defaultdict(list)]
     for index in range(15):
@@ -198,7 +197,7 @@ def test_joins_in_windows_of_event_time_are_those_of_a_loop(how: str) -> None:
 
 
 def test_joins_of_many_inputs_by_count() -> None:
-    flow = joined(*[source(site) for site in range(3)], operator=records("WindowJoin", on=["plate"], window_rows=5))
+    flow = joined(*[source(site) for site in range(3)], operator=records("Join", on=["plate"], window_rows=5))
     got = moved(flow, 10)
     sides = [[row for index in range(10) for row in trips(site, index)] for site in range(3)]
     expected = []
@@ -215,8 +214,8 @@ def test_joins_of_many_inputs_by_count() -> None:
 MAKES: list[Callable[[], Any]] = [
     lambda: Window({"n": "count", "mean": ["v", "mean"]}, "k", window_s=3, every=1, lateness_s=1),
     lambda: Window({"sum": ["v", "sum"]}, window_rows=4),
-    lambda: WindowJoin("k", window_s=2),
-    lambda: WindowJoin("k", window_rows=3),
+    lambda: Join("k", window_s=2),
+    lambda: Join("k", window_rows=3),
     lambda: TopK("v", 3, running=True),
 ]
 batches = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 2), st.floats(-1e6, 1e6)), max_size=5)
@@ -260,8 +259,8 @@ def test_an_operator_goes_on_from_its_state_as_if_it_had_stayed(make: Callable[[
         (records("Window", window_s=5, aggregates={}), "aggregates={}; give at least one"),
         (records("Window", window_s=5, aggregates={"m": ["v", "median"]}), "one of count, sum, product"),
         (records("Window", window_s=5, aggregates=MANY, lateness_s=-1), "lateness_s=-1; give seconds, at least 0"),
-        (records("WindowJoin", window_s=5, on=[]), "on is empty"),
-        (records("WindowJoin", window_s=5, on="k", how="outer"), "how='outer'; use inner, left semi or left anti"),
+        (records("Join", window_s=5, on=[]), "on is empty"),
+        (records("Join", window_s=5, on="k", how="outer"), "how='outer'; use inner, left semi or left anti"),
         (records("Select", where=["gt", "v", 1]), "there is no function 'gt'; "),
         (records("Select", where={1: 2}), "is no expression; give a column"),
         (records("Project", columns=[]), "columns are empty"),
@@ -297,8 +296,8 @@ TABLE = pa.table({"time": [1, 2], "v": [0.5, 1.5], "k": ["a", "b"]})
             "a step of 0.5 s, and column 'time' is in s",
         ),
         (Window({"n": "count"}, window_s=1), [pa.table({"time": [1, None]})], "column 'time' has nulls"),
-        (WindowJoin("k", window_s=1), [TABLE], "1 inputs; give two or more"),
-        (WindowJoin("k", window_s=1), [TABLE, TABLE.drop_columns(["k"])], "there is no column 'k'"),
+        (Join("k", window_s=1), [TABLE], "1 inputs; give two or more"),
+        (Join("k", window_s=1), [TABLE, TABLE.drop_columns(["k"])], "there is no column 'k'"),
     ],
 )
 def test_records_that_do_not_fit_are_refused_in_one_line(operator: Any, inputs: list[Any], says: str) -> None:

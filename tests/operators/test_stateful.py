@@ -16,13 +16,14 @@ from hypothesis.extra.numpy import arrays
 from thalweg.middleware.dataflow import Code, complete_binary_tree, left_deep_tree
 from thalweg.middleware.errors import OperatorError
 from thalweg.middleware.loading import load_code
-from thalweg.operators import BestOfLast, Composite, Join, Operator, Running, SceneSource, digest, reference_run
+from thalweg.operators import ArrayJoin, BestOfLast, Composite, Operator, Running, SceneSource, digest, reference_run
+from thalweg.operators.array_join import SAMPLES
 from thalweg.operators.composition import expand
-from thalweg.operators.join import SAMPLES
 from thalweg.operators.states import pack
 
 SIDES = st.integers(1, 9)
-STATEFUL = ("running", "join", "best-of-last")
+ARRAY_JOIN = "thalweg.operators.array_join:ArrayJoin"
+STATEFUL = ("running", ARRAY_JOIN, "best-of-last")
 
 RULES = st.sampled_from([{"rule": "max"}, {"rule": "min"}, {"rule": "latest"}, {"rule": "max", "key_band": 0}])
 WINDOWS = st.integers(1, 4)
@@ -35,7 +36,7 @@ MAKERS = st.one_of(
     st.builds(lambda window, rule: Code("best-of-last", {"window": window, **rule}), WINDOWS, RULES),
     st.builds(
         lambda window, how, tiles, levels, rule: Code(
-            "join", {"window": window, "how": how, "tiles": tiles, "levels": levels, **rule}
+            ARRAY_JOIN, {"window": window, "how": how, "tiles": tiles, "levels": levels, **rule}
         ),
         WINDOWS,
         st.sampled_from(["left", "inner"]),
@@ -67,7 +68,7 @@ def sequences(draw, inputs=None, bands=None):
 
 KEYS = st.sampled_from([0.0, -0.0, 1.0, 2.5, -7.0, float("nan"), float("inf")])
 TABLE_CODES = st.builds(
-    lambda window, how: Code("join", {"on": "rows", "window": window, "how": how}),
+    lambda window, how: Code(ARRAY_JOIN, {"on": "rows", "window": window, "how": how}),
     WINDOWS,
     st.sampled_from(["left", "inner"]),
 )
@@ -257,7 +258,7 @@ def tile_key(image, row, column, tiles, levels):
 
 @given(sequences(), WINDOWS, st.sampled_from(["left", "inner"]), st.sampled_from([1, 2, 3]), st.sampled_from([2, 256]))
 def test_join_of_tiles_is_the_join_done_tile_by_tile(sequence, window, how, tiles, levels):
-    operator = Join(how=how, window=window, tiles=tiles, levels=levels)
+    operator = ArrayJoin(how=how, window=window, tiles=tiles, levels=levels)
     for index, inputs in enumerate(sequence):
         result = operator.combine(inputs, index)
         past = [[sequence[index - lag][i] for lag in range(min(window, index + 1))] for i in range(len(inputs))]
@@ -282,7 +283,7 @@ def test_join_of_tiles_is_the_join_done_tile_by_tile(sequence, window, how, tile
 
 @given(table_sequences(), WINDOWS, st.sampled_from(["left", "inner"]))
 def test_join_of_rows_is_the_join_done_with_dictionaries(sequence, window, how):
-    operator = Join("rows", how, window)
+    operator = ArrayJoin("rows", how, window)
     for index, inputs in enumerate(sequence):
         latest = []
         for position in range(len(inputs)):
@@ -306,7 +307,7 @@ def test_join_of_rows_is_the_join_done_with_dictionaries(sequence, window, how):
 def test_a_join_finds_in_the_window_what_came_late():
     """A tile of the second input matches a tile that the first had two partitions ago, but not three."""
     dark, light, grey = (np.full((2, 2), value, np.uint8) for value in (10, 200, 100))
-    join = Join(how="inner", window=3, tiles=1)
+    join = ArrayJoin(how="inner", window=3, tiles=1)
     pairs = [(light, dark), (grey, dark), (grey, light), (grey, light), (dark, grey)]
     assert [join.combine(pair, index).max() for index, pair in enumerate(pairs)] == [0, 0, 200, 0, 100]
 
@@ -366,15 +367,20 @@ NONE = np.zeros(0, np.uint8)  # the dtype of what was aggregated
         (BestOfLast(), {}, [], "state of 0 images"),
         (BestOfLast(), {}, [ONE, ONE.astype(np.uint16)], "a state of uint8 2x2 and uint16 2x2"),
         (BestOfLast(), {}, [ONE[:0]], "a state of uint8 0x2"),
-        (Join(), {"inputs": 0}, [], "0 partitions of 0 inputs"),
-        (Join(), {"inputs": 2}, [ONE] * 3, "3 partitions of 2 inputs"),
-        (Join(), {"inputs": 2}, [ONE] * 8, "8 partitions of 2 inputs"),
-        (Join(), {"inputs": 1}, [ONE * 1.0], "an array of the state is float64 2x2; images"),
-        (Join(), {"inputs": 2}, [ONE, ONE.astype(np.uint16)], "the state brings together uint8 2x2 and uint16 2x2"),
-        (Join("rows"), {"inputs": 1}, [ONE], "not in the order of their keys, each key once"),
-        (Join("rows"), {"inputs": 1}, [np.array([[2, 0], [1, 0]])], "not in the order of their keys"),
-        (Join("rows"), {"inputs": 1}, [np.array([[math.nan, 0]])], "not in the order of their keys"),
-        (Join("rows"), {"inputs": 1}, [ONE[:1], ONE[:1, :1]], "the state brings together uint8 1x2 and uint8 1x1"),
+        (ArrayJoin(), {"inputs": 0}, [], "0 partitions of 0 inputs"),
+        (ArrayJoin(), {"inputs": 2}, [ONE] * 3, "3 partitions of 2 inputs"),
+        (ArrayJoin(), {"inputs": 2}, [ONE] * 8, "8 partitions of 2 inputs"),
+        (ArrayJoin(), {"inputs": 1}, [ONE * 1.0], "an array of the state is float64 2x2; images"),
+        (
+            ArrayJoin(),
+            {"inputs": 2},
+            [ONE, ONE.astype(np.uint16)],
+            "the state brings together uint8 2x2 and uint16 2x2",
+        ),
+        (ArrayJoin("rows"), {"inputs": 1}, [ONE], "not in the order of their keys, each key once"),
+        (ArrayJoin("rows"), {"inputs": 1}, [np.array([[2, 0], [1, 0]])], "not in the order of their keys"),
+        (ArrayJoin("rows"), {"inputs": 1}, [np.array([[math.nan, 0]])], "not in the order of their keys"),
+        (ArrayJoin("rows"), {"inputs": 1}, [ONE[:1], ONE[:1, :1]], "the state brings together uint8 1x2 and uint8 1x1"),
     ],
 )
 def test_a_well_formed_state_that_no_such_operator_can_have(operator, counts, held, text):
@@ -399,7 +405,7 @@ def test_a_fresh_operator_has_an_empty_state_and_takes_one(name):
     assert operator.output_size_bytes([100.0, 300.0]) == 300.0
 
 
-@pytest.mark.parametrize("code", [Code("running"), Code("join"), Code("best-of-last")], ids=STATEFUL)
+@pytest.mark.parametrize("code", [Code("running"), Code(ARRAY_JOIN), Code("best-of-last")], ids=STATEFUL)
 def test_a_failed_combine_leaves_the_state_as_it_was(code):
     operator = load_code(code)
     image = np.full((3, 4), 7, np.uint8)
@@ -429,16 +435,16 @@ def test_a_failed_combine_leaves_the_state_as_it_was(code):
         (Running, [np.zeros(3, complex)], "complex128 3; give images, or arrays of"),
         (Running, [np.zeros(())], "give images, or arrays of"),
         (lambda: Running("mean"), [np.zeros(3, np.int64)], "no exact mean of int64"),
-        (Join, [np.zeros((2, 2))], "input 0 of partition 5 is float64 2x2; images are"),
-        (Join, [b"abc"], "input 0 of partition 5 is bytes"),
-        (lambda: Join("rows"), [np.zeros(3)], "tables are"),
-        (lambda: Join("rows"), [np.zeros((3, 0))], "tables are"),
+        (ArrayJoin, [np.zeros((2, 2))], "input 0 of partition 5 is float64 2x2; images are"),
+        (ArrayJoin, [b"abc"], "input 0 of partition 5 is bytes"),
+        (lambda: ArrayJoin("rows"), [np.zeros(3)], "tables are"),
+        (lambda: ArrayJoin("rows"), [np.zeros((3, 0))], "tables are"),
         (
-            lambda: Join("rows"),
+            lambda: ArrayJoin("rows"),
             [np.zeros((3, 1)), np.zeros((3, 1), np.int32)],
             "brings together float64 1x1 and int32 1x1",
         ),
-        (Join, [], "no input"),
+        (ArrayJoin, [], "no input"),
         (BestOfLast, [], "no input"),
     ],
 )
@@ -448,7 +454,7 @@ def test_inputs_that_cannot_be_combined(make, inputs, text):
 
 
 def test_what_does_not_fit_to_what_was_before():
-    join = Join()
+    join = ArrayJoin()
     image = np.zeros((2, 2), np.uint8)
     join.combine([image, image], 0)
     with pytest.raises(OperatorError, match="partition 1 has 1 inputs, those before had 2"):
@@ -470,12 +476,12 @@ def test_what_does_not_fit_to_what_was_before():
         ("running", {"rule": "mx"}, "unknown rule 'mx'"),
         ("best-of-last", {"window": 0}, "window=0; give 1 to 1024"),
         ("best-of-last", {"window": 2.5}, "window=2.5"),
-        ("join", {"window": True}, "window=True"),
-        ("join", {"on": "pixels"}, "on='pixels'"),
-        ("join", {"how": "outer"}, "how='outer'"),
-        ("join", {"tiles": 0}, "tiles=0; give 1 to 256"),
-        ("join", {"levels": 1000}, "levels=1000"),
-        ("join", {"windw": 3}, "windw"),
+        (ARRAY_JOIN, {"window": True}, "window=True"),
+        (ARRAY_JOIN, {"on": "pixels"}, "on='pixels'"),
+        (ARRAY_JOIN, {"how": "outer"}, "how='outer'"),
+        (ARRAY_JOIN, {"tiles": 0}, "tiles=0; give 1 to 256"),
+        (ARRAY_JOIN, {"levels": 1000}, "levels=1000"),
+        (ARRAY_JOIN, {"windw": 3}, "windw"),
     ],
 )
 def test_parameters_that_cannot_be_used(use, params, text):
@@ -511,7 +517,7 @@ def test_a_tree_gives_what_the_reference_run_gives_wherever_its_operators_are(tr
     assert len(set(expected)) == 8
     assert list(evaluate(flow, 8, np.random.default_rng(5))) == expected
     stateless = [digest(value) for value in reference_run(tree(sources, Code("composite")), 8)]
-    assert expected[0] == stateless[0] or name == "join"
+    assert expected[0] == stateless[0] or name == ARRAY_JOIN
     assert all(a != b for a, b in zip(expected[2:], stateless[2:], strict=True))
 
 

@@ -102,7 +102,7 @@ def test_mixed_operators_take_turns_and_run(tree: str) -> None:
     given = config("random-moves", operator="mixed", tree=tree, servers=5)
     dataflow = build_dataflow(given)
     codes = [dataflow.by_name[name].code for name in dataflow.operators]
-    turn = ["running", "join", "best-of-last", "running"]
+    turn = ["running", "thalweg.operators.array_join:ArrayJoin", "best-of-last", "running"]
     assert [code.use for code in codes if code is not None] == turn[: len(codes)]
     assert len(list(reference_digests(dataflow, 3))) == 3
 

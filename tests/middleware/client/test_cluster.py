@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import subprocess
@@ -24,6 +25,9 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.dataflow import Code, complete_binary_tree
 from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, ThalwegError
+from thalweg.middleware.loading import DEFAULT_ALLOW
+from thalweg.middleware.parcels import NOTHING
+from thalweg.operators import reference_run
 
 AT_ONCE_S = 2.0  # it takes milliseconds; what is not told at once takes ten times as long
 FLOW = chain(blocks()["h1"], MIX)
@@ -210,6 +214,26 @@ def test_the_readmes_example_runs_from_anywhere(tmp_path: Path, how: str) -> Non
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert [line.split()[0] for line in done.stdout.splitlines()] == [str(index) for index in range(100)]
+
+
+def test_the_example_of_cameras_gives_what_a_single_machine_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).parents[3] / "docs/examples"
+    done = subprocess.run(
+        [sys.executable, str(folder / "cams.py")], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    monkeypatch.syspath_prepend(str(folder))
+    graph, joint = importlib.import_module("cams").build()
+    alarms = [
+        f"frame {index}: all four cameras saw {row['plate']}, the first at {row['time']:g} s"
+        for index, value in enumerate(reference_run(graph, 62, (*DEFAULT_ALLOW, "cams"), sink="alarms"))
+        if value is not NOTHING
+        for row in value.to_pylist()
+    ]
+    assert len(alarms) == 6
+    archive = f"{48 * 64 * 4 * 62:,} bytes of frames archived; the join ended at h3"
+    assert done.stdout.splitlines() == [*alarms, archive]
+    assert graph.by_name[joint].code == Code("join", {"on": "plate", "window_s": 30})
 
 
 def test_hosts_find_what_was_put_on_the_path_and_leave_what_they_start_alone(

@@ -117,7 +117,7 @@ def stubborn(how: str) -> Dataflow:
         ("mix", blocks(), MIX),
         ("large", blocks(sizes=[400_000]), MIX),
         ("mean", scenes(), Code("running", {"aggregate": "mean"})),
-        ("join", scenes(), Code("join", {"window": 3})),
+        ("join", scenes(), Code("thalweg.operators.array_join:ArrayJoin", {"window": 3})),
         ("best", scenes(), Code("best-of-last", {"window": 4})),
     ],
 )
