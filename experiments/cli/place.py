@@ -18,6 +18,7 @@ from rich.table import Table
 
 from thalweg.experiments.cli.console import JsonOption, output, print_json
 from thalweg.experiments.cli.options import find_own_code
+from thalweg.experiments.records.trees import as_edges
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.files import decode_toml, read_bounded
@@ -78,11 +79,15 @@ class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DataflowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Either ``tree`` over ``sources`` (host to bytes of a partition, in the order of combination), or ``nodes``."""
+    """Either ``tree`` over ``sources`` (host to bytes of a partition, in the order of combination), or ``nodes``.
+
+    ``sinks``: by name what the client takes of these nodes; by default sink ``sink`` the one that is no other's input.
+    """
 
     tree: str | None = None
     sources: dict[str, float] = {}
     nodes: tuple[NodeSpec, ...] = ()
+    sinks: dict[str, tuple[str, ...]] = {}
     operator: OperatorSpec = OperatorSpec()
 
 
@@ -156,6 +161,8 @@ def _dataflow(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
     if (spec.tree is None) == (not spec.nodes):
         raise UsageError("dataflow needs either tree and sources, or nodes")
     if spec.tree is not None:
+        if spec.sinks:
+            raise UsageError("dataflow.sinks goes with nodes; a tree has one sink, which takes its last operator")
         if spec.tree not in TREES:
             raise UsageError(f"unknown tree {spec.tree!r}; {nearest(spec.tree, list(TREES))}")
         dataflow = TREES[spec.tree](dict.fromkeys(spec.sources, _CODE), _CODE, client)
@@ -171,13 +178,18 @@ def _dataflow(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
             raise UsageError(f"node {node.name!r} has operator but no inputs; give it inputs, or bytes for a source")
         kind: Literal["source", "operator"] = "operator" if node.inputs else "source"
         nodes.append(Node(node.name, kind, node.inputs, _CODE, node.host))
-    taken = {name for node in nodes for name in node.inputs}
-    roots = tuple(node.name for node in nodes if node.name not in taken)
-    if len(roots) != 1:
-        raise UsageError(f"the client takes the one node that is no other's input; here that is {list(roots)}")
-    if "sink" in {node.name for node in nodes}:
-        raise UsageError("the name 'sink' stands for the client; give the node another")
-    dataflow = Dataflow((*nodes, Node("sink", "sink", roots, None, client))).validate()
+    sinks = spec.sinks
+    if not sinks:
+        taken = {name for node in nodes for name in node.inputs}
+        roots = tuple(node.name for node in nodes if node.name not in taken)
+        if len(roots) != 1:
+            said = f"the client takes the one node that is no other's input; here that is {list(roots)}"
+            raise UsageError(f"{said}; name what it takes in [dataflow.sinks]")
+        sinks = {"sink": roots}
+    if named := next((node.name for node in nodes if node.name in sinks), ""):
+        raise UsageError(f"the name {named!r} stands for the client; give the node another")
+    ends = (Node(name, "sink", inputs, None, client) for name, inputs in sinks.items())
+    dataflow = Dataflow((*nodes, *ends)).validate()
     own = {node.name: node.operator or spec.operator for node in spec.nodes}
     sizes = {node.name: node.bytes for node in spec.nodes if node.bytes is not None}
     return dataflow, propagate_hints(dataflow, sizes, lambda node: own[node.name].answers)
@@ -345,6 +357,8 @@ def _print(result: Plan, task: Task, cost: str, baseline_s: float) -> None:
             "yes" if name in result.critical else "",
         )
     out.print(table)
+    if result.dataflow.not_a_tree():
+        out.print(f"graph: {as_edges(result.dataflow.edges)}", soft_wrap=True)
     out.print(f"{cost}: {_seconds(result.cost_s)}; download-all: {_seconds(baseline_s)}", end="", soft_wrap=True)
     out.print(f"; {len(result.steps)} moves, {result.evaluated} placements looked at", soft_wrap=True)
     if result.critical:

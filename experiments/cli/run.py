@@ -122,12 +122,15 @@ def _print(summary: RunSummary, outcome: Outcome, sheet: Path | None, *, as_json
     """The table and where things are, or the JSON object; exit status 1 when a promise was not kept."""
     from thalweg.experiments.records.aggregates import RunsSummary
     from thalweg.experiments.records.analysis import failures
+    from thalweg.experiments.records.trees import as_edges
     from thalweg.experiments.views.tables import print_runs
 
     if as_json:
         print(RunsSummary([summary]).to_json().decode())
     else:
         print_runs(RunsSummary([summary]))
+        if outcome.dataflow.not_a_tree():
+            print(f"graph: {as_edges(outcome.dataflow.edges)}")
         for label, placed in outcome.found.placed.items():
             tree = outcome.found.trees.get(label)
             if tree is None:

@@ -252,12 +252,11 @@ def _query(info: RunInfo, sink: str, came: Sequence[Row], produced_s: Mapping[in
     digests = [row.detail.digest for row in came if row.detail.digest is not None]
     digest = sequence_digest(digests) if digests else None
     reference = info.reference_digests.get(sink)
-    values = [row for row in came if row.size_bytes]
-    known = [row.t_s - produced_s[row.index] for row in values if row.index is not None and row.index in produced_s]
+    known = latencies(came, produced_s)
     waits = np.diff([row.t_s for row in came])
     return QuerySummary(
         delivered=len({row.index for row in came}),
-        nothing=len(came) - len(values),
+        nothing=sum(not row.size_bytes for row in came),
         digest=digest,
         digest_ok=None if reference is None else digest == reference,
         mean_interarrival_s=float(waits.mean()) if waits.size else None,
@@ -265,6 +264,12 @@ def _query(info: RunInfo, sink: str, came: Sequence[Row], produced_s: Mapping[in
         latency_p95_s=quantile(known, 0.95),
         latency_p99_s=quantile(known, 0.99),
     )
+
+
+def latencies(came: Iterable[Row], produced_s: Mapping[int, float]) -> list[float]:
+    """Of what came to a sink and has a value: how long after the last of its sources had produced that index."""
+    known = ((row.t_s, produced_s.get(-1 if row.index is None else row.index)) for row in came if row.size_bytes)
+    return [at_s - since_s for at_s, since_s in known if since_s is not None]
 
 
 def complete(rows: Iterable[Row], sinks: int) -> list[Row]:

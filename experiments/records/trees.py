@@ -19,8 +19,10 @@ def operators_at(dataflow: Dataflow, placement: Mapping[str, str]) -> dict[str, 
 def as_line(dataflow: Dataflow, placement: Mapping[str, str]) -> str:
     """A placed tree as ``client(h1 h2(h3 h4))``: h3 and h4 send to h2, and h2 sends one result to the client.
 
-    A host that sends several results, or gets some back, stands there several times.
+    A host that sends several results, or gets some back, stands there several times. Of a graph who sends to whom.
     """
+    if dataflow.not_a_tree():
+        return as_edges((placement[edge.producer], placement[edge.consumer]) for edge in dataflow.edges)
     sending: dict[str, list[str]] = {}  # by node, what its host is sent for it
     for name in dataflow.upward:
         sending[name] = []
@@ -35,6 +37,15 @@ def as_line(dataflow: Dataflow, placement: Mapping[str, str]) -> str:
 
 def _with(host: str, below: list[str]) -> str:
     return f"{host}({' '.join(below)})" if below else host
+
+
+def as_edges(edges: Iterable[tuple[str, str]]) -> str:
+    """Who gives to whom, as ``cam > seen archive; seen > archive``; nothing of those that give to themselves."""
+    takers: dict[str, dict[str, None]] = {}
+    for producer, consumer in edges:
+        if producer != consumer:
+            takers.setdefault(producer, {})[consumer] = None
+    return "; ".join(f"{name} > {' '.join(own)}" for name, own in takers.items())
 
 
 def rows_as_line(tree: Iterable[tuple[str, list[str], str]]) -> str:

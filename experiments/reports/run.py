@@ -46,6 +46,7 @@ STEPS = ((0.01, "up to 1 %"), (0.03, "3 %"), (0.1, "10 %"), (0.3, "30 %"), (floa
 ALTS = {
     "arrivals": "Images delivered at the client over emulated time, one line a placement",
     "interarrival": "Distribution of the time between consecutive images, one line a placement",
+    "latency": "Distribution of the latency at each sink, one line a placement",
     "hosts": "CPU and memory of every host, one dot a placement",
     "moves": "Deliveries around a move, and where every operator was over time",
     "estimates": "Bandwidth estimates against the emulator's rates",
@@ -227,7 +228,7 @@ def _of_placement(stem: str) -> str:
 
 
 def _plot_order(path: Path) -> tuple[int, str]:
-    order = ["graph", "arrivals", "interarrival", "links", "hosts", "moves", "estimates"]
+    order = ["graph", "arrivals", "interarrival", "latency", "links", "hosts", "moves", "estimates"]
     kind = path.stem.split("-")[0]
     return (order.index(kind) if kind in order else len(order), path.stem)
 

@@ -26,6 +26,7 @@ from thalweg.experiments.runs.config import (
 from thalweg.experiments.runs.folder import SCENARIO, configuration, empty_folder, prepare_folder, versions
 from thalweg.experiments.runs.strategies import make_strategies
 from thalweg.experiments.runs.workload import workload_of
+from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.network.view import Link
 
 
@@ -49,6 +50,7 @@ class Outcome(msgspec.Struct, frozen=True):
     info: RunInfo
     folder: Path
     found: Found
+    dataflow: Dataflow
 
 
 class Session(ABC):
@@ -105,7 +107,7 @@ class Session(ABC):
                 empty_folder(self.folder, remove=made)
             raise
         assert info is not None
-        return Outcome(info, self.folder, self.found)
+        return Outcome(info, self.folder, self.found, self.dataflow)
 
     def info(self, run: str, **more: Any) -> RunInfo:
         """What ``run.toml`` says of the run of that id."""

@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 
 from thalweg.experiments.command import counted
-from thalweg.experiments.records.analysis import complete, natural
-from thalweg.experiments.records.log import Row, read_log, sum_links
+from thalweg.experiments.records.analysis import SINK, complete, latencies, natural
+from thalweg.experiments.records.log import Row, last_produced, read_log, sum_links
 from thalweg.experiments.records.moves import HOW, SPAN_S, AroundMoves, judged, moves_wall
 from thalweg.experiments.records.records import PLOTS, RunInfo
 from thalweg.experiments.views.graph import graph_figure, shown
@@ -104,6 +104,7 @@ class RunSeries:
 
     ``arrivals_s``: sorted emulated times of the deliveries. ``links``: for the at most ``LINKS`` links that
     moved most bytes, time, asked and delivered bits per second. ``load``: CPU shares and resident bytes by host.
+    ``latency_s``: from source to sink, sorted, by sink and placement.
     ``all_courses``: where nodes were; ``courses``: of those placements that moved operators or changed the tree, or
     were to; ``sent``: bytes by node and the host they went to; ``around``: deliveries around the moves.
     ``estimates``: (truth, estimate) in bit/s by how it was measured.
@@ -150,6 +151,13 @@ class RunSeries:
             for name, own in said.items()
             if own["delivered"]
         }
+        produced = last_produced(folder, info.queries)
+        self.latency_s = {
+            sink: {name: np.sort(known) for name, own in said.items()
+                   if (known := latencies((row for row in own["delivered"] if (row.node or SINK) == sink),
+                                          latest.get(name, {})))}
+            for sink, latest in produced.items()
+        }  # fmt: skip
         around = {name: moves_wall(own, info.time_scale) for name, own in said.items()}
         self.around: dict[str, AroundMoves] = {name: some for name, some in around.items() if some is not None}
 
@@ -209,6 +217,8 @@ def _figures(series: RunSeries, info: RunInfo) -> Iterator[tuple[str, Figure]]:
         yield "arrivals", _arrivals(series, info)
     if any(len(times) > 1 for times in series.arrivals_s.values()):
         yield "interarrival", _interarrival(series)
+    if any(series.latency_s.values()):
+        yield "latency", _latency(series)
     for name in series.placements:
         if any(series.links[name].values()):
             yield f"links-{_in_path(name)}", _links(series, name)
@@ -283,6 +293,24 @@ def _interarrival(series: RunSeries) -> Figure:
         ylabel="share of images at most this far apart", ylim=(0, 1.02),
     )  # fmt: skip
     axes.legend(loc="upper left", title="dashed: mean", alignment="left")
+    return figure
+
+
+def _latency(series: RunSeries) -> Figure:
+    """One panel a sink, one line a placement."""
+    sinks = [sink for sink, of in series.latency_s.items() if of]
+    figure = new_figure(max(7.5, 4.6 * len(sinks)), 4.2)
+    for axes, sink in zip(figure.subplots(1, len(sinks), sharey=True, squeeze=False).flat, sinks, strict=True):
+        for name, late_s in series.latency_s[sink].items():
+            tint, p95_s = colour(series.placements, name), float(np.quantile(late_s, 0.95))
+            share = np.arange(1, len(late_s) + 1) / len(late_s)
+            axes.step(late_s, share, where="post", color=tint, label=f"{name} ({shortened(p95_s)} s)")
+            axes.axvline(p95_s, color=tint, linewidth=1, linestyle=(0, (4, 3)))
+        axes.set_xscale("log")
+        round_ticks(axes.xaxis)
+        axes.set(title=f"Latency at {sink}", xlabel="source to sink (emulated s, log scale)", ylim=(0, 1.02))
+        axes.legend(loc="upper left", title="dashed: 95th percentile", alignment="left", fontsize=8.5)
+    figure.axes[0].set_ylabel("share of values at most this late")
     return figure
 
 

@@ -120,6 +120,27 @@ def test_explicit_nodes_pins_and_a_start(write: Any) -> None:
         assert found["placement"]["fixed"] == "b"
 
 
+def test_a_graph_of_several_sinks_is_placed_and_told_as_text(write: Any) -> None:
+    node = '[[dataflow.nodes]]\nname = "{}"\n{}\n'
+    text = 'hosts = ["h", "a", "b"]\ndefault_rate = "8mbit"\n'
+    text += node.format("cam", 'host = "a"\nbytes = 3e6') + node.format("far", 'host = "b"\nbytes = 1e6')
+    text += node.format("seen", 'inputs = ["cam"]\noperator = { output = 1e4 }')
+    text += node.format("joint", 'inputs = ["seen", "far"]\noperator = { output = 1e4 }')
+    sinks = '[dataflow.sinks]\nalarms = ["joint"]\narchive = ["seen", "joint"]\n'
+    found = run_json(write(text + sinks))
+    assert found["placement"] == {"cam": "a", "far": "b", "seen": "a", "joint": "b", "alarms": "h", "archive": "h"}
+    said = "graph: cam > seen; seen > joint archive; far > joint; joint > alarms archive"
+    assert said in run(write(text + sinks))
+    assert load_problem(write(text)).dataflow.by_name["sink"].inputs == ("joint",)
+    for wrong, says in (
+        (text + sinks.replace("alarms", "cam"), "the name 'cam' stands for the client"),
+        (text + sinks.replace('"joint"', '"joined"'), "'alarms' takes its input from unknown node 'joined'"),
+        (TREE + sinks, "sinks goes with nodes"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            run(write(wrong))
+
+
 def test_links_of_rate_0_are_said_to_be_infinite(write: Any) -> None:
     path = write(TREE + LINKS.replace("1e6", "0"))
     assert run_json(path, "--planner", "download-all")["cost_s"] is None

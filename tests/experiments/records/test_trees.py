@@ -18,7 +18,7 @@ from thalweg.experiments.records.trees import as_line, ended_as, rows_as_line
 from thalweg.experiments.views.plots import INK, RunSeries, plot_run
 from thalweg.experiments.views.tables import print_runs
 from thalweg.experiments.views.timelines import Course, host_colours, lives
-from thalweg.middleware.dataflow import Code, complete_binary_tree, star_tree
+from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree, star_tree
 
 HOSTS = ("h1", "h2", "h3", "h4")
 START = {f"source@{host}": host for host in HOSTS} | {"op0": "h1", "op1": "h3", "op2": "client", "sink": "client"}
@@ -65,6 +65,8 @@ def test_a_tree_in_one_line() -> None:
     assert as_line(flow, {**START, "op0": "client"}) == "client(h1 h2 h3(h4))"
     assert as_line(flow, {**START, "op2": "h1"}) == "client(h1(h2 h3(h4)))"
     assert as_line(flow, {**START, "op2": "h3", "op1": "h1"}) == "client(h3(h1(h2) h1(h3 h4)))"  # two results of h1
+    graph = Dataflow((*flow.nodes, Node("more", "sink", ("op0",))))
+    assert as_line(graph, {**START, "more": "client"}) == "h2 > h1; h4 > h3; h1 > client; h3 > client"
     assert rows_as_line(change(1.0, AFTER).tree) == "client(h4(h2(h1(h2) h3)))"
     assert ended_as(flow, flow, START) == {"placement": {"op0": "h1", "op1": "h3", "op2": "client"}}
     star = star_tree(dict.fromkeys(HOSTS, Code("any")), Code("any"))

@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from thalweg.experiments.cli.main import invoke
 from thalweg.experiments.cli.run import adopt_defaults
 from thalweg.experiments.records.analysis import RunSummary, failures, summarize_run
 from thalweg.experiments.records.records import load_run
+from thalweg.experiments.reports.report import write_report
 from thalweg.experiments.runs.config import DEFAULTS, RunConfig
 from thalweg.experiments.runs.launcher import execute
 from thalweg.experiments.runs.workload import build_dataflow, reference_digests
@@ -62,6 +64,20 @@ def test_simulated_whatever_moves_the_sinks_get_what_a_single_machine_gives(
     config = load_run(folder).config
     assert (config["workload"], config["bytes"]) == ("plates", True)
     assert not {"rule", "tree", "bands"} & config.keys()
+
+
+def test_a_report_of_a_recorded_graph_draws_it_and_its_latencies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = "run --workload plates --testbed sim --servers 2 --partitions 12 --placement random-moves --moves 3 --out"
+    assert invoke([*command.split(), str(tmp_path / "a")]) == 0
+    said = capsys.readouterr().out
+    assert "graph: source@h1 > found1; source@h2 > found2; found1 > joint1 count; found2 > joint1 count; " in said
+    write_report([tmp_path / "a"], tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    for shown in ("The dataflow and its hosts under random-moves", "Distribution of the latency at each sink"):
+        assert f'<img alt="{shown}' in page
+    assert all(name in page for name in ("found1", "joint1", "all at", "counts", "alarms", "3 moved"))
 
 
 def test_processes_give_the_same_while_operators_move(simulated: tuple[RunSummary, Path], tmp_path: Path) -> None:
