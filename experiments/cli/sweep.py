@@ -12,7 +12,7 @@ import typer
 
 from thalweg.emulation.scenarios.data_sets import find_set, read_grid
 from thalweg.emulation.units import seconds
-from thalweg.experiments.cli.console import JsonOption, end, new_table, output, print_json, progress, say
+from thalweg.experiments.cli.console import JsonOption, end, new_table, output, print_json, progress, say, spinner
 from thalweg.experiments.cli.options import Given, find_own_code, make, takes
 from thalweg.experiments.cli.stopping import Stopped
 from thalweg.experiments.command import Option, counted, flag
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from thalweg.experiments.sweeps.grid import PlacementResult, Sweep
     from thalweg.experiments.sweeps.sweep import SweepOutcome
 
+CONFIGURATIONS = 300  # as many as the paper's
 POOLS = 10  # a pool is one draw: fewer do not tell how much another would differ
 REASONS = 10  # that are printed
 TAKEN = {"faults": ("first_seed", "graphs", "master", "out"), "replay_faults": ("graphs",)}  # of all options
@@ -36,13 +37,17 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "The grid of a figure of the paper: 6, 7, 8, 9 or 10; or ablation, what each part of thalweg brings;"
-            " sensitivity, how much hangs on what traces are made by; or PAPER:FIGURE of another paper's study.",
+            " sensitivity, how much hangs on what traces are made by; or sbon-table1, sbon-8, sbon-9, sbon-operators"
+            " of Pietzuch et al. (2006).",
             shown="none",
         ),
     ] = None
-    configurations: Annotated[int, Option("Network configurations in all, spread evenly over the pools.")] = (
-        300  # as many as the paper's
-    )
+    configurations: Annotated[
+        int | None,
+        Option(
+            "Network configurations in all, spread evenly over the pools.", shown=f"the figure's, or {CONFIGURATIONS}"
+        ),
+    ] = None
     pools: Annotated[
         int | None, Option("Draws of the pool of traces.", shown=f"{POOLS}, at most one a configuration")
     ] = None
@@ -51,7 +56,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "paper (calibrated to the paper), regions (the same, links by region); paper:stretch=1.8 and the like"
             " (made otherwise, as in thalweg traces generate); real (measured), or a folder of"
-            " traces."
+            " traces; of sbon-… paper or gt-itm, of topologies."
         ),
     ] = "paper"
     first_pool: Annotated[int, Option("Seed of the first pool; the others follow it.", least=0)] = 1001
@@ -144,17 +149,12 @@ def sweep(given: Given, as_json: JsonOption = False) -> None:
     """
     _check_together(given)
     options = make(SweepOptions, given, "thalweg sweep")
-    if ":" in (options.figure or ""):
-        for name in given.said:
-            if name not in TAKEN_OF_PAPER:
-                option = flag(SweepOptions, name)
-                raise UsageError(f"{option} does not go with --figure {options.figure}; leave one away")
     if options.faults is not None or options.replay_faults is not None:
         _fault_plans(options, as_json=as_json)
         return
-    asked = _sweep(options)
+    asked = _sweep(options, given)
     outcome = _run(asked, options.out or Path("runs") / asked.id, options.master)
-    _print(asked, outcome, as_json=as_json)
+    _print(asked, outcome, options.master, as_json=as_json)
 
 
 def _check_together(given: Given) -> None:
@@ -174,32 +174,37 @@ def _check_together(given: Given) -> None:
         raise UsageError("--graphs goes with --faults; what is swept otherwise are trees")
 
 
-def _sweep(options: SweepOptions) -> Sweep:
+def _sweep(options: SweepOptions, given: Given) -> Sweep:
     """The sweep that was asked for. What is given of the grid replaces that of the figure, but placements are added.
 
     The trials of another paper's figure, PAPER:NUMBER, are its own.
     """
     from thalweg.experiments.papers.ranganathan1998.study import FIGURES, OURS, PLACEMENTS
-    from thalweg.experiments.papers.study import find_figure
+    from thalweg.experiments.papers.study import FIRST_STUDY, find_figure
     from thalweg.experiments.runs.folder import versions
     from thalweg.experiments.sweeps.pools import GENERATED
     from thalweg.experiments.sweeps.simulations import Simulations
 
     figure, placements = options.figure, options.placements
-    pools = min(POOLS, max(options.configurations, 1)) if options.pools is None else options.pools
+    study, found = (None, None) if figure is None else find_figure(figure)
+    configurations = options.configurations
+    if configurations is None:
+        configurations = CONFIGURATIONS if found is None else found.configurations
     drawn = {
-        "pools": pools,
+        "pools": min(POOLS, max(configurations, 1)) if options.pools is None else options.pools,
         "first_pool": options.first_pool,
-        "configurations": options.configurations,
+        "configurations": configurations,
         "versions": versions(),
     }
-    if figure is not None and ":" in figure:
-        study, found = find_figure(figure)
+    if study is not None and found is not None and study.name != FIRST_STUDY:
+        for name in given.said:
+            if name not in TAKEN_OF_PAPER:
+                raise UsageError(f"{flag(SweepOptions, name)} does not go with --figure {figure}; leave one away")
+        if study.pools and options.pool not in study.pools:
+            raise UsageError(f"--pool is {options.pool}; --figure {figure} has {', '.join(study.pools)}")
         listed = [msgspec.structs.asdict(arm) for arm in found.sweep.arms()]
         asked = {"study": study.name, "figure": found.number, "listed": listed, "pool": options.pool, **drawn}
         return make(study.sweep, asked, "thalweg sweep")
-    if figure is not None and figure not in FIGURES:
-        raise UsageError(f"--figure is {figure}; there are {', '.join(FIGURES)}")
     own = Simulations(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
     grid = own if figure is None else FIGURES[figure].sweep
     assert isinstance(grid, Simulations)
@@ -298,7 +303,8 @@ def _run(asked: Sweep, folder: Path, master: str) -> SweepOutcome:
         raise typer.Exit(stopped.status) from None
 
 
-def _print(asked: Sweep, outcome: SweepOutcome, *, as_json: bool) -> None:
+def _print(asked: Sweep, outcome: SweepOutcome, master: str, *, as_json: bool) -> None:
+    from thalweg.experiments.sweeps.grid import PaperSweep
     from thalweg.experiments.sweeps.sweep import load_results
 
     results = asked.summarize(load_results(outcome.folder, type(asked)))
@@ -316,9 +322,23 @@ def _print(asked: Sweep, outcome: SweepOutcome, *, as_json: bool) -> None:
             "placements": results,
         }
         print_json(said)
+    elif isinstance(asked, PaperSweep):
+        _figure(outcome, master)
     else:
         _table(asked, outcome, results)
     end(_failures(outcome))
+
+
+def _figure(outcome: SweepOutcome, master: str) -> None:
+    """What a paper's own trials say: the figure they are of."""
+    from thalweg.experiments.papers.aggregation import aggregate
+    from thalweg.experiments.papers.tables import print_figures
+    from thalweg.experiments.records.spark import session
+
+    with spinner("analysing the sweep"), session(master) as spark:
+        found = aggregate(spark, outcome.folder)
+    print_figures(found)
+    _told(outcome)
 
 
 def _table(asked: Sweep, outcome: SweepOutcome, results: dict[str, PlacementResult]) -> None:
@@ -334,6 +354,13 @@ def _table(asked: Sweep, outcome: SweepOutcome, results: dict[str, PlacementResu
         failed = Text(str(result.failed), "bold red" if result.failed else "")
         table.add_row(Text(label), str(result.runs), failed, seconds(result.mean_interarrival_s), speedup)
     output().print(table)
+    _told(outcome)
+
+
+def _told(outcome: SweepOutcome) -> None:
+    """What is below a sweep's results."""
+    from thalweg.experiments.views.tables import seconds
+
     for note in outcome.notes:
         print(f"note: {note}")
     were = "was" if outcome.skipped == 1 else "were"

@@ -315,6 +315,7 @@ def _result(
         *unusual,
         *(f"{name} {at} instead of {study.usual[name]}" for name, at in setting.items() if at != study.usual[name]),
     ]
+    shown = figure.singles if isinstance(figure.singles, str) else "speedup" if study.base else "level"
     result = study.result(
         figure=figure.number,
         pool=pool,
@@ -327,8 +328,7 @@ def _result(
         ratios=sorted(ratios, key=order),
         singles={
             row.label: [
-                float(f"{value:.5g}") if math.isfinite(value) else None
-                for value in runs.columns[row.arm]["speedup" if study.base else "level"]
+                float(f"{value:.5g}") if math.isfinite(value) else None for value in runs.columns[row.arm][shown]
             ]
             for row in made
             if figure.singles and row.arm.series != study.base

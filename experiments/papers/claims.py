@@ -255,7 +255,18 @@ def adds(result: Result, own: str, other: str, least: float) -> Finding:
 
 
 @check
-def falls(result: Result, column: str, *names: str) -> Finding:
+def at_most(result: Result, /, name: str, column: str, bound: float, says: str, **given: Any) -> Finding:
+    """A column of a series is at most so much, where factors are as given."""
+    value = result.value(name, column, **given)
+    if value is None:
+        raise lacking(result, name)
+    return Finding(
+        value.mean <= bound, f"{says} {spread(value)}", {says: value.mean}, each(value, lambda one: one <= bound)
+    )
+
+
+@check
+def falls(result: Result, column: str, *names: str, digits: int = 1, unit: str = " s") -> Finding:
     """A column falls from each of these series to the next."""
     means = {name: value for name in names if (value := result.value(name, column)) is not None}
     steps: dict[str, Pooled] = {}
@@ -266,8 +277,8 @@ def falls(result: Result, column: str, *names: str) -> Finding:
         steps[f"{earlier} over {later}"] = step
     least = min(steps, key=lambda name: steps[name].mean)
     ranked = sorted(means, key=lambda name: -means[name].mean)
-    detail = " > ".join(f"{name} {means[name].mean:.1f}" for name in ranked)
-    detail += f" s; smallest step, {least}: {percent(gain(steps[least]))}"
+    detail = " > ".join(f"{name} {means[name].mean:.{digits}f}" for name in ranked)
+    detail += f"{unit}; smallest step, {least}: {percent(gain(steps[least]))}"
     numbers = {name: value.mean for name, value in means.items()}
     return Finding(together(map(clearly, steps.values())), detail, numbers, in_all(steps.values(), more))
 

@@ -179,10 +179,12 @@ def side_by_side(panels: Sequence[Axes], result: Result, pairs: Sequence[tuple[s
     panels[0].set_ylim(bottom, top * (top / bottom) ** 0.14)  # room for the legend
 
 
-def bars(axes: Axes, result: Result, column: str, palette: Palette) -> None:
+def bars(
+    axes: Axes, result: Result, column: str, palette: Palette, published: Mapping[str, float] | None = None
+) -> None:
     """A column of every arm with its spread between pools; a diamond where the paper has a value."""
     rows = [(row, value) for row in result.rows if (value := row.value(column)) is not None]
-    paper = {one.name: one.paper for one in result.comparisons if one.unit}
+    paper = published or {one.name: one.paper for one in result.comparisons if one.unit}
     largest = 0.0
     for y, (row, value) in enumerate(rows):
         axes.barh(y, value.mean, 0.62, color=palette.tint(row.arm.series), alpha=0.85)

@@ -31,7 +31,8 @@ from thalweg.experiments.sweeps.grid import PaperSweep, Sweep
 from thalweg.experiments.sweeps.trial import Arm, Trial
 from thalweg.middleware.errors import UsageError
 
-FIRST_STUDY = "ranganathan1998"  # of sweep folders that name none
+STUDIES = ("ranganathan1998", "pietzuch2006")
+FIRST_STUDY = STUDIES[0]  # of sweep folders that name none
 FORMAT = 4  # of figures.json
 TIE = 0.01  # relative difference up to which two are as fast as each other: a plot would not show it
 QUOTED = 0.15  # how far ours may be from a number of a paper's text, of it, to have reproduced it
@@ -191,8 +192,8 @@ class FigureResult(msgspec.Struct, Generic[A, R], frozen=True, kw_only=True):
     varied.
 
     ``comparable``: what the trials have besides is the paper's, so its values bind. ``expected``: how many
-    configurations the sweep has begun. ``singles``: by label, the speed-up on every configuration, or without a base
-    the level, in the same order for all (None: failed or missing), for the figures that show single configurations.
+    configurations the sweep has begun. ``singles``: by label, what the figure shows of single configurations, in the
+    same order for all (None: failed or missing).
     """
 
     study: ClassVar[Study]
@@ -382,10 +383,11 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     ``varied``: the factors that it varies. ``pairs``: which arms it compares, (own, other, whether other is as usual).
     ``told``: which of these its table has. ``shared``: its rows have columns ``Shared``. ``singles``: it shows single
-    configurations. ``notes``: what its readers must know. ``tables``: more of them, each a caption, and heads and rows
-    of a result. ``across``: pools of one name that are made otherwise, ``name:stretch=2``, are of one result, not
-    each of its own. ``head``: what it is called, where not by its number; ``caption``, ``columns``, ``ordered``: of its
-    first table.
+    configurations, by the column of that name, or by speed-up or level. ``configurations``: how many are swept where
+    nothing else is said. ``notes``: what its readers must know. ``tables``: more of them, each a caption, and heads
+    and rows of a result. ``across``: pools of one name that are made otherwise, ``name:stretch=2``, are of one result,
+    not each of its own. ``head``: what it is called, where not by its number; ``caption``, ``columns``, ``ordered``: of
+    its first table.
     """
 
     number: str
@@ -398,7 +400,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     pairs: Callable[[Any, Any, bool], bool] = lambda own, other, usual: own.series != other.series
     told: Callable[[Any], bool] = lambda ratio: True
     shared: bool = False
-    singles: bool = False
+    singles: bool | str = False
+    configurations: int = 300
     across: bool = False
     notes: tuple[str, ...] = ()
     tables: tuple[tuple[str, Callable[[Any], tuple[list[str], list[list[str]]]]], ...] = ()
@@ -436,7 +439,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     - ``trial``, ``arm``: the structs of its trials and arms
     - ``series``: the paper's own, in its order; ``ours``: those beside them; ``base``: of the paper's, what speed-ups
       are over
-    - ``usual``: of every factor the paper's value; ``pool``: the name of the pools on which the paper's values bind
+    - ``usual``: of every factor the paper's value; ``pool``: the name of the pools on which the paper's values bind,
+      ``pools``: all there are, where that is known
     - ``measure``: SQL over trial and outcome, above 0; less is better. ``level``: the column that has its mean,
       ``quantity`` what that is in words, ``nothing`` what is said of a trial without one
     - ``columns``: other columns, each SQL that is averaged over the trials that did not fail, or ``Relative``, or
@@ -464,6 +468,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     ours: tuple[str, ...] = ()
     base: str = ""
     pool: str = "paper"
+    pools: tuple[str, ...] = ()
     usual: Mapping[str, Any] = {}
     columns: Mapping[str, str | Relative | Shared] = {}
     resolved: Mapping[str, str] = {}
@@ -551,9 +556,12 @@ def find_study(name: str | None = None) -> Study:
 
 
 def find_figure(number: str) -> tuple[Study, Figure]:
-    """A figure by its number, ``6`` of the first study, or ``PAPER:NUMBER`` of another; UsageError for none."""
+    """A figure by its number, of whatever study has it first, or ``PAPER:NUMBER``; UsageError for none."""
     paper, _, name = number.rpartition(":")
-    study = find_study(paper or None)
-    if name not in study.figures:
-        raise UsageError(f"--figure is {number}; there are {', '.join(study.figures)}")
-    return study, study.figures[name]
+    studies = [find_study(paper)] if paper else list(map(find_study, STUDIES))
+    for study in studies:
+        if name in study.figures:
+            return study, study.figures[name]
+    raise UsageError(
+        f"--figure is {number}; there are {', '.join(known for study in studies for known in study.figures)}"
+    )

@@ -140,7 +140,9 @@ def test_an_interrupt_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--figure", "11"], "--figure is 11; there are 6, 7, 8, 9, 10, sensitivity, ablation"),
+        (["--figure", "11"], "--figure is 11; there are 6, 7, 8, 9, 10, sensitivity, ablation, sbon-table1, sbon-8"),
+        (["--figure", "sbon-8", "--pool", "real"], "--pool is real; --figure sbon-8 has paper, gt-itm"),
+        (["--figure", "sbon-8", "--servers", "4"], "--servers does not go with --figure sbon-8; leave one away"),
         (["--placement", "nowhere.at.all:Planner"], "'nowhere.at.all:Planner' cannot be imported"),
         (["--master", "moon"], "is not a Spark master"),
         (["--configurations", "3", "--pools", "4"], "give --pools 1 to 3"),

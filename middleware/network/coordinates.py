@@ -1,0 +1,98 @@
+"""Network coordinates: a place for every host in a space in which distances are about the latencies between hosts.
+
+Every host has its own place, and after each measurement of the latency to another one moves a little towards where
+that would be right, as if a spring joined the two; the less it trusts its place, and the more that of the other, the
+farther. The *height* of a host is what it takes to and from all others, as an access link does: a distance is that of
+the places and both heights. In a space without heights all are 0.
+
+Source: Dabek, Cox, Kaashoek, Morris (SIGCOMM 2004), sections 2 and 5.4; Pietzuch et al. (2006), section 3.1.1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Rows = Any  # of hosts: a slice, or an array of their numbers
+
+DIMENSIONS = 3  # section 3.1.1
+STEP = 0.25  # c_c: how far a host goes towards where one measurement has it
+LEARNING = 0.25  # c_e: how much of its error one measurement is
+START_ERROR = 1.0  # of who has measured nothing: as large as what is measured
+LEAST_S = 1e-9  # latencies and distances below are taken for it
+FIRST_SIDE_S = 1e-3  # of the cube in which places are drawn at first; no two may be the same
+
+
+class Coordinates(msgspec.Struct, frozen=True):
+    """Hosts' coordinates, with ``n`` the hosts and ``d`` the dimensions.
+
+    ``places``: (n, d), seconds. ``heights``: (n,), seconds, all 0 in a space without. ``errors``: (n,), the relative
+    error that each expects of its distances.
+    """
+
+    places: Floats
+    heights: Floats
+    errors: Floats
+
+    @classmethod
+    def first(
+        cls, hosts: int, random: np.random.Generator, *, dimensions: int = DIMENSIONS, heights: bool = False
+    ) -> Coordinates:
+        """Of hosts that have measured nothing yet."""
+        places = random.uniform(-FIRST_SIDE_S / 2, FIRST_SIDE_S / 2, (hosts, dimensions))
+        return cls(places, np.full(hosts, FIRST_SIDE_S * heights), np.full(hosts, START_ERROR))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def of(self, hosts: Rows) -> Coordinates:
+        """Those of some hosts alone."""
+        return Coordinates(self.places[hosts], self.heights[hosts], self.errors[hosts])
+
+    def distances_s(self, ones: Rows, others: Rows) -> Floats:
+        """From each of some hosts to each of others, (ones, others), in seconds: what the latencies are about."""
+        squares = sum(np.subtract.outer(axis[ones], axis[others]) ** 2 for axis in self.places.T)
+        distances: Floats = np.sqrt(squares) + np.add.outer(self.heights[ones], self.heights[others])
+        return distances
+
+    def measured(self, others: Coordinates, latency_s: Floats) -> Coordinates:
+        """After every host has measured the latency, (n,), to one other, whose coordinates are given.
+
+        A latency that is not above 0 and finite says nothing.
+        """
+        away = self.places - others.places
+        length = np.sqrt(sum(axis**2 for axis in away.T))
+        above = self.heights + others.heights
+        distance = np.maximum(length + above, LEAST_S)
+        said = np.isfinite(latency_s) & (latency_s > 0)
+        latency = np.where(said, np.maximum(latency_s, LEAST_S), 1.0)
+        trust = self.errors / (self.errors + others.errors)
+        error = LEARNING * trust * np.abs(distance - latency) / latency + (1 - LEARNING * trust) * self.errors
+        move = np.where(said, STEP * trust * (latency - distance), 0.0)
+        places = self.places + (move / np.maximum(length, LEAST_S))[:, None] * away
+        heights = np.where(self.heights > 0, np.maximum(self.heights + move * above / distance, LEAST_S), 0.0)
+        return Coordinates(places, heights, np.where(said, np.minimum(error, 10 * START_ERROR), self.errors))
+
+
+def embedded(
+    latency_s: Floats,
+    random: np.random.Generator,
+    *,
+    rounds: int,
+    dimensions: int = DIMENSIONS,
+    heights: bool = False,
+) -> Coordinates:
+    """The coordinates that hosts find among themselves, if each measures the latency to a random other in every round.
+
+    ``latency_s``: (n, n); where it is not finite nothing is measured.
+    """
+    found = Coordinates.first(len(latency_s), random, dimensions=dimensions, heights=heights)
+    own = np.arange(len(latency_s))
+    for _ in range(rounds):
+        others = (own + 1 + random.integers(len(own) - 1, size=len(own))) % len(own)
+        found = found.measured(found.of(others), latency_s[own, others])
+    return found

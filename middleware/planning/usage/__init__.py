@@ -1,0 +1,1 @@
+"""Placing queries by their network usage: in a space of coordinates, and by the latencies themselves."""

@@ -1,0 +1,58 @@
+"""From a place in the space of coordinates to a host: the nearest that can take the operator, or has it already.
+
+A host's load is one more coordinate, and that of a place is 0, so that a host with load is farther from everywhere.
+
+Source: Pietzuch et al. (2006), section 3.1.3, the five steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.middleware.errors import PlacementError, UsageError
+
+Floats = npt.NDArray[np.float64]
+
+NEAREST = 10  # k
+
+
+class Mapper:
+    """Hosts by their places, (n, d), in seconds; ``load``: (n,), of each its load, which counts ``load_s`` seconds."""
+
+    def __init__(self, places: Floats, load: Floats | None = None, *, load_s: float = 1.0) -> None:
+        self._places = places
+        self._beyond = np.zeros(len(places))
+        if load is not None:
+            if bad := np.flatnonzero(~(np.isfinite(load) & (load >= 0))).tolist():
+                raise UsageError(f"the load of host {bad[0]} is {load[bad[0]]}; it must be at least 0 and finite")
+            self._beyond = (load_s * load) ** 2
+
+    def host(
+        self,
+        place: Floats,
+        *,
+        nearest: int = NEAREST,
+        has: Collection[int] = (),
+        lacks: Callable[[int], str | None] = lambda host: None,
+    ) -> int:
+        """The first of the nearest hosts that has the operator, else the first that lacks nothing for it.
+
+        ``lacks`` says what a host is short of, None for nothing; if none of the nearest will do, twice as many are
+        looked at. Raises PlacementError, with what the nearest lacks, if no host will do.
+        """
+        away = sum((axis - at) ** 2 for axis, at in zip(self._places.T, place, strict=True)) + self._beyond
+        order = np.argsort(away, kind="stable")
+        begun = 0
+        while begun < len(order):
+            looked = order[begun:nearest].tolist()
+            for host in looked:
+                if host in has:
+                    return int(host)
+            for host in looked:
+                if lacks(host) is None:
+                    return int(host)
+            begun, nearest = nearest, 2 * nearest
+        raise PlacementError(f"no host can take the operator: the nearest, {order[0]}, lacks {lacks(int(order[0]))}")

@@ -1,0 +1,83 @@
+"""A query as a placement by network usage sees it: nodes, the streams between them, and where some nodes are pinned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.middleware.errors import UsageError
+
+Floats = npt.NDArray[np.float64]
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """What flows from a node to one of its consumers, in bytes a second: DR(l)."""
+
+    producer: int
+    consumer: int
+    rate: float
+
+
+class Query(msgspec.Struct, frozen=True, dict=True):
+    """Nodes, numbered from 0 so that each comes before its consumers, and the hosts of those that are pinned."""
+
+    streams: tuple[Stream, ...]
+    pinned: Mapping[int, int]
+
+    def check(self) -> Query:
+        """Return self, or raise UsageError naming the stream, or the node, that does not fit."""
+        for one in self.streams:
+            if not (math.isfinite(one.rate) and one.rate > 0):
+                raise UsageError(
+                    f"the stream from node {one.producer} to {one.consumer} has a rate of {one.rate} bytes/s; it must"
+                    " be above 0 and finite"
+                )
+            if not 0 <= one.producer < one.consumer:
+                raise UsageError(
+                    f"a stream goes from node {one.producer} to {one.consumer}; nodes are numbered so that a producer"
+                    " comes before its consumers"
+                )
+        reached, follow = {*self.pinned}, [*self.pinned]
+        while follow:
+            more = {node for node, _ in self.beside[follow.pop()]} - reached
+            reached |= more
+            follow += more
+        if lost := [node for node in range(self.nodes) if node not in reached]:
+            raise UsageError(f"node {lost[0]} is not pinned, nor is anything that it is joined to; it may be anywhere")
+        return self
+
+    @cached_property
+    def nodes(self) -> int:
+        """How many there are."""
+        return 1 + max((*(one.consumer for one in self.streams), *self.pinned))
+
+    @cached_property
+    def operators(self) -> tuple[int, ...]:
+        """The nodes that are to be placed."""
+        return tuple(node for node in range(self.nodes) if node not in self.pinned)
+
+    @cached_property
+    def beside(self) -> Mapping[int, tuple[tuple[int, float], ...]]:
+        """Of every node those it is joined to, each with the rate between the two."""
+        found: dict[int, list[tuple[int, float]]] = {node: [] for node in range(self.nodes)}
+        for one in self.streams:
+            found[one.producer].append((one.consumer, one.rate))
+            found[one.consumer].append((one.producer, one.rate))
+        return {node: tuple(each) for node, each in found.items()}
+
+    def usage(self, hosts: Sequence[int], latency_s: Floats) -> float:
+        """The network usage u(q) of the nodes on these hosts: bytes in transit (Pietzuch et al., equation 1)."""
+        return sum(one.rate * float(latency_s[hosts[one.producer], hosts[one.consumer]]) for one in self.streams)
+
+    def delay_s(self, hosts: Sequence[int], latency_s: Floats) -> float:
+        """What it takes from a source to a sink at most, with the nodes on these hosts."""
+        since = [0.0] * self.nodes
+        for one in sorted(self.streams, key=lambda one: one.producer):
+            way = float(latency_s[hosts[one.producer], hosts[one.consumer]])
+            since[one.consumer] = max(since[one.consumer], since[one.producer] + way)
+        return max(since)

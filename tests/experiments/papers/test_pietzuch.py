@@ -1,0 +1,87 @@
+"""Table 1 and Figures 8 and 9 of Pietzuch et al. on a few queries of two topologies of each kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from thalweg.experiments.papers.aggregation import figure_data
+from thalweg.experiments.papers.pietzuch2006.placing import OURS, PLACEMENTS, Placing, place
+from thalweg.experiments.papers.pietzuch2006.study import DELAY, PUBLISHED, STUDY, USAGE
+from thalweg.experiments.papers.plots import plot_figures
+from thalweg.experiments.papers.study import FigureResult
+from thalweg.experiments.sweeps.results import row, schema
+from thalweg.middleware.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUERIES = 25
+
+
+@pytest.fixture(scope="module")
+def results() -> pa.Table:
+    made = []
+    for pool in STUDY.pools:
+        for pool_seed in (1, 2):
+            for configuration in range(QUERIES):
+                for placement in (*PLACEMENTS, *OURS):
+                    one = Placing(pool=pool, pool_seed=pool_seed, configuration=configuration, placement=placement)
+                    made.append(row(one, place(one)))
+    return pa.Table.from_pylist(made, schema=schema(Placing))
+
+
+def figure(spark: SparkSession, results: pa.Table, number: str) -> dict[str, FigureResult[Any, Any]]:
+    """By pool."""
+    return {one.pool: one for one in figure_data(spark, results, STUDY, figure=number).results}
+
+
+@pytest.mark.spark
+def test_penalties_are_about_those_of_table_1_and_ours_are_below_them(
+    spark_session: SparkSession, results: pa.Table, tmp_path: Path
+) -> None:
+    found = figure(spark_session, results, "sbon-table1")
+    for pool, result in found.items():
+        usage = {name: result.value(name, USAGE).mean for name in (*PLACEMENTS, *OURS)}
+        assert usage["optimal"] == 0 == result.value("consumer", DELAY).mean
+        assert usage["cost-space"] < 5
+        assert usage["cost-space"] <= usage["estimates-only"] < usage["relaxation"]
+        assert usage["at-rest"] == pytest.approx(usage["relaxation"], abs=3)
+        assert abs(result.value("ip-multicast", DELAY).mean) < 1
+        for name, paper in PUBLISHED[USAGE].items():
+            if (pool, name) != ("gt-itm", "relaxation"):
+                assert usage[name] == pytest.approx(paper, abs=22)
+    verdicts = {one.claim: one.verdict for one in found["paper"].verdicts}
+    assert verdicts["cost-space-1"] == "holds"
+    assert {one.claim: one.verdict for one in found["gt-itm"].verdicts}["usage"] == "not tested"  # no target there
+    data = figure_data(spark_session, results, STUDY, figure="sbon-table1")
+    assert [path.stat().st_size > 10_000 for path in plot_figures(data, tmp_path)] == [True, True]
+
+
+@pytest.mark.spark
+def test_distributions_are_of_single_queries(spark_session: SparkSession, results: pa.Table, tmp_path: Path) -> None:
+    usage = figure(spark_session, results, "sbon-8")["paper"]
+    assert {name: len(each) for name, each in usage.singles.items()} == dict.fromkeys((*PLACEMENTS, *OURS), 2 * QUERIES)
+    (eightieth,) = usage.verdicts
+    assert 0 < eightieth.numbers["relaxation"] < eightieth.numbers["producer"]
+    delay = figure(spark_session, results, "sbon-9")["paper"]
+    assert set(delay.singles["consumer"]) == {0.0}
+    (below,) = delay.verdicts
+    assert 0 <= below.numbers["relaxation"] <= below.numbers["optimal"] < 0.5, below.numbers
+    for number in ("sbon-8", "sbon-9"):
+        data = figure_data(spark_session, results, STUDY, figure=number)
+        assert [path.stat().st_size > 10_000 for path in plot_figures(data, tmp_path)] == [True, True]
+
+
+def test_what_is_not_of_this_study_is_named() -> None:
+    for given, says in (
+        ({"placement": "relaxed"}, "'relaxed' is no placement of this study; did you mean 'relaxation'?"),
+        ({"operators": 2}, "operators is 2; this study has queries with 1 or 3"),
+        ({"pool": "waxman"}, "'waxman' is no topology"),
+    ):
+        with pytest.raises(UsageError, match=says.replace("?", r"\?")):
+            place(msgspec.convert(given, Placing))
