@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from thalweg.emulation.scenarios.data_sets import Grid, near_miss, place
-from thalweg.emulation.scenarios.toml import AboveZero, Keys, Rate, Size, Spot, Text, Texts
+from thalweg.emulation.scenarios.toml import AboveZero, Keys, Rate, Size, Spot, Text, Texts, Written
 from thalweg.emulation.traces.pool import choose
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.figures import read_capacity
 from thalweg.middleware.network.view import Link, links_between
 
 MAX_HOSTS = 1023  # addresses that a testbed has
@@ -23,7 +24,8 @@ class HostSpec(msgspec.Struct, frozen=True):
     """A host: where it stands, and its limits; None where there is none.
 
     ``interface_bps``: emulated bit/s for all that it sends, and the same for all that it receives. ``cpus`` and
-    ``memory_bytes`` are kept by containers only. ``drawn``: the site was drawn, the file names none.
+    ``memory_bytes`` are kept by containers only. ``speed`` and ``cores``: what planners are told of its processor, and
+    in virtual time what it has. ``drawn``: the site was drawn, the file names none.
     """
 
     name: str
@@ -31,7 +33,25 @@ class HostSpec(msgspec.Struct, frozen=True):
     interface_bps: float | None = None
     cpus: float | None = None
     memory_bytes: int | None = None
+    speed: float | None = None
+    cores: int | None = None
     drawn: bool = False
+
+
+class Speed(float, metaclass=Written):
+    """How many times as fast as a usual host's a processor is."""
+
+    @staticmethod
+    def read(value: Any) -> float:
+        return read_capacity((f"speed={value}",)).speed
+
+
+class Cores(int, metaclass=Written):
+    """How many calls a host makes at once."""
+
+    @staticmethod
+    def read(value: Any) -> int:
+        return read_capacity((f"cores={value}",)).cores
 
 
 class Limits(Keys):
@@ -40,6 +60,8 @@ class Limits(Keys):
     interface_rate: Rate | None = None
     cpus: AboveZero | None = None
     memory: Size | None = None
+    speed: Speed | None = None
+    cores: Cores | None = None
 
 
 class HostKeys(Limits):
@@ -47,6 +69,11 @@ class HostKeys(Limits):
 
     name: Text | None = None
     site: Text | None = None
+
+
+_FIGURES = {  # of a HostSpec, by the keys that say them
+    "interface_bps": "interface_rate", "cpus": "cpus", "memory_bytes": "memory", "speed": "speed", "cores": "cores",
+}  # fmt: skip
 
 
 class Ends(Keys):
@@ -104,7 +131,8 @@ def _host(spot: Spot, common: Mapping[str, Any]) -> HostSpec:
             f"host name {name!r} must be letters, digits and - _ . between them, at most 63; before a site write"
             " name@site"
         )
-    return HostSpec(name, site or None, values.get("interface_rate"), values.get("cpus"), values.get("memory"))
+    found = {field: values.get(key) for field, key in _FIGURES.items()}
+    return msgspec.structs.replace(HostSpec(name, site or None), **found)
 
 
 # --- links by their ends ------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from thalweg.emulation.traces.link import Course
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.units import format_time
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.network.view import Link
 
 
@@ -54,6 +55,12 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         hosts = {host: HostSpec(host) for link in traces for host in link}
         links = {link: LinkShape(trace.rate_at(0.0)) for link, trace in traces.items()}
         return cls(hosts=hosts, links=links, traces=traces, time_scale=time_scale)
+
+    @property
+    def capacities(self) -> dict[str, HostFigures]:
+        """The hosts that say something of their processors."""
+        hosts = self.hosts.values()
+        return {one.name: HostFigures(one.speed or 1.0, one.cores or 1) for one in hosts if one.speed or one.cores}
 
     def delayed(self, delays_s: Mapping[Link, float]) -> Timeline:
         """The same where links have these delays."""

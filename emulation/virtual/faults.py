@@ -507,9 +507,9 @@ class FaultyWorld(World):
         old = self.hosts[name]
         old.gone_s = self.now
         started = str(int(old.core.me.instance) + 1)
-        core = HostCore(msgspec.structs.replace(old.core.me, instance=started), self.config.core)
+        core = HostCore(msgspec.structs.replace(old.core.me, instance=started), self.config.core_of(name))
         core.desk.recording = old.core.desk.recording
-        self.hosts[name] = VirtualHost(name, core, self.config.compute_factor.get(name, 1.0))
+        self.hosts[name] = VirtualHost(name, core, self.config.factor_of(name))
         self.crashed_s.setdefault(name, self.now)
         self.back_s.pop(name, None)
         if old.core.runs:
@@ -533,8 +533,7 @@ class FaultyWorld(World):
         self._set_factor(name)
 
     def _set_factor(self, name: str) -> None:
-        base = self.config.compute_factor.get(name, 1.0)
-        self.hosts[name].factor = base * max(self._slow[name], default=1.0)
+        self.hosts[name].factor = self.config.factor_of(name) * max(self._slow[name], default=1.0)
 
     # --- what must never be ---------------------------------------------------------------------------
 

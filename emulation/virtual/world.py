@@ -7,7 +7,8 @@ Rules:
 
 - One queue, ordered by time and then by the order in which things were put there; nothing else decides what comes
   first, so the same world gives the same events, byte for byte.
-- A source reads from its host's disk and an operator computes on its host's processor, one after the other on each.
+- A source reads from its host's disk and an operator computes on its host's processor, one after the other on each, or
+  on as many cores as a host has.
 - A message to another host goes over the link model (see ``virtual.links``); its sender hears that it has arrived, and
   how long it took, at once.
 - Code of nodes comes from a ``CodeBook``: sizes only, or real values.
@@ -32,6 +33,7 @@ from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import FIXED, Dataflow, Node, Placement, Reorderable
 from thalweg.middleware.errors import RunError
+from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol import events as e
@@ -53,7 +55,8 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``take_up_s``: how long a message lies at its host before the host takes it up; others pass meanwhile.
     ``interfaces_bps``: of hosts whose interface is limited, on links that are shaped.
-    ``compute_factor``: how many times as long a host's processor takes as others'. ``call_timeout_s``: what a run's
+    ``compute_factor``: how many times as long a host's processor takes as others'; ``capacities``: of hosts that have
+    another speed, or more cores, and say so. ``call_timeout_s``: what a run's
     calls may take of simulated time. ``validate``: check the
     invariants of a core after each of its events.
     """
@@ -63,19 +66,34 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     take_up_s: float = 0.0
     interfaces_bps: dict[str, float] = {}
     compute_factor: dict[str, float] = {}
+    capacities: dict[str, HostFigures] = {}
     call_timeout_s: float | None = None
     core: CoreConfig = CoreConfig()
     validate: bool = False
 
+    def core_of(self, host: str) -> CoreConfig:
+        """What the core of a host is made with."""
+        said = self.capacities.get(host)
+        return self.core if said is None else msgspec.structs.replace(self.core, capacity=said)
+
+    def factor_of(self, host: str) -> float:
+        """How many times as long its processor takes."""
+        said = self.capacities.get(host)
+        return self.compute_factor.get(host, 1.0) / (1.0 if said is None else said.speed)
+
 
 class VirtualHost:
-    """One host: its core, its devices, its timers and the code of its nodes. ``gone_s``: when it crashed."""
+    """One host: its core, its devices, its timers and the code of its nodes. ``gone_s``: when it crashed.
 
-    __slots__ = ("code", "core", "cpu_free_s", "disk_free_s", "factor", "gone_s", "met", "name", "timers")
+    ``cores_free_s``: a heap of when each core of its processor is free.
+    """
+
+    __slots__ = ("code", "core", "cores_free_s", "disk_free_s", "factor", "gone_s", "met", "name", "timers")
 
     def __init__(self, name: str, core: HostCore, factor: float) -> None:
         self.name, self.core, self.factor = name, core, factor
-        self.cpu_free_s = self.disk_free_s = 0.0
+        self.cores_free_s = [0.0] * core.config.capacity.cores
+        self.disk_free_s = 0.0
         self.gone_s = math.inf
         self.timers: dict[str, float] = {}
         self.met: dict[str, set[str]] = {}  # by run: the hosts it has a line to
@@ -110,7 +128,7 @@ class World:
         self.peers = tuple(m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2", "1", limit) for name in hosts)
         self.hosts = {
             peer.name: VirtualHost(
-                peer.name, HostCore(peer, self.config.core), self.config.compute_factor.get(peer.name, 1.0)
+                peer.name, HostCore(peer, self.config.core_of(peer.name)), self.config.factor_of(peer.name)
             )
             for peer in self.peers
         }
@@ -247,7 +265,8 @@ class World:
             seconds, why = limit_s, f"{node_code.name_of(command)} {node_code.not_within(limit_s)}"
             answer = node_code.overdue(command.run, command.node, command.index, why)
         if command.inputs:
-            done_s = host.cpu_free_s = max(self.now, host.cpu_free_s) + seconds
+            done_s = max(self.now, host.cores_free_s[0]) + seconds
+            heapq.heapreplace(host.cores_free_s, done_s)
         else:
             done_s = host.disk_free_s = max(self.now, host.disk_free_s) + seconds
         self._schedule(done_s, self._tell, (host, answer))

@@ -69,6 +69,8 @@ class _Session(Session):
         self.found.notes += self.links.set_up(config.prove, tell)
         tell("starting the hosts", 0, 0)
         processes = Processes(self.bed, stack, self.logs)
+        if isinstance(self.links, Emulated):
+            processes.capacities = self.links.network.timeline.capacities
         addresses = processes.start_hosts(
             [host for host in self.hosts if host != CLIENT],
             records,

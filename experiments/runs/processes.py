@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import subprocess
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, NoReturn
@@ -19,6 +19,7 @@ from thalweg.experiments.runs.config import CLIENT
 from thalweg.experiments.runs.job import Said
 from thalweg.middleware.client.cluster import host_command, host_environment, wait_ready_lines
 from thalweg.middleware.errors import HostAbsentError, HostLostError, RunError, UsageError
+from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.shell.endpoints import SocketFolder
 
 PORT = 7800  # control port of every host in a testbed with addresses of its own
@@ -33,6 +34,7 @@ class Processes:
 
     def __init__(self, bed: Testbed, stack: ExitStack, logs: Path) -> None:
         self.bed, self.stack, self.logs = bed, stack, logs
+        self.capacities: Mapping[str, HostFigures] = {}  # of hosts that are to say something of their processors
         self._running: dict[str, TestbedProcess] = {}  # by the host's name, or WORKER
         self._outputs: dict[str, IO[bytes]] = {}
         self._job: IO[bytes] | None = None
@@ -73,6 +75,8 @@ class Processes:
             if forecaster is not None:
                 command += ["--forecaster", forecaster]
             command += [f"--limit={limit}" for limit in limits]
+            if one := self.capacities.get(name):
+                command.append(f"--capacity=speed={one.speed},cores={one.cores}")
             self.start(name, name, command)
         return {name: line["control"] for name, line in self.ready().items()}
 

@@ -102,8 +102,10 @@ class _Session(Session):
             world,
             interfaces_bps={host.name: host.interface_bps for host in hosts_there if host.interface_bps},
             call_timeout_s=None if timeout_s is None else timeout_s * config.time_scale,
+            capacities=network.timeline.capacities,
             validate=config.validate,
         )
+        self.work = msgspec.structs.replace(self.work, hints=hints.measured({}, network.timeline.capacities))
         # What an operator says it computes is a real machine's time; a dilated clock makes it longer.
         factor = config.time_scale if config.pixel_s is None else 1.0
         self.code = (real_code if config.bytes else sized_code)(allow, costs.disk_bytes_per_s, factor)

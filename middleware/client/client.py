@@ -36,6 +36,7 @@ from thalweg.middleware.errors import (
     words,
 )
 from thalweg.middleware.loading import DEFAULT_ALLOW, check_roots, reorderable
+from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView, Pair
 from thalweg.middleware.planning import (
     CostModel,
@@ -127,6 +128,7 @@ class Client:
         self._open: set[str] = set()
         self._reports: dict[Link, LinkEstimate | Latency] = {}
         self._heard: dict[Link, LinkEstimate | Latency] = {}  # latencies
+        self._figures: dict[str, HostFigures] = {}
         config = ShellConfig(
             name=name,
             listen=listen,
@@ -176,9 +178,15 @@ class Client:
         for a link that cannot be measured, RunError when the client is closed.
         """
         dataflow = self._begin(dataflow)
+        planner = get_planner(planner) if isinstance(planner, str) else planner
+        task = self._task(dataflow, hints, costs).but(view=view or NetworkView({}))
+        if "hosts" in needs_of(planner):
+            self.latencies([(self.name, host) for host in self.hosts])
+            own = {self.name: self.shell.config.core.capacity}
+            task = task.but(hints=task.hints.measured({}, {**self._figures, **own}))
         return plan_with_probes(
-            get_planner(planner) if isinstance(planner, str) else planner,
-            self._task(dataflow, hints, costs).but(view=view or NetworkView({})),
+            planner,
+            task,
             get_cost_model(model) if isinstance(model, str) else model,
             self.probe,
             sound=self.latencies,
@@ -472,6 +480,8 @@ class Client:
                 with self._news:
                     reports = self._heard if isinstance(estimate, Latency) else self._reports
                     reports[Link(source, target)] = estimate
+                    if command.host is not None:
+                        self._figures[target] = command.host
                     self._news.notify_all()
             case e.Forgotten(run):
                 with self._news:

@@ -143,6 +143,8 @@ class Search(msgspec.Struct, frozen=True):
 
     def _plan(self, command: e.Plan, view: NetworkView) -> e.Planned:
         task = self.task.but(view=view, current=command.placement)
+        if command.nodes or command.hosts:
+            task = task.but(hints=task.hints.measured(command.nodes, command.hosts))
         result = ask_planner(self.planner, task, self.model)
         sink = task.dataflow.sinks[0]
         placement = {sink: command.placement[sink], **result.placement}

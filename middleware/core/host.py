@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from thalweg.middleware.core.monitoring.coordinator import Coordinator
+from thalweg.middleware.core.monitoring.meters import Meters
 from thalweg.middleware.core.monitoring.monitor import Monitor, estimate_fields
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, Prober
 from thalweg.middleware.core.monitoring.silence import Suspicions
@@ -54,12 +55,15 @@ class HostCore:
         self.out = out = Outbox(self.desk)
         self.monitor = Monitor(me.name, self.config.monitor)
         self.prober = Prober(out, me, self.monitor)
-        self.soundings = Soundings(out, me, self.config.monitor)
+        self.meters = Meters(self.config.capacity)
+        self.soundings = Soundings(out, me, self.config.monitor, self.meters)
         self.silence = Suspicions(out, self.config)
         self.coordinator = Coordinator(out, self.config)
         self._retries = Alarm(out, Timer.RETRY)
         self._lease = Alarm(out, Timer.LEASE)
-        self._shared = Shared(self.monitor, self.prober, self.soundings, self.silence, self._retries, self._occupied)
+        self._shared = Shared(
+            self.monitor, self.prober, self.soundings, self.meters, self.silence, self._retries, self._occupied
+        )
         self._at_work = ""  # of all runs in turn, this one
         self._heard: Local | None = None  # what the host said to itself, and hears now
         self._broken: dict[str, str] = {}  # runs that were dropped, and why
@@ -106,7 +110,7 @@ class HostCore:
 
     def _costs(self) -> tuple[int, int, int]:
         """Bytes of news, of probes, and of all that was sent, since the host began."""
-        news = self.monitor.news_bytes
+        news = self.monitor.news_bytes + self.soundings.sent_bytes
         return news, self.prober.sent_bytes, self.desk.sent_bytes + news
 
     def _open(self, install: m.Install, event: e.RunRequested | None = None) -> RunCore:
@@ -177,6 +181,7 @@ class HostCore:
             return
         self._spent.pop(run_id, None)
         self.monitor.histories.pop(run_id, None)
+        self.meters.runs.pop(run_id, None)
         self.past.add(run.install.client, run_id, self.desk.now)
         self._broken[run_id] = reason
         if len(self._broken) > REMEMBERED:
@@ -220,6 +225,8 @@ class HostCore:
     def _on_finished(self, event: e.OperatorFinished) -> None:
         run = self.runs.get(event.run)
         if run is not None:
+            if self.meters.runs and not event.end:
+                self.meters.made(event.run, event.node, event.index, event.size_bytes, event.duration_s, self.desk.now)
             heard = run.flow.finished(event)
             if heard:
                 run.hear(heard)
@@ -426,6 +433,8 @@ class HostCore:
 
     def _on_echo(self, sender: str, message: m.Echo) -> None:
         if message.run == BEFORE_RUNS or sender in self._hosts_of(message.run):
+            if message.nodes and message.run in self.runs:
+                self.runs[message.run].gossip.hear(sender, message.nodes)
             self._measured(self.soundings.on_echo(sender, message))
 
     def _on_sounded(self, sender: str, message: m.Sounded) -> None:

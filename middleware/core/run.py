@@ -90,7 +90,7 @@ class RunCore:
         self.id, self.install, self.out = install.run, install, out
         self.setting = setting = Setting(out, limits, install)
         self.heard_s = out.now  # from the client
-        self._host, self._monitor = out.host, shared.monitor
+        self._host, self._monitor, self._meters = out.host, shared.monitor, shared.meters
         self.members = frozenset({peer.name for peer in install.peers} | {out.host, install.client})
         first, still = install.dataflow.by_name, install.locations  # what appears in another tree may move
         stays = [entry for entry in still if first[entry.node].kind != "operator" or first[entry.node].pinned]
@@ -107,8 +107,8 @@ class RunCore:
         self.reshaping = Reshaping(setting, tree, directory, flow, ways)
         self.proposer = Proposer(setting, tree, directory, flow)
         self.member = Member(setting, directory, flow, ways, self.reshaping)
-        self.planned = Planned(setting, shared, tree, directory, departures, self.proposer)
-        self.gossip = Gossip(setting, shared, directory)
+        self.gossip = Gossip(setting, shared, tree, directory, flow)
+        self.planned = Planned(setting, shared, tree, directory, departures, self.proposer, self.gossip)
         self.local = Local(setting, shared, Stream(tree, directory, books, flow), departures, self.member)
         parts = {kind.__name__: part for part in vars(self).values() for kind in type(part).__mro__}
 
@@ -137,6 +137,7 @@ class RunCore:
         self.departures.close()
         self.proposer.close()
         self.planned.close()
+        self.gossip.close()
 
     def hear(self, heard: Iterable[n.Note | e.Event] | None) -> None:
         """R2: have all notes heard, or an event, and those that come of them."""
@@ -179,6 +180,8 @@ class RunCore:
                 self._take_news(sender, part.news, size_bytes)
             if part.commit is not None:
                 self.hear(self.member.on_commit(sender, part.commit))
+        if self._meters.runs and not part.end and part.consumer in self.flow.nodes:
+            self._meters.took(self.id, part.consumer, part.producer, part.index, size_bytes)
         heard = self.flow.partition(sender, part, value, size_bytes)
         if heard:
             self.hear(heard)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from thalweg.middleware.core.monitoring.meters import Meters
 from thalweg.middleware.core.monitoring.monitor import Monitor
 from thalweg.middleware.core.monitoring.prober import Prober
 from thalweg.middleware.core.monitoring.silence import Suspicions
@@ -22,6 +23,7 @@ class Shared(msgspec.Struct, frozen=True):
     monitor: Monitor
     prober: Prober
     soundings: Soundings
+    meters: Meters
     silence: Suspicions
     retries: Alarm
     occupied: Callable[[], int]

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from thalweg.middleware.dataflow import Code, Dataflow, Node
+from thalweg.middleware.network.figures import HostFigures, NodeFigures
 from thalweg.middleware.network.history import Past, Variability
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.protocol.adaptation import Adaptation
@@ -357,11 +358,15 @@ class Forgotten(Command, frozen=True):
 
 
 class Report(Command, frozen=True):
-    """A link's bandwidth, or its latency, was measured for the application's planner."""
+    """A link's bandwidth, or its latency, was measured for the application's planner.
+
+    ``host``: what ``target`` said of itself on that occasion.
+    """
 
     source: str
     target: str
     estimate: LinkEstimate | Latency
+    host: HostFigures | None = None
 
 
 class Plan(Command, frozen=True):
@@ -369,7 +374,8 @@ class Plan(Command, frozen=True):
 
     ``dataflow``: the present tree, where it is not the one that the run began with. ``past``: what was measured so far,
     for a planner that looks ahead; ``view`` holds then only what was asked for in vain. ``recording``: the answer is to
-    tell by what forecasts it was decided. ``latencies``: what is known of them, where the planner needs them.
+    tell by what forecasts it was decided. ``latencies``, ``hosts``, ``nodes``: what is known of them,
+    where the planner needs that.
     """
 
     run: str
@@ -380,6 +386,8 @@ class Plan(Command, frozen=True):
     past: Past | None = None
     recording: bool = False
     latencies: dict[Link, Latency] = {}
+    hosts: dict[str, HostFigures] = {}
+    nodes: dict[str, NodeFigures] = {}
 
 
 class Placed(Command, frozen=True):

@@ -9,6 +9,7 @@ import msgspec
 
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.loading import MAX_PICTURE_BYTES
+from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.network.forecasting import make_forecaster
 from thalweg.middleware.protocol.messages import DEFAULT_PARTITION_BYTES, MAX_PARTITION_BYTES
 
@@ -74,6 +75,7 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sent on for ``idle_s`` is hung up. ``max_transfers`` of several chunks may be under way to this host. A picture that
     a source decodes or generates takes at most ``max_picture_bytes``. ``max_runs`` go on here at most, each of at most
     ``max_nodes`` (an ``Install`` has ``frames.MAX_CONTROL_BYTES`` besides). ``max_threads`` make calls of their code.
+    ``capacity``: what the host says of its processor to planners that ask.
     """
 
     retry_s: float = 0.5
@@ -102,6 +104,7 @@ class CoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_s: float = 300.0
     max_picture_bytes: int = MAX_PICTURE_BYTES
     monitor: MonitorConfig = MonitorConfig()
+    capacity: HostFigures = HostFigures()
 
     def __post_init__(self) -> None:
         for name in ("max_state_bytes", "max_partition_bytes"):

@@ -137,6 +137,25 @@ class LinkLatency(msgspec.Struct, frozen=True, array_like=True, gc=False):
     age_ms: Index
 
 
+class HostTold(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a host says of itself (``network.figures.HostFigures``), speed and load in thousandths."""
+
+    speed_milli: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+    cores: Annotated[int, msgspec.Meta(ge=1, le=65_536)]
+    load_milli: Annotated[int, msgspec.Meta(ge=0, le=1000)]
+
+
+class NodeTold(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the host of ``node`` has measured of it (``network.figures.NodeFigures``), inputs in the node's order."""
+
+    node: Name
+    rate_micro_hz: Index
+    output_bytes: Room
+    call_us: Micros
+    count: Index
+    input_bytes: Annotated[tuple[Room, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
+
+
 class News(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What rides on a message that is sent anyway: newer locations, and measured links."""
 
@@ -446,13 +465,15 @@ class Sounded(_OfRun, frozen=True):
 class Echo(_OfRun, frozen=True):
     """Next to nothing, answered at once by the same, ``back``. Before runs its ``source`` says where to.
 
-    ``latencies``: of links of the sender, where somebody decides by them.
+    Where somebody decides by them it tells the ``latencies`` of the sender's links, and of the ``nodes`` there.
     """
 
     number: Index
     back: bool = False
     source: Peer | None = None
+    host: HostTold | None = None
     latencies: Annotated[tuple[LinkLatency, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
+    nodes: Annotated[tuple[NodeTold, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
 
 
 class Credit(_Message, frozen=True):

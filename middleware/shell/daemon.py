@@ -23,6 +23,7 @@ import msgspec
 
 from thalweg.middleware.errors import ThalwegError, UsageError, one_line
 from thalweg.middleware.loading import DEFAULT_ALLOW, check_packages, check_roots
+from thalweg.middleware.network.figures import read_capacity
 from thalweg.middleware.network.forecasting import FORECASTERS
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
@@ -73,6 +74,14 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         metavar="NAME=VALUE",
         help="another limit of this host, as max_partition_bytes=1000000; docs/embedding.md lists all",
+    )
+    arguments.add_argument(
+        "--capacity",
+        action="append",
+        default=[],
+        metavar="speed=2,cores=4",
+        help="what planners are told of this host's processor: how many times as fast as a usual one it is (1), and how"
+        " many calls it makes at once (1)",
     )
     arguments.add_argument(
         "--forecaster",
@@ -126,7 +135,11 @@ def _serve(argv: list[str] | None) -> int:
             stop.set()
             _complain(command.reason)
 
-    limits = CoreConfig(max_operators=options.max_operators, monitor=MonitorConfig(forecaster=options.forecaster))
+    limits = CoreConfig(
+        max_operators=options.max_operators,
+        monitor=MonitorConfig(forecaster=options.forecaster),
+        capacity=read_capacity(options.capacity),
+    )
     config = ShellConfig(
         name=options.name or (keys.own.name if keys else ""),
         listen=options.listen,

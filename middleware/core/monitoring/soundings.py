@@ -7,22 +7,25 @@ R1. A host sounds another by ``TIMES`` messages, each sent when the answer to th
     for a processor, only took longer. Clocks of hosts are not compared, so that both directions of a link count alike.
 R2. Of an answer only the first counts, and only from who was asked. A sounding without an answer for
     ``probe_patience_s`` is over: whoever wants it asks again.
-R3. A host tells of its own links alone, the latest first, and only that is believed of it. Its own measurement of a
-    link goes before what the other end says.
+R3. A host tells of itself and of its own links alone, the latest first, and only that is believed of it. Its own
+    measurement of a link goes before what the other end says.
 R4. Within a run only its hosts are sounded and answered. Before runs anybody may be, as probes go; what is too much is
     forgotten.
+R5. ``AT_ONCE`` soundings are under way at a time; the others wait for one of these to end, or to be given up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from thalweg.middleware.core.monitoring.meters import Meters
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, MOST
 from thalweg.middleware.core.notes import Notes, Sounded
 from thalweg.middleware.core.outbox import Outbox
+from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.network.forecasting import Window
 from thalweg.middleware.network.view import Latency, Link, Pair
 from thalweg.middleware.protocol import events as e
@@ -30,6 +33,8 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import MonitorConfig
 
 TIMES = 3
+AT_ONCE = 64
+_size = msgspec.msgpack.Encoder()
 WINDOW = 30  # with fewer all may have waited, on a link that is always full
 MOST_TOLD = 16  # latencies in a message; since the last one to the same host few are new
 
@@ -59,15 +64,25 @@ class _Sounding(msgspec.Struct):
     left: int = TIMES
 
 
+class Told(NamedTuple):
+    """What a sounding tells the other host."""
+
+    latencies: tuple[m.LinkLatency, ...] = ()
+    nodes: tuple[m.NodeTold, ...] = ()
+
+
 class Soundings:
     """What a host knows of latencies: what it measures, and what others tell of their links."""
 
-    def __init__(self, out: Outbox, me: m.Peer, config: MonitorConfig) -> None:
-        self._out, self._me, self._config = out, me, config
+    def __init__(self, out: Outbox, me: m.Peer, config: MonitorConfig, meters: Meters) -> None:
+        self._out, self._me, self._config, self._meters = out, me, config, meters
         self.own: dict[str, _Series] = {}  # by host, the latest measured last
         self.told: dict[Pair, Latency] = {}
+        self.hosts: dict[str, HostFigures] = {}  # what others say of themselves, the latest last
         self.under_way: dict[str, _Sounding] = {}
+        self.queue: dict[str, str] = {}  # by host the run, in the order they are sounded in
         self.waiting: dict[str, dict[str, str]] = {}  # by host who asked for it, and in which run
+        self.sent_bytes = 0
         self._count = 0
 
     # --- who asks -------------------------------------------------------------------------------------
@@ -104,35 +119,64 @@ class Soundings:
                 continue  # R4
             waiting[message.requester.name] = message.run
             self.waiting[name] = waiting
-            self.sound(message.run, name)
+            self.queue.setdefault(name, message.run)
+        self._next()
+
+    def _next(self) -> None:
+        """R5: sound those that somebody waits for."""
+        if len(self.under_way) >= AT_ONCE:
+            late_s = self._out.now - self._config.probe_patience_s
+            for host in [host for host, one in self.under_way.items() if one.sent_s <= late_s]:
+                del self.under_way[host]  # R2
+        while self.queue and len(self.under_way) < AT_ONCE:
+            host = next(iter(self.queue))
+            run = self.queue.pop(host)
+            if host in self.waiting:
+                self.sound(run, host)
 
     # --- soundings ------------------------------------------------------------------------------------
 
-    def sound(self, run: str, host: str, *, telling: bool = False) -> None:
-        """Find out how long messages to ``host`` take, unless that is under way; ``telling`` it what is known here."""
+    def sound(self, run: str, host: str, told: Told | None = None) -> None:
+        """Find out how long messages to ``host`` take, unless that is under way, and tell it this."""
         before = self.under_way.get(host)
         if before is not None and self._out.now - before.sent_s < self._config.probe_patience_s:
             return
         if before is None and len(self.under_way) >= MOST:
             del self.under_way[next(iter(self.under_way))]  # R4
-        self._ask(host, _Sounding(run, 0, 0.0), self._news() if telling else ())
+        self._ask(host, _Sounding(run, 0, 0.0), told)
 
-    def _ask(self, host: str, sounding: _Sounding, news: tuple[m.LinkLatency, ...] = ()) -> None:
+    def _ask(self, host: str, sounding: _Sounding, told: Told | None = None) -> None:
         self._count += 1
         sounding.number, sounding.sent_s = self._count, self._out.now
         self.under_way[host] = sounding
         source = self._me if sounding.run == BEFORE_RUNS else None
-        self._out.of(sounding.run).send(host, m.Echo(sounding.run, self._count, False, source, news))
+        me = None if told is None else self._told_of_me()
+        self._send(host, m.Echo(sounding.run, self._count, False, source, me, *(told or ())))
+
+    def _send(self, to: str, message: m.Echo) -> None:
+        if message.run != BEFORE_RUNS:
+            self.sent_bytes += len(_size.encode(message))
+        self._out.of(message.run).send(to, message)
+
+    def _told_of_me(self) -> m.HostTold:
+        me = self._meters.host(self._out.now)
+        return m.HostTold(round(me.speed * 1000), me.cores, round(me.load * 1000))
 
     def on_echo(self, sender: str, message: m.Echo) -> Notes:
         """Answer, or take the answer; in a run from one of its hosts."""
         out = self._out.of(message.run)
         if message.run != BEFORE_RUNS:  # R4
             self._hear(sender, message.latencies)
+        if message.host is not None:
+            self.hosts.pop(sender, None)
+            if len(self.hosts) >= MOST:
+                del self.hosts[next(iter(self.hosts))]  # R4
+            said = message.host
+            self.hosts[sender] = HostFigures(said.speed_milli / 1000, said.cores, said.load_milli / 1000)
         if not message.back:
             if message.source is not None and message.run == BEFORE_RUNS and message.source.name == sender:
                 out.emit(e.Meet(message.run, (message.source,)))
-            out.send(sender, m.Echo(message.run, message.number, True))
+            self._send(sender, m.Echo(message.run, message.number, True, host=self._told_of_me()))
             return
         sounding = self.under_way.get(sender)
         if sounding is None or (sounding.run, sounding.number) != (message.run, message.number):
@@ -151,6 +195,7 @@ class Soundings:
                 yield from self._report(link, latency)
             else:
                 self._out.of(run).send(name, m.Sounded(run, as_message(link, latency, out.now)))
+        self._next()
 
     def _measured(self, host: str, took_s: float) -> Latency:
         series = self.own.pop(host, None) or _Series()
@@ -168,12 +213,12 @@ class Soundings:
 
     def _report(self, link: Link, latency: Latency) -> Notes:
         """A latency that was asked for is known; the application, or a run, may wait for it."""
-        self._out.emit(e.Report(*link, latency))
+        self._out.emit(e.Report(*link, latency, self.hosts.get(link.target)))
         yield Sounded(link, latency)
 
     # --- what is known --------------------------------------------------------------------------------
 
-    def _news(self) -> tuple[m.LinkLatency, ...]:
+    def latest(self) -> tuple[m.LinkLatency, ...]:
         """R3: of links from here, the latest."""
         latest = [(host, series.latency) for host, series in self.own.items()][-MOST_TOLD:]
         return tuple(as_message(Link(self._out.host, host), each, self._out.now) for host, each in latest)

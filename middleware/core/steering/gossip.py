@@ -2,43 +2,123 @@
 
 Rules:
 
-R1. Every ``sound_interval_s`` a host sounds another (``soundings``) and tells it what it knows of its own links: the
-    client every second time, as it is the client that plans, and all others in turn.
+R1. Every ``sound_interval_s`` a host sounds another (``soundings``), and tells it what it knows of itself, of its own
+    links and of the nodes that are there: the client every second time, as it is the client that plans, and all others
+    in turn.
 R2. Hosts begin at different times, so that none is sounded by all at once.
+R3. Of a node only the host where it is is believed, as far as this one knows where that is. What a node was when it
+    was elsewhere counts until it is measured anew.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.monitoring.soundings import Told
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.network.figures import HostFigures, NodeFigures
+from thalweg.middleware.network.view import Latency, Link
+from thalweg.middleware.protocol import messages as m
 
 
 class Gossip:
     """A host's part in one run."""
 
-    def __init__(self, setting: Setting, shared: Shared, directory: Directory) -> None:
+    def __init__(self, setting: Setting, shared: Shared, tree: Tree, directory: Directory, flow: Flow) -> None:
         self._out, self._client = setting.out, setting.install.client
         news = setting.install.news
-        self.needs = frozenset(news) if isinstance(news, tuple) else frozenset()
-        self._soundings, self._directory = shared.soundings, directory
+        self._needs = frozenset(news) if isinstance(news, tuple) else frozenset[str]()
+        self._soundings, self._meters = shared.soundings, shared.meters
+        self._tree, self._directory, self._flow = tree, directory, flow
         self._interval_s = shared.monitor.config.sound_interval_s
-        self._turn = 0
+        self._told: dict[str, NodeFigures] = {}  # of nodes elsewhere
+        self._turn = self._first = 0
 
     def begin(self) -> None:
         """The run begins here."""
-        if self.needs:
-            hosts = sorted(self._directory.hosts)
-            share = (hosts.index(self._out.host) + 1) / len(hosts)
-            self._out.wake(Timer.SOUND, self._out.now + self._interval_s * share)  # R2
+        if not self._needs:
+            return
+        hosts = sorted(self._directory.hosts)
+        share = (hosts.index(self._out.host) + 1) / len(hosts)
+        self._out.wake(Timer.SOUND, self._out.now + self._interval_s * share)  # R2
+        if self._needs & {"hosts", "work"}:
+            self._meters.keep(self._out.run, set())
+
+    def close(self) -> None:
+        """The run is over."""
+        self._meters.runs.pop(self._out.run, None)
 
     def on_timer(self) -> None:
         """It is time to sound the next one."""
-        others = sorted(self._directory.hosts - {self._out.host})
+        out, others = self._out, sorted(self._directory.hosts - {self._out.host})
+        nodes = self._measured()
         if others:
             turn, self._turn = self._turn, self._turn + 1
             host = others[turn // (2 if self._client in others else 1) % len(others)]
             if turn % 2 == 0 and self._client in others:  # R1
                 host = self._client
-            self._soundings.sound(self._out.run, host, telling=True)
-        self._out.wake(Timer.SOUND, self._out.now + self._interval_s)
+            latencies = self._soundings.latest() if "latency" in self._needs else ()
+            self._soundings.sound(out.run, host, Told(latencies, self._news(nodes)))
+        if "hosts" in self._needs:
+            me = self._meters.host(out.now)
+            out.record("load", value=me.load, detail={"speed": me.speed, "cores": me.cores})
+        for name, each in nodes.items():
+            detail = {"input_bytes": each.input_bytes, "count": each.count}
+            if each.input_bytes:
+                detail["selectivity"] = each.selectivity
+            size = round(each.output_bytes)
+            out.record("work", node=name, value=each.rate_hz, size_bytes=size, duration_s=each.call_s, detail=detail)
+        out.wake(Timer.SOUND, out.now + self._interval_s)
+
+    def _measured(self) -> dict[str, NodeFigures]:
+        """Of the nodes that are here."""
+        if "work" not in self._needs:
+            return {}
+        run, here = self._out.run, self._flow.nodes
+        self._meters.keep(run, set(here))
+        return {name: each for name in here if (each := self._meters.of(run, name)) is not None}
+
+    def _news(self, nodes: dict[str, NodeFigures]) -> tuple[m.NodeTold, ...]:
+        """What is told of them: of some at a time, where there are many."""
+        names = list(nodes)
+        first = self._first % len(names) if len(names) > m.MAX_TOLD else 0
+        self._first += m.MAX_TOLD
+        told = []
+        for name in (names[first:] + names[:first])[: m.MAX_TOLD]:
+            each, inputs = nodes[name], self._flow.nodes[name].node.inputs
+            sizes = tuple([round(each.input_bytes.get(producer, 0.0)) for producer in inputs[: m.MAX_TOLD]])
+            rate, call_us = round(each.rate_hz * 1e6), min(round(each.call_s * 1e6), m.LONGEST_US)
+            told.append(m.NodeTold(name, rate, round(each.output_bytes), call_us, each.count, sizes))
+        return tuple(told)
+
+    def hear(self, sender: str, nodes: Iterable[m.NodeTold]) -> None:
+        """What another host says of nodes that are there."""
+        for each in nodes:
+            node, where = self._tree.dataflow.by_name.get(each.node), self._directory.locations.get(each.node)
+            if node is None or where is None or where.host != sender:
+                continue  # R3
+            sizes = dict(zip(node.inputs, map(float, each.input_bytes), strict=False))
+            figures = each.rate_micro_hz / 1e6, float(each.output_bytes), sizes, each.call_us / 1e6, each.count
+            self._told[each.node] = NodeFigures(*figures)
+
+    # --- what is known --------------------------------------------------------------------------------
+
+    def latencies(self) -> dict[Link, Latency]:
+        """Of all links that anything is known of."""
+        return self._soundings.view()
+
+    def hosts(self) -> dict[str, HostFigures]:
+        """Of the run's hosts, this one among them, where the planner needs them."""
+        if "hosts" not in self._needs:
+            return {}
+        known = {**self._soundings.hosts, self._out.host: self._meters.host(self._out.now)}
+        return {name: known[name] for name in sorted(self._directory.hosts) if name in known}
+
+    def nodes(self) -> dict[str, NodeFigures]:
+        """Of the run's nodes, wherever they are."""
+        known = {**self._told, **self._measured()}
+        return {name: known[name] for name in self._tree.dataflow.by_name if name in known}

@@ -27,6 +27,7 @@ from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.proposer import Proposer
 from thalweg.middleware.core.shared import Shared
+from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.network.history import History, Past, Variability
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
@@ -76,11 +77,12 @@ class Planned:
         directory: Directory,
         departures: Departures,
         proposer: Proposer,
+        gossip: Gossip,
     ) -> None:
         self._out, self._limits, self._install = setting.out, setting.limits, setting.install
         self._monitor, self._prober, self._soundings = shared.monitor, shared.prober, shared.soundings
         self._tree, self._directory = tree, directory
-        self._departures, self._proposer = departures, proposer
+        self._departures, self._proposer, self._gossip = departures, proposer, gossip
         self._plans, self._options = False, GlobalMoves()
         self._search: _Search | None = None
         self._overdue = False  # a period was over while a proposal was under way
@@ -169,7 +171,9 @@ class Planned:
                 None if dataflow is self._install.dataflow else dataflow,
                 past,
                 recording=past is not None and out.recording,
-                latencies={**self._soundings.view(), **search.latencies},
+                latencies={**self._gossip.latencies(), **search.latencies},
+                hosts=self._gossip.hosts(),
+                nodes=self._gossip.nodes(),
             )
         )
 

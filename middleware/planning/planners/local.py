@@ -101,7 +101,7 @@ class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 rate_bps,
                 hints.compute_s.get(name, 0.0) * costs.compute_factor,
                 startup_s=costs.startup_s,
-                host_compute_factor=costs.host_compute_factor,
+                host_compute_factor={host: problem.task.compute_factor(host) for host in problem.hosts},
                 cores=costs.cores,
             ),
         )

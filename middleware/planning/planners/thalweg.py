@@ -219,7 +219,7 @@ class _Frame:
     """What a search for a tree goes by, besides links: hosts as numbers, the client first, and what they do."""
 
     def __init__(self, planner: Thalweg, free: Freedom, task: Task, model: Period | ExpectedPeriod) -> None:
-        self.free, self.hints, self.costs = free, task.hints, task.costs
+        self.free, self.task, self.hints, self.costs = free, task, task.hints, task.costs
         self.names = [free.root, *(host for host in free.sources if host != free.root)]
         self.looks = _looks(len(self.names)) if planner.looks is None else planner.looks
         self.interface: Interface = "independent"
@@ -231,7 +231,7 @@ class _Frame:
 
     def loads(self, transfer_s: Callable[[float], Floats]) -> Loads:
         free, hints, costs, names = self.free, self.hints, self.costs, self.names
-        factors = [costs.compute_factor * costs.host_compute_factor.get(host, 1.0) / costs.cores for host in names]
+        factors = [costs.compute_factor * self.task.compute_factor(host) / self.task.cores(host) for host in names]
 
         sources = [free.sources.get(host, ()) for host in names]
         read = [sum(hints.disk_bytes.get(name, hints.output_bytes[name]) for name in own) for own in sources]

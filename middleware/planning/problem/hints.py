@@ -14,6 +14,7 @@ import msgspec
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.loading import may_reorder
+from thalweg.middleware.network.figures import HostFigures, NodeFigures
 
 PAPER_STARTUP_S = 0.05  # "the message startup cost was set to 50 milliseconds"
 PAPER_DISK_BYTES_PER_S = 3e6  # "the disk bandwidth was set to 3MB/s"
@@ -26,6 +27,10 @@ class Hints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     operator computes (a node left out computes nothing); ``disk_bytes``: what a source reads from its disk (a
     source left out reads as much as it sends; give 0 for one that generates its data).
 
+    What was measured of nodes that run already takes the place of what is declared: ``input_bytes``: bytes of a
+    partition at every node that takes some, by producer; ``rates_hz``: partitions a second. ``hosts``: what hosts
+    declare of their processors, and their loads.
+
     ``reorderable``: the operators that may be combined in any order and grouping with the same bytes as result, and
     for each who tells what such a combination makes and takes; a shape may be changed where these are.
     """
@@ -34,16 +39,41 @@ class Hints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compute_s: dict[str, float] = {}
     disk_bytes: dict[str, float] = {}
     reorderable: dict[str, SupportsHints] = {}
+    input_bytes: dict[str, dict[str, float]] = {}
+    rates_hz: dict[str, float] = {}
+    hosts: dict[str, HostFigures] = {}
+
+    def selectivity(self, node: str) -> float:
+        """Bytes that a node gives for each that it takes; nan where it takes none, or nobody knows how many."""
+        taken = sum(self.input_bytes.get(node, {}).values())
+        return self.output_bytes.get(node, math.nan) / taken if taken else math.nan
+
+    def measured(self, nodes: Mapping[str, NodeFigures], hosts: Mapping[str, HostFigures]) -> Hints:
+        """The same with what was measured of these."""
+        inputs = {name: each.input_bytes for name, each in nodes.items() if each.input_bytes}
+        return msgspec.structs.replace(
+            self,
+            output_bytes=self.output_bytes | {name: each.output_bytes for name, each in nodes.items()},
+            compute_s=self.compute_s | {name: nodes[name].call_s for name in inputs},
+            input_bytes=self.input_bytes | inputs,
+            rates_hz=self.rates_hz | {name: each.rate_hz for name, each in nodes.items()},
+            hosts={**self.hosts, **hosts},
+        )
 
     def check(self, dataflow: Dataflow) -> Hints:
         """Return self, or raise UsageError naming the node whose size or time is missing or negative."""
         for node in dataflow.nodes:
             if node.kind != "sink" and node.name not in self.output_bytes:
                 raise UsageError(f"the hints leave out the output size of {node.kind} {node.name!r}; give its bytes")
-        for what in ("output_bytes", "compute_s", "disk_bytes"):
+        for what in ("output_bytes", "compute_s", "disk_bytes", "rates_hz"):
             for name, value in getattr(self, what).items():
                 if not (math.isfinite(value) and value >= 0):
                     raise UsageError(f"{what} of node {name!r} is {value}; it must be finite and at least 0")
+        for name, inputs in self.input_bytes.items():
+            for producer, value in inputs.items():
+                if not (math.isfinite(value) and value >= 0):
+                    edge = f"input_bytes of node {name!r} from {producer!r}"
+                    raise UsageError(f"{edge} are {value}; they must be finite and at least 0")
         return self
 
 

@@ -79,11 +79,16 @@ class Moved(NamedTuple):
 class LoadModel:
     """The resources of some hosts, numbered: first what carries transfers, then a processor a host, then a disk a host.
 
-    ``cores``: computations that a processor does at once; ``prices``: of a second's work on a kind of resources.
+    ``cores``: computations that a processor does at once, of all hosts or of each; ``prices``: of a second's work on a
+    kind of resources.
     """
 
     def __init__(
-        self, hosts: Sequence[str], interface: Interface, cores: float = 1.0, prices: Mapping[Kind, float] | None = None
+        self,
+        hosts: Sequence[str],
+        interface: Interface,
+        cores: float | Sequence[float] = 1.0,
+        prices: Mapping[Kind, float] | None = None,
     ) -> None:
         self.hosts, self.interface, self.prices = tuple(hosts), interface, prices or {}
         self.carriers = CARRIERS[interface]

@@ -65,7 +65,7 @@ class Problem:
         self.tree = len(self.sinks) == 1 and len(edges) == len(nodes) - 1
         self.movable = tuple(node.kind == "operator" and node.pinned is None for node in nodes)
 
-        factors = np.array([costs.host_compute_factor.get(host, 1.0) for host in hosts])
+        factors = np.array([task.compute_factor(host) for host in hosts])
         compute = np.array([hints.compute_s.get(name, 0.0) for name in self.names]) * costs.compute_factor
         self.compute_ns: Nanoseconds = np.rint(np.outer(compute, factors) * NS_PER_S)  # (nodes, hosts)
         read = [hints.disk_bytes.get(n.name, hints.output_bytes[n.name]) if n.kind == "source" else 0 for n in nodes]
@@ -87,7 +87,9 @@ class Problem:
         """The resources of the hosts with such interfaces."""
         found = self._loads.get(interface)
         if found is None:
-            found = self._loads[interface] = LoadModel(self.hosts, interface, self.task.costs.cores)
+            found = self._loads[interface] = LoadModel(
+                self.hosts, interface, [self.task.cores(host) for host in self.hosts]
+            )
         return found
 
     # --- placements -----------------------------------------------------------------------------

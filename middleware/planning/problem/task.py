@@ -48,6 +48,16 @@ class Task(msgspec.Struct, frozen=True, dict=True):
             raise PlacementError(f"nobody says where sink {sink!r} is; pin it or place it")
         return host
 
+    def compute_factor(self, host: str) -> float:
+        """How many times as long a computation takes there as on a host of speed 1."""
+        declared = self.hints.hosts.get(host)
+        return self.costs.host_compute_factor.get(host, 1.0 if declared is None else 1 / declared.speed)
+
+    def cores(self, host: str) -> int:
+        """How many computations that host runs at once."""
+        declared = self.hints.hosts.get(host)
+        return self.costs.cores if declared is None else max(self.costs.cores, declared.cores)
+
     def but(self, **changes: object) -> Task:
         """The same task with other fields, as ``task.but(current=None)``."""
         return msgspec.structs.replace(self, **changes)

@@ -13,6 +13,7 @@ from thalweg.emulation.scenarios.timeline import compile_timeline
 from thalweg.emulation.traces.files import load_pool
 from thalweg.emulation.traces.pool import assign_traces, scale_pool
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.figures import HostFigures
 
 HOSTS = 'hosts = ["client", "h1", "h2"]\n'
 LINKS = '[links]\nrate = "1mbit"\n'
@@ -60,6 +61,10 @@ def test_hosts_are_a_number_names_sites_or_tables(folder: Path) -> None:
         ("client", None, None, 2**30), ("h1", "aws:x", None, 2**30), ("z", "gcp:z", None, 2**30),
         ("n-7", "n-7", None, 2**30), ("h4", None, 0.5, 4096),
     ]  # fmt: skip
+    fast = scenario(folder, 'speed = 0.5\nhosts = ["a", {name = "b", speed = 2, cores = 4}]\n' + LINKS)
+    assert compile_timeline(fast).capacities == {"a": HostFigures(0.5), "b": HostFigures(2.0, 4)}
+    with pytest.raises(UsageError, match="line 1: cores: a host's cores are 0; give 1 to 65536"):
+        scenario(folder, 'hosts = ["a", {name = "b", cores = 0}]\n' + LINKS)
     tables = 'time_scale = 10\ninterface_rate = "2mbit"\n[[hosts]]\nname = "a"\n[[hosts]]\nname = "b"\n'
     limited = scenario(folder, tables + 'interface_rate = "1mbit"\n' + LINKS)
     assert compile_timeline(limited).wall_interfaces_bps == {"a": 2e7, "b": 1e7}  # on the wall
@@ -73,6 +78,9 @@ def test_hosts_without_a_site_get_one_that_was_measured_with_the_others(folder: 
     assert {sites["a"], sites["b"]} == {("aws:x", True), ("gcp:z", True)}
     assert found.links["a", "b"].delay_s == found.links["b", "a"].delay_s == pytest.approx(0.02)
     assert scenario(folder, text).hosts == found.hosts
+    (folder / "own.csv").write_text("node,b,a\nb,0,30\na,40,0\n")
+    own = scenario(folder, 'hosts = ["a", "b"]\n' + LINKS + 'latency = "own.csv"\n')  # by the hosts' own names
+    assert (own.links["a", "b"].delay_s, own.links["b", "a"].delay_s) == pytest.approx((0.02, 0.015))
     drawn = {scenario(folder, text, seed=seed).hosts["a"].site for seed in range(20)}
     assert drawn == {"aws:x", "gcp:z"}
 

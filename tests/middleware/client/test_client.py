@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import psutil
@@ -21,6 +21,8 @@ from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree, left_deep_tree, star_tree
 from thalweg.middleware.errors import DataflowError, HostLostError, PlacementError, RunError, UsageError
+from thalweg.middleware.network.figures import HostFigures
+from thalweg.middleware.planning import CostModel, DownloadAll, Hints, Plan, Task
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.operators import write_image
 
@@ -171,6 +173,20 @@ def test_probes_measure_what_is_asked(client: Client) -> None:
     heard = client.latencies(links)
     assert heard.keys() == {("h1", "h2"), ("client", "h3"), ("h3", "h1")}  # one direction stands for both
     assert all(0 < each.latency_s < 0.1 and each.count >= 3 for each in heard.values())
+
+
+def test_a_planner_that_needs_them_is_told_of_hosts_before_a_run(client: Client) -> None:
+    told: list[Hints] = []
+
+    class Asks(DownloadAll, frozen=True):
+        needs: ClassVar = {"hosts"}
+
+        def plan(self, task: Task, model: CostModel) -> Plan:
+            told.append(task.hints)
+            return super().plan(task, model)
+
+    client.plan(complete_binary_tree(blocks(), MIX), Asks())
+    assert told[0].hosts == dict.fromkeys(("h1", "h2", "h3", "client"), HostFigures())
 
 
 # --- what goes wrong --------------------------------------------------------------------------------

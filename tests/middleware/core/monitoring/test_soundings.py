@@ -176,4 +176,4 @@ def test_memory_is_bounded_whatever_is_told(book: Playbook) -> None:
         news = tuple(far("h2", f"x{number}") for number in range(first, first + 50))
         book << got("h2", m.Echo("r", first, latencies=news)) >> ANY
     assert len(book.core.soundings.told) == most
-    assert len(book.core.soundings._news()) <= MOST_TOLD
+    assert len(book.core.soundings.latest()) <= MOST_TOLD

@@ -1,0 +1,66 @@
+"""What is known of hosts and of nodes, besides the links between them: declared, or measured while data flows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from thalweg.middleware.errors import UsageError, nearest
+
+MAX_SPEED, MAX_CORES = 1000.0, 65_536
+
+
+class HostFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A host: how many times as fast as a usual one its processor is, how many calls it makes at once, and its load.
+
+    ``load``: the share of its cores' time, 0 to 1, that calls of operators have taken lately. Raises UsageError for a
+    speed that is not above 0 and at most ``MAX_SPEED``, and for other cores than 1 to ``MAX_CORES``.
+    """
+
+    speed: float = 1.0
+    cores: int = 1
+    load: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 / MAX_SPEED <= self.speed <= MAX_SPEED:
+            raise UsageError(f"a host's speed is {self.speed}; give {1 / MAX_SPEED:g} to {MAX_SPEED:g}, 2 for twice")
+        if not 1 <= self.cores <= MAX_CORES:
+            raise UsageError(f"a host's cores are {self.cores}; give 1 to {MAX_CORES}")
+        if not 0 <= self.load <= 1:
+            raise UsageError(f"a host's load is {self.load}; it is a share, 0 to 1")
+
+
+class NodeFigures(msgspec.Struct, frozen=True):
+    """A node as it runs: means of its latest partitions.
+
+    ``rate_hz``: partitions a second; ``output_bytes``: of one; ``input_bytes``: of one by producer; ``call_s``: seconds
+    of its code on a host of speed 1; ``count``: partitions so far, on the host where it is.
+    """
+
+    rate_hz: float
+    output_bytes: float
+    input_bytes: dict[str, float] = {}
+    call_s: float = 0.0
+    count: int = 1
+
+    @property
+    def selectivity(self) -> float:
+        """Bytes out for each byte in; nan where nothing comes in."""
+        taken = sum(self.input_bytes.values())
+        return self.output_bytes / taken if taken else math.nan
+
+
+def read_capacity(settings: Iterable[str]) -> HostFigures:
+    """What ``speed=2,cores=4`` declares, in one text or several; UsageError for anything else."""
+    given: dict[str, float] = {}
+    for setting in (one for text in settings for one in text.split(",") if one):
+        name, _, value = setting.partition("=")
+        if name not in ("speed", "cores"):
+            raise UsageError(f"a host's capacity has no {name!r}; {nearest(name, ('speed', 'cores'))}, as speed=2")
+        try:
+            given[name] = int(value) if name == "cores" else float(value)
+        except ValueError:
+            raise UsageError(f"the capacity {setting!r} is not {name}=NUMBER") from None
+    return HostFigures(given.get("speed", 1.0), int(given.get("cores", 1)))

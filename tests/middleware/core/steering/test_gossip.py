@@ -1,0 +1,145 @@
+"""What hosts tell of themselves and of their nodes, and what planners are given of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import permutations
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+from flows import chain
+from playbook import ANY, Playbook, got
+
+from thalweg.emulation.traces.trace import BandwidthTrace
+from thalweg.emulation.virtual.world import World, WorldConfig
+from thalweg.experiments.simulation.run import Work, plan_ahead, run_ahead
+from thalweg.middleware.dataflow import Code
+from thalweg.middleware.errors import ProtocolError, UsageError
+from thalweg.middleware.network.figures import HostFigures, NodeFigures, read_capacity
+from thalweg.middleware.network.view import Link, NetworkView
+from thalweg.middleware.planning import CostModel, CostParameters, CriticalPath, Hints, Plan, Problem, Task
+from thalweg.middleware.planning.registry import Strategy
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import frames
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import GlobalMoves
+from thalweg.middleware.shell.node_code import Made, NodeCode
+
+HOSTS = ("h1", "h2", "h3", "client")
+FLOW = chain(Code("composite"), Code("composite"), client="client")
+FAST = {Link(*pair): BandwidthTrace.constant("fast", 1e8) for pair in permutations(HOSTS, 2)}
+
+
+class Quarters(NodeCode):
+    """A source of 60,000 bytes, or an operator that takes 0.5 s and gives a quarter."""
+
+    def __init__(self, source: bool) -> None:
+        self.source = source
+
+    def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
+        size = 60_000 if self.source else 15_000
+        return Made(index, size, 0.1 if self.source else 0.5)
+
+
+class Listens(msgspec.Struct, frozen=True):
+    """A planner that leaves operators where they are, but for one move, and keeps the hints that it is given."""
+
+    needs: ClassVar[tuple[str, ...]] = ("work", "hosts")
+    told: ClassVar[list[Hints]] = []
+
+    def plan(self, task: Task, model: CostModel) -> Plan:
+        Listens.told.append(task.hints)
+        host = "h2" if len(Listens.told) < 4 else "h3"
+        where = {node.name: node.pinned or host for node in task.dataflow.nodes}
+        return Plan(where, task.dataflow, cost_s=1.0, initial_cost_s=2.0)
+
+
+def test_planners_are_told_what_hosts_and_nodes_really_do() -> None:
+    """The hints declare a thousandth; the operator computes on h2, twice as fast, and then on h3, half as fast."""
+    Listens.told.clear()
+    said = {"h2": HostFigures(2.0, 1), "h3": HostFigures(0.5, 4)}
+    records: list[tuple[str, e.Record]] = []
+    config = WorldConfig("independent", startup_s=0.0, capacities=said, validate=True)
+    world = World(
+        HOSTS, FAST, lambda node: Quarters(node.kind == "source"), config,
+        on_record=lambda host, _, record: records.append((host, record)),
+    )  # fmt: skip
+    declared = Hints({"s": 60.0, "o": 60.0}, {"o": 0.001})
+    work = Work(FLOW, HOSTS, declared, CostParameters(startup_s=0.0), CriticalPath())
+    strategy = Strategy(Listens(), GlobalMoves(period_s=30.0), Listens())
+    run_ahead(work, strategy, plan_ahead(work, Listens(), FAST, config), 520, world)
+    assert world.failed is None and world.planner_failed is None and world.relocations == 1
+    assert Listens.told[0] == declared
+    for hints, host, call_s in ((Listens.told[3], "h2", 0.25), (Listens.told[-1], "h3", 1.0)):
+        assert hints.output_bytes == pytest.approx({"s": 60_000, "o": 15_000})
+        assert hints.input_bytes["o"] == pytest.approx({"s": 60_000})
+        assert (hints.selectivity("o"), hints.selectivity("s")) == (
+            pytest.approx(0.25),
+            pytest.approx(math.nan, nan_ok=True),
+        )
+        assert hints.compute_s == pytest.approx({"o": 0.5}, rel=0.01)  # on a host of speed 1
+        assert hints.rates_hz["o"] == pytest.approx(1 / call_s, rel=0.05)
+        busy = {name: figures.load for name, figures in hints.hosts.items()}
+        assert hints.hosts.keys() == set(HOSTS) and (hints.hosts[host].speed, busy["h1"]) == (said[host].speed, 0.0)
+        assert busy[host] == pytest.approx(1.0 / said[host].cores, abs=0.1)
+        problem = Problem(Task((FLOW,), HOSTS, NetworkView({}), hints))
+        assert problem.compute_ns[problem.index["o"]] == pytest.approx([5e8, 2.5e8, 1e9, 5e8], rel=0.01)
+        assert problem.loads("single").capacity[4:8].tolist() == [1, 1, 4, 1]
+    kinds = {(host, record.kind) for host, record in records}
+    assert {("h2", "load"), ("h2", "work"), ("h1", "work"), ("h3", "work"), ("client", "load")} <= kinds
+
+
+@pytest.fixture
+def book(make_book: Callable[..., Playbook], install: m.Install) -> Playbook:
+    book = make_book("client")
+    install = msgspec.structs.replace(install, news=("hosts", "work"))
+    book << e.RunRequested(install, GlobalMoves(period_s=60.0)) >> ANY
+    return book
+
+
+def test_of_a_node_only_its_host_is_believed(book: Playbook) -> None:
+    told = m.NodeTold("o", 2_000_000, 100, 5000, 7, (400,))
+    other = m.NodeTold("s", 1, 1, 1, 1)
+    book << got("h2", m.Echo("r", 1, host=m.HostTold(2000, 4, 500), nodes=(told, other))) >> ANY
+    book << got("h1", m.Echo("r", 1, nodes=(told, m.NodeTold("nobody", 1, 1, 1, 1)))) >> ANY
+    gossip = book.core.runs["r"].gossip
+    assert gossip.nodes() == {"o": NodeFigures(2.0, 100.0, {"s": 400.0}, 0.005, 7)}
+    assert gossip.hosts()["h2"] == HostFigures(2.0, 4, 0.5)
+    book << got("stranger", m.Echo("r", 1, host=m.HostTold(9, 9, 9))) >> []
+    assert "stranger" not in book.core.soundings.hosts
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        *[(m.HostTold(*each), ()) for each in ((0, 1, 0), (2**60, 1, 0), (1000, 0, 0), (1000, 1, -1), (1000, 1, 1001))],
+        (None, (m.NodeTold("o", -1, 0, 0, 0),)),
+        (None, (m.NodeTold("o", 0, 2**50, 0, 0),)),
+        (None, (m.NodeTold("o", 0, 0, 2**50, 0),)),
+        (None, (m.NodeTold("o", 0, 0, 0, 0, (-1,)),)),
+        (None, (m.NodeTold("o", 0, 0, 0, 0),) * 65),
+        (m.HostTold(math.nan, 1, 0), ()),  # type: ignore[arg-type]
+    ],
+)  # fmt: skip
+def test_figures_that_cannot_be_are_no_message(figures: Any) -> None:
+    host, nodes = figures
+    with pytest.raises(ProtocolError):
+        frames.decode_control(frames.encode(m.Echo("r", 1, host=host, nodes=nodes)))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("speed=0", "a host's speed is 0.0; give 0.001 to 1000, 2 for twice"),
+        ("speed=nan", "a host's speed is nan"),
+        ("cores=0", "a host's cores are 0; give 1 to 65536"),
+        ("cores=two", "the capacity 'cores=two' is not cores=NUMBER"),
+        ("sped=2", "a host's capacity has no 'sped'; did you mean 'speed'"),
+    ],
+)
+def test_a_capacity_that_cannot_be_is_one_line(text: str, says: str) -> None:
+    assert read_capacity(["speed=2,cores=4"]) == read_capacity(["speed=2", "cores=4"]) == HostFigures(2.0, 4)
+    with pytest.raises(UsageError, match=says):
+        read_capacity([text])
