@@ -14,14 +14,16 @@ from thalweg.middleware.network.view import Link, links_between
 MAX_DELAY_S = 60.0
 
 
-def read_delays(name: str, hosts: Sequence[str], seed: int) -> tuple[dict[Link, float], dict[str, str]]:
+def read_delays(
+    name: str, hosts: Sequence[str], seed: int, folder: Path = Path(os.curdir)
+) -> tuple[dict[Link, float], dict[str, str]]:
     """Seconds one way over every link between ``hosts``: half of the round trips in ``name``, a data set or CSV file.
 
     Where the set names the hosts these are meant; where it names none of them, each is at a site of its own that was
-    measured with all others, drawn by ``seed``: the second answer says at which. Raises UsageError or TraceError, one
-    line, for a set that names some of the hosts only, or has nothing for two of them.
+    measured with all others, drawn by ``seed``: the second answer says at which. A path is from ``folder`` on. Raises
+    UsageError or TraceError, one line, for a set that names some of the hosts only, or has nothing for two of them.
     """
-    path = find_set(name, "latency", Path(os.curdir))
+    path = find_set(name, "latency", folder)
     grid = read_grid(path, "latency")
     known = [host for host in hosts if host in grid.sites.names]
     if known and len(known) < len(hosts):

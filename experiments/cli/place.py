@@ -22,7 +22,16 @@ from thalweg.experiments.records.trees import as_edges
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.files import decode_toml, read_bounded
-from thalweg.middleware.network.view import Link, LinkEstimate, LinksNeeded, NetworkView, links_between
+from thalweg.middleware.network.figures import HostFigures
+from thalweg.middleware.network.view import (
+    LatenciesNeeded,
+    Latency,
+    Link,
+    LinkEstimate,
+    LinksNeeded,
+    NetworkView,
+    links_between,
+)
 from thalweg.middleware.planning import (
     Answers,
     CostParameters,
@@ -92,18 +101,24 @@ class DataflowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rate from host ``src`` to host ``dst``: tc's notation or bits per second; ``both``: and back."""
+    """The rate from host ``src`` to host ``dst``: tc's notation or bits per second; ``both``: and back.
+
+    ``latency``: what an empty message takes, as ``"20ms"`` or seconds; either may be left out.
+    """
 
     src: str
     dst: str
-    rate: str | float
+    rate: str | float | None = None
     both: bool = False
+    latency: str | float | None = None
 
 
 class PlacementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole file. ``hosts``' order breaks ties; the sink is at ``client``, the first host by default.
 
-    ``default_rate``: of the links not listed; ``placement``: where operators are now, for planners that start there.
+    ``default_rate``: of the links not listed; ``latency``: round trips between all hosts, a file or data set, of which
+    their latency is half. ``capacities``: speed, cores and load of hosts. ``placement``: where operators are now, for
+    planners that start there.
     """
 
     hosts: tuple[str, ...]
@@ -111,6 +126,8 @@ class PlacementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     client: str | None = None
     links: tuple[LinkSpec, ...] = ()
     default_rate: str | float | None = None
+    latency: str | None = None
+    capacities: dict[str, HostFigures] = {}
     costs: CostParameters = CostParameters()
     placement: dict[str, str] = {}
 
@@ -128,7 +145,7 @@ def load_problem(path: Path) -> Task:
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
     try:
-        return _task(spec)
+        return _task(spec, path.parent)
     except UsageError as error:
         raise type(error)(f"{path}: {error}") from error
 
@@ -138,12 +155,12 @@ def _explain(message: str) -> str:
     unknown = re.search(r"unknown field `([^`]*)`", message)
     if unknown is None:
         return message
-    structs = (PlacementFile, DataflowSpec, NodeSpec, OperatorSpec, LinkSpec, CostParameters)
+    structs = (PlacementFile, DataflowSpec, NodeSpec, OperatorSpec, LinkSpec, HostFigures, CostParameters)
     known = [field for struct in structs for field in struct.__struct_encode_fields__]
     return f"{message}; {nearest(unknown[1], known)}"
 
 
-def _task(spec: PlacementFile) -> Task:
+def _task(spec: PlacementFile, folder: Path) -> Task:
     if not spec.hosts:
         raise UsageError("hosts is empty; name at least one")
     client = spec.hosts[0] if spec.client is None else spec.client
@@ -154,7 +171,11 @@ def _task(spec: PlacementFile) -> Task:
     current: Placement | None = None
     if spec.placement:
         current = {node.name: node.pinned for node in dataflow.nodes if node.pinned} | spec.placement
-    return Task((dataflow,), spec.hosts, _view(spec), hints, spec.costs, current)
+    for host in spec.capacities:
+        if host not in spec.hosts:
+            raise UsageError(f"capacities name unknown host {host!r}; {nearest(host, spec.hosts)}")
+    hints = hints.measured({}, spec.capacities)
+    return Task((dataflow,), spec.hosts, _view(spec, folder), hints, spec.costs, current)
 
 
 def _dataflow(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
@@ -195,8 +216,14 @@ def _dataflow(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
     return dataflow, propagate_hints(dataflow, sizes, lambda node: own[node.name].answers)
 
 
-def _view(spec: PlacementFile) -> NetworkView:
+def _view(spec: PlacementFile, folder: Path) -> NetworkView:
     rates: dict[Link, float] = {}
+    delays_s: dict[Link, float] = {}
+    if spec.latency is not None:
+        from thalweg.emulation.scenarios.delays import read_delays
+
+        delays_s, _ = read_delays(spec.latency, spec.hosts, 1, folder)
+    given: set[Link] = set()
     for link in spec.links:
         for host in (link.src, link.dst):
             if host not in spec.hosts:
@@ -204,14 +231,28 @@ def _view(spec: PlacementFile) -> NetworkView:
         if link.src == link.dst:
             raise UsageError(f"a link leads from {link.src!r} to itself; that takes no time, leave it out")
         for pair in [Link(link.src, link.dst), Link(link.dst, link.src)][: 1 + link.both]:
-            if pair in rates:
+            if pair in given:
                 raise UsageError(f"the link {pair[0]} to {pair[1]} is given twice")
-            rates[pair] = _rate_bps(link.rate, f"the link {link.src} to {link.dst}")
+            given.add(pair)
+            if link.rate is not None:
+                rates[pair] = _rate_bps(link.rate, f"the link {link.src} to {link.dst}")
+            if link.latency is not None:
+                delays_s[pair] = _latency_s(link.latency, f"the link {link.src} to {link.dst}")
     if spec.default_rate is not None:
         default = _rate_bps(spec.default_rate, "default_rate")
         for pair in links_between(spec.hosts):
             rates.setdefault(pair, default)
-    return NetworkView({pair: LinkEstimate(rate) for pair, rate in rates.items()})
+    estimates = {pair: LinkEstimate(rate) for pair, rate in rates.items()}
+    return NetworkView(estimates, {pair: Latency(delay_s) for pair, delay_s in delays_s.items()})
+
+
+def _latency_s(latency: str | float, where: str) -> float:
+    from thalweg.emulation.units import seconds
+
+    try:
+        return seconds(latency)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
 
 
 def _rate_bps(rate: str | float, where: str) -> float:
@@ -286,9 +327,10 @@ def place(
     except LinksNeeded as needed:
         first = ", ".join(f"{a} to {b}" for a, b in sorted(needed.links)[:4])
         more = f" and {len(needed.links) - 4} more" if len(needed.links) > 4 else ""
-        raise UsageError(
-            f"{file} gives no rate for {first}{more}, which {planner} needs; add links, or set default_rate"
-        ) from None
+        what, advice = "rate", "add links, or set default_rate"
+        if isinstance(needed, LatenciesNeeded):
+            what, advice = "latency", "add it to links, or name a matrix of round trips (latency)"
+        raise UsageError(f"{file} gives no {what} for {first}{more}, which {planner} needs; {advice}") from None
     baseline_s = DownloadAll().plan(task, model).cost_s
     bound_s = _bound_s(file, task, _interface(chosen, model)) if bound else None
     if as_json:

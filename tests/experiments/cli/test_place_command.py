@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from thalweg.experiments.cli.place import load_problem, place
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.planning import CostModel, Plan, Task
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "placement.toml"
 SMALL = """
@@ -167,6 +168,11 @@ def test_links_of_rate_0_are_said_to_be_infinite(write: Any) -> None:
         (TREE + LINKS.replace('"b"', '"bb"'), "unknown host 'bb'; did you mean 'b'"),
         (TREE + LINKS.replace('"b"', '"client"'), "from 'client' to itself"),
         (TREE + LINKS + '[placement]\nop1 = "a"', "names node 'op1'"),
+        (TREE + LINKS + 'latency = "20 parsec"', "the link b to client: '20 parsec' is not a time"),
+        ('latency = "nowhere"\n' + TREE, "problem.toml: .*nowhere"),
+        (TREE + LINKS + "[capacities]\nbb = {}", "capacities name unknown host 'bb'; did you mean 'b'"),
+        (TREE + LINKS + "[capacities]\nb = {sped = 2}", "unknown field `sped`.*did you mean 'speed'"),
+        (TREE + LINKS + "[capacities]\nb = {cores = 0}", "a host's cores are 0; give 1 to 65536"),
         (
             'hosts = ["h"]\n[[dataflow.nodes]]\nname = "x"\nhost = "h"\nbytes = 1\ninputs = ["x"]',
             "has inputs and bytes",
@@ -183,6 +189,31 @@ def test_wrong_files_are_told_in_one_line(write: Any, text: str, says: str) -> N
     with pytest.raises(UsageError, match=says) as error:
         run(write(text), *arguments)
     assert "\n" not in str(error.value)
+
+
+class Near:
+    """A planner of a user's own, that goes by latencies and by what hosts are."""
+
+    def plan(self, task: Task, model: CostModel) -> Plan:
+        task.view.require_latency([("a", "b")])
+        ahead = {host: task.view.latency_s(host, "client") or 0.0 for host in task.hosts[1:]}
+        best = min(ahead, key=lambda host: ahead[host] + task.compute_factor(host))
+        return Plan({node.name: node.pinned or best for node in task.dataflow.nodes}, task.dataflow)
+
+
+def test_latencies_and_what_hosts_are_can_be_given(write: Any) -> None:
+    with pytest.raises(UsageError, match=r"gives no latency for a to b, which .*:Near needs; add it to links, or name"):
+        run(write(TREE + LINKS), "--planner", f"{__name__}:Near")
+    path = write('latency = "rtt.csv"\n' + TREE + LINKS + 'latency = "700ms"\n')
+    (path.parent / "rtt.csv").write_text("src,dst,rtt_ms\na,b,10\na,client,900\nb,client,30\n")
+    assert run_json(path, "--planner", f"{__name__}:Near")["placement"]["op0"] == "a"
+    faster = path.read_text() + "[capacities]\nb = {speed = 2, load = 0.5}\n"
+    assert run_json(write(faster), "--planner", f"{__name__}:Near")["placement"]["op0"] == "b"
+    slow, quick = (
+        run_json(write(TREE + LINKS + text), "--planner", "one-shot")
+        for text in ("", "[capacities]\nclient = {speed = 4}\n")
+    )
+    assert quick["download_all_cost_s"] < slow["download_all_cost_s"]
 
 
 def test_thalweg_chooses_the_tree_too_and_the_bound_stands_beside(write: Any) -> None:

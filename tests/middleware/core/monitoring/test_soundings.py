@@ -17,7 +17,7 @@ from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.links import ShapedLink
 from thalweg.emulation.virtual.world import World, WorldConfig
 from thalweg.experiments.simulation.run import Work, plan_ahead, run_ahead
-from thalweg.middleware.core.monitoring.soundings import MOST_TOLD, TIMES
+from thalweg.middleware.core.monitoring.soundings import AT_ONCE, MOST_TOLD, TIMES
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.network.view import Latency, Link, NetworkView
@@ -168,6 +168,23 @@ def test_an_answer_counts_once_and_only_from_who_was_asked(book: Playbook) -> No
 def test_what_is_no_latency_is_no_message(latency: Any) -> None:
     with pytest.raises(ProtocolError, match="Expected `int`"):
         frames.decode_control(frames.encode(m.Sounded("r", far("h2", "h3", latency))))
+
+
+def test_so_many_soundings_are_under_way_at_a_time(make_book: Callable[..., Playbook]) -> None:
+    book = make_book("h1")
+    peers = tuple(m.Peer(f"x{number}", "tcp://x:1", "tcp://x:2") for number in range(3 * AT_ONCE))
+    request = m.SoundRequest("probe", peers, m.Peer("client", "tcp://c:1", "tcp://c:2"))
+    book << got("client", request) >> ANY
+    first = {each.to: each.message for each in book.only(e.Send)}
+    assert len(first) == AT_ONCE
+    echo = first["x0"]
+    for _ in range(TIMES):
+        book << got("x0", m.Echo("probe", echo.number, back=True)) >> ANY
+        echo = next(iter(book.sent("x0")), None)
+    assert [type(each) for each in book.sent("client")] == [m.Sounded]
+    assert len({each.to for each in book.only(e.Send)} - {"client"}) == 1  # the next one
+    book.at(60.0) << got("client", request) >> ANY  # the others did not answer
+    assert len(book.only(e.Send)) == AT_ONCE
 
 
 def test_memory_is_bounded_whatever_is_told(book: Playbook) -> None:

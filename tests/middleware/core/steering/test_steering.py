@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from adversary import CLIENT
 from playbook import ANY, Playbook, got, measured
 
-from thalweg.middleware.network.view import LinkEstimate
+from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves
@@ -54,6 +55,32 @@ def flowing(book: Playbook, until_s: float, apart_s: float = 0.1) -> Playbook:
 
 
 # --- global -----------------------------------------------------------------------------------------
+
+
+def test_a_planner_that_needs_a_latency_is_asked_again_when_it_is_known_or_not_to_be_had(
+    client: Callable[[Adaptation], Playbook],
+) -> None:
+    book, far, near = client(GlobalMoves(period_s=60.0)), Link("h2", "h1"), Link("client", "h1")
+    book.at(60.0) << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", latencies=frozenset({far, near})) >> ANY
+    (request,), (echo,) = book.sent("h2"), book.sent("h1")
+    assert isinstance(request, m.SoundRequest) and [peer.name for peer in request.targets] == ["h1"]
+    for later_s in (0.3, 0.7, 0.9):
+        book.at(60.0 + later_s) << got("h1", m.Echo("r", echo.number, back=True)) >> ANY
+        (echo,) = book.sent("h1") or (None,)
+    assert book.only(e.Plan) == []  # one is still waited for
+    book.at(64.0) << e.TimerFired("plan r") >> ANY
+    assert [type(each) for each in book.sent("h2")] == [m.SoundRequest]  # once more
+    book.at(68.0) << e.TimerFired("plan r") >> ANY
+    (plan,) = book.only(e.Plan)
+    assert plan.latencies.keys() == {near, far} and plan.latencies[far] == Latency(math.inf, 0)
+    assert plan.latencies[near].latency_s == pytest.approx(0.1)  # of round trips of 0.3, 0.4 and 0.2 s
+    book << e.Planned("r", NOW, worth=False) >> ANY
+    book.at(120.0) << e.TimerFired("plan r") >> ANY  # another look
+    book << e.Planned("r", latencies=frozenset({far})) >> ANY
+    book.at(121.0) << got("h2", m.Sounded("r", m.LinkLatency("h2", "h1", 5000, 0, 3, 0))) >> ANY
+    (plan,) = book.only(e.Plan)
+    assert plan.latencies[far] == Latency(0.005, 3, 0.0, 121.0)
 
 
 def test_the_client_plans_once_a_period_and_proposes_what_came_out(client: Callable[[Adaptation], Playbook]) -> None:
