@@ -263,6 +263,7 @@ def test_an_operator_goes_on_from_its_state_as_if_it_had_stayed(make: Callable[[
         (records("Join", window_s=5, on="k", how="outer"), "how='outer'; use inner, left semi or left anti"),
         (records("Select", where=["gt", "v", 1]), "there is no function 'gt'; "),
         (records("Select", where={1: 2}), "is no expression; give a column"),
+        (records("Select", where=True, share=2), "share=2; give the share of the rows that pass, 0 to 1"),
         (records("Project", columns=[]), "columns are empty"),
         (records("Project", columns=["a", "a"]), "names a column twice"),
         (records("Map", function="record_codes:trips"), "is no function of a table; define one there, under @as_map"),
