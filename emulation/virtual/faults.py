@@ -357,7 +357,7 @@ class FaultyWorld(World):
     def _rare(self, host: VirtualHost, command: e.Command) -> None:
         if self._hostile and _run_of(command) not in (self.run_id, ""):
             return
-        if isinstance(command, e.Fail) and self.failed is None:
+        if isinstance(command, e.Fail) and command.query is None and self.failed is None:
             self.failed_s = self.now
             cores = [each.core.runs for each in self.hosts.values()]
             tables = [runs[command.run].directory.locations for runs in cores if command.run in runs]

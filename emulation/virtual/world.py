@@ -145,6 +145,8 @@ class World:
         self.failed: str | None = None
         self.planner_failed: str | None = None  # while data flowed, which went on
         self.tree: tuple[Dataflow, Placement] = Dataflow(()), {}  # as the client knows it
+        self.attached: dict[int, e.Attached] = {}  # queries that have begun beside the first one
+        self.queries_failed: dict[int, str] = {}
         self.relocations = 0
         self.reshapings = 0
         self.plans = 0
@@ -296,6 +298,8 @@ class World:
                 self._soon(host, e.NextRequested(run))
             case e.Deliver(run):
                 self._delivered(host, command)
+            case e.Fail(_, reason, query=int(query)):
+                self.queries_failed[query] = reason
             case e.Fail(run, reason):
                 self.failed = self.failed or reason
                 self._soon(host, e.RunAbandoned(run))
@@ -308,6 +312,12 @@ class World:
             case e.TreeChanged(_, dataflow, placement):
                 self.tree = dataflow, placement
                 self.reshapings += 1
+                self._check_over(host)
+            case e.Attached(run, query, _, names, dataflow, placement):
+                self.tree, self.attached[query] = (dataflow, placement), command
+                for name in names.values():
+                    if name in dataflow.sinks:
+                        self._soon(host, e.NextRequested(run, name))
             case e.Plan():
                 assert self.answer is not None
                 self.plans += 1
@@ -336,8 +346,12 @@ class World:
             self._soon(host, e.NextRequested(command.run, command.sink if len(sinks) > 1 else ""))
             return
         self._ended.add(command.sink)
-        if len(self._ended) >= len(sinks):
-            self._soon(host, e.RunAbandoned(command.run))
+        self._check_over(host)
+
+    def _check_over(self, host: VirtualHost) -> None:
+        """The application is done when all sinks that there are have ended."""
+        if self._ended.issuperset(self.tree[0].sinks):
+            self._soon(host, e.RunAbandoned(self.run_id))
 
     # --- what the application does ------------------------------------------------------------------------
 
@@ -415,6 +429,15 @@ class World:
         """Have the run go on as another tree, as ``client.Run.reshape``."""
         wish = e.PlacementProposed(self.run_id, dict(placement), "asked for", dataflow, *self._reorderable)
         self._soon(self.hosts[self.client], wish)
+
+    def attach(self, query: int, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
+        """Have another query begin in the run, as ``client.Run.attach``."""
+        wish = e.AttachRequested(self.run_id, query, dataflow, dict(placement))
+        self._soon(self.hosts[self.client], wish)
+
+    def detach(self, query: int) -> None:
+        """Have a query leave, as ``client.Run.detach``."""
+        self._soon(self.hosts[self.client], e.DetachRequested(self.run_id, query))
 
     @property
     def log_digest(self) -> str:

@@ -20,9 +20,10 @@ import itertools
 import math
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -232,20 +233,22 @@ def drawn_plan(seed: int, *, graph: bool = False) -> FaultPlan:
 
 
 Known = dict[tuple[str, int], Any]
+BEGINNING: Mapping[str, int] = MappingProxyType({})
 
 
-def content(dataflow: Dataflow, name: str, index: int, known: Known) -> Any:
+def content(dataflow: Dataflow, name: str, index: int, known: Known, first: Mapping[str, int] = BEGINNING) -> Any:
     """What partition ``index`` of a node has to be: all that it was combined from, in order.
 
     The third element is how many partitions an operator had combined before. ``known``: what was asked for before.
+    ``first``: the first partition of nodes that did not begin with 0.
     """
     if (name, index) not in known:
         node = dataflow.by_name[name]
         if node.code == MERGING:
             known[name, index] = shown(index, _given(dataflow, name, index, known))
         else:
-            inputs = tuple(content(dataflow, producer, index, known) for producer in node.inputs)
-            before = index if node.kind == "operator" else 0
+            inputs = tuple(content(dataflow, producer, index, known, first) for producer in node.inputs)
+            before = index - first.get(name, 0) if node.kind == "operator" else 0
             known[name, index] = mixed(index, inputs) if node.code == FREE else (name, index, before, *inputs)
     return known[name, index]
 

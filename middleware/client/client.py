@@ -14,14 +14,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from thalweg.middleware.client.cluster import LocalCluster, fate_of
 from thalweg.middleware.client.feeds import Channel, Feed, fill
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.leaving import keep_in_mind
 from thalweg.middleware.client.replanning import MEASURED, Search, ask_hints
-from thalweg.middleware.client.run import Home, Run
+from thalweg.middleware.client.run import Home, Run, Wanted
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
-from thalweg.middleware.dataflow import FIXED, Dataflow, check_codes, check_placement, sinks_at
+from thalweg.middleware.core.relocation.sharing import join, shared
+from thalweg.middleware.dataflow import FIXED, Dataflow, Placement, check_codes, check_placement, sinks_at
 from thalweg.middleware.errors import (
     HostAbsentError,
     HostLostError,
@@ -201,6 +204,24 @@ class Client:
         self._check_there({node.name: node.pinned for node in dataflow.nodes if node.pinned})
         return sinks_at(dataflow, self.name)
 
+    def _begin_here(self, dataflow: Dataflow) -> Dataflow:
+        """The same of one whose sinks are to be here."""
+        dataflow = self._begin(dataflow)
+        for sink in dataflow.sinks:
+            if dataflow.by_name[sink].pinned != self.name:
+                raise UsageError(f"sink {sink!r} is pinned to another host than this client {self.name!r}")
+        return dataflow
+
+    def _placed(self, dataflow: Dataflow, placement: Mapping[str, str]) -> Placement:
+        """A placement, completed, where it can be."""
+        for sink in dataflow.sinks:
+            if (where := placement.get(sink, self.name)) != self.name:
+                raise PlacementError(f"the sink {sink!r} is placed on {where!r}; it is at the client")
+        sinks = dict.fromkeys(dataflow.sinks, self.name)
+        full = check_placement(dataflow, sinks | dict(placement), self._peers.keys() | self._gone)
+        self._check_there(full)
+        return full
+
     def _check_open(self) -> None:
         if self._closing:
             raise RunError(self._closing, host=self.name)
@@ -261,10 +282,7 @@ class Client:
         the run needs is lost, RunError when the client is closed; while iterating RunError, which names the node or
         host at fault.
         """
-        dataflow = self._begin(dataflow)
-        for sink in dataflow.sinks:
-            if dataflow.by_name[sink].pinned != self.name:
-                raise UsageError(f"sink {sink!r} is pinned to another host than this client {self.name!r}")
+        dataflow = self._begin_here(dataflow)
         expect(label, str, "the label of a run is a text")
         expect(adaptation, GlobalMoves | LocalMoves | None, "an adaptation is GlobalMoves or LocalMoves")
         expect(1 if partitions is None else partitions, int, "partitions are a whole number")
@@ -273,9 +291,7 @@ class Client:
         expect(1.0 if call_timeout_s is None else call_timeout_s, int | float, "call_timeout_s is a number of seconds")
         if call_timeout_s is not None and not 0 < call_timeout_s < math.inf:
             raise UsageError(f"call_timeout_s is {call_timeout_s!r}; give seconds above 0, or None for no limit")
-        if not isinstance(placement, str):
-            expect(placement, Mapping, "a placement is a mapping of nodes to hosts, or the name of what computes one")
-            words((*placement, *placement.values()), "a placement maps names of nodes to names of hosts")
+        placement = _placement(placement)
         measured: Mapping[Link, LinkEstimate] = {} if known is None else known
         name = label
         if isinstance(placement, str):
@@ -292,13 +308,8 @@ class Client:
             if result.dataflow != dataflow:  # the planner chose the tree as well
                 dataflow, hints = result.dataflow.validate(self._peers), result.hints
             placement = result.placement
-        for sink in dataflow.sinks:
-            if (where := placement.get(sink, self.name)) != self.name:
-                raise PlacementError(f"the sink {sink!r} is placed on {where!r}; it is at the client")
         needs = needs_of(planner) if isinstance(adaptation, GlobalMoves) else ()
-        sinks = dict.fromkeys(dataflow.sinks, self.name)
-        full = check_placement(dataflow, sinks | dict(placement), self._peers.keys() | self._gone)
-        self._check_there(full)
+        full = self._placed(dataflow, placement)
         run_id = f"{secrets.token_hex(6)}-{next(self._numbers)}"
         install = m.Install(
             run=run_id,
@@ -314,10 +325,7 @@ class Client:
             afresh=known is not None,
             call_timeout_s=call_timeout_s,
         )
-        try:
-            frames.decode_control(frames.encode(install))  # what a host would refuse is refused here
-        except (ProtocolError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise UsageError(f"the run cannot be told to the hosts: {error}") from None
+        _check_told(install)
         search = None
         if isinstance(adaptation, GlobalMoves):
             search = Search(
@@ -327,7 +335,7 @@ class Client:
                 planner,
                 name or "global",
             )
-        home = Home(self.name, lambda: self.hosts, self._allow, self.shell.tell, self._closed)
+        home = Home(self.name, lambda: self.hosts, self._allow, self.shell.tell, self._closed, self._prepare)
         run: Run[Any] = Run(home, run_id, full, dataflow, search, strict=strict, nothing=nothing)
         with self._news:
             self._check_open()
@@ -340,6 +348,38 @@ class Client:
         for host, how in list(self._gone.items()):  # meanwhile, perhaps
             self.shell.tell(e.PeerLost(run_id, host, how))
         return run
+
+    def _prepare(
+        self,
+        dataflow: Dataflow,
+        placement: Mapping[str, str] | str,
+        tree: tuple[Dataflow, Placement],
+        hints: Hints | None,
+    ) -> Wanted:
+        """A query that is to begin in a run that is ``tree``: what it does not share is placed."""
+        dataflow = self._begin_here(dataflow)
+        present, where = tree
+        there = {name: where[each] for name, each in shared(present, dataflow).items()}
+        given = _placement(placement)
+        if hints is None and set(there) >= {*dataflow.operators}:
+            given = {} if isinstance(given, str) else given
+        elif isinstance(given, str):
+            strategy = get_strategy(given)
+            if strategy.driver is not None or strategy.adaptation is not None:
+                raise UsageError(
+                    f"{given!r} moves operators while a run goes on, which is for a run to say as it begins, for all of"
+                    " its queries; attach one with a planner's name, as 'one-shot', or a mapping"
+                )
+            hints = hints or ask_hints(dataflow, self._allow)
+            still = [msgspec.structs.replace(node, pinned=there.get(node.name, node.pinned)) for node in dataflow.nodes]
+            plan = self.plan(Dataflow(tuple(still)), strategy.initial, hints=hints).result
+            if [node.inputs for node in plan.dataflow.nodes] != [node.inputs for node in still]:
+                raise UsageError(f"{given!r} chooses the tree as well, which a query cannot; attach it with a mapping")
+            given = plan.placement
+        full = self._placed(dataflow, {**given, **there})
+        grafts = join(present, dataflow, full, 0, ()).grafts
+        _check_told(m.Propose("run", 1, (), m.Shape(grafts, ())))
+        return Wanted(dataflow, full, hints)
 
     def push(self, values: Any = None, *, name: str = "feed", ahead: int = 8) -> Feed:
         """A source of what this process pushes: pin its ``code`` to this client, ``{client.name: feed.code}``.
@@ -436,7 +476,7 @@ class Client:
         self._close_to(f"the client {self.name!r} is closed; make another")
         try:
             for run in list(self._runs.values()):
-                run.close()
+                run.close_all()
             for channel in self._feeds:
                 channel.abandon(self._closing)
             with self._news:
@@ -491,13 +531,36 @@ class Client:
                 self._close_to(reason)
                 for each in list(self._runs.values()):
                     each.take(e.Fail(each.id, reason, host=self.name))
-            case e.Ready(run) | e.Deliver(run) | e.Fail(run) | e.Placed(run) | e.TreeChanged(run) | e.Plan(run):
+            case (
+                e.Ready(run)
+                | e.Deliver(run)
+                | e.Fail(run)
+                | e.Placed(run)
+                | e.TreeChanged(run)
+                | e.Attached(run)
+                | e.Plan(run)
+            ):
                 if (concerned := self._runs.get(run)) is not None:
                     concerned.take(command)
 
     def _closed(self, run: str) -> None:
         self._runs.pop(run, None)
         self.shell.tell(e.RunAbandoned(run))
+
+
+def _placement(placement: Mapping[str, str] | str) -> Mapping[str, str] | str:
+    if not isinstance(placement, str):
+        expect(placement, Mapping, "a placement is a mapping of nodes to hosts, or the name of what computes one")
+        words((*placement, *placement.values()), "a placement maps names of nodes to names of hosts")
+    return placement
+
+
+def _check_told(message: m.Message) -> None:
+    """What a host would refuse is refused here."""
+    try:
+        frames.decode_control(frames.encode(message))
+    except (ProtocolError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(f"the run cannot be told to the hosts: {error}") from None
 
 
 def _weak(method: Callable[[e.Command], None]) -> Callable[[e.Command], None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -83,7 +83,7 @@ class Search(msgspec.Struct, frozen=True):
         old, given = task.dataflow, task.hints
         if dataflow is None or dataflow == old:
             return self
-        sizes = {name: given.output_bytes[name] for name in old.sources}
+        sizes = {name: given.output_bytes[name] for name in dataflow.sources}
 
         def told(name: str) -> SupportsHints:  # when the run began, of an operator that keeps its inputs
             return Answers(lambda _: given.output_bytes[name], lambda _: given.compute_s.get(name, 0.0))
@@ -94,6 +94,21 @@ class Search(msgspec.Struct, frozen=True):
 
         hints = propagate_hints(dataflow, sizes, operator_of, disk_bytes=given.disk_bytes)
         return msgspec.structs.replace(self, task=task.but(dataflows=(dataflow,), hints=hints))
+
+    def with_hints(self, hints: Hints, names: Mapping[str, str]) -> Search:
+        """The same with what a query's nodes mean, which have these names in the run."""
+        given = self.task.hints
+
+        def both(known: dict[str, float], more: dict[str, float]) -> dict[str, float]:
+            return {names[name]: value for name, value in more.items() if name in names} | known
+
+        hints = msgspec.structs.replace(
+            given,
+            output_bytes=both(given.output_bytes, hints.output_bytes),
+            compute_s=both(given.compute_s, hints.compute_s),
+            disk_bytes=both(given.disk_bytes, hints.disk_bytes),
+        )
+        return msgspec.structs.replace(self, task=self.task.but(hints=hints))
 
     def _answer(self, command: e.Plan) -> e.Planned:
         if self.knows is not None:

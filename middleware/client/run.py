@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Generic
@@ -16,6 +17,7 @@ from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.core.relocation.shape import reshape
 from thalweg.middleware.dataflow import Dataflow, Placement, check_codes, check_placement, sinks_at
 from thalweg.middleware.errors import (
+    DataflowError,
     HostLostError,
     OperatorError,
     PlacementError,
@@ -29,6 +31,7 @@ from thalweg.middleware.errors import (
 )
 from thalweg.middleware.loading import reorderable
 from thalweg.middleware.parcels import is_nothing
+from thalweg.middleware.planning.problem.hints import Hints
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.packing import opened
@@ -55,14 +58,29 @@ class Delivered(msgspec.Struct, Generic[T], frozen=True):
     sink: str = ""
 
 
+class Wanted(msgspec.Struct, frozen=True):
+    """A query as it is to begin: its graph, where its nodes are to be, and what they mean for planning."""
+
+    dataflow: Dataflow
+    placement: Placement
+    hints: Hints | None = None
+
+
+Prepare = Callable[[Dataflow, Mapping[str, str] | str, tuple[Dataflow, Placement], Hints | None], Wanted]
+
+
 class Home(msgspec.Struct, frozen=True):
-    """What a run uses of its client: its name, the hosts there are, what code it allows, and whom to tell what."""
+    """What a run uses of its client: its name, the hosts there are, what code it allows, and whom to tell what.
+
+    ``prepare``: checks a query that is to begin in a run's graph, and places what that does not have.
+    """
 
     name: str
     hosts: Callable[[], Collection[str]]
     allow: tuple[str, ...]
     tell: Callable[[e.Event], None]
     closed: Callable[[str], None]
+    prepare: Prepare | None = None
 
 
 class Run(Generic[T]):
@@ -82,7 +100,12 @@ class Run(Generic[T]):
     - R1: What has come is taken under the lock, by who is there; what arrives wakes everybody who waits, so that it is
       nobody's loss if one of them never wakes up (its task is cancelled, its event loop closed).
     - R2: Where a thread waits for a partition, the next is demanded as it arrives, without waking the thread first.
+    - R3: The run that an application began is query 0, and hears all that is said of it; what is of others it passes
+      on. They keep it, it does not keep them. The run is over when all have left.
+    - R4: A query that has left takes what comes until the hosts know, and drops it: so it holds nobody up meanwhile.
     """
+
+    query = 0
 
     def __init__(
         self,
@@ -108,6 +131,11 @@ class Run(Generic[T]):
         self._failure: e.Fail | None = None
         self._over = False
         self._ended: set[str] = set()  # sinks
+        self._sinks = dataflow.sinks
+        self._queries: weakref.WeakValueDictionary[int, Attached[Any]] = weakref.WeakValueDictionary()
+        self._by_sink: dict[str, int] = {}  # sinks of others
+        self._open, self._count = {0}, 0  # queries that go on, and that there have been
+        self._sharing = threading.Lock()  # of these two
         self._strict, self._nothing = strict, nothing
 
     @property
@@ -118,14 +146,19 @@ class Run(Generic[T]):
 
     def take(self, command: e.Command) -> None:
         """A command for the application; any thread."""
+        query = self._query_of(command)
+        if query and (other := self._queries.get(query)) is not None:  # R3
+            other.take(command)
         with self._news:
             match command:
-                case e.Ready() | e.Deliver() | e.Fail() if not self._over:
+                case e.Ready() | e.Deliver() | e.Fail() if not self._over and not query:
                     wanted = isinstance(command, e.Deliver) and not command.end and len(self._queue) < self._blocked
                     self._queue.append((command, wanted))
                     if wanted:  # R2
                         self._demand(command)
                     self._wake()
+                case e.Ready() | e.Deliver() if not query:
+                    self._pass(command)
                 case e.Placed(_, node, host):
                     self.placement = {**self.placement, node: host}
                 case e.TreeChanged(_, dataflow, placement):
@@ -134,6 +167,29 @@ class Run(Generic[T]):
                     threading.Thread(
                         target=self._plan, args=(self.search, command), name="thalweg-planner", daemon=True
                     ).start()
+        if isinstance(command, e.Fail) and command.query is None:
+            for other in list(self._queries.values()):
+                other.take(command)
+
+    def _query_of(self, command: e.Command) -> int:
+        """R3: whom a command is for, 0 where it is for this one or for all."""
+        if isinstance(command, e.Deliver):
+            return self._by_sink.get(command.sink, 0)
+        if isinstance(command, e.Attached):
+            self._grow(command)
+            return command.query
+        return (command.query or 0) if isinstance(command, e.Fail) else 0
+
+    def _grow(self, command: e.Attached) -> None:
+        """Another query has begun in the run."""
+        other = self._queries.get(command.query)
+        with self._news:
+            if other is not None:
+                other._begun(command, self.dataflow)
+                if self.search is not None and other.hints is not None:
+                    self.search = self.search.with_hints(other.hints, command.names)
+            self._by_sink |= {name: command.query for name in command.dataflow.sinks if name not in self.dataflow.sinks}
+            self.dataflow, self.placement = command.dataflow, command.placement
 
     def _plan(self, search: Search, command: e.Plan) -> None:
         """One look for a better placement, beside the flow."""
@@ -153,8 +209,13 @@ class Run(Generic[T]):
 
     def _demand(self, taken: e.Command) -> None:
         """Demand what follows on what was taken: of the same sink, or, as all is ready, of every sink."""
-        sink = taken.sink if isinstance(taken, e.Deliver) and len(self.dataflow.sinks) > 1 else ""
-        self._home.tell(e.NextRequested(self.id, sink))
+        if isinstance(taken, e.Deliver) and len(self.dataflow.sinks) > 1:
+            self._home.tell(e.NextRequested(self.id, taken.sink))
+        elif isinstance(taken, e.Deliver) or not self._by_sink:
+            self._home.tell(e.NextRequested(self.id))
+        else:
+            for sink in self._sinks:
+                self._home.tell(e.NextRequested(self.id, sink))
 
     def _next(self, sink: str) -> Delivered[T] | None:
         """The partition that is here, of ``sink`` or of any; None when there is none. Raises the run's error.
@@ -173,7 +234,7 @@ class Run(Generic[T]):
                     if self._strict and command.uneven:
                         self._failure = e.Fail(self.id, command.uneven)
                     self._ended.add(command.sink)
-                    if self._failure is not None or len(self._ended) >= len(self.dataflow.sinks):
+                    if self._failure is not None or len(self._ended) >= len(self._sinks):
                         self._end()
                     else:
                         self._wake()
@@ -245,7 +306,7 @@ class Run(Generic[T]):
 
     def sink(self, name: str) -> OneSink[T]:
         """The partitions of one sink alone, to iterate over as over the run, beside who takes those of the others."""
-        sinks = self.dataflow.sinks
+        sinks = self._sinks
         if name not in sinks:
             raise UsageError(f"there is no sink {name!r}; {nearest(str(name), sinks)}")
         return OneSink(self, name)
@@ -287,8 +348,54 @@ class Run(Generic[T]):
         reshape(present, dataflow, full, where, free, 0)  # what is wrong with it is said here
         self._home.tell(e.PlacementProposed(self.id, full, "asked for", dataflow, *free))
 
+    def attach(
+        self,
+        dataflow: Dataflow,
+        placement: Mapping[str, str] | str = "one-shot",
+        *,
+        hints: Hints | None = None,
+        strict: bool = False,
+        nothing: bool = False,
+    ) -> Attached[Any]:
+        """Have another query begin in this run, while the flow goes on: its own partitions are what this returns.
+
+        What is the same there and in the run is done once: nodes with the same code, parameters and inputs, on the same
+        host where they are pinned, as sources are. All others begin with one partition on which the hosts agree
+        (``first_index``), as on a machine where the query begins there; nodes that are shared stay where they are.
+
+        Args:
+            dataflow: the query's graph, in names of its own; its sinks are at this client.
+            placement: a host for every operator that the run does not have, or a planner's name.
+            hints, strict, nothing: as for ``Client.run``, for this query.
+
+        Returns at once. Where it cannot begin (a host lacks the code, or room, or is gone), that is the RunError of
+        whoever iterates over it, and the run goes on. Raises RunError when the run is over, DataflowError for a query
+        that has nothing in common with it or means another node by a name of the run's, PlacementError, UsageError.
+        """
+        prepare, tree = self._home.prepare, self.tree
+        if not self._open or prepare is None:
+            raise RunError(f"run {self.id} is over; begin the query by itself, with Client.run", host=self._home.name)
+        wanted = prepare(dataflow, placement, tree, hints)
+        with self._sharing:
+            if not self._open:
+                raise RunError(f"run {self.id} is over; begin the query by itself, with Client.run")
+            self._count += 1
+            number = self._count
+            self._open.add(number)
+        other: Attached[Any] = Attached(self, number, wanted, strict=strict, nothing=nothing)
+        self._queries[number] = other
+        self._home.tell(e.AttachRequested(self.id, number, wanted.dataflow, wanted.placement))
+        return other
+
+    def detach(self) -> None:
+        """Leave the run, as ``close`` does: what no other query uses ends on every host, and the others go on."""
+        self.close()
+
     def close(self) -> None:
-        """End the run on every host; idempotent, from any thread: whoever waits for a partition sees the end."""
+        """End the run on every host, or of several queries this one; idempotent, from any thread.
+
+        Whoever waits for a partition sees the end.
+        """
         with self._news:
             self._failure = None
             self._end()
@@ -296,9 +403,37 @@ class Run(Generic[T]):
     def _end(self) -> None:
         if not self._over:
             self._over = True
+            taken = [command for command, demanded in self._queue if not demanded]
             self._queue.clear()
             self._wake()
+            self._left(0)
+            for command in taken:
+                self._pass(command)
+
+    def _pass(self, command: e.Command) -> None:
+        """R4: what comes for a query that has left."""
+        if self._others and isinstance(command, e.Ready | e.Deliver) and not getattr(command, "end", False):
+            self._demand(command)
+
+    @property
+    def _others(self) -> bool:
+        """Whether there are queries that go on."""
+        return bool(self._open)
+
+    def _left(self, query: int) -> None:
+        """R3: a query has left."""
+        with self._sharing:
+            self._open.discard(query)
+            last = not self._open
+        if last:
             self._home.closed(self.id)
+        else:
+            self._home.tell(e.DetachRequested(self.id, query))
+
+    def close_all(self) -> None:
+        """End all queries."""
+        for each in (self, *self._queries.values()):
+            each.close()
 
     def forked(self, why: str) -> None:
         """This process is a fork of the one that began the run: none of its partitions come here."""
@@ -306,6 +441,9 @@ class Run(Generic[T]):
         self._awaiting.clear()
         self._queue.clear()
         self._failure, self._over = e.Fail(self.id, why, host=self._home.name), True
+        self._open, self._sharing = set(), threading.Lock()
+        for each in list(self._queries.values()):
+            each.forked(why)
 
     def __del__(self) -> None:
         if not self._over:
@@ -317,6 +455,85 @@ class Run(Generic[T]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Attached(Run[T]):
+    """A query that began in a run of others (``Run.attach``): its own partitions, to iterate over as over a run.
+
+    ``dataflow`` is its graph in its own names, ``names`` what its nodes are called in the run, ``shared`` those that
+    the run had before; ``detach`` or ``close`` leaves. A query that fails, or leaves, disturbs no other; one that
+    nobody takes from holds up the others, as a sink does.
+    """
+
+    def __init__(self, of: Run[Any], number: int, wanted: Wanted, *, strict: bool, nothing: bool) -> None:
+        super().__init__(of._home, of.id, wanted.placement, wanted.dataflow, None, strict=strict, nothing=nothing)
+        self.query, self.hints = number, wanted.hints
+        self.names: dict[str, str] = {}
+        self.shared: tuple[str, ...] = ()
+        self._of, self._first = of, -1
+        self._called: dict[str, str] = {}  # its sinks, by their names in the run
+
+    @property
+    def first_index(self) -> int:
+        """The partition with which it begins; waits until the hosts have agreed on it. Raises the query's error."""
+        with self._news:
+            self._news.wait_for(lambda: self._first >= 0 or self._over or bool(self._queue))
+            if self._first < 0:
+                self._next("")
+                raise RunError(f"the query has left run {self.id} before it began")
+            return self._first
+
+    @property
+    def tree(self) -> tuple[Dataflow, Placement]:
+        """``dataflow``, and where its nodes are now."""
+        names, (_, where) = self.names, self._of.tree
+        self.placement = {name: where.get(names.get(name, ""), host) for name, host in self.placement.items()}
+        return self.dataflow, self.placement
+
+    def _begun(self, command: e.Attached, before: Dataflow) -> None:
+        """It has begun in the run, which was that before."""
+        with self._news:
+            self.names, self._first = command.names, command.first_index
+            self.shared = tuple([name for name in self.dataflow.by_name if command.names[name] in before.by_name])
+            self._called = {command.names[name]: name for name in self._sinks}
+
+    def take(self, command: e.Command) -> None:
+        if isinstance(command, e.Attached):  # its first partition is demanded at once: nobody waits for it to be taken
+            with self._news:
+                self._demand(command)
+                self._wake()
+            return
+        if isinstance(command, e.Deliver):
+            command = msgspec.structs.replace(command, sink=self._called[command.sink])
+        super().take(command)
+
+    def _query_of(self, command: e.Command) -> int:
+        return 0
+
+    def _demand(self, taken: e.Command) -> None:
+        for sink in (taken.sink,) if isinstance(taken, e.Deliver) else self._sinks:
+            self._home.tell(e.NextRequested(self.id, self.names[sink]))
+
+    def _left(self, query: int) -> None:
+        self._of._left(self.query)
+
+    @property
+    def _others(self) -> bool:
+        return bool(self._of._open)
+
+    def attach(self, dataflow: Dataflow, *args: Any, **options: Any) -> Attached[Any]:
+        """Have yet another query begin in the run, as ``Run.attach``."""
+        return self._of.attach(dataflow, *args, **options)
+
+    def move(self, placement: Mapping[str, str]) -> None:
+        """Have operators change hosts, as ``Run.move``; those that are shared move for all."""
+        expect(placement, Mapping, "a placement is a mapping of nodes to hosts")
+        check_placement(self.dataflow, {**self.tree[1], **placement}, self._home.hosts())
+        self._of.move({self.names.get(name, name): host for name, host in placement.items()})
+
+    def reshape(self, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
+        """A query that shares nodes with others has no tree of its own to change: raises DataflowError."""
+        raise DataflowError("a query that was attached keeps its shape; only trees of one query change theirs")
 
 
 def _is_empty(value: object) -> bool:

@@ -310,7 +310,7 @@ class HostCore:
 
     def _on_run_requested(self, event: e.RunRequested) -> None:
         run = self._open(event.install, event)
-        self._told(run.id, self.coordinator.start(run.out, event.install, run.directory))
+        self._told(run.id, self.coordinator.start(run.out, event.install, run.directory, run.queries.fail))
 
     def _on_abandoned(self, event: e.RunAbandoned) -> None:
         if self.coordinator.goes_on(event.run):
@@ -459,6 +459,8 @@ class HostCore:
         e.StateTaken: _of_run,
         e.StateRestored: _of_run,
         e.PlacementProposed: _of_run,
+        e.AttachRequested: _of_run,
+        e.DetachRequested: _of_run,
         e.Planned: _of_run,
         e.NextRequested: _of_run,
         e.TransferMeasured: _on_measured,

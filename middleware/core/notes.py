@@ -74,6 +74,10 @@ class ChangedOver(Note, frozen=True):
     """At the client: a proposal is over, whatever became of it."""
 
 
+class Left(Note, frozen=True):
+    """At the client: every host knows that a query has left."""
+
+
 class Started(Note, frozen=True):
     """At the client: every host that is needed has installed the run."""
 

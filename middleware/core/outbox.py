@@ -35,6 +35,7 @@ class Timer(StrEnum):
     DECIDE = "decide"
     PACE = "pace"
     SOUND = "sound"
+    LEAVE = "leave"
 
 
 @dataclass(slots=True)
@@ -105,14 +106,21 @@ class Outbox:
             self.emit(e.Record(self.run, kind, fields))
 
     def fail(
-        self, reason: str, *, node: str = "", host: str = "", lost: bool = False, cause: m.Cause | None = None
+        self,
+        reason: str,
+        *,
+        node: str = "",
+        host: str = "",
+        lost: bool = False,
+        cause: m.Cause | None = None,
+        query: int | None = None,
     ) -> None:
-        """Tell the application, once, that the run cannot go on."""
+        """Tell the application, once, that the run cannot go on, or that one ``query`` of several cannot."""
         if not self.failed:
-            self.failed = True
+            self.failed = query is None
             if cause is not None:  # said by others, as the reason may be, and perhaps shown by a terminal
                 cause = m.Cause(cause.index, one_line(cause.kind), printable(cause.traceback))
-            self.emit(e.Fail(self.run, one_line(reason), node, host, lost, cause))
+            self.emit(e.Fail(self.run, one_line(reason), node, host, lost, cause, query))
 
 
 class Alarm:

@@ -25,9 +25,11 @@ from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.outbox import Alarm, Outbox, Setting, Timer
 from thalweg.middleware.core.relocation.arrivals import Arrivals
 from thalweg.middleware.core.relocation.departures import Departures
+from thalweg.middleware.core.relocation.growth import Growth
 from thalweg.middleware.core.relocation.inheritance import Inheritance
 from thalweg.middleware.core.relocation.member import Member
 from thalweg.middleware.core.relocation.proposer import Proposer
+from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.core.relocation.reshaping import Reshaping, Ways
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.core.steering.gossip import Gossip
@@ -50,7 +52,15 @@ HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
     n.Merged: (Member.on_merged,),
     n.ChangedOver: (Planned.on_changed_over,),
     n.Started: (Planned.on_started,),
-    n.Lost: (Flow.peer_gone, Departures.on_lost, Arrivals.on_lost, Proposer.on_lost, Planned.on_lost),
+    n.Left: (Proposer.on_left,),
+    n.Lost: (
+        Flow.peer_gone,
+        Departures.on_lost,
+        Arrivals.on_lost,
+        Queries.on_lost,
+        Proposer.on_lost,
+        Planned.on_lost,
+    ),
     n.Measured: (Planned.on_measured, Local.on_measured),
     n.Sounded: (Planned.on_sounded,),
 }
@@ -60,6 +70,8 @@ EVENTS: Mapping[type[e.Event], tuple[Callable[[Any, Any], Heard], ...]] = {
     e.StateTaken: (Inheritance.on_taken, Departures.on_taken),
     e.StateRestored: (Inheritance.on_merged, Arrivals.on_state_restored),
     e.PlacementProposed: (Proposer.on_placement_proposed,),
+    e.AttachRequested: (Proposer.on_attach_requested,),
+    e.DetachRequested: (Proposer.on_detach_requested,),
     e.Planned: (Planned.on_planned,),
     e.NextRequested: (Flow.next,),
 }
@@ -77,10 +89,12 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Abort: Member.on_abort,
     m.Retire: Member.on_retire,
     m.Done: Proposer.on_done,
+    m.Detach: Growth.on_detach,
+    m.Detached: Queries.on_detached,
     m.Relocated: Departures.on_relocated,
 }
-FROM_CLIENT = frozenset({m.Install, m.Ping, m.Remove, m.Commit, m.Abort, m.Retire, m.Lost})
-TO_CLIENT = frozenset({m.Vote, m.Done, m.Relocated})
+FROM_CLIENT = frozenset({m.Install, m.Ping, m.Remove, m.Commit, m.Abort, m.Retire, m.Detach, m.Lost})
+TO_CLIENT = frozenset({m.Vote, m.Done, m.Detached, m.Relocated})
 
 
 class RunCore:
@@ -105,8 +119,10 @@ class RunCore:
         self.inheritance = Inheritance(setting, tree, directory, flow)
         ways = Ways(departures, self.arrivals, self.inheritance)
         self.reshaping = Reshaping(setting, tree, directory, flow, ways)
-        self.proposer = Proposer(setting, tree, directory, flow)
-        self.member = Member(setting, directory, flow, ways, self.reshaping)
+        self.growth = Growth(setting, tree, directory, flow, ways)
+        self.queries = Queries(setting, tree, directory)
+        self.proposer = Proposer(setting, tree, directory, flow, self.queries)
+        self.member = Member(setting, directory, flow, ways, self.reshaping, self.growth)
         self.gossip = Gossip(setting, shared, tree, directory, flow)
         self.planned = Planned(setting, shared, tree, directory, departures, self.proposer, self.gossip)
         self.local = Local(setting, shared, Stream(tree, directory, books, flow), departures, self.member)
@@ -272,6 +288,8 @@ class RunCore:
                 self.inheritance.on_timer()
             case Timer.BARRIER:
                 self.proposer.on_timer()
+            case Timer.LEAVE:
+                self.queries.on_timer()
             case Timer.PLAN:
                 self.hear(self.planned.on_timer())
             case Timer.SOUND:

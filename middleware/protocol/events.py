@@ -164,6 +164,25 @@ class PlacementProposed(Event, frozen=True):
     merging: tuple[Code, ...] = ()
 
 
+class AttachRequested(Event, frozen=True):
+    """The application wants another query in the run, of this number and with names of its own: ``Attached``.
+
+    ``placement``: where its nodes are to be that the run does not have.
+    """
+
+    run: str
+    query: int
+    dataflow: Dataflow
+    placement: dict[str, str]
+
+
+class DetachRequested(Event, frozen=True):
+    """The application wants a query no more; number 0 is that with which the run began."""
+
+    run: str
+    query: int
+
+
 class Planned(Event, frozen=True):
     """The planner's answer to ``Plan``: a placement, or the links it needs to know first.
 
@@ -341,7 +360,10 @@ class Ready(Command, frozen=True):
 
 
 class Fail(Command, frozen=True):
-    """The run cannot go on; ``reason`` names the node or host. ``lost``: the host is gone, which is why."""
+    """The run cannot go on; ``reason`` names the node or host. ``lost``: the host is gone, which is why.
+
+    With ``query`` that one alone cannot, and all others go on.
+    """
 
     run: str
     reason: str
@@ -349,6 +371,7 @@ class Fail(Command, frozen=True):
     host: str = ""
     lost: bool = False
     cause: Cause | None = None
+    query: int | None = None
 
 
 class Forgotten(Command, frozen=True):
@@ -402,6 +425,20 @@ class TreeChanged(Command, frozen=True):
     """The run has another tree, and its nodes are there; news for the application."""
 
     run: str
+    dataflow: Dataflow
+    placement: dict[str, str]
+
+
+class Attached(Command, frozen=True):
+    """A query has begun: with partition ``first_index``, in a run that has this graph now; news for the application.
+
+    ``names``: what the query's nodes are called in the run.
+    """
+
+    run: str
+    query: int
+    first_index: int
+    names: dict[str, str]
     dataflow: Dataflow
     placement: dict[str, str]
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.protocol.adaptation import LocalMoves, Need
 
 MAX_PARTITION_BYTES = 1024 * 1024 * 1024  # of any host
@@ -77,21 +77,29 @@ class Graft(msgspec.Struct, frozen=True, array_like=True):
     """In another tree ``node`` takes these ``inputs``: one that is there already, or with ``like`` one that appears.
 
     An operator that appears has the code of operator ``like`` and is on ``host``. It begins with the ``states`` of
-    these operators of the present tree, merged.
+    these operators of the present tree, merged. A node of another query appears ``like`` what is written there.
     """
 
     node: Name
     inputs: tuple[Name, ...]
     host: Name
-    like: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    like: Annotated[str, msgspec.Meta(max_length=128)] | Node = ""
     states: tuple[Name, ...] = ()
 
 
 class Shape(msgspec.Struct, frozen=True, array_like=True):
-    """Another tree (``reshaping``): what is grafted, and where the operators of the present one are thought to be."""
+    """Another tree (``reshaping``): what is grafted, and where the operators of the present one are thought to be.
+
+    Or what the nodes of another query are (``growth``), beside all that is there.
+    """
 
     grafts: tuple[Graft, ...]
     present: tuple[Location, ...]
+
+    @property
+    def grows(self) -> bool:
+        """Whether another query begins, and all that is there stays as it is."""
+        return any(isinstance(graft.like, Node) for graft in self.grafts)
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):
@@ -185,6 +193,7 @@ class BookState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 class Taken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What one of several consumers has demanded of an operator that moves, and the operator's epoch so far for it."""
 
+    consumer: Name
     demanded: Demanded
     book: BookState | None = None
 
@@ -430,6 +439,19 @@ class Done(_OfProposal, frozen=True):
     retired: bool = False
 
 
+# --- another query begins, or one leaves (core.relocation.growth) ------------------------------------
+
+
+class Detach(_OfProposal, frozen=True):
+    """From the client to all: no query uses ``nodes`` any more; forget them. Repeated until answered by Detached."""
+
+    nodes: tuple[Name, ...]
+
+
+class Detached(_OfProposal, frozen=True):
+    """Answer to Detach: the nodes of that ``number`` are gone here."""
+
+
 class ProbeRequest(_OfRun, frozen=True):
     """Asks a host to measure the link to each of ``targets`` and back (a 16 KB round trip each)."""
 
@@ -531,6 +553,8 @@ Control = (
     | Abort
     | Retire
     | Done
+    | Detach
+    | Detached
     | ProbeRequest
     | ProbeResult
     | SoundRequest

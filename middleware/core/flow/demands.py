@@ -6,7 +6,7 @@ R1. A message for a node goes to the node's newest known location. A host that g
     forwards it (``MAX_HOPS`` times at most) and tells the sender the newer location.
 R2. Every demand to another host is repeated, with back-off, until the partition has come.
 R3. What a host has to tell (newer locations, measured links) rides on its demands and partitions; a commit rides on
-    the first partition after its change-over, and on the first demand in another tree.
+    the first partition after its change-over, and on the first demand in another tree, or for another query.
 R4. The last output of a node that has left, or has another consumer, is its *tail*: kept until all that have not got
     it have demanded a later one.
 R5. Between two nodes of one host nothing is lost, so nothing is repeated.
@@ -488,7 +488,7 @@ class Demands:
         elif host != self._host:  # else by a wrong word of others, and this host knows its own news
             if self._directory.changes or self._telling_up:
                 news = self._news_for(host, upward=True)
-            if tree.former is not None and index == tree.turn + 1 and not again:  # R3
+            if index == tree.fresh and not again:  # R3
                 assert self._directory.switch is not None
                 commit = self._directory.switch.commit
             if again:
@@ -542,7 +542,7 @@ class Demands:
         switch, commit = directory.switch, None
         if switch is not None and switch.iteration + 1 == index:  # R3
             commit = switch.commit
-            if commit.shape is not None and not self._tree.keeps(name):
+            if commit.shape is not None and not commit.shape.grows and not self._tree.keeps(name):
                 commit = None  # a consumer that this node has in the new tree only knows it, or it would not demand
         part = m.Partition(out.run, name, consumer, index, output.end, 0, news, commit)
         out.send(to, part, output.value, output.size_bytes, bulk=not output.end)

@@ -8,6 +8,7 @@ R3. Every other host is told once of what has changed.
 R4. What others say of a location is taken only where it can be: a host of the run, for an operator that may move, a
     version that is not far beyond the known one. What is here is known here best: nobody else's word takes an operator
     away, or brings one whose state is not restored here.
+R5. A proposal that was made before a query left may name nodes that went with it: nothing is done about these.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 FAR = 2**20  # versions: nobody misses a million moves of one operator
+REMEMBERED = 4096  # nodes that are gone: no proposal that names one outlasts so many more
 
 
 class Switch(msgspec.Struct, frozen=True):
@@ -54,6 +56,7 @@ class Directory:
         self._members = frozenset(self.hosts)  # also those that are lost
         self._still = {each.name for each in install.dataflow.nodes if each.kind != "operator" or each.pinned}
         self._awaited: set[str] = set()
+        self._gone: dict[str, None] = {}  # names, in order
         self.lost: dict[str, str] = {}  # host -> how it was lost, at the client
         self.switch: Switch | None = None
         self.changes = 0  # of locations
@@ -110,7 +113,7 @@ class Directory:
         names = {move.node for move in moves}
         if len(names) < len(moves):
             return "an operator would move twice"
-        for move in moves:
+        for move in self.there(moves):
             if move.node not in self.locations:
                 return f"there is no node {move.node!r}"
             if move.node in self._still:
@@ -145,15 +148,30 @@ class Directory:
         """From a change-over on its moves count."""
         self.switch = Switch(commit.iteration, {move.node: move for move in commit.moves}, commit)
 
-    def appear(self, node: str, host: str) -> None:
-        """A node that another tree has, and the old one had not."""
+    def appear(self, node: str, host: str, *, still: bool = False) -> None:
+        """A node that another tree has, and the old one had not, or another query; ``still``: it does not move."""
         self.locations[node] = m.Location(node, host, 1)
+        if still:
+            self._still.add(node)
 
     def forget(self, gone: AbstractSet[str]) -> None:
         """Nodes that no tree has any more."""
         for table in (self.locations, self._changed):
             for name in gone & table.keys():
                 del table[name]
+        self._still -= gone
+        self._awaited -= gone
+
+    def outlive(self, gone: AbstractSet[str]) -> None:
+        """R5: nodes that no query uses any more."""
+        self.forget(gone)
+        self._gone |= dict.fromkeys(sorted(gone))
+        while len(self._gone) > REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+
+    def there(self, moves: Iterable[m.Move]) -> list[m.Move]:
+        """R5: these moves, without those of nodes that are gone."""
+        return [move for move in moves if move.node not in self._gone]
 
     def lose(self, host: str, how: str = "") -> None:
         """A host has no part in the run any more; at the client, ``how`` it was lost."""

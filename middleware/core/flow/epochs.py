@@ -29,8 +29,9 @@ There are no states beyond the counts, and no messages of its own: all that is s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import msgspec
 
@@ -49,6 +50,9 @@ def waves_of(dataflow: Dataflow) -> tuple[dict[str, int], int]:
     levels = {name: dataflow.level[name] for name in dataflow.operators}
     waves = max(levels.values(), default=1)
     return {name: waves - level for name, level in levels.items()}, waves
+
+
+NO_STATES: Mapping[str, BookState | None] = MappingProxyType({})
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -177,7 +181,7 @@ class Books:
         self._waves: tuple[Dataflow | None, dict[str, int], int] = (None, {}, 0)
         self.of: dict[str, EpochBook] = {}
 
-    def keep(self, dataflow: Dataflow, name: str, states: Sequence[BookState | None] = ()) -> None:
+    def keep(self, dataflow: Dataflow, name: str, states: Mapping[str, BookState | None] = NO_STATES) -> None:
         """Count epochs for an operator that is here, from where its last host left off: of each consumer."""
         options = self._options
         if options is None or dataflow.by_name[name].kind != "operator":
@@ -191,21 +195,27 @@ class Books:
         )
         if len(consumers) > 1:
             book.beside = dict(zip(consumers, beside, strict=True))
-        for each, state in zip([*book.beside.values()] or [book], states, strict=False):
-            if state is not None:
-                each.take(state)
+        for consumer in consumers:
+            if (state := states.get(consumer)) is not None:
+                book.beside.get(consumer, book).take(state)
                 book.round = max(book.round, state.round)
         self.of[name] = book
         self.arm(book)
 
-    def states(self, name: str) -> list[BookState | None]:
-        """What is counted of an operator's consumers, for the host it goes to."""
+    def begin_anew(self, dataflow: Dataflow, names: Iterable[str]) -> None:
+        """Count epochs of these nodes as of another graph: with what was counted of consumers that they still have."""
+        for name in names:
+            if name in dataflow.by_name and (name in self.of or self._options is not None):
+                self.keep(dataflow, name, self.states(name, dataflow.consumers[name]))
+
+    def states(self, name: str, consumers: Sequence[str]) -> dict[str, BookState | None]:
+        """What is counted of an operator's consumers, the first of which was perhaps its only one."""
         book = self.of.get(name)
         if book is None:
-            return [None]
+            return {}
         for each in book.beside.values():
             each.round = book.round
-        return [each.to_state() for each in book.beside.values()] or [book.to_state()]
+        return {consumer: each.to_state() for consumer, each in (book.beside or {consumers[0]: book}).items()}
 
     def arm(self, book: EpochBook) -> None:
         """Wake up at the end of the operator's next epoch."""

@@ -6,17 +6,33 @@ R1. A node that has left leaves its tail here, and what was demanded of it is de
 R2. One that comes demands its next inputs. What came for it ahead of it is given to it then.
 R3. When it has made the last partition of the old tree, a node ends, turns to another consumer, or gathers from others,
     whatever the new tree wants of it. Those that appear gather at once.
+R4. Queries may begin and leave while an operator is on its way: what its state does not say of a consumer of a query
+    that has begun is as if that had not demanded anything yet. What it says of one that has left is nothing.
+R5. A node that had ended while there was one sink, and told nobody that it wants nothing more, says so once there are
+    others: what it took its inputs from may go on for these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from thalweg.middleware.core import notes
 from thalweg.middleware.core.flow.demands import NO_NOTES, Demands, Expected, Kept, Newcomer
-from thalweg.middleware.core.flow.node import DRAINING, ENDED, GATHERING, LAST, Action, Ask, NodeCore
+from thalweg.middleware.core.flow.node import (
+    DRAINING,
+    ENDED,
+    GATHERING,
+    LAST,
+    Action,
+    Ask,
+    NodeCore,
+    Renounce,
+    Taker,
+)
 from thalweg.middleware.core.notes import Note, Notes
+from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
 
@@ -75,7 +91,7 @@ class Flow(Demands):
                     self._out.send(self._directory.locations[name].host, owed[consumer])
             elif name in here.asked:  # R1: one to another host is repeated
                 self._ask(consumer, name, here.index)
-            elif here.state is ENDED and len(self._tree.dataflow.sinks) > 1:
+            elif owed and consumer in owed and owed[consumer].index == LAST:  # it may have its own end in hand yet
                 self._ask(consumer, name, LAST)
 
     def expect(self, name: str, index: int) -> None:
@@ -90,18 +106,23 @@ class Flow(Demands):
         """An operator has come, with ``state``: it demands its next inputs."""
         name, tree = state.node, self._tree
         consumers = tree.consumers[name]
-        takers = (m.Taken(state.demanded, state.book),) if isinstance(state.demanded, int) else state.demanded
-        several = consumers if len(consumers) > 1 else ("",)
-        demanded = {each: taken.demanded for each, taken in zip(several, takers, strict=True)}
-        node = NodeCore.come(tree.node_of(name), self._install.partitions, state.index, demanded)
-        self.nodes[name] = node
+        told, last = state.demanded, state.index - 1
+        given = (m.Taken(consumers[0], told, state.book),) if isinstance(told, int) else told
+        known = {taken.consumer: taken for taken in given}
+        takers: dict[str, Taker] = {}
+        for each in consumers:  # R4
+            first, taken = tree.first.get(each, 0), known.get(each)
+            takers[each] = Taker(max(first - 1, last) if taken is None else taken.demanded, first=first)
         if state.tail:
-            last = state.index - 1
-            waiting = {each or consumers[0] for each, index in demanded.items() if index <= last}
+            waiting = {each for each, taker in takers.items() if taker.demanded <= last}
             if waiting:
                 self.tail_hosts[name] = Kept(state.tail, last, waiting)
+        if len(takers) == 1 and takers[consumers[0]].first <= state.index:
+            takers = {"": takers[consumers[0]]}
+        node = NodeCore.come(tree.node_of(name), self._install.partitions, state.index, takers)
+        self.nodes[name] = node
         self._newcomers[name] = came
-        self._books.keep(tree.dataflow, name, [taken.book for taken in takers])
+        self._books.keep(tree.dataflow, name, {each: taken.book for each, taken in known.items()})
         for consumer in consumers:
             pending = self.pending.pop((consumer, name), None)
             if pending is not None:
@@ -173,7 +194,7 @@ class Flow(Demands):
                 todo.append((node, node.rewire(turn, kept)))
         self._held = dict.fromkeys(held)
         for name in new_nodes:
-            node = self.nodes[name] = NodeCore.fresh(new.by_name[name], self._install.partitions, turn + 1)
+            node = self.nodes[name] = NodeCore.of(new.by_name[name], self._install.partitions, ("",), turn + 1)
             todo.append((node, node.begin()))
             self._books.keep(new, name)
         for node, actions in todo:  # not before: what one node does may concern the others
@@ -204,6 +225,61 @@ class Flow(Demands):
             for edge in [edge for edge in edges if not self._tree.has_edge(*edge)]:
                 del edges[edge]
         return closed
+
+    # --- other queries --------------------------------------------------------------------------------
+
+    def extend(self, names: Collection[str], here: Iterable[str], first: int) -> Notes:
+        """Nodes ``names`` are there from partition ``first`` on, as ``Tree`` has them; of these some are ``here``."""
+        tree, limit = self._tree, self._install.partitions
+        many = len(tree.dataflow.sinks) > 1
+        todo: list[tuple[NodeCore, list[Action]]] = []
+        for name, node in self.nodes.items():
+            takers = tree.consumers[name]
+            new = [each for each in takers if each in names]
+            if new:
+                todo.append((node, node.join(new, first, takers[0])))
+            if many and node.state is ENDED and node.node.inputs:  # R5
+                todo.append((node, [Renounce(node.node.inputs)]))
+        for name in here:
+            self.nodes[name] = NodeCore.of(tree.dataflow.by_name[name], limit, tree.consumers[name], first)
+        self._books.begin_anew(tree.dataflow, self.nodes)
+        for node, actions in todo:
+            yield from self._perform(node, actions)
+
+    def cut(self, gone: AbstractSet[str]) -> Notes:
+        """Nodes that no query uses any more are gone, as ``Tree`` and ``Directory`` know."""
+        for name in gone & self.nodes.keys():
+            del self.nodes[name]
+            self._out.emit(e.CloseNode(self._out.run, name))
+        tables: tuple[dict[str, Any], ...] = (
+            self.tails, self.tail_hosts, self._passed, self.expected, self._newcomers, self._owed, self._paced,
+            self._due_s, self._held, self.compute_s,
+        )  # fmt: skip
+        for table in tables:
+            for name in gone & table.keys():
+                del table[name]
+        edges: tuple[dict[tuple[str, str], Any], ...] = (self.pending, self._answer_s, self.sizes)
+        for each in edges:
+            for edge in [edge for edge in each if not gone.isdisjoint(edge)]:
+                del each[edge]
+        for name, tail in list(self.tails.items()):
+            tail.takers = {each: taker for each, taker in tail.takers.items() if each not in gone}
+            if not tail.takers:
+                del self.tails[name]
+        for name, kept in list(self.tail_hosts.items()):
+            kept.takers -= gone
+            if not kept.takers:
+                del self.tail_hosts[name]
+                self._passed.pop(name, None)
+        for owed in self._owed.values():
+            for name in gone & owed.keys():
+                del owed[name]
+        for name in gone:
+            self._books.forget(name)
+        self._books.begin_anew(self._tree.dataflow, self.nodes)
+        for node in list(self.nodes.values()):
+            if not gone.isdisjoint(node.takers):
+                yield from self._perform(node, node.part(gone))
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""

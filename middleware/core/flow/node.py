@@ -23,6 +23,8 @@ R7. Between two trees (``reshaping``): a node that is replaced ends with its las
 R8. A node ends when one of its inputs does, and says which of the others had a partition more. Of these it wants
     nothing any more (``Renounce``): with a demand for ``LAST``, which is answered with an end. A node of which
     nobody wants anything any more ends as well.
+R9. A consumer of another query (``growth``) comes later than the others: partitions before its first one are none of
+    its concern. The first may be demanded before this node has come so far; of a node that has ended it is an end.
 
 The states and what moves between them are the table ``TRANSITIONS``; anything else is a defect of the
 host core and raises. Late and repeated messages are no defects: they change nothing.
@@ -30,6 +32,7 @@ host core and raises. Late and repeated messages are no defects: they change not
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -158,9 +161,10 @@ Verdict = Literal["taken", "duplicate", "late", "ahead"]
 class Taker:
     """A consumer, as the node knows it."""
 
-    demanded: int = -1  # highest index it asked for
+    demanded: int = -1  # highest index it asked for; before its first demand that which comes before its first one
     sending: bool = False  # a transfer of that is under way
     landed: int = -1  # what was dispatched last, if it has arrived and was not asked for again since
+    first: int = 0  # the first partition that it takes
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -195,20 +199,15 @@ class NodeCore(Machine):
         self.taker = self.takers.get("")
 
     @classmethod
-    def of(cls, node: Node, limit: int | None, consumers: tuple[str, ...]) -> NodeCore:
-        """A node at the beginning of a run."""
+    def of(cls, node: Node, limit: int | None, consumers: tuple[str, ...], index: int = 0) -> NodeCore:
+        """A node that begins, with partition ``index``."""
         several = consumers if len(consumers) > 1 else ("",)
-        return cls(node, limit, takers={name: Taker() for name in several})
+        return cls(node, limit, index=index, takers={name: Taker(index - 1, first=index) for name in several})
 
     @classmethod
-    def fresh(cls, node: Node, limit: int | None, index: int) -> NodeCore:
-        """A node whose first partition is ``index``."""
-        return cls(node, limit, index=index, takers={"": Taker(index - 1)})
-
-    @classmethod
-    def come(cls, node: Node, limit: int | None, index: int, demanded: dict[str, int]) -> NodeCore:
-        """A node that has just come from another host, light; ``demanded``: by its takers."""
-        return cls(node, limit, LIGHT, index, {name: Taker(highest) for name, highest in demanded.items()})
+    def come(cls, node: Node, limit: int | None, index: int, takers: dict[str, Taker]) -> NodeCore:
+        """A node that has just come from another host, light."""
+        return cls(node, limit, LIGHT, index, takers)
 
     def __repr__(self) -> str:
         asked = " ".join(f"{name} {each.demanded}".strip() for name, each in self.takers.items())
@@ -221,9 +220,14 @@ class NodeCore(Machine):
     def on_demand(self, index: int, again: bool = False, consumer: str = "") -> tuple[Verdict, list[Action]]:
         """A consumer (or for a sink, the application) demands partition ``index``; ``again``: as no answer came."""
         taker = self.taker or self.takers[consumer]
+        if self.state is ENDED and 0 < index == taker.first and self.sent_to(taker, index) is None:
+            taker.demanded = index
+            return "taken", [Dispatch(Output(index, end=True), consumer=consumer)]  # R9
         if index > self.index:
             if index == LAST:
                 return "taken", self._renounced(taker, consumer)
+            if index == taker.first and self.taker is None:
+                return self._demanded_early(taker, consumer)
             if self.turns_after is None or index != self.turns_after + 1:
                 return "ahead", []
             verdict: Verdict = "duplicate" if self.early else "taken"  # R7
@@ -262,6 +266,13 @@ class NodeCore(Machine):
         actions: list[Action] = [] if output is None else [Dispatch(output, consumer=consumer)]
         return actions + (self._begin() if self.state is IDLE else self._go_on())
 
+    def _demanded_early(self, taker: Taker, consumer: str) -> tuple[Verdict, list[Action]]:
+        """R9: what is to come yet."""
+        if taker.demanded == taker.first:
+            return "duplicate", []
+        taker.demanded = taker.first
+        return "taken", self._begin() if self.state is IDLE else self._go_on()
+
     def _go_on(self) -> list[Action]:
         """One of several consumers has got something."""
         if self.state is HOLDING and not self.suspended and self._ready():
@@ -281,7 +292,7 @@ class NodeCore(Machine):
         if ahead == 1 or (self.leaves_after is not None and self.index >= self.leaves_after):
             return self._all(self.index)
         room = len(self.older) + (self.retained is not None) < ahead
-        return room and any(taker.demanded == self.index for taker in self.takers.values())
+        return room and any(self.index <= taker.demanded < LAST for taker in self.takers.values())
 
     def sent_to(self, taker: Taker, index: int) -> Output | None:
         """The output that a consumer was sent, or of several can be: partition ``index``."""
@@ -372,6 +383,21 @@ class NodeCore(Machine):
         """The old tree is gone: also for a node that has not gathered since, as it has ended or not begun."""
         if self.rewired is not None:
             self.node, self.rewired = self.rewired[1], None
+
+    def join(self, consumers: Iterable[str], first: int, only: str) -> list[Action]:
+        """R9: there are more consumers, from partition ``first`` on; ``only``: who was the only one, if there was."""
+        if self.taker is not None:
+            self.takers, self.taker = {only: self.taker}, None
+        self.takers |= {name: Taker(first - 1, first=first) for name in consumers}
+        return self._go_on()
+
+    def part(self, consumers: Collection[str]) -> list[Action]:
+        """These are no consumers any more; there are others."""
+        self.takers = {name: taker for name, taker in self.takers.items() if name not in consumers}
+        self._let_go()
+        if self._all(LAST) and (self.state, RENOUNCED) in TRANSITIONS:
+            return self._renounce()
+        return self._go_on()
 
     def begin(self) -> list[Action]:
         """Gather at once, demanded or not (a node that has just appeared)."""
@@ -491,6 +517,8 @@ class NodeCore(Machine):
         assert output is not None
         self.size_bytes = output.size_bytes
         self.output = None
+        if self.retained is not None and self.taker is None:
+            self._let_go()  # R9: of what nobody was to get
         if self.retained is not None:
             self.older.append(self.retained)
         self.retained = output
@@ -499,6 +527,10 @@ class NodeCore(Machine):
         if self.taker is None:
             to = [name for name, each in self.takers.items() if each.demanded == output.index]
             actions = [Dispatch(output, consumer=name) for name in to]
+            if output.end:  # R9
+                early = [(name, each.first) for name, each in self.takers.items() if each.demanded == each.first]
+                late = [(name, first) for name, first in early if first > output.index]
+                actions += [Dispatch(Output(first, end=True), consumer=name) for name, first in late]
         if output.index == self.turns_after:
             actions += self._turn()
         if output.end or self.index == self.limit:
@@ -523,7 +555,7 @@ class NodeCore(Machine):
         assert not (self.older and self.state is LIGHT), self
         assert (self.output is not None) == (self.state is HOLDING), self
         for taker in self.takers.values():
-            assert taker.demanded <= self.index or taker.demanded == LAST, self
+            assert taker.demanded <= max(self.index, taker.first) or taker.demanded == LAST, self
             assert not taker.sending or self.retained is not None, self
         ready = self._ready() if self.taker is None else self.taker.demanded == self.index
         assert not (ready and self.state is HOLDING and not self.suspended), self

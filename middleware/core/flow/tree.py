@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 
 from thalweg.middleware.dataflow import Dataflow, Node
@@ -16,6 +16,8 @@ class Tree:
         self.consumers = dataflow.consumers  # of both trees, where there are two; in the new one first
         self.former: Dataflow | None = None  # the old tree, until it is retired
         self.turn = -1  # the last partition that comes through it
+        self.fresh = -1  # the first of another tree, or query: who is asked for it may not know of that
+        self.first: dict[str, int] = {}  # of nodes of later queries: their first partition
 
     def node_of(self, name: str) -> Node:
         """A node of either tree; of one in both, as it is in the new one."""
@@ -57,13 +59,30 @@ class Tree:
 
     def grow(self, dataflow: Dataflow, turn: int) -> None:
         """Have two trees: ``dataflow`` for partitions after ``turn``."""
-        self.former, self.dataflow, self.turn = self.dataflow, dataflow, turn
+        self.former, self.dataflow, self.turn, self.fresh = self.dataflow, dataflow, turn, turn + 1
         self.consumers = {**self.former.consumers, **dataflow.consumers}
 
     def shrink(self) -> AbstractSet[str]:
         """Have the new tree only; the nodes that are gone with the old one."""
         assert self.former is not None
         gone = self.former.by_name.keys() - self.dataflow.by_name.keys()
-        self.former = None
+        self.former, self.fresh = None, -1
         self.consumers = self.dataflow.consumers
         return gone
+
+    def extend(self, dataflow: Dataflow, names: Iterable[str], first: int) -> None:
+        """Have nodes ``names`` beside all others, from partition ``first`` on."""
+        self.first |= dict.fromkeys(names, first)
+        self.dataflow, self.consumers, self.fresh = dataflow, dataflow.consumers, first
+
+    def cut(self, gone: Collection[str]) -> None:
+        """Have these nodes no more."""
+        self.dataflow = without(self.dataflow, gone)
+        self.consumers = self.dataflow.consumers
+        for name in gone:
+            self.first.pop(name, None)
+
+
+def without(dataflow: Dataflow, gone: Collection[str]) -> Dataflow:
+    """A dataflow without some of its nodes."""
+    return Dataflow(tuple([node for node in dataflow.nodes if node.name not in gone]))

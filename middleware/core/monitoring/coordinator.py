@@ -10,15 +10,17 @@ R2. A host that was restarted before it heard of the run answers with who it is 
 R3. Any message from a host is a sign of life, but until it has installed the run only ``Installed`` is; ``Ping`` asks
     the others for one. A host silent for ``liveness_s`` times ``patience``, or one that says it does not know the run
     (it was restarted), is lost.
-R4. If a lost host holds a node, the run ends with one line that names the host and what it holds; otherwise the others
-    are told with every ping, and the run goes on without it. What they know to be there nevertheless, they tell.
+R4. If a lost host holds a node, the run, or of several queries those that use it, ends with one line that names the
+    host and what it holds; otherwise the others are told with every ping, and the run goes on without it. What they
+    know to be there nevertheless, they tell.
 R5. ``Remove`` is repeated until answered, ``REMOVE_TRIES`` times at most (a host that never hears of it drops the run
     itself when its lease is over).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -30,13 +32,14 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
 REMOVE_TRIES = 5
+Fails = Callable[..., bool]
 
 
 class _Led:
     """A run this host coordinates."""
 
-    def __init__(self, out: Outbox, install: m.Install, directory: Directory, now: float) -> None:
-        self.out, self.install = out, install
+    def __init__(self, out: Outbox, install: m.Install, directory: Directory, fails: Fails, now: float) -> None:
+        self.out, self.install, self.fails = out, install, fails
         self.directory: Directory | None = directory  # as long as the run goes on here
         self.remote = directory.hosts - {out.host}
         self.holding = {location.host for location in install.locations} - {out.host}
@@ -54,9 +57,12 @@ class Coordinator:
         self.led: dict[str, _Led] = {}
         self._heard_s: dict[str, float] = {}  # by the hosts of all of them: when anything came from there
 
-    def start(self, out: Outbox, install: m.Install, directory: Directory) -> Notes:
-        """Have a run, which is open here, installed on all of its hosts."""
-        led = self.led[install.run] = _Led(out, install, directory, out.now)
+    def start(self, out: Outbox, install: m.Install, directory: Directory, fails: Fails) -> Notes:
+        """Have a run, which is open here, installed on all of its hosts.
+
+        ``fails``: whether it can go on without these nodes, as only some queries use them, which it ends.
+        """
+        led = self.led[install.run] = _Led(out, install, directory, fails, out.now)
         for host in led.remote:
             self._heard_s.setdefault(host, out.now)
         for host in sorted(led.remote):
@@ -137,7 +143,15 @@ class Coordinator:
             return
         who = f"node {message.node!r} on host" if message.node else "host"
         about, gone = f"{who} {sender!r}: {message.reason}", message.lost
-        led.out.fail(about, node=message.node, host=gone or sender, lost=bool(gone), cause=message.cause)
+        told: dict[str, Any] = {
+            "node": message.node,
+            "host": gone or sender,
+            "lost": bool(gone),
+            "cause": message.cause,
+        }
+        held = [entry.node for entry in led.directory.locations.values() if entry.host == gone]  # what waits is sound
+        if not (message.node and led.fails(held or [message.node], about, **told)):
+            led.out.fail(about, **told)
 
     def drop(self, run: str) -> None:
         """Forget a run whose removal broke; the other hosts drop it when its lease is over."""
@@ -201,8 +215,10 @@ class Coordinator:
             return
         held = [entry.node for entry in directory.locations.values() if entry.host == host]
         if held:
-            out.fail(f"host {host!r}, which holds {', '.join(held)}, {how}", host=host, lost=gone)
-            return
+            about = f"host {host!r}, which holds {', '.join(held)}, {how}"
+            if not led.fails(held, about, host=host, lost=gone):
+                out.fail(about, host=host, lost=gone)
+                return
         led.remote.discard(host)
         led.installing.discard(host)
         directory.lose(host, how)

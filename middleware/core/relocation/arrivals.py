@@ -7,6 +7,7 @@ appears takes over of others is in ``inheritance``.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,18 +99,20 @@ class Arrivals:
         self._out.emit(e.OpenNode(self._out.run, node))
         return ""
 
-    def invite_new(self, nodes: Iterable[Node], number: int, near: dict[str, set[str]], merging: Any) -> str:
-        """Prepare for operators that may appear here by proposal ``number``; why not, or empty.
+    def invite_new(self, nodes: Iterable[Node], number: int, near: dict[str, set[str]], merging: Any = None) -> str:
+        """Prepare for nodes that may appear here by proposal ``number``; why not, or empty.
 
-        ``near``: the hosts that each would talk to; ``merging``: the codes whose states are merged.
+        ``near``: the hosts that each would talk to; ``merging``: the codes whose states are merged, where they stand
+        for others that disappear.
         """
         new, room, count = list(nodes), self._limits.max_operators, self._occupied()
-        if count + len(new) > room:
-            there = f"{count} are there or on their way, and {len(new)} more would be"
-            return f"it has room for {room} operators, {there}"
+        more = sum(node.kind == "operator" for node in new)
+        if count + more > room:
+            return f"it has room for {room} operators, {count} are there or on their way, and {more} more would be"
         for node in new:
             self._prepare(Arrival(node, "", 0, number), near[node.name])
-            self._out.emit(e.OpenNode(self._out.run, node, fresh=True, merging=node.code in merging))
+            merges = merging is not None and node.code in merging
+            self._out.emit(e.OpenNode(self._out.run, node, fresh=merging is not None, merging=merges))
         return ""
 
     def _prepare(self, arrival: Arrival, near: Iterable[str]) -> None:
@@ -159,6 +162,12 @@ class Arrivals:
         for arrival in [each for name, each in self.coming.items() if name not in names or each.came is not None]:
             self.discard(arrival)
 
+    def cut(self, gone: AbstractSet[str]) -> Notes:
+        """No query uses these nodes any more."""
+        for name in sorted(gone & self.coming.keys()):
+            self.discard(self.coming[name])
+        yield Prepared()  # what was waited for may have been of these
+
     def _refuse(self, arrival: Arrival, why: str) -> Notes:
         """R6: it cannot run here, or not from its state."""
         name, out = arrival.node.name, self._out
@@ -175,9 +184,11 @@ class Arrivals:
         return message.node in self.coming and message.size_bytes <= self._limits.max_state_bytes
 
     def _fits(self, message: m.State) -> bool:
-        """Whether a state says of each consumer what it has demanded."""
-        count, demanded = len(self._tree.consumers[message.node]), message.demanded
-        return count == 1 if isinstance(demanded, int) else len(demanded) == count > 1
+        """Whether a state says of each consumer once what it has demanded; queries may begin and leave meanwhile."""
+        consumers, told = self._tree.consumers[message.node], message.demanded
+        names = [consumers[0]] if isinstance(told, int) else [taken.consumer for taken in told]
+        lasting = [name for name in consumers if name not in self._tree.first]
+        return len(set(names)) == len(names) and set(names).issuperset(lasting)
 
     def on_state(self, sender: str, message: m.State, payload: Any) -> None:
         name, out, limit = message.node, self._out, self._limits.max_state_bytes

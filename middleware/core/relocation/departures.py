@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Generator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,21 +146,21 @@ class Departures:
 
     def _send_state(self, departure: Departure) -> None:
         name, taken = departure.node, departure.taken
-        node, books, kept = self._flow.nodes[name], self._books.states(name), self._flow.tail_hosts.get(name)
+        node, kept, consumers = self._flow.nodes[name], self._flow.tail_hosts.get(name), self._tree.consumers[name]
+        books = self._books.states(name, consumers)
         assert taken is not None
-        demanded = [each.demanded for each in node.takers.values()]
-        several = tuple([m.Taken(*each) for each in itertools.zip_longest(demanded, books)])
+        several = tuple([m.Taken(who, each.demanded, books.get(who)) for who, each in node.takers.items()])
         message = m.State(
             run=self._out.run,
             node=name,
             version=departure.version,
             index=node.index,
-            demanded=demanded[0] if node.taker is not None else several,
+            demanded=several if node.taker is None else node.taker.demanded,
             state_version=taken.state_version,
             size_bytes=len(taken.state),
             digest=taken.digest,
             tail=self._out.host if node.retained is not None else "" if kept is None else kept.host,
-            book=books[0] if node.taker is not None else None,
+            book=None if node.taker is None else books.get(consumers[0]),
         )
         departure.sending = send_state(self._out, departure.target, message, taken.state)
 
@@ -342,9 +342,20 @@ class Departures:
     def close(self) -> None:
         """The run is over in the middle of hand-overs: what is committed has moved."""
         for departure in list(self.leaving.values()):
-            moved = departure.state is DepartureState.COMMITTED
-            departure.state = DepartureState.MOVED if moved else DepartureState.STAYED
-            self._record(departure, "" if moved else "the run ended before")
+            self._close(departure, "the run ended before")
+
+    def _close(self, departure: Departure, why: str) -> None:
+        moved = departure.state is DepartureState.COMMITTED
+        departure.state = DepartureState.MOVED if moved else DepartureState.STAYED
+        self._record(departure, "" if moved else why)
+
+    def cut(self, gone: AbstractSet[str]) -> Notes:
+        """No query uses these nodes any more: whoever is on its way does not get there."""
+        for name in sorted(gone & self.leaving.keys()):
+            departure = self.leaving.pop(name)
+            self._close(departure, "its query has left")
+            yield Settled(departure.number)
+        self.forget(gone)
 
     def validate(self) -> None:
         """The invariants; AssertionError tells which does not hold."""

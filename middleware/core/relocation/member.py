@@ -7,6 +7,7 @@ from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.machine import Machine
 from thalweg.middleware.core.notes import Merged, Notes, Prepared, Settled, Unprepared
 from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.core.relocation.growth import Growth
 from thalweg.middleware.core.relocation.proposal import MEMBER, MemberEvent, MemberState
 from thalweg.middleware.core.relocation.reshaping import Reshaping, Ways
 from thalweg.middleware.protocol import events as e
@@ -19,14 +20,16 @@ class Member(Machine):
     TABLE = MEMBER
     state: MemberState
 
-    def __init__(self, setting: Setting, directory: Directory, flow: Flow, ways: Ways, reshaping: Reshaping) -> None:
+    def __init__(
+        self, setting: Setting, directory: Directory, flow: Flow, ways: Ways, reshaping: Reshaping, growth: Growth
+    ) -> None:
         self.state = MemberState.FREE
         self.number = 0  # of the proposal it is in, or was in last
         self.moves: tuple[m.Move, ...] = ()
         self.shape: m.Shape | None = None
         self.error = ""  # why it has voted against it
         self._out, self._install = setting.out, setting.install
-        self._directory, self._flow, self._reshaping = directory, flow, reshaping
+        self._directory, self._flow, self._reshaping, self._growth = directory, flow, reshaping, growth
         self._departures, self._arrivals, self._inheritance = ways.departures, ways.arrivals, ways.inheritance
 
     def __repr__(self) -> str:
@@ -60,8 +63,8 @@ class Member(Machine):
                 out.emit(e.Approach(out.run, move.target if move.source == host else move.source))
         error = self._obstacle(message.moves)
         if message.shape is not None and not error:
-            error = self._reshaping.prepare(message)
-        for move in message.moves if not error else ():
+            error = (self._growth if message.shape.grows else self._reshaping).prepare(message)
+        for move in self._directory.there(message.moves) if not error else ():
             if move.target == host and not error:
                 error = self._arrivals.invite(move.node, move.source, move.version, message.number)
         if error:
@@ -80,7 +83,7 @@ class Member(Machine):
         """Why these moves cannot be, or this host cannot let its operators go; empty when it can."""
         if wrong := self._directory.wrong(moves):
             return wrong
-        for move in moves:
+        for move in self._directory.there(moves):
             location = self._directory.locations[move.node]
             if location.version > move.version:
                 return f"{move.node!r} has moved to host {location.host!r} meanwhile"
@@ -119,10 +122,12 @@ class Member(Machine):
         if not self._credible(sender, message):
             self._unexpected(sender, "Commit", message.number)
         elif message.number < self.number or (message.number == self.number and not self.busy):
-            self._done(message.number, retired=message.shape is not None)
+            self._done(message.number, retired=message.shape is not None and not message.shape.grows)
         elif message.number == self.number and self.state in (MemberState.SWITCHING, MemberState.BOTH):
             if self.state is MemberState.BOTH:
                 self.on_merged(Merged())
+        elif message.shape is not None and message.shape.grows:
+            yield from self._grow(sender, message)
         elif message.shape is not None:
             yield from self._switch_trees(sender, message)
         elif self.state in (MemberState.VOTED, MemberState.FREE):
@@ -138,7 +143,9 @@ class Member(Machine):
         if self.busy:  # R4
             return False
         if sender != self._install.client:  # of the next that has not been concluded here, and without this host's vote
+            grafts = commit.shape.grafts if commit.shape is not None and commit.shape.grows else ()
             voter = any(me in (move.source, move.target) for move in commit.moves) or self._flow.last_sent >= 0
+            voter = voter or any(me == graft.host for graft in grafts)
             if commit.number != number + 1 or voter:
                 return False
         return not self._directory.wrong(commit.moves)
@@ -157,6 +164,17 @@ class Member(Machine):
                     after=message.iteration, number=message.number,
                 )  # fmt: skip
         self.to(MemberEvent.COMMITTED)  # not before: a hand-over may be over at once, and is not the last
+        yield from self._flow.resume()
+        self.on_settled(Settled(message.number))
+
+    def _grow(self, sender: str, message: m.Commit) -> Notes:
+        """R7: another query begins."""
+        if self.state not in (MemberState.VOTED, MemberState.FREE) or not self._growth.can_begin(message):
+            self._unexpected(sender, "Commit", message.number)
+            return
+        self.number, self.moves, self.shape, self.error = message.number, message.moves, message.shape, ""
+        self.to(MemberEvent.COMMITTED)
+        yield from self._growth.begin(message)
         yield from self._flow.resume()
         self.on_settled(Settled(message.number))
 

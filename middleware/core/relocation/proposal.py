@@ -20,6 +20,9 @@ R6. Instead of moves a proposal may be another shape (``reshaping``). All hosts 
     sink has got the change-over iteration, the client has all hosts retire the old one. It is over when they have, and
     a partition has come through the new one: however fast shapes change, partitions come.
 
+R7. A shape may also be another query's nodes beside all others (``growth``): there is nothing to drain then, and nobody
+    is hindered from being handed over.
+
 ``PROPOSAL`` is the client's side (``proposer``), ``MEMBER`` every host's (``member``; the client is a host, too).
 """
 
@@ -116,6 +119,8 @@ class Proposal(Machine):
     phases_s: dict[str, float] = field(default_factory=dict)
     drained_s: float | None = None  # when the sink had got the change-over iteration
     trees: dict[str, Any] = field(default_factory=dict)  # of another shape, for the records
+    query: Joining | None = None  # that begins with it
+    names: dict[str, str] = field(default_factory=dict)  # of the query's nodes in the run
     then: dict[str, str] = field(default_factory=dict)  # where operators of another shape are to go when it is there
 
     def __post_init__(self) -> None:
@@ -126,8 +131,21 @@ class Proposal(Machine):
         """What it has come to so far, for the records."""
         return "committed" if self.state in (ProposalState.COMMITTED, ProposalState.RETIRING) else "aborted"
 
+    @property
+    def reshapes(self) -> bool:
+        """Whether another tree begins with it."""
+        return self.shape is not None and self.query is None
+
     def __repr__(self) -> str:
         return f"proposal {self.number}, {self.state}"
+
+
+class Joining(msgspec.Struct, frozen=True):
+    """A query that is to begin: its number, its graph in names of its own, and where its nodes are to be."""
+
+    number: int
+    dataflow: Dataflow
+    placement: dict[str, str]
 
 
 class Wish(msgspec.Struct, frozen=True):

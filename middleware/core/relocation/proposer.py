@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.notes import ChangedOver, Delivered, Lost, Notes
+from thalweg.middleware.core.notes import ChangedOver, Delivered, Left, Lost, Notes
 from thalweg.middleware.core.outbox import Setting, Timer
-from thalweg.middleware.core.relocation.proposal import Proposal, ProposalEvent, ProposalState, Wish
+from thalweg.middleware.core.relocation.growth import extended
+from thalweg.middleware.core.relocation.proposal import Joining, Proposal, ProposalEvent, ProposalState, Wish
+from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.core.relocation.shape import Reshaped, as_rows, reshape
+from thalweg.middleware.core.relocation.sharing import join
 from thalweg.middleware.dataflow import Code, Dataflow, Reorderable
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol import events as e
@@ -20,7 +24,9 @@ from thalweg.middleware.protocol import messages as m
 class Proposer:
     """The client's side of one run."""
 
-    def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow) -> None:
+    def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow, queries: Queries) -> None:
+        self._queries = queries
+        self._joining: deque[Joining] = deque()  # that wait for the end of the present proposal
         self._out, self._limits, self._install = setting.out, setting.limits, setting.install
         self._tree, self._directory, self._flow = tree, directory, flow
         self.free: tuple[Code, ...] = ()  # codes that are reorderable, as far as this application was asked
@@ -45,7 +51,7 @@ class Proposer:
 
         With ``dataflow`` to another tree, in which operators whose code is in ``free`` may be others.
         """
-        if self.proposal is not None:  # R4
+        if self.proposal is not None or (dataflow is not None and self._queries.busy):  # R4
             if self.next is not None:
                 self._record(0, (), "superseded", "a later proposal took its place", self.next.reason)
             self.next = Wish(placement, reason, dataflow, free)
@@ -75,16 +81,83 @@ class Proposer:
             present = tuple(directory.locations[name] for name in tree.dataflow.operators)
             shape = m.Shape(grown.grafts, present)
             voters |= {entry.host for entry in present} | {graft.host for graft in grown.grafts if graft.like}  # R6
-        proposal = self.proposal = Proposal(number, moves, voters, reason, self._out.now, shape)
+        proposal = Proposal(number, moves, voters, reason, self._out.now, shape)
         if grown is not None:
             where = hosts | {graft.node: graft.host for graft in grown.grafts}
             proposal.trees = {"before": as_rows(tree.dataflow, hosts), "after": as_rows(grown.dataflow, where)}
             proposal.then = grown.moves
-        roots = {name for sink in tree.dataflow.sinks for name in tree.dataflow.by_name[sink].inputs}
-        for host in sorted({*directory.where(roots).values(), *voters}):  # R1
-            self._out.send(host, m.Propose(self._out.run, number, moves, shape))
-        self._arm()
+        self._begin(proposal)
         return True
+
+    # --- queries --------------------------------------------------------------------------------------
+
+    def on_attach_requested(self, event: e.AttachRequested) -> None:
+        self._joining.append(Joining(event.query, event.dataflow, event.placement))
+        self._queries.expected += 1
+        self._go_on()
+
+    def on_detach_requested(self, event: e.DetachRequested) -> None:
+        waiting = len(self._joining)
+        self._joining = deque([each for each in self._joining if each.number != event.query])
+        self._queries.expected = len(self._joining)
+        proposal = self.proposal
+        begins = proposal is not None and proposal.query is not None and proposal.query.number == event.query
+        if proposal is not None and begins and proposal.state is ProposalState.PROPOSED:
+            self._conclude(proposal, ProposalEvent.REFUSED, "the query has left before")
+        if waiting == len(self._joining):
+            self._queries.leave(event.query)
+
+    def on_left(self, _: Left) -> None:
+        """What had to wait until every host knows who has left goes on."""
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """R4: have the next query begin, or else change over to the next placement."""
+        while self._joining and self.proposal is None and not self._queries.busy:
+            query = self._joining.popleft()
+            self._queries.expected = len(self._joining)
+            try:
+                self._join(query)
+            except DataflowError as error:
+                self._out.fail(str(error), query=query.number)
+        if self.next is not None and self.proposal is None and not self._joining:
+            wish, self.next = self.next, None
+            self.propose(wish.placement, wish.reason, wish.dataflow, wish.free)
+
+    def _join(self, query: Joining) -> None:
+        """R7: propose another query."""
+        tree, directory, number = self._tree, self._directory, self._count + 1
+        joined = join(tree.dataflow, query.dataflow, query.placement, number, self._install.dataflow.by_name)
+        extended(tree.dataflow, joined.grafts)
+        for graft in joined.grafts:
+            if graft.host not in directory.hosts:
+                raise DataflowError(f"host {graft.host!r}, where {graft.node!r} is to be, has no part in the run")
+        self._count = number
+        voters = {node.pinned for node in tree.dataflow.nodes if node.kind == "source" and node.pinned is not None}
+        voters |= {graft.host for graft in joined.grafts}
+        proposal = Proposal(number, (), voters, "a query", self._out.now, m.Shape(joined.grafts, ()))
+        proposal.query, proposal.names = query, joined.names
+        self._queries.joining = True
+        self._begin(proposal)
+
+    def _begin(self, proposal: Proposal) -> None:
+        """R1: tell who has a vote, and those who pass it on."""
+        self.proposal, dataflow = proposal, self._tree.dataflow
+        roots = {name for sink in dataflow.sinks for name in dataflow.by_name[sink].inputs}
+        propose = m.Propose(self._out.run, proposal.number, proposal.moves, proposal.shape)
+        for host in sorted({*self._directory.where(roots).values(), *proposal.waiting}):
+            self._out.send(host, propose)
+        self._arm()
+
+    def _attached(self, proposal: Proposal, query: Joining) -> None:
+        """R7: a query begins, as all have agreed."""
+        assert proposal.shape is not None
+        grown, names = extended(self._tree.dataflow, proposal.shape.grafts), proposal.names
+        self._queries.sinks[query.number] = tuple([names[name] for name in query.dataflow.sinks])
+        where = self._directory.where(self._tree.dataflow.by_name)
+        where |= {graft.node: graft.host for graft in proposal.shape.grafts}
+        first = proposal.iteration + 1
+        self._out.emit(e.Attached(self._out.run, query.number, first, names, grown, where))
 
     def _moves(self, placement: dict[str, str]) -> tuple[m.Move, ...]:
         locations = self._directory.locations
@@ -162,7 +235,7 @@ class Proposer:
         """The application has got a partition; the change of the shape may wait for it."""
         proposal, now = self.proposal, self._out.now
         self._delivered_s = now
-        if proposal is None or proposal.shape is None:
+        if proposal is None or not proposal.reshapes:
             return ()
         if proposal.state in (ProposalState.PROPOSED, ProposalState.ABORTED):
             return ()
@@ -184,6 +257,8 @@ class Proposer:
         proposal.to(event)
         proposal.phases_s[proposal.state.value] = self._out.now
         proposal.why = why
+        if proposal.query is not None and event is ProposalEvent.AGREED:
+            self._attached(proposal, proposal.query)
         proposal.waiting = set(self._directory.hosts)
         for host in sorted(proposal.waiting):
             self._tell(proposal, host)
@@ -203,7 +278,7 @@ class Proposer:
     def _check_done(self, proposal: Proposal) -> Notes:
         if proposal.waiting:
             return
-        if proposal.shape is not None and proposal.state is not ProposalState.ABORTED:
+        if proposal.reshapes and proposal.state is not ProposalState.ABORTED:
             proposal.phases_s.setdefault("switched", self._out.now)
             if proposal.state is ProposalState.COMMITTED:
                 if self._delivered >= proposal.iteration:  # R6
@@ -216,12 +291,14 @@ class Proposer:
         proposal.to(ProposalEvent.DONE)
         self.proposal = None
         self._record(proposal.number, proposal.moves, outcome, proposal.why, proposal.reason, proposal)
+        if proposal.query is not None:
+            if outcome == "aborted":
+                self._out.fail(f"the query cannot begin: {proposal.why}", query=proposal.query.number)
+            self._queries.joined()
         yield ChangedOver()
-        wish, self.next = self.next, None
-        if wish is not None:
-            self.propose(wish.placement, wish.reason, wish.dataflow, wish.free)
-        newer = {} if wish is None else wish.placement
+        newer = {} if self.next is None else self.next.placement
         left = {name: host for name, host in proposal.then.items() if name not in newer}
+        self._go_on()
         if left and outcome == "committed":
             self.propose(left, proposal.reason)
 
@@ -242,9 +319,11 @@ class Proposer:
         proposal: Proposal | None = None,
     ) -> None:
         detail = {"number": number, "outcome": outcome, "why": why, "reason": reason}
-        if proposal is not None and proposal.shape is not None:
+        if proposal is not None and proposal.reshapes:
             self._record_shape(proposal, detail)
             return
+        if proposal is not None and proposal.query is not None:
+            detail["query"] = proposal.query.number
         self._out.record(
             "proposal",
             index=proposal.iteration if proposal is not None and outcome == "committed" else None,

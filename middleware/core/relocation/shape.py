@@ -47,6 +47,8 @@ def regrow(old: Dataflow, grafts: Collection[Graft]) -> Dataflow:
     nodes = dict(old.by_name)
     for graft in grafts:
         known = nodes.get(graft.node)
+        if isinstance(graft.like, Node):
+            raise DataflowError(f"node {graft.node!r} has code of its own; in another tree none has")
         if graft.like:
             if known is not None:
                 raise DataflowError(f"node {graft.node!r} cannot appear: the tree has it already")
@@ -271,14 +273,14 @@ def _graft(
         elif name in stay:
             names[name] = stay[name]
         else:
-            names[name] = _fresh(name, number, used)  # R4
+            names[name] = fresh_name(name, number, used)  # R4
             like = next(like for code, like in likes if code == node.code)
             states = heirs[name].takes if name in heirs else ()
             grafts.append(Graft(names[name], inputs, host, like, states))
     return Reshaped(tuple(grafts), regrow(old, grafts) if grafts else old, moves)
 
 
-def _fresh(name: str, number: int, used: set[str]) -> str:
+def fresh_name(name: str, number: int, used: set[str]) -> str:
     """A name that nothing in the run has had."""
     base, end = _NUMBERED.sub("", name), f"~{number}"
     fresh = base[: MAX_NAME - len(end)] + end

@@ -51,6 +51,8 @@ SAID: list[m.Message] = [
     COMMIT,
     m.Abort("r", 1),
     m.Retire("r", 1),
+    m.Detach("r", 1, ("o",)),
+    m.Detached("r", 1),
     m.Done("r", 1, "h2"),
     m.ProbeRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
     m.Probe("r", 1, m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), True),

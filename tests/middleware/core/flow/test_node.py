@@ -40,6 +40,7 @@ from thalweg.middleware.core.flow.node import (
     Output,
     Renounce,
     RunCode,
+    Taker,
     Turned,
 )
 from thalweg.middleware.core.machine import InvalidTransition
@@ -377,7 +378,7 @@ def test_an_operator_that_has_ended_does_not_become_light() -> None:
 
 
 def test_an_operator_that_has_come_asks_where_the_other_left_off() -> None:
-    book = NodePlaybook(NodeCore.come(Node("o", "operator", ("a", "b"), CODE), None, 7, {"": 7}))
+    book = NodePlaybook(NodeCore.come(Node("o", "operator", ("a", "b"), CODE), None, 7, {"": Taker(7)}))
     book << Stayed() >> [Ask(7)]
     book << Demanded(7) >> "duplicate"
     book << Arrived("a", 7) >> []
@@ -626,7 +627,7 @@ def test_who_leaves_takes_along_what_is_wanted_of_whom_and_answers_for_it_there(
     book << ToLeave(recall=True) >> [Lighten(0)]
     book << Demanded(LAST, by="x") >> []  # where it goes says so
     book << Demanded(LAST, by="y") >> []
-    there = NodePlaybook(NodeCore.come(book.node.node, None, 0, {"x": LAST, "y": LAST}))
+    there = NodePlaybook(NodeCore.come(book.node.node, None, 0, {"x": Taker(LAST), "y": Taker(LAST)}))
     there << Stayed() >> [Renounce(("a",))]
 
 
@@ -694,9 +695,9 @@ def test_a_node_that_waits_for_the_old_inputs_already_asks_the_new_ones() -> Non
 
 def test_a_node_that_appears_gathers_undemanded_unless_the_run_is_over_by_then() -> None:
     node = Node("o", "operator", ("a", "b"), CODE)
-    fresh = NodeCore.fresh(node, None, 5)
+    fresh = NodeCore.of(node, None, ("t",), 5)
     assert fresh.begin() == [Ask(5)]
     fresh.validate()
-    late = NodeCore.fresh(node, 5, 5)
+    late = NodeCore.of(node, 5, ("t",), 5)
     assert late.begin() == []
     late.validate()

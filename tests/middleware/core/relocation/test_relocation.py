@@ -262,7 +262,7 @@ def new(make_book: Book, install: m.Install) -> Playbook:
     return book
 
 
-@pytest.mark.parametrize("demanded", [(), (m.Taken(0),), (m.Taken(0), m.Taken(0))])
+@pytest.mark.parametrize("demanded", [(), (m.Taken("x", 0),), (m.Taken("t", 0), m.Taken("t", 0))])
 def test_a_state_of_other_consumers_is_refused(
     make_book: Book, install: m.Install, demanded: tuple[m.Taken, ...]
 ) -> None:

@@ -1,0 +1,108 @@
+"""What another query has in common with a run, and what its other nodes are called there.
+
+Rules:
+
+R1. A node is shared that is the same: the same code, parameters and rate, the same inputs in the same order, and the
+    same host where it is pinned, as sources are. Then it makes the same. Where operators that are not pinned are does
+    not count, nor ``ahead``: a shared node stays as it is.
+R2. One node of the run stands for one of the query: two that are the same are two there as well.
+R3. Names that are made up (``op3``, ``source@h1``) mean nothing. One that somebody chose means that node, so it is
+    refused for other code.
+R4. All other nodes get names that the run has never had, so no late message can be about one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from thalweg.middleware.core.relocation.shape import fresh_name
+from thalweg.middleware.dataflow import Dataflow, Node
+from thalweg.middleware.errors import DataflowError
+from thalweg.middleware.protocol.messages import Graft
+
+MADE_UP = re.compile(r"(op\d+|source@.*)(\.\d+)?(~[\d.]+)?\Z")
+
+
+def shared(present: Dataflow, query: Dataflow) -> dict[str, str]:
+    """The nodes of ``query`` that the run has already, and what they are called there.
+
+    Raises DataflowError where there are none, or a name of the run's means something else in the query.
+    """
+    there: dict[object, list[str]] = {}
+    for node in present.nodes:
+        there.setdefault(_key(node, node.inputs), []).append(node.name)
+    names: dict[str, str] = {}
+    for name in query.upward:
+        node = query.by_name[name]
+        if node.kind == "sink":
+            continue
+        same = []
+        if all(each in names for each in node.inputs):
+            same = there.get(_key(node, tuple([names[each] for each in node.inputs])), [])
+        if same:
+            names[name] = name if name in same else same[0]
+            same.remove(names[name])  # R2
+        elif name in present.by_name and not MADE_UP.match(name):
+            _check_name(present.by_name[name], node)
+    if not names:
+        raise DataflowError(
+            "the query has nothing in common with the run: no source of it has the code, the parameters and the host of"
+            " one there; run it by itself"
+        )
+    return names
+
+
+def _key(node: Node, inputs: tuple[str, ...]) -> object:
+    code = msgspec.msgpack.encode(node.code, order="deterministic")
+    return node.kind, code, inputs, node.pinned, node.rate
+
+
+def _check_name(there: Node, node: Node) -> None:
+    """R3."""
+    what = ""
+    if there.kind != node.kind:
+        what = f"what it names there is the {there.kind}"
+    elif there.code is not None and node.code is not None and there.code.use != node.code.use:
+        what = f"there it runs {there.code.use!r}, and here {node.code.use!r}"
+    elif there.code != node.code:
+        what = "its parameters differ"
+    if what:
+        raise DataflowError(f"{node.kind} {node.name!r} is not the one of the run: {what}; give it another name")
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """A query as part of a run: the names of its nodes there, and those that appear."""
+
+    names: dict[str, str]
+    grafts: tuple[Graft, ...]
+
+
+def join(
+    present: Dataflow, query: Dataflow, placement: Mapping[str, str], number: int, used: Collection[str]
+) -> Joined:
+    """What appears in ``present`` with a query.
+
+    Args:
+        placement: a host for every node of the query that the run does not have.
+        number: stands in the names of what appears.
+        used: names that the run has had.
+
+    Raises DataflowError where nothing is shared, or a host is left out.
+    """
+    names = shared(present, query)
+    taken = {*used, *present.by_name}
+    grafts = []
+    for name in query.upward:
+        if name in names:
+            continue
+        node = query.by_name[name]
+        host = placement.get(name, node.pinned)
+        if host is None:
+            raise DataflowError(f"the placement leaves out {node.kind} {name!r}; name its host")
+        names[name] = fresh_name(name, number, taken)  # R4
+        node = msgspec.structs.replace(node, name=names[name], inputs=tuple([names[each] for each in node.inputs]))
+        grafts.append(Graft(node.name, node.inputs, host, node))
+    return Joined(names, tuple(grafts))

@@ -1,0 +1,166 @@
+"""Queries that begin in a run that goes on, and leave, end to end, on real host processes on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any
+
+import pytest
+from runtime_codes import ALLOW, MIX
+
+from thalweg.experiments.drivers.random_moves import RandomMover
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.run import Attached, Delivered
+from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.errors import DataflowError, PlacementError, RunError, UsageError
+from thalweg.middleware.planning.registry import RandomMoves
+from thalweg.operators.reference import digest, reference_run
+
+FAILS = Code("runtime_codes:Raises", {"how": "value"})
+
+
+def graph(*operators: Callable[[Dataflow, list[str]], str], sources: int = 2, **params: Any) -> Dataflow:
+    """``sources`` of blocks, two operators one after the other on them, and what ``operators`` make of all these."""
+    flow = Dataflow()
+    names = [flow.source(Code("runtime_codes:Blocks", {"site": i, **params}), at=f"h{i + 1}") for i in range(sources)]
+    names.append(flow.operator(MIX, *names))
+    names.append(flow.operator(MIX, names[-1], names[0]))
+    flow.sink("out", *[operator(flow, names) for operator in operators] or names[-1:])
+    return flow
+
+
+def first() -> Dataflow:
+    return graph(lambda flow, names: flow.operator(MIX, names[-1], names[1]))
+
+
+def second() -> Dataflow:
+    flow = graph(lambda flow, names: flow.operator(MIX, *names))
+    flow.sink("raw", flow.by_name["out"].inputs[0], flow.sources[0])
+    return flow
+
+
+def told(value: Any) -> Any:
+    return [digest(each) for each in value] if isinstance(value, tuple) else digest(value)
+
+
+def assert_references(got: Iterable[Delivered], flow: Dataflow, begins: int) -> None:
+    """What came is what one machine gives, without a gap."""
+    for sink in flow.sinks:
+        mine = [each for each in got if each.sink == sink]
+        assert [each.index for each in mine] == list(range(begins, begins + len(mine)))
+        reference = islice(reference_run(flow, None, ALLOW, sink=sink), begins, begins + len(mine))
+        assert [told(each.value) for each in mine] == [told(value) for value in reference], sink
+
+
+def test_two_queries_share_what_is_the_same_and_each_leaves_without_a_gap(client: Client) -> None:
+    run = client.run(first(), {"op0": "h3", "op1": "h2", "op2": "h1"})
+    got = list(islice(run, 3))
+    other: Attached = run.attach(second())
+    mover = RandomMover(RandomMoves(4), run, client.hosts)
+
+    async def take(count: int) -> list[Delivered]:
+        return [await anext(other) for _ in range(count)]
+
+    with ThreadPoolExecutor(1) as pool:
+        theirs = pool.submit(asyncio.run, take(40))
+        while not theirs.done() or mover._moves > 0:
+            got.append(next(run))
+            mover.on_delivered()
+            if theirs.done():
+                other.detach()
+    assert 3 <= other.first_index <= 6
+    assert other.shared == ("source@h1", "source@h2", "op0", "op1")
+    assert {name for name in other.dataflow.by_name if other.names[name] != name} == {"op2", "out", "raw"}
+    assert_references(theirs.result(), other.dataflow, other.first_index)
+    assert list(other) == [], "it has left"
+    got += islice(run, 20)
+    assert_references(got, run.dataflow, 0)
+    again = run.attach(second(), {"op2": "h2"})
+    run.close()  # the others go on
+    assert_references([next(again) for _ in range(12)], again.dataflow, again.first_index)
+    assert set(run.dataflow.sinks) >= {again.names["out"], again.names["raw"]}
+    again.move({"op1": "h1"})
+    more = [next(again) for _ in range(12)]
+    assert more[-1].index > more[0].index
+    again.close()
+
+
+def test_a_query_that_fails_ends_alone(client: Client) -> None:
+    with client.run(first(), {"op0": "h3", "op1": "h2", "op2": "h1"}) as run:
+        got = [next(run)]
+        fails = graph(lambda flow, names: flow.operator(FAILS, names[-1]))
+        absent = graph(lambda flow, names: flow.operator(Code("runtime_codes:Nothing_there"), names[-1]))
+        for query, why in (
+            (fails, r"node 'op2~\d' on host 'h2': ValueError at partition"),
+            (absent, "the query cannot begin: host 'h2'"),
+        ):
+            other = run.attach(query, {"op2": "h2"})
+            with ThreadPoolExecutor(1) as pool:
+                ended = pool.submit(lambda query=other: next(query))
+                while not ended.done():
+                    got.append(next(run))
+            with pytest.raises(RunError, match=why):
+                ended.result()
+        got += islice(run, 10)
+        assert run.dataflow.sinks == ("out",)
+        assert_references(got, run.dataflow, 0)
+
+
+def test_one_whose_sources_end_does_not_end_the_other(client: Client) -> None:
+    """The source that the query brings, and that which the run has alone, end at other times."""
+    run = client.run(graph(length=30), {"op0": "h3", "op1": "h2"})
+    shorter = Dataflow()
+    source = shorter.source(Code("runtime_codes:Blocks", {"site": 7, "length": 12}), at="h3", name="mine")
+    shared = shorter.source(Code("runtime_codes:Blocks", {"site": 0, "length": 30}), at="h1", name="theirs")
+    shorter.sink("both", source, shared)
+    got = [next(run)]
+    other = run.attach(shorter, {})
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(lambda: list(other))
+        got += run
+        theirs = taken.result()
+    assert len(got) == 30
+    assert theirs[-1].index == 11
+    assert_references(theirs, shorter, other.first_index)
+
+
+def test_computed_placements_of_runs_go_on_with_other_queries(client: Client) -> None:
+    for placement in ("global", "local", "thalweg"):
+        with client.run(first(), placement) as run:
+            other = run.attach(second(), "download-all")
+            for _ in range(6):
+                next(run), next(other), next(other)
+            other.detach()
+            assert_references(list(islice(run, 2)), run.dataflow, 6)
+
+
+def test_what_cannot_be_attached_is_said_in_one_line(client: Client) -> None:
+    with client.run(graph(), {"op0": "h3", "op1": "h2"}) as run:
+        alone = Dataflow()
+        alone.sink("t", alone.source(Code("runtime_codes:Blocks", {"site": 5}), at="h1"))
+        with pytest.raises(DataflowError, match="the query has nothing in common with the run"):
+            run.attach(alone)
+        named = graph()
+        named.sink("t", named.operator(MIX, named.source(MIX, at="h1", name="source@h9")))
+        with pytest.raises(UsageError, match="'thalweg' moves operators while a run goes on"):
+            run.attach(second(), "thalweg")
+        with pytest.raises(PlacementError, match="the placement leaves out operator 'op2'; name its host"):
+            run.attach(second(), {})
+        with pytest.raises(PlacementError, match="operator 'op2' is placed on unknown host 'h9'"):
+            run.attach(second(), {"op2": "h9"})
+        away = graph()
+        away.sink("t", "op1", at="h1")
+        with pytest.raises(UsageError, match="sink 't' is pinned to another host than this client"):
+            run.attach(away)
+        with run.attach(graph()) as other:
+            with pytest.raises(UsageError, match="there is no sink 'in'"):
+                other.sink("in")
+            with pytest.raises(DataflowError, match="a query that was attached keeps its shape"):
+                other.reshape(graph(), {})
+            assert next(run).index == 0
+            assert next(other).index == other.first_index
+    with pytest.raises(RunError, match="is over"):
+        run.attach(second(), {"op2": "h1"})
