@@ -23,6 +23,7 @@ MAX_FAN = 4
 AHEAD = (1, 1, 1, 2, 4)  # outputs that a node keeps
 PASSED = (5, 30, 80)  # of a hundred values, those that a filter lets pass
 ROWS = (2, 3, 5, 9)  # values in a window
+RATES = (None, None, 3.0, 20.0)  # of sources, in the same graphs as filters and windows
 WITH_GAPS = (1, 2)  # of every three seeds: some of the operators in their graphs filter, or have windows
 MADE_BYTES = 20_000.0  # an operator's output on a link
 
@@ -75,7 +76,9 @@ def coded(flow: Dataflow, seed: int, sizes: dict[str, int], lengths: dict[str, i
             params |= {"rows": rows, "every": dice.randint(1, rows), "on_nothing": dice.random() < 0.3}
         return Code(f"{__name__}:Counting", params)
 
-    nodes = (node if node.kind == "sink" else msgspec.structs.replace(node, code=code_of(node)) for node in flow.nodes)
+    nodes = [node if node.kind == "sink" else msgspec.structs.replace(node, code=code_of(node)) for node in flow.nodes]
+    for number in range(len(flow.sources)) if seed % 3 in WITH_GAPS else ():
+        nodes[number] = msgspec.structs.replace(nodes[number], rate=dice.choice(RATES))
     return Dataflow(tuple(nodes))
 
 

@@ -150,6 +150,7 @@ def test_graphs_that_are_drawn_have_all_there_is() -> None:
     assert max(len(takers) for flow in flows for takers in flow.consumers.values()) == 4
     assert max(len(node.inputs) for flow in flows for node in flow.nodes if node.kind == "operator") == 4
     assert {node.ahead for flow in flows for node in flow.nodes} == {1, 2, 4}
+    assert {node.rate for flow in flows for node in flow.nodes} == {None, 3.0, 20.0}
     params = [node.code.params for flow in flows for node in flow.nodes if node.code is not None]
     assert {key for each in params for key in each} >= {
         "length",
