@@ -109,7 +109,8 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         None
     )
     graphs: Annotated[
-        bool, Option("With --faults, or the seed of --replay-faults: graphs of several sinks, instead of trees.")
+        bool,
+        Option("With --faults, or the seed of --replay-faults: graphs with filters, windows, sinks; instead of trees."),
     ] = False
     first_seed: Annotated[int, Option("Seed of the first fault plan; the others follow it.", least=0)] = 1
     replay_faults: Annotated[

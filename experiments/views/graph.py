@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 INK, SOFT = "#333333", "#8a96a3"
 WIDE, HIGH = 0.6, 0.62  # of a node's box, as a share of its layer and of its row
-LAYER_INCH, ROW_INCH, TALLEST_INCH = 2.0, 0.62, 16.0
+LAYER_INCH, ROW_INCH, TALLEST_INCH = 2.0, 0.62, 24.0
+ONE_LINE = 0.6  # of the usual height of a row: with less, name and host stand beside each other
 LABELLED = 60  # edges; with more, only their width tells what they carried
 SWEEPS = 8  # over the layers, to order them
 KEY = "Arrows: bytes over links; dashed: on one host. Strong rim: the operator moved."
@@ -156,13 +157,17 @@ def _draw_node(axes: Axes, at: Point, name: str, hosts: Sequence[str], tints: Ma
     from matplotlib.patches import FancyBboxPatch
 
     (x, y), tint, moved = at, tints.get(hosts[-1], CLIENT_COLOUR), len(hosts) > 1
+    aspect = LAYER_INCH / (ROW_INCH * scale)
     box = FancyBboxPatch(
-        (x - WIDE / 2, y - HIGH / 2), WIDE, HIGH, boxstyle="round,pad=0,rounding_size=0.06",
-        mutation_aspect=LAYER_INCH / (ROW_INCH * scale), facecolor=tint, zorder=3,
+        (x - WIDE / 2, y - HIGH / 2), WIDE, HIGH, boxstyle=f"round,pad=0,rounding_size={min(0.06, 0.3 / aspect)}",
+        mutation_aspect=aspect, facecolor=tint, zorder=3,
         edgecolor="black" if moved else "#777777", linewidth=2.2 if moved else 0.6,
     )  # fmt: skip
     axes.add_patch(box)
     way = f"{hosts[0]} → {hosts[-1]}" if len(hosts) == 2 else f"{hosts[0]} → … → {hosts[-1]}" if moved else hosts[0]
     style: dict[str, Any] = {"ha": "center", "va": "center", "color": readable_on(tint), "zorder": 4}
-    axes.text(x, y - 0.13, clipped(name, 17), fontsize=9 * scale, fontweight="bold", **style)
-    axes.text(x, y + 0.15, clipped(way, 23), fontsize=7.5 * scale, **style)
+    if scale < ONE_LINE:
+        axes.text(x, y, clipped(f"{name}  {way}", 22), fontsize=7, **style)
+        return
+    axes.text(x, y - 0.13, clipped(name, 15), fontsize=9 * scale, fontweight="bold", **style)
+    axes.text(x, y + 0.15, clipped(way, 20), fontsize=7.5 * scale, **style)

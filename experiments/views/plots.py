@@ -1,5 +1,5 @@
-"""Pictures of one run: when images arrived, how far apart, what the links carried, what the hosts spent, who
-moved where and when, and how good the bandwidth estimates were.
+"""Pictures of one run: its dataflows on their hosts, when images arrived, how far apart and how late, what the links
+carried, what the hosts spent, who moved where and when, and how good the bandwidth estimates were.
 
 A run's event log is read in batches, and series are drawn with a few hundred points, so that memory does not grow
 with its length but by a few numbers for every delivery, move, estimate and sample that is shown. Every placement has
