@@ -355,8 +355,8 @@ class FaultyWorld(World):
             super()._run_operator(host, command)
 
     def _rare(self, host: VirtualHost, command: e.Command) -> None:
-        if self._hostile and _run_of(command) not in (self.run_id, ""):
-            return
+        if self._hostile and _run_of(command) not in (self.run_id, "") and not isinstance(command, e.Meet):
+            return  # of what a hostile host began, nothing but that lines are opened
         if isinstance(command, e.Fail) and command.query is None and self.failed is None:
             self.failed_s = self.now
             cores = [each.core.runs for each in self.hosts.values()]

@@ -120,6 +120,10 @@ def test_a_hostile_host_changes_nothing_unless_everybody_may_say_everything(monk
     assert {run_trial(plan)[0].outcome for plan in plans} == {"failed"}
 
 
+def test_a_host_that_a_hostile_one_has_sound_others_has_met_them() -> None:
+    assert run_trial(drawn_plan(89, graph=True))[0].outcome == "delivered"
+
+
 def test_a_plan_gives_one_result() -> None:
     plan = drawn_plan(7)
     first, second = run_trial(plan, digest=True), run_trial(plan, digest=True)
