@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import runpy
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from thalweg.middleware.errors import DataflowError, PlacementError, RunError, U
 from thalweg.middleware.planning.registry import RandomMoves
 from thalweg.operators.reference import digest, reference_run
 
+EXAMPLE = Path(__file__).parents[3] / "docs/examples/two_queries.py"
 FAILS = Code("runtime_codes:Raises", {"how": "value"})
 
 
@@ -164,3 +167,12 @@ def test_what_cannot_be_attached_is_said_in_one_line(client: Client) -> None:
             assert next(other).index == other.first_index
     with pytest.raises(RunError, match="is over"):
         run.attach(second(), {"op2": "h1"})
+
+
+@pytest.mark.parametrize("where", ["processes", pytest.param("netns", marks=pytest.mark.netns)])
+def test_the_example_says_what_sharing_saves(where: str) -> None:
+    told = runpy.run_path(str(EXAMPLE))["main"](where)
+    assert told["shared"] == ("source@h1", "source@h2", "source@h3", "pair", "all") or where == "netns"
+    assert (told["delivered"], told["gaps"], told["digests_equal"]) == ([40, 20], 0, True)
+    assert told["bytes_apart"] == 60 * 3 * 16_428
+    assert told["bytes_apart"] - told["bytes_together"] > 19 * 2 * 16_384
