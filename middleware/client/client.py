@@ -60,6 +60,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.descriptors import OF_A_PEER, OWN, check_free
 from thalweg.middleware.shell.endpoints import listen_among
 from thalweg.middleware.shell.security import Keys, check_open
 from thalweg.middleware.shell.shell import Shell, ShellConfig
@@ -82,7 +83,8 @@ class Client:
         members: the folder of public certificates; by default ``members`` beside ``keys``.
         limits: how soon demands are repeated and silent hosts given up, in wall-clock seconds.
 
-    Raises HostAbsentError when a host does not answer within ``HELLO_S``, UsageError for names that do not match.
+    Raises HostAbsentError when a host does not answer within ``HELLO_S``, UsageError for names that do not match,
+    CapabilityError where this process may open too few files.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Client:
         if ended and len(ended) == len(addresses):
             host, status = next(iter(ended.items()))
             raise HostAbsentError(f"no host of the cluster is left: {host!r} {fate_of(status)}", host=host)
+        check_free(f"a client of a cluster of {len(addresses)}", OWN + OF_A_PEER * len(addresses))
         self._peers = say_hello({host: addresses[host] for host in addresses if host not in ended}, self._keys)
         self._gone: dict[str, str] = {}  # hosts that have ended, and how
         self._closing = ""  # why nothing can be begun any more

@@ -22,6 +22,7 @@ from thalweg.middleware.client.leaving import keep_in_mind
 from thalweg.middleware.errors import HostAbsentError, UsageError, expect, warn_dropped, words
 from thalweg.middleware.loading import check_packages, check_roots
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.descriptors import check_for_hosts
 from thalweg.middleware.shell.endpoints import SocketFolder
 from thalweg.middleware.shell.security import MEMBERS, PUBLIC, SECRET, Role, new_certificate, write_certificate
 from thalweg.middleware.shell.shell import ShellConfig
@@ -42,7 +43,8 @@ class LocalCluster:
         transport: ``ipc``, Unix sockets in a folder of their own; ``curve``, loopback with certificates; or ``tcp``,
             loopback without, which every user of this machine can dial: both for measurements.
 
-    Raises HostAbsentError when a process does not come up. Use it as a context manager, or call ``close()``.
+    Raises HostAbsentError when a process does not come up, CapabilityError where it may open too few files. Use it as a
+    context manager, or call ``close()``.
     """
 
     def __init__(
@@ -72,6 +74,8 @@ class LocalCluster:
             raise UsageError("a cluster needs at least one host")
         if twice := [name for name in names if names.count(name) > 1]:
             raise UsageError(f"a cluster cannot have a host {twice[0]!r} twice")
+        check_for_hosts(len(names))
+        environment = own_environment()
         self.addresses: dict[str, str] = {}
         self.pids: dict[str, int] = {}
         self.time_scale = time_scale
@@ -94,7 +98,7 @@ class LocalCluster:
                     [*command, *more],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    env=own_environment(),
+                    env=environment,
                     start_new_session=True,
                 )
                 self._watch.add(name)
@@ -269,12 +273,16 @@ def host_environment() -> dict[str, str]:
 def own_environment() -> dict[str, str]:
     """The same for a host that finds modules where this process does, and after that in its working directory.
 
-    Where this interpreter finds its own is left out: what operators start may be another one.
+    Where this interpreter finds its own is left out: what operators start may be another one. UsageError where the
+    working directory has been removed.
     """
     places = sysconfig.get_paths()
     library = places["stdlib"]
     own = {*places.values(), library, f"{Path(library).parent}/python{sys.version_info[0]}{sys.version_info[1]}.zip"}
-    path = [str(Path(entry).absolute()) for entry in [*sys.path, ""] if entry not in own]
+    try:
+        path = [str(Path(entry).absolute()) for entry in [*sys.path, ""] if entry not in own]
+    except FileNotFoundError:
+        raise UsageError("the working directory, where hosts start, has been removed; change to another") from None
     path = [entry for entry in path if not entry.startswith(library + os.sep)]
     return host_environment() | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
 

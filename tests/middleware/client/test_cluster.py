@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -191,6 +192,65 @@ def test_of_a_killed_application_nothing_is_left() -> None:
             _, alive = psutil.wait_procs(hosts, 20)
             assert not alive
             assert not folder.exists()
+
+
+SHORT = """
+import os, resource, sys
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
+
+def up():
+    with LocalCluster(1) as cluster, Client(cluster):
+        pass
+
+def tried(what, begin, *limits):
+    if os.fork() == 0:
+        if limits:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        try:
+            begin()
+            said = "up"
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        try:
+            os.waitpid(-1, os.WNOHANG)
+            said = f"a host runs on, {said}"
+        except ChildProcessError:
+            pass
+        print(what, said, flush=True)
+        os._exit(0)
+    os.wait()
+
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+for limit in range(8, 65, 8):
+    tried(limit, up, limit, limit)
+tried("client", lambda: Client({"h1": "tcp://127.0.0.1:1"}, insecure=True), 40, hard)
+tried("soft", up, 24, hard)
+os.chdir(sys.argv[1])
+os.rmdir(sys.argv[1])
+tried("nowhere", up)
+"""
+
+
+def test_few_descriptors_or_no_working_directory_are_told_in_one_line_and_nothing_runs_on(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT, str(gone)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    few = "CapabilityError: each host of a cluster of 1 needs 53 file descriptors, and may open"
+    for limit in ("8", "16", "24", "32", "40", "48"):
+        assert said.pop(limit) == f"{few} {limit}; raise the hard limit: ulimit -Hn 53"
+    few = "CapabilityError: a client of a cluster of 1 needs 48 more file descriptors, and of"
+    for what in ("client", "soft"):
+        found = re.fullmatch(few + r" (\d+) here (\d+) are free; raise the limit: ulimit -n (\d+)", said.pop(what))
+        assert found is not None
+        limit_now, free, wanted = map(int, found.groups())
+        assert wanted == limit_now + 48 - free
+    nowhere = "UsageError: the working directory, where hosts start, has been removed; change to another"
+    assert said == {"56": "up", "64": "up", "nowhere": nowhere}
 
 
 # --- where hosts find modules -----------------------------------------------------------------------
