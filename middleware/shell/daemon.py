@@ -125,7 +125,7 @@ def _serve(argv: list[str] | None) -> int:
             f"--max-operators is {options.max_operators}; give how many operators may run here, at least 0"
         )
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a peer takes six descriptors
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a peer takes eight
     stop, orphaned = threading.Event(), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -9,6 +9,8 @@ Everything that decides is in the core; here are only bytes, clocks and threads.
   closes the run concerned, is recorded with its event and logged; memory that is not to be had is no exception to
   that. What was commanded before is done: alarms count on their timers, and other runs on their messages. Only what
   breaks the sockets themselves, or asks the process to end (KeyboardInterrupt, SystemExit), ends the host.
+- R4: A router's descriptor tells once of what has come, so a router is looked at until nothing waits there, and anew
+  when it was answered through (``stirred``), or by who takes the duty over.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import heapq
 import math
 import os
+import select
 import threading
 import time
 from collections import deque
@@ -26,7 +29,6 @@ from typing import Any
 
 import msgspec
 import zmq
-from zmq.backend import zmq_poll  # what a Poller calls
 
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.errors import ProtocolError, UsageError, expect, one_line
@@ -35,6 +37,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell import descriptors
 from thalweg.middleware.shell.bulk import Bulk
 from thalweg.middleware.shell.duty import Duty
 from thalweg.middleware.shell.guard import EARLY_S, resident_bytes
@@ -47,6 +50,7 @@ HOUSEKEEPING_S = 5.0
 REJECTED_ROWS = 10  # of what is rejected between two rounds of housekeeping; the others are only counted
 ANSWERS_S = 0.2  # between two looks for answers on dealers; what they answer is repeated every half second at most
 TAKE_OVER_S = 0.02  # a quick node's call that lasts longer loses its thread the sockets
+EVENTS, INCOMING = zmq.EVENTS, int(zmq.POLLIN)  # pyzmq looks a plain number up among its options
 BEYOND_REPAIR = frozenset({zmq.ETERM, zmq.ENOTSOCK})  # of the sockets: there is nothing left to serve
 
 
@@ -86,6 +90,7 @@ class Shell:
         keys: Keys | None = None,
     ) -> None:
         self.config = config
+        descriptors.check_free(f"the host {config.name!r}", descriptors.OWN)
         self._sockets = Sockets(
             config.name, config.listen, config.advertise, keys, insecure=config.insecure, limits=config.core
         )
@@ -108,6 +113,9 @@ class Shell:
         self._broke = ""  # the run that was broken last: one is logged once
         self._inbox: deque[e.Event] = deque()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._epoll = select.epoll()  # one call to wait by: zmq_poll looks at each socket twice
+        for descriptor in (self._wake_read, self._sockets.control.get(zmq.FD), self._sockets.bulk.get(zmq.FD)):
+            self._epoll.register(int(descriptor), select.EPOLLIN)
         self._asleep = False
         self._stopping = False
         allowed = Allowed(config.allow, config.data_roots, config.core.max_picture_bytes)
@@ -158,7 +166,7 @@ class Shell:
         self._stopped_of(error)
         destroy = partial(self._sockets.destroy, 200)
         ends = partial(os.close, self._wake_read), partial(os.close, self._wake_write)
-        for step in (self._workers.stop, self._recorder.close, destroy, *ends):
+        for step in (self._workers.stop, self._recorder.close, self._epoll.close, destroy, *ends):
             try:
                 step()
             except Exception as problem:  # whatever it is, the rest is to be freed
@@ -176,35 +184,53 @@ class Shell:
 
     def _loop(self) -> bool:
         """Serve until the shell is to stop (True), or another thread has taken the duty over (False)."""
-        control, guard = self._sockets.control, self._sockets.guard
-        workers = self._workers
+        sockets, guard, workers = self._sockets, self._sockets.guard, self._workers
+        control, bulk, poll = sockets.control, sockets.bulk, self._epoll.poll
+        control_fd, bulk_fd = control.get(zmq.FD), bulk.get(zmq.FD)
+        of_control: Callable[..., Any] = control.get
+        of_bulk: Callable[..., Any] = bulk.get
         if self._quick_call is not None and not self._quick_call.over:  # this thread has taken the duty over meanwhile
             workers.watch(self._quick_call)
-        polled: Any = [(each, int(zmq.POLLIN)) for each in (self._wake_read, control, self._sockets.bulk)]
+        sockets.stirred = True
+        at_control = at_bulk = 0  # whether a message of that router waits
         while not self._stopping:
             self._turns += 1
+            if sockets.stirred:  # R4
+                sockets.stirred, at_control, at_bulk = False, 1, 1
+            if at_control:
+                at_control = of_control(EVENTS) & INCOMING
+            if at_bulk:
+                at_bulk = of_bulk(EVENTS) & INCOMING
             self._asleep = True  # said before looking into the inbox: whoever tells after that look writes to the pipe
-            if self._inbox or self._quick or self._stopping:  # a thread that lost the duty may leave calls behind
-                wait_ms = 0
+            # a thread that lost the duty may leave calls behind
+            if at_control or at_bulk or self._inbox or self._quick or self._stopping:
+                wait_s = 0.0
             else:
                 due_s = self._due_s
-                if self._sockets.holding and self._bulk.credits_due_s < due_s:
+                if sockets.holding and self._bulk.credits_due_s < due_s:
                     due_s = self._bulk.credits_due_s
                 due_s = min(due_s, workers.due_s)  # asked once: another thread may change it meanwhile
                 if guard is not None and guard.calm and guard.glance_s < due_s:
                     due_s = guard.glance_s
-                wait_ms = max(0, int((due_s - time.monotonic()) * 1000) + 1)
-            ready: list[tuple[Any, int]] = zmq_poll(polled, wait_ms)
+                wait_s = due_s - time.monotonic()
+                if wait_s < 0.0:
+                    wait_s = 0.0
+            for descriptor, _ in poll(wait_s):
+                if descriptor == control_fd:
+                    at_control = 1
+                elif descriptor == bulk_fd:
+                    at_bulk = 1
+                else:
+                    os.read(descriptor, 64)
             self._asleep = False
-            if ready and ready[0][0] == self._wake_read:
-                os.read(self._wake_read, 64)
-                del ready[0]
-            for socket, _ in ready:  # R1
+            if at_control:  # R1
                 try:
-                    if socket is control:
-                        self._take_control()
-                    else:
-                        self._take_bulk()
+                    self._take_control()
+                except ProtocolError as error:
+                    self._reject(str(error))
+            if at_bulk:
+                try:
+                    self._take_bulk()
                 except ProtocolError as error:
                     self._reject(str(error))
             if self._quick and not self._make_quick_calls():
@@ -213,11 +239,12 @@ class Shell:
                 self.handle(self._inbox.popleft(), time.monotonic())
             now = time.monotonic()
             if now >= self._due_s:
+                sockets.stirred = True  # so a router that is broken is found as well
                 self._do_what_is_due(now)
             if now >= workers.due_s:
                 for failed in workers.overdue(now):
                     self.handle(failed, now)
-            if now >= self._bulk.credits_due_s and self._sockets.holding:
+            if now >= self._bulk.credits_due_s and sockets.holding:
                 self._bulk.send_credits(now)
             if guard is not None and guard.calm and now >= guard.glance_s - EARLY_S:
                 guard.glance(now)

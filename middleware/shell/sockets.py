@@ -12,6 +12,7 @@ Rules:
 - R2: Sockets are bounded. Who is not spoken to is hung up on, hosts of no run first, and dialled anew when needed.
 - R3: Of a message of too many frames none is kept, and they are thrown away a few at a time.
 - R4: On a dealer come answers only, and they are few: it is looked at before anything is repeated (``answers``).
+- R5: Of unread bulk so many messages wait that their bytes are bounded: few, from the first large one on.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import resource
+import math
 import secrets
 import time
 from collections import Counter
@@ -34,6 +35,7 @@ from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell import descriptors
 from thalweg.middleware.shell.endpoints import advertised, beside, may_dial, take_away
 from thalweg.middleware.shell.guard import OVERHEAD_BYTES, Guard
 from thalweg.middleware.shell.security import (
@@ -50,11 +52,12 @@ NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 ZERO_COPY_BYTES = 1024 * 1024  # below it, copying is cheaper than keeping track
 SOURCE = int(zmq.SRCFD)  # of a frame: the descriptor it came on
 BULK_QUEUED = 64  # chunks that wait for a peer which does not read: the credit allows honest ones less
-BULK_UNREAD = 8  # that wait for this host
+BULK_UNREAD = 8  # that wait for this host; whenever it has taken half as many, it wakes libzmq's thread to read on
+SMALL_UNREAD = 64  # where that would be often: as long as no partition was larger than SMALL_BYTES
+SMALL_BYTES = BULK_UNREAD * MAX_CHUNK_BYTES // SMALL_UNREAD
 ANSWERS_QUEUED, ANSWERS_UNREAD, ANSWER_BYTES = 64, 8, 64 * 1024  # where they are sent, and where they are read
 ANSWERS = frozenset({m.Welcome, m.Installed, m.Removed, m.Pong, m.Failed, m.Credit})
 SKIPPED_FRAMES = 2_000  # of a message of too many that are thrown away at once: about a millisecond
-SPARE_DESCRIPTORS = 64  # for what is no socket
 TOLD_S = 60.0  # between two lines that say the same
 URGENT = 0xB8  # of control messages: expedited forwarding (RFC 3246)
 Socket = zmq.Socket[bytes]
@@ -113,6 +116,8 @@ class Sockets:
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 2 * self._limits.max_sockets + 64)  # some are being closed
         self.guard: Guard | None = None
+        self.small_bytes: float = SMALL_BYTES  # no limit once something larger has come
+        self.stirred = True  # a router was answered through, which takes the sign that something came
         self._bound: list[str] = []
         self._authenticator = None if keys is None else start_authenticator(self._context, keys.members)
         try:
@@ -255,10 +260,9 @@ class Sockets:
 
     def _make_room(self) -> None:
         """R2: for one more dealer; ZMQError where all of them are in use."""
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = self._limits.max_sockets
-        if 0 <= soft < 4 * most + SPARE_DESCRIPTORS:  # a dealer takes two, and its peer dials as well
-            most = max(2, (soft - SPARE_DESCRIPTORS) // 4)
+        soft, most = descriptors.soft_limit(), self._limits.max_sockets
+        if 0 <= soft < descriptors.OF_A_PEER // 2 * most + descriptors.OWN:
+            most = max(2, (soft - descriptors.OWN) // (descriptors.OF_A_PEER // 2))
         if len(self.dealers) < most:
             return
         dialled = [line for line in self._all_lines() if line.control is not None]
@@ -329,6 +333,7 @@ class Sockets:
         return True
 
     def _post_back(self, identity: bytes, frame: bytes) -> bool:
+        self.stirred = True
         for router in (self.control, self.bulk):  # a connection is known to one of them
             try:
                 router.send(identity, NOBLOCK_MORE)
@@ -378,9 +383,16 @@ class Sockets:
             taken.append(frame)
         if len(taken) != parts:
             raise ProtocolError(f"a message of {len(taken)} frames where {parts} are expected")
+        if len(frame) > self.small_bytes and socket is self.bulk:
+            self.expect_large()
         if self.guard is not None:
             self.guard.taken[frame.get(SOURCE)] += sum(map(len, taken)) + OVERHEAD_BYTES
         return name_of(identity) if self._keys is None else self._member(identity, frame), identity, taken
+
+    def expect_large(self) -> None:
+        """R5: a large partition comes; its chunks are small until the first has arrived."""
+        self.small_bytes = math.inf
+        self.bulk.setsockopt(zmq.RCVHWM, BULK_UNREAD)  # also of connections that there are
 
     def _skip(self, socket: Socket) -> None:
         """R3: read on in a message of too many frames."""
@@ -403,7 +415,7 @@ class Sockets:
 
     def _bind(self, endpoint: str, insecure: bool, *, bulk: bool = False) -> tuple[Socket, str]:
         socket: Socket = self._context.socket(zmq.ROUTER)
-        socket.setsockopt(zmq.RCVHWM, BULK_UNREAD if bulk else 1000)
+        socket.setsockopt(zmq.RCVHWM, SMALL_UNREAD if bulk else 1000)
         socket.setsockopt(zmq.TOS, 0 if bulk else URGENT)
         socket.setsockopt(zmq.SNDHWM, ANSWERS_QUEUED)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)

@@ -26,6 +26,8 @@ from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol.messages import MAX_DIMENSIONS, MAX_PARTITION_BYTES
 from thalweg.middleware.shell.packing import Reached, parcel_frames, parcel_from, parcel_of
 
+# bits of array.flags.num, which takes one look where their names take one each
+ORDERLY, OWN_MEMORY, WRITEABLE = 0x101, 0x4, 0x400  # numpy/ndarraytypes.h: C_CONTIGUOUS and ALIGNED, OWNDATA, WRITEABLE
 PLAIN = (np.matrix, np.memmap)  # of numpy's own: what they have beside their elements does not tell of these
 _DTYPE = re.compile(r"[<>|][biufcmMSU]\d+(\[\d*\w+\])?")  # dtype.str of numbers, times and fixed-width text
 
@@ -78,12 +80,11 @@ def _array_of(array: np.ndarray[Any, Any], inputs: Sequence[Any], *, fresh: bool
         raise OperatorError(f"an array of {array.ndim} dimensions; a partition has at most {MAX_DIMENSIONS}")
     if array.nbytes > MAX_PARTITION_BYTES:  # before a copy is made of it
         raise OperatorError(f"an array of {array.nbytes} bytes; a partition has at most {MAX_PARTITION_BYTES}")
-    flags = array.flags
-    settled = plain and flags.c_contiguous and flags.aligned and _is_settled(array, inputs, fresh)
-    if not settled:
+    flags = array.flags.num
+    if not plain or flags & ORDERLY != ORDERLY or not _is_settled(array, inputs, fresh, flags):
         array = np.array(array, order="C", subok=False)  # R2
-        flags = array.flags
-    if flags.writeable:
+        flags = WRITEABLE
+    if flags & WRITEABLE:
         array.setflags(write=False)
     # of a sealed array: whoever gets this one cannot unseal it
     return array.view() if kind is dtype else array.view(dtype)
@@ -99,11 +100,13 @@ def _check_class(array: np.ndarray[Any, Any]) -> None:
         raise OperatorError(f"{said}; return array.view(numpy.ndarray)")
 
 
-def _is_settled(array: np.ndarray[Any, Any], inputs: Sequence[Any], fresh: bool) -> bool:
+def _is_settled(array: np.ndarray[Any, Any], inputs: Sequence[Any], fresh: bool, flags: int) -> bool:
     """R3: whether nobody else can write into an array's memory, which is sealed where it is another's."""
     if array.base is None:
-        return fresh and array.flags.owndata
+        return fresh and bool(flags & OWN_MEMORY)
     base, holders = _base(array)
+    if type(base) is bytes:
+        return len(base) <= 2 * array.nbytes  # R5
     root, under = _root(array)
     if (len(under) if type(under) is bytes else root.nbytes) > 2 * array.nbytes:
         return False  # R5

@@ -72,7 +72,7 @@ def host(breaks: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], st
         ("Shell._do_what_is_due = raising(RuntimeError('two\\nlines'))", "RuntimeError: two lines"),
         ("Shell._do_what_is_due = raising(MemoryError())", "MemoryError: "),
         ("Shell._do_what_is_due = raising(SystemExit(0))", "SystemExit: 0"),
-        ("shell.zmq_poll = raising(KeyboardInterrupt())", "KeyboardInterrupt: "),
+        ("Shell._keep_house = raising(KeyboardInterrupt())", "KeyboardInterrupt: "),
         ("Shell._do_what_is_due = lambda self, now: self._sockets._context.destroy(0)", "ZMQError: "),
         ("Shell._loop = lambda self: self.no_such_thing", "AttributeError: "),
         ("Shell.__init__ = raising(OSError(24, 'Too many open files'))", "OSError: [Errno 24] Too many open files"),

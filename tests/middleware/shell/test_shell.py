@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,8 +33,9 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.middleware.shell.bulk import Bulk
 from thalweg.middleware.shell.shell import REJECTED_ROWS, Shell, ShellConfig
-from thalweg.middleware.shell.sockets import Sockets
+from thalweg.middleware.shell.sockets import BULK_UNREAD, Sockets
 
 BLOCKS = chain(Code("runtime_codes:Blocks", {"site": 0, "sizes": [1000]}), Code("runtime_codes:Mix"))
 SCENES = Code("scenes", {"site": 0, "sites": 1, "seed": 1})
@@ -156,7 +159,35 @@ def test_a_partition_nobody_asked_for_is_given_no_memory(
     assert isinstance(credit, m.Credit)
     assert (credit.transfer, credit.received_bytes, credit.done) == (5, 0, True)
     assert client.shell._bulk._incoming == {}
+    assert client.shell._sockets.bulk.get(zmq.RCVHWM) == BULK_UNREAD  # before its large chunks come
     run.close()
+
+
+def test_what_comes_while_a_host_answers_on_the_same_router_is_not_overlooked(
+    monkeypatch: pytest.MonkeyPatch, dial: Callable[..., zmq.Socket[bytes]]
+) -> None:
+    """The answer goes through libzmq, which takes the sign that something has come."""
+    came, goes_on, take = threading.Event(), threading.Event(), Bulk.came
+
+    def slowly(*arguments: Any) -> None:
+        came.set()
+        assert goes_on.wait(5)
+        goes_on.clear()
+        take(*arguments)  # which answers
+
+    monkeypatch.setattr(Bulk, "came", slowly)
+    with running(ShellConfig("h1", insecure=True)) as host:
+        asker, bulk = dial(host.me.control), dial(host.me.bulk)
+        asker.setsockopt(zmq.RCVTIMEO, 3000)
+        for _ in range(20):
+            bulk.send_multipart([frames.encode(m.Chunk(5, 10, 0, m.Partition("r", "s", "o", 1))), b"x"])
+            assert came.wait(5)
+            came.clear()
+            asker.send(frames.encode(m.Hello()))
+            assert select.select([host._sockets.control.get(zmq.FD)], [], [], 5)[0]
+            goes_on.set()
+            answers = [frames.decode_control(asker.recv()) for _ in range(2)]  # within less than HOUSEKEEPING_S
+            assert {type(answer) for answer in answers} == {m.Credit, m.Welcome}
 
 
 def test_unfinished_transfers_are_bounded_and_only_of_hosts_of_the_run(
