@@ -285,14 +285,19 @@ def test_the_example_of_cameras_gives_what_a_single_machine_gives(monkeypatch: p
     monkeypatch.syspath_prepend(str(folder))
     graph, joint = importlib.import_module("cams").build()
     alarms = [
-        f"frame {index}: all four cameras saw {row['plate']}, the first at {row['time']:g} s"
+        f"frame {index}: all cameras saw {row['plate']}, the first at {row['time']:g} s"
         for index, value in enumerate(reference_run(graph, 62, (*DEFAULT_ALLOW, "cams"), sink="alarms"))
         if value is not NOTHING
         for row in value.to_pylist()
     ]
     assert len(alarms) == 6
     archive = f"{48 * 64 * 4 * 62:,} bytes of frames archived; the join ended at h3"
-    assert done.stdout.splitlines() == [*alarms, archive]
+    *told, second, last = done.stdout.splitlines()
+    assert (told, last) == (alarms, archive)
+    said = re.fullmatch(r"the second query: 2 nodes shared from frame (\d+) on, and (.*) entered", second)
+    assert said is not None, second
+    first = -(-(int(said[1]) - 1) // 9)  # camera 1 sees car k on frame 9k + 1
+    assert said[2] == ", ".join(f"TW-{car:04}" for car in range(first, first + 3))
     assert graph.by_name[joint].code == Code("join", {"on": "plate", "window_s": 30})
 
 
