@@ -204,6 +204,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = None
     k: Annotated[int | None, Option("Random hosts that local considers besides neighbours.", shown="0")] = None
     gate: Annotated[bool | None, Option("Local: only operators on the critical path move.", shown="gate")] = None
+    measured: Annotated[
+        bool,
+        Option(
+            "Global, thalweg and planners of your own that are asked again: sizes, rates and computing times as they"
+            " are measured while data flows, not as operators say."
+        ),
+    ] = False
     hysteresis: Annotated[
         float | None,
         Option("Global and local: move when the gain of a period exceeds this many times the move's cost.", shown="0"),

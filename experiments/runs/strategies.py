@@ -22,8 +22,9 @@ from thalweg.middleware.planning import (
     Thalweg,
     get_cost_model,
 )
+from thalweg.middleware.planning.planners.planner import Measured
 from thalweg.middleware.planning.registry import MOVERS, RandomReshapes, Strategy, get_strategy
-from thalweg.middleware.protocol.adaptation import LocalCost
+from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalCost
 
 MOVING: Mapping[str, type[msgspec.Struct]] = {name: kind for name, (_, kind) in MOVERS.items()} | {"thalweg": Thalweg}
 FREE_BYTES_PER_S = 1e18  # a disk that costs nothing; JSON has no infinity
@@ -49,6 +50,8 @@ def strategy_options(config: RunConfig) -> dict[str, dict[str, Any]]:
             options[label].pop("seed", None)  # all of them search alike, so that they start alike
             # links of a testbed do not hinder each other, unless the run says so
             options[label]["interface"] = config.interface or "independent"
+        if config.measured:
+            options[label]["measured"] = True
     for name in given:
         if not any(name in one for one in options.values()):
             takers = [f"--placement {label}" for label, kind in MOVING.items() if name in kind.__struct_fields__]
@@ -59,12 +62,19 @@ def strategy_options(config: RunConfig) -> dict[str, dict[str, Any]]:
 def make_strategies(config: RunConfig) -> dict[str, Strategy]:
     """The strategy of every placement of the run; raises UsageError for what is unknown or out of range."""
     get_cost_model(config.cost)
-    return {label: make_strategy(label, options) for label, options in strategy_options(config).items()}
+    made = {label: make_strategy(label, options) for label, options in strategy_options(config).items()}
+    if config.measured and not any(isinstance(one.again, Measured) for one in made.values()):
+        raise UsageError("--measured goes with placements that are planned again, as global or thalweg; there is none")
+    return made
 
 
 def make_strategy(label: str, options: Mapping[str, Any]) -> Strategy:
     """The strategy of that name; random moves begin with operators spread over the hosts, which takes no knowledge."""
+    options = dict(options)
+    measured = options.pop("measured", False)
     strategy = get_strategy(label, **options)
+    if measured and isinstance(strategy.adaptation, GlobalMoves):
+        return msgspec.structs.replace(strategy, again=Measured(strategy.again))
     if strategy.driver is not None:
         return msgspec.structs.replace(strategy, initial=Spread())
     return strategy

@@ -68,7 +68,7 @@ class Gossip:
             out.record("load", value=me.load, detail={"speed": me.speed, "cores": me.cores})
         for name, each in nodes.items():
             detail = {"input_bytes": each.input_bytes, "count": each.count}
-            if each.input_bytes:
+            if any(each.input_bytes.values()):
                 detail["selectivity"] = each.selectivity
             size = round(each.output_bytes)
             out.record("work", node=name, value=each.rate_hz, size_bytes=size, duration_s=each.call_s, detail=detail)

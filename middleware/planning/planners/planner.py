@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from thalweg.middleware.errors import PlannerError, ThalwegError, UsageError, nearest, one_line
 from thalweg.middleware.network.view import LinksNeeded
 from thalweg.middleware.planning.costs.model import CostModel, Position
@@ -61,6 +63,20 @@ def needs_of(planner: object) -> tuple[Need, ...]:
                 f"planner {kind.__qualname__} needs {need!r}, which nobody measures; {nearest(need, NEEDS)}"
             )
     return tuple(need for need in NEEDS if need in needs)
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """``planner`` with hints that hold what was measured of hosts and nodes, once these run."""
+
+    planner: Planner
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Those of the planner, and these."""
+        return tuple({*needs_of(self.planner), "hosts", "work"})
+
+    def plan(self, task: Task, model: CostModel) -> Plan:
+        return self.planner.plan(task, model)
 
 
 def wrong_form(planner: Any) -> str:

@@ -306,6 +306,19 @@ def test_links_have_the_delays_of_a_latency_matrix(tmp_path: Path) -> None:
     assert took_s["far"] - took_s["near"] == pytest.approx(6.0, rel=0.02)
 
 
+def test_placements_can_be_planned_by_what_is_measured(tmp_path: Path) -> None:
+    """Of what nodes do as they say, nothing else is decided, and the records tell it."""
+    given: dict[str, Any] = {"placements": ("global", "thalweg", "one-shot"), "period_s": 20.0, "images": 30}
+    outcome = execute(tmp_path / "a", measured=True, **given)
+    assert set(outcome.found.delivered.values()) == {30}
+    seen = {(row["kind"], row["placement"]) for row in rows(tmp_path / "a", "work", "load", "latency")}
+    assert seen == {(kind, label) for kind in ("work", "load", "latency") for label in ("global", "thalweg")}
+    sources = [row for row in rows(tmp_path / "a", "work") if row["node"].startswith("source@")]
+    assert all(15_000 < row["size_bytes"] < 30_000 and row["value"] > 0 for row in sources)
+    execute(tmp_path / "b", **given)
+    assert rows(tmp_path / "b", "work", "load", "latency") == []
+
+
 # --- bad input ----------------------------------------------------------------------------------------
 
 
@@ -341,6 +354,10 @@ def test_links_have_the_delays_of_a_latency_matrix(tmp_path: Path) -> None:
         (("--operator", "runing"), "did you mean 'running'"),
         (("--scenario", "flood"), "flood"),
         (("--testbed", "sim", "--latency", "nowhere"), "nowhere"),
+        (
+            ("--testbed", "sim", "--placement", "one-shot", "--measured"),
+            "--measured goes with placements",
+        ),
         (("--testbed", "loopback", "--latency", "x.csv"), "--latency gives links delays, and the loopback testbed has"),
         (("--testbed", "sim", "--latency", "x.csv", "--scenario", "x.toml"), "x.toml"),
         (("--collapse-at", "60s"), "--collapse-at says when --scenario collapse begins"),
