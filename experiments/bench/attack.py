@@ -32,7 +32,7 @@ from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.shell.values import frames_of
 
-NAMES = (*ATTACKS, *PARTS, "connections")
+NAMES = (*ATTACKS, *PARTS, "answers", "connections")
 SITES, SIZE_BYTES = 2, 16_384
 MEMBER = f"h{SITES + 1}"
 MOST_GAP_S, MOST_BYTES = 1.0, 150_000_000

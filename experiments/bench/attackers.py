@@ -31,6 +31,7 @@ CONTROL, BULK = 0, 1
 BETRAYED = "betrayed"  # by a host of the run: what it may do to the run is not bounded
 CONNECTIONS = 200  # at once; the one used longest ago is closed
 IDLE_S = 2.0  # connections that say nothing are held
+DIALLED_S = 2.0  # a host takes milliseconds to
 PATIENCE_S = 20.0  # how long a host may take to read what it was sent
 PART_BYTES, ENDLESS_BYTES = 1024 * 1024, 1024**3
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)  # of ZMTP 3.0
@@ -289,25 +290,30 @@ def attack_with(orders: Orders) -> int:
 def parts(endpoint: str, count: int, size: int) -> int:
     """One message of so many parts of that size, the last of which never comes; returns how many got through."""
     address, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    with socket.create_connection((address, int(port))) as raw:
+        return endless(raw, count, size)
+
+
+def endless(raw: socket.socket, count: int, size: int) -> int:
+    """The same on a connection, whoever made it."""
     piece = b"\x01" + bytes([size]) + bytes(size) if size < 256 else b"\x03" + size.to_bytes(8, "big") + bytes(size)
     batch = max(1, 60_000 // len(piece))
-    with socket.create_connection((address, int(port))) as raw:
-        raw.sendall(GREETING)
-        raw.recv(64, socket.MSG_WAITALL)
-        raw.sendall(b"\x04" + bytes([len(READY)]) + READY)
-        ready = raw.recv(2, socket.MSG_WAITALL)  # of the host's own: from now on it takes messages
-        if len(ready) < 2:
-            return 0  # it asks for keys
-        raw.recv(ready[1], socket.MSG_WAITALL)
-        for sent in range(0, count, batch):
-            try:
-                raw.sendall(piece * batch)
-            except OSError:
-                return sent
-        raw.settimeout(1.0)
-        with contextlib.suppress(OSError):
-            while raw.recv(4096):  # until it is hung up, or silent
-                continue
+    raw.sendall(GREETING)
+    raw.recv(64, socket.MSG_WAITALL)
+    raw.sendall(b"\x04" + bytes([len(READY)]) + READY)
+    ready = raw.recv(2, socket.MSG_WAITALL)  # of the host's own: from now on it takes messages
+    if len(ready) < 2:
+        return 0  # it asks for keys
+    raw.recv(ready[1], socket.MSG_WAITALL)
+    for sent in range(0, count, batch):
+        try:
+            raw.sendall(piece * batch)
+        except OSError:
+            return sent
+    raw.settimeout(1.0)
+    with contextlib.suppress(OSError):
+        while raw.recv(4096):  # until it is hung up, or silent
+            continue
     return count
 
 
@@ -337,6 +343,27 @@ PARTS = {
 }
 
 
+def answers(orders: Orders) -> int:
+    """Each host is made to dial this process, which answers without end, and once more when it has been cut."""
+    count, sent = PARTS["one-byte parts"][0], 0
+    with zmq.Context() as context:
+        for host in orders.hosts:
+            with socket.create_server(("127.0.0.1", 0)) as here, context.socket(zmq.DEALER) as asks:
+                here.settimeout(DIALLED_S)
+                asks.setsockopt(zmq.ROUTING_ID, b"stranger/evil")
+                asks.setsockopt(zmq.LINGER, 0)
+                asks.connect(host.bulk)
+                end = f"tcp://127.0.0.1:{here.getsockname()[1]}"
+                probe = m.Probe(BEFORE_RUNS, 0, m.Peer("stranger", end, end), False)
+                asks.send_multipart([frames.encode(m.Chunk(1, 1, 0, probe, "|u1", (1,))), b"x"])
+                with contextlib.suppress(TimeoutError):  # of who asks for keys, and so dials no stranger
+                    for _ in range(2):
+                        raw, _ = here.accept()
+                        with raw:
+                            sent += endless(raw, count, 1)
+    return sent
+
+
 def main() -> None:
     orders = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Orders)
     if orders.attack in PARTS:
@@ -344,6 +371,8 @@ def main() -> None:
         print(sum(parts(end, *PARTS[orders.attack]) for end in ends))
     elif orders.attack == "connections":
         print(connections(orders.hosts[0].control))
+    elif orders.attack == "answers":
+        print(answers(orders))
     else:
         print(attack_with(orders))
 

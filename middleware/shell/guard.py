@@ -12,7 +12,8 @@ message that the host has taken is still inside libzmq. Rules:
 - R4: Of more than ``max_connections``, or half the descriptors of this process, the one silent for longest is cut,
   those first on which no message has ever come.
 - R5: Whose key is of no member any more is cut once he says something, and does not get past the handshake again.
-- R6: A connection is looked at only while something comes on it, and while all is calm only when the process has grown,
+- R6: On a connection that this host has dialled come answers alone: more than ``ANSWERS_BYTES`` is cut at once.
+- R7: A connection is looked at only while something comes on it, and while all is calm only when the process has grown,
   or twice a second. Whether it has grown the host's own thread sees, which is awake anyway where much comes: waking
   another so often costs more than all else here. An idle host is not woken up.
 
@@ -33,7 +34,7 @@ import struct
 import termios
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 import zmq
@@ -55,6 +56,8 @@ SOME_BYTES = 16_384
 PAGE_BYTES = resource.getpagesize()
 TRIM_S = 0.2  # after a cut libzmq has freed what it held
 LARGEST_BYTES = max(MAX_CONTROL_BYTES, MAX_CHUNK_BYTES) + 64 * 1024  # of a chunk with its header
+ANSWERS_UNREAD, ANSWER_BYTES = 8, 64 * 1024  # of each dealer, as its options say
+ANSWERS_BYTES = (ANSWERS_UNREAD + 1) * ANSWER_BYTES + 64 * 1024  # with one that comes, and what libzmq reads at a time
 OVERHEAD_BYTES = 64  # of a message on the wire, at most; what is taken for more is forgotten at the next look
 HEARTBEATS_BYTES_PER_S = 100.0
 RECEIVED_AT, TCP_INFO_BYTES = 128, 136  # tcpi_bytes_received in Linux's struct tcp_info
@@ -63,10 +66,11 @@ RECEIVED_AT, TCP_INFO_BYTES = 128, 136  # tcpi_bytes_received in Linux's struct 
 class _Connection:
     """``more``: what is to be added to the count of what was taken under this descriptor."""
 
-    __slots__ = ("begun", "looks", "more", "port", "seen_s", "swells", "taken", "unread")
+    __slots__ = ("begun", "dialled", "looks", "more", "port", "seen_s", "swells", "taken", "unread")
 
-    def __init__(self, port: int, now: float, begun: int) -> None:
-        self.port = port  # of this host
+    def __init__(self, port: int, now: float, begun: int, *, dialled: bool = False) -> None:
+        self.port = port  # of this host; of the other where that was dialled
+        self.dialled = dialled
         self.seen_s = now
         self.begun = begun  # what was taken of others with this descriptor
         self.more = float(-begun)
@@ -90,12 +94,12 @@ class _Connection:
 
 
 class Guard:
-    """A thread that watches the connections to these routers.
+    """A thread that watches the connections to these routers, and those of dealers that it is told to ``follow``.
 
     ``taken`` is counted by who reads from them, who also says which are ``unwanted`` (R5). ``turns`` tells how many
     messages of each router the host could have taken so far, and whether it waits for one. While all is ``calm``, which
     begins before ``wake`` is called, it is to call ``glance`` at ``glance_s``, or up to ``EARLY_S`` sooner where it is
-    awake. Each of the two threads writes fields of its own.
+    awake. Each of the two threads writes fields of its own. When ``news`` can be read, that thread is to ``hear``.
     """
 
     def __init__(
@@ -135,15 +139,45 @@ class Guard:
             monitor.setsockopt(zmq.RCVHWM, 0)  # libzmq waits for room, with all that it does
             monitor.connect(said)
             self._monitors[monitor] = port
+        self._dialled: deque[tuple[int, int]] = deque()  # descriptors and ports, to be looked at from now on
+        self._followed = 0
+        # One socket hears of all dealers, as inproc cares for no types: a PAIR for each would be a descriptor for each.
+        self._of_dealers: zmq.Socket[bytes] = self._routers[0].context.socket(zmq.PULL)
+        self._of_dealers.setsockopt(zmq.RCVHWM, 0)  # as above
+        self.news = int(self._of_dealers.get(zmq.FD))
         self._thread = threading.Thread(target=self._run, name="thalweg-guard", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """To be called before the routers are closed, by who owns them; idempotent."""
+    def follow(self, dealer: zmq.Socket[bytes]) -> None:
+        """R6: look at a dealer's connections; by the host's thread, before it connects. ZMQError where that cannot be.
+
+        It is to be told ``monitor(None, 0)`` before it is closed.
+        """
+        self._followed += 1
+        said = f"inproc://dealer-{self._followed}"
+        dealer.monitor(said, zmq.EVENT_CONNECTED)
+        self._of_dealers.connect(said)
+        self.hear()  # connecting takes the sign that something came
+
+    def hear(self) -> None:
+        """Dealers have connected; by the host's thread."""
+        with contextlib.suppress(zmq.Again):
+            while True:
+                event = parse_monitor_message(self._of_dealers.recv_multipart(zmq.NOBLOCK))
+                descriptor, port = int(event["value"]), int(event["endpoint"].rpartition(b":")[2])
+                self._dialled.append((descriptor, port))
+                self._arm(self._epoll.register, descriptor)
+
+    def stop(self, dealers: Iterable[zmq.Socket[bytes]] = ()) -> None:
+        """To be called before the routers and dealers are closed, by who owns them; idempotent."""
         if not self._stopping.is_set():
-            for router in self._routers:  # before the monitors: what nobody can read, libzmq would wait to write
+            for router in (
+                *self._routers,
+                *dealers,
+            ):  # before the monitors: what nobody can read, libzmq would wait to write
                 with contextlib.suppress(zmq.ZMQError):  # closed by a defect already
                     router.monitor(None, 0)
+            self._of_dealers.close(0)
             self._stopping.set()
             os.close(self._stop_write)  # which the thread sees
             self._thread.join()
@@ -189,7 +223,7 @@ class Guard:
                 _give_back()
 
     def _be_calm(self, news: zmq.Poller) -> None:
-        """R6: wait for a reason to look at connections."""
+        """R7: wait for a reason to look at connections."""
         self._calm_bytes = resident_bytes(self._statm) + GROWN_BYTES
         self.calm = True
         self._wake()
@@ -198,7 +232,7 @@ class Guard:
         self.calm = False
 
     def glance(self, now: float) -> None:
-        """R6: end the calm if the process has grown; by the host's thread."""
+        """R7: end the calm if the process has grown; by the host's thread."""
         self.glance_s = now + GLANCE_S
         if resident_bytes(self._statm) > self._calm_bytes:
             with contextlib.suppress(BlockingIOError):
@@ -216,8 +250,9 @@ class Guard:
                 self._arm(self._epoll.register, descriptor)
                 soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
                 most = self._limits.max_connections
-                if len(self._connections) > (most if soft < 0 else max(2, min(most, soft // 2))):  # R4
-                    self._cut(min(self._connections, key=self._worth))
+                came = [descriptor for descriptor, each in self._connections.items() if not each.dialled]
+                if len(came) > (most if soft < 0 else max(2, min(most, soft // 2))):  # R4
+                    self._cut(min(came, key=self._worth))
             else:
                 self._connections.pop(descriptor, None)
 
@@ -228,9 +263,15 @@ class Guard:
     @staticmethod
     def _arm(how: Callable[[int, int], None], descriptor: int) -> None:
         with contextlib.suppress(OSError):  # closed meanwhile
-            how(descriptor, select.EPOLLIN | select.EPOLLONESHOT)  # R6
+            how(descriptor, select.EPOLLIN | select.EPOLLONESHOT)  # R7
 
     def _look(self, fired: Collection[int], now: float) -> None:
+        while self._dialled:
+            descriptor, port = self._dialled.popleft()
+            with contextlib.suppress(OSError), self._socket(descriptor) as borrowed:
+                if borrowed.getpeername()[1] == port:  # not another's by now
+                    begun = self.taken.get(descriptor, 0)
+                    self._connections[descriptor] = _Connection(port, now, begun, dialled=True)
         turned, free = self._turns()
         free = free or turned - self._turned > len(self._connections)
         forgiven = HEARTBEATS_BYTES_PER_S * (now - self._looked_s)
@@ -254,8 +295,9 @@ class Guard:
             each = self._connections.get(descriptor)
             if each is None:
                 continue
-            endless = each.unread > self._limits.max_unread_bytes or each.looks >= LOOKS or each.swells >= SWELLS
-            if endless:  # R1, R2, R3
+            most = ANSWERS_BYTES if each.dialled else self._limits.max_unread_bytes
+            endless = each.unread > most or each.looks >= LOOKS or each.swells >= SWELLS
+            if endless:  # R1, R2, R3, R6
                 self._trim = now
             if endless or descriptor in self.unwanted:  # R5
                 self._cut(descriptor)
@@ -290,7 +332,8 @@ class Guard:
         each = self._connections.pop(descriptor)
         self.unwanted.discard(descriptor)
         with contextlib.suppress(OSError), self._socket(descriptor) as borrowed:
-            if borrowed.getsockname()[1] == each.port:  # not another's, that has the same number by now
+            ends = borrowed.getpeername() if each.dialled else borrowed.getsockname()
+            if ends[1] == each.port:  # not another's, that has the same number by now
                 borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))  # so it is reset
                 self.cut += 1  # before whoever is cut can know
                 borrowed.shutdown(socket.SHUT_RDWR)

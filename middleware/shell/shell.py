@@ -127,6 +127,8 @@ class Shell:
         self._answers_s = 0.0  # not before this are answers looked for
         self._turns = 0  # so many messages of either router could have been taken
         self._sockets.watch(lambda: (self._turns, self._asleep), self._wake)
+        if self._sockets.guard is not None:
+            self._epoll.register(self._sockets.guard.news, select.EPOLLIN)
         self._duty = Duty(self._loop, self._ended, f"thalweg-{config.name}", TAKE_OVER_S)
 
     # --- used from other threads -----------------------------------------------------------------------
@@ -220,8 +222,10 @@ class Shell:
                     at_control = 1
                 elif descriptor == bulk_fd:
                     at_bulk = 1
-                else:
+                elif descriptor == self._wake_read:
                     os.read(descriptor, 64)
+                elif guard is not None:
+                    guard.hear()
             self._asleep = False
             if at_control:  # R1
                 try:

@@ -37,7 +37,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell import descriptors
 from thalweg.middleware.shell.endpoints import advertised, beside, may_dial, take_away
-from thalweg.middleware.shell.guard import OVERHEAD_BYTES, Guard
+from thalweg.middleware.shell.guard import ANSWER_BYTES, ANSWERS_UNREAD, OVERHEAD_BYTES, Guard
 from thalweg.middleware.shell.security import (
     Keys,
     check_leader,
@@ -55,7 +55,7 @@ BULK_QUEUED = 64  # chunks that wait for a peer which does not read: the credit 
 BULK_UNREAD = 8  # that wait for this host; whenever it has taken half as many, it wakes libzmq's thread to read on
 SMALL_UNREAD = 64  # where that would be often: as long as no partition was larger than SMALL_BYTES
 SMALL_BYTES = BULK_UNREAD * MAX_CHUNK_BYTES // SMALL_UNREAD
-ANSWERS_QUEUED, ANSWERS_UNREAD, ANSWER_BYTES = 64, 8, 64 * 1024  # where they are sent, and where they are read
+ANSWERS_QUEUED = 64  # where they are sent
 ANSWERS = frozenset({m.Welcome, m.Installed, m.Removed, m.Pong, m.Failed, m.Credit})
 SKIPPED_FRAMES = 2_000  # of a message of too many that are thrown away at once: about a millisecond
 TOLD_S = 60.0  # between two lines that say the same
@@ -114,7 +114,9 @@ class Sockets:
         self._members = 0 if keys is None else keys.members.version
         self._limits = limits or CoreConfig()
         self._context = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, 2 * self._limits.max_sockets + 64)  # some are being closed
+        self._context.set(
+            zmq.MAX_SOCKETS, 4 * self._limits.max_sockets + 64
+        )  # a guarded one is two; some are being closed
         self.guard: Guard | None = None
         self.small_bytes: float = SMALL_BYTES  # no limit once something larger has come
         self.stirred = True  # a router was answered through, which takes the sign that something came
@@ -144,7 +146,7 @@ class Sockets:
 
     def destroy(self, linger_ms: int) -> None:
         if self.guard is not None:
-            self.guard.stop()
+            self.guard.stop(self.dealers.values())
         take_away(self._bound)
         if self._authenticator is not None:
             self._authenticator.stop()
@@ -186,7 +188,12 @@ class Sockets:
         self._dialled.pop(end, None)
         dealer = self.dealers.pop(end, None)
         if dealer is not None:
-            dealer.close()
+            self._let_go(dealer)
+
+    def _let_go(self, dealer: Socket, linger_ms: int | None = None) -> None:
+        if self.guard is not None:
+            dealer.monitor(None, 0)
+        dealer.close(linger_ms)
 
     def forget(self, run: str) -> None:
         """Forget where a run's hosts are, and hang up on those that no other run talks to."""
@@ -408,7 +415,10 @@ class Sockets:
         for (_, host), dealer in self.dealers.items():
             with contextlib.suppress(zmq.Again):
                 for _ in range(ANSWERS_UNREAD):
-                    came.append((host, dealer.recv(NOBLOCK)))
+                    frame = dealer.recv(NOBLOCK, False)
+                    if self.guard is not None:
+                        self.guard.taken[frame.get(SOURCE)] += len(frame) + OVERHEAD_BYTES
+                    came.append((host, frame.bytes))
         return came
 
     # --- making ----------------------------------------------------------------------------------------
@@ -456,9 +466,11 @@ class Sockets:
                 with contextlib.suppress(UsageError):  # until there is a certificate of the host, nothing goes there
                     secure_dealer(socket, self._keys, host)
                     if may_dial(self.me.control, endpoint):
+                        if self.guard is not None:
+                            self.guard.follow(socket)
                         socket.connect(endpoint)
             except zmq.ZMQError:
-                socket.close(0)
+                self._let_go(socket, 0)
                 raise
             self.dealers[end] = socket
         return socket

@@ -16,9 +16,10 @@ import pytest
 import zmq
 from flows import chain
 
-from thalweg.experiments.bench.attackers import parts
+from thalweg.experiments.bench.attackers import endless, parts
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
@@ -65,6 +66,32 @@ def test_a_message_that_does_not_end_is_cut_before_it_takes_the_memory(
         assert guard_of(host).cut == number
     assert most < 300_000_000  # of gigabytes; the figure itself is the benchmark's
     assert asks(honest)
+
+
+@pytest.mark.parametrize(("count", "size"), [(20_000_000, 0), (20_000, 60_000)])
+def test_who_is_dialled_cannot_answer_without_end(
+    host: Shell, dial: Callable[..., zmq.Socket[bytes]], count: int, size: int
+) -> None:
+    """Anybody may make a host dial, who then sends without end; cut, he is dialled once more. Others are answered."""
+    with socket.create_server(("127.0.0.1", 0)) as hostile:
+        honest, process, most = dial(host.me.control), psutil.Process(), 0
+        assert asks(honest)
+        before = process.memory_info().rss
+        hostile.settimeout(10)
+        there = f"tcp://127.0.0.1:{hostile.getsockname()[1]}"
+        probe = m.Probe(BEFORE_RUNS, 0, m.Peer("evil", there, there), False)
+        bulk = dial(host.me.bulk, b"evil/1")
+        bulk.send_multipart([frames.encode(m.Chunk(1, 1, 0, probe, "|u1", (1,))), b"x"])
+        for number in (1, 2):
+            raw, _ = hostile.accept()
+            with raw:
+                attacker = threading.Thread(target=endless, args=(raw, count, size))
+                attacker.start()
+                while attacker.is_alive():
+                    most = max(most, process.memory_info().rss - before)
+                    assert asks(honest)
+            assert guard_of(host).cut == number
+        assert most < 150_000_000
 
 
 def test_of_many_connections_those_silent_for_longest_are_cut(
