@@ -32,6 +32,7 @@ FLOORS: tuple[str, ...] = (
     "middleware.planning.costs",
     "middleware.planning.shapes",
     "middleware.planning.bound",
+    "middleware.planning.usage",
     "middleware.planning.planners",
     "middleware.planning",
     "middleware.shell",

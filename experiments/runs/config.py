@@ -139,7 +139,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         tuple[str, ...],
         Option(
             "Placement algorithm: download-all, one-shot, exhaustive, thalweg-once (operators stay); global, local,"
-            " random-moves (they move); thalweg, random-reshapes (the tree changes as well); or"
+            " cost-space, random-moves (they move); thalweg, random-reshapes (the tree changes as well); or"
             " package.module:Planner. Give it several times to compare.",
             flag="--placement",
         ),

@@ -22,6 +22,7 @@ from thalweg.middleware.planning.costs.critical_path import CriticalPath, Serial
 from thalweg.middleware.planning.costs.expected_period import ExpectedPeriod
 from thalweg.middleware.planning.costs.model import CostModel
 from thalweg.middleware.planning.costs.period import Period
+from thalweg.middleware.planning.planners.cost_space import CostSpace
 from thalweg.middleware.planning.planners.download_all import DownloadAll
 from thalweg.middleware.planning.planners.exhaustive import Exhaustive
 from thalweg.middleware.planning.planners.local import Local
@@ -102,6 +103,7 @@ PLANNERS: Mapping[str, type[Planner]] = {
     "exhaustive": Exhaustive,
     "global": OneShot,
     "local": Local,
+    "cost-space": CostSpace,
     "thalweg": Thalweg,
     "thalweg-once": Thalweg,
 }

@@ -3,12 +3,13 @@
 What is minimised is the usage itself, the sum of rate · latency. Of a tree of operators it is exact, by dynamic
 programming over the hosts: a node tells each of its neighbours what its side of the query costs at least, for every
 host that the neighbour might be on. With the latencies themselves that is the optimum; with distances of coordinates it
-is an estimate for every host, of which the best few are worth measuring.
+is an estimate for every host, of which the best few are worth measuring. Of other graphs it is a descent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ Floats = npt.NDArray[np.float64]
 Between = Callable[[Rows, Rows], Floats]  # hosts, other hosts: (ones, others), the latencies between them in seconds
 
 MEASURED = 10  # candidates of every operator
+TIE = 1e-9  # of a usage: rounding is no difference
 
 
 def optimal(query: Query, latency_s: Floats) -> list[int]:
@@ -55,6 +57,28 @@ def best(query: Query, candidates: Mapping[int, npt.NDArray[np.int64]], between:
         chosen[node] = int(np.argmin(costs))
         hosts[node] = int(told.hosts[node][chosen[node]])
     return hosts
+
+
+def descended(query: Query, latency_s: Floats, starts: Iterable[Sequence[int]]) -> list[int]:
+    """The host of every node by coordinate descent, for graphs of any form: from each start the operators in turn go
+    where the usage is least while the others stay, until none does. The best of all; in a tie the earliest.
+    """
+    found: list[int] = []
+    least = math.inf
+    for start in starts:
+        hosts = [query.pinned.get(node, start[node]) for node in range(query.nodes)]
+        moved = True
+        while moved:
+            moved = False
+            for node in query.operators:
+                costs = sum((rate * latency_s[hosts[other]] for other, rate in query.beside[node]), np.zeros(()))
+                nearest = int(np.argmin(costs))
+                if costs[nearest] < costs[hosts[node]] * (1 - TIE):
+                    hosts[node], moved = nearest, True
+        usage = query.usage(hosts, latency_s)
+        if not found or usage < least * (1 - TIE):
+            found, least = hosts, usage
+    return found
 
 
 def usages(query: Query, candidates: Mapping[int, npt.NDArray[np.int64]], between: Between) -> dict[int, Floats]:
@@ -101,11 +125,12 @@ def _from_leaves(query: Query) -> list[tuple[int, int | None]]:
     Raises UsageError for a query that is no tree.
     """
     found: list[tuple[int, int | None]] = []
-    follow: list[tuple[int, int | None]] = [(query.nodes - 1, None)]
-    while follow and len(found) <= query.nodes:
-        node, above = follow.pop()
-        found.append((node, above))
-        follow += [(other, node) for other, _ in query.beside[node] if other != above]
+    if query.tree:
+        follow: list[tuple[int, int | None]] = [(query.nodes - 1, None)]
+        while follow:
+            node, above = follow.pop()
+            found.append((node, above))
+            follow += [(other, node) for other, _ in query.beside[node] if other != above]
     if len(found) != query.nodes:
         raise UsageError("the streams of the query are no tree; only those of a tree are placed by dynamic programming")
     return found[::-1]

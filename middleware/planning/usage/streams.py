@@ -62,6 +62,21 @@ class Query(msgspec.Struct, frozen=True, dict=True):
         return tuple(node for node in range(self.nodes) if node not in self.pinned)
 
     @cached_property
+    def tree(self) -> bool:
+        """Whether there is one way between any two nodes, whatever the direction of the streams."""
+        roots = list(range(self.nodes))
+        for one in self.streams:
+            ends = []
+            for node in (one.producer, one.consumer):
+                while roots[node] != node:
+                    node = roots[node]
+                ends.append(node)
+            if ends[0] == ends[1]:
+                return False
+            roots[ends[0]] = ends[1]
+        return len(self.streams) == self.nodes - 1
+
+    @cached_property
     def beside(self) -> Mapping[int, tuple[tuple[int, float], ...]]:
         """Of every node those it is joined to, each with the rate between the two."""
         found: dict[int, list[tuple[int, float]]] = {node: [] for node in range(self.nodes)}

@@ -49,7 +49,7 @@ def ran(folder: Path, *placements: str, **options: Any) -> RunSummary:
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSummary, Path]:
     more = {"scenario": "collapse", "collapse_at_s": 20.0, "period_s": 30.0, **LINKS}
-    placements = "one-shot", "global", "local", "thalweg", "random-moves"
+    placements = "one-shot", "global", "local", "thalweg", "cost-space", "random-moves"
     folder = tmp_path_factory.mktemp("plates") / "run"
     return ran(folder, *placements, testbed="sim", **more), folder
 
