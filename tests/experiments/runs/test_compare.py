@@ -25,6 +25,7 @@ from thalweg.experiments.runs.session import Found, Outcome
 from thalweg.experiments.runs.strategies import make_strategies
 from thalweg.experiments.simulation.links import HEADER_BYTES, PACKET_PAYLOAD_BYTES, TAKE_UP_S
 from thalweg.experiments.simulation.recorded import execute_as_on_testbeds, execute_virtually
+from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import RunError, UsageError
 
 LABELS = ("download-all", "one-shot")
@@ -59,7 +60,7 @@ def side(new_run: Any, monkeypatch: pytest.MonkeyPatch) -> Make:
             run.write(testbed=config.testbed)
             placed = {label: {"op0": "client" if label == "download-all" else host} for label in config.placements}
             info = RunInfo(run="x", testbed=config.testbed, seed=config.seed, images=config.images, placements=[])
-            return Outcome(info, folder, Found(placed))
+            return Outcome(info, folder, Found(placed), Dataflow())
 
         return execute
 

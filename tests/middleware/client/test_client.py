@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -23,6 +24,7 @@ from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree, le
 from thalweg.middleware.errors import DataflowError, HostLostError, PlacementError, RunError, UsageError
 from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.planning import CostModel, DownloadAll, Hints, Plan, Task
+from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.operators import write_image
 
@@ -187,6 +189,33 @@ def test_a_planner_that_needs_them_is_told_of_hosts_before_a_run(client: Client)
 
     client.plan(complete_binary_tree(blocks(), MIX), Asks())
     assert told[0].hosts == dict.fromkeys(("h1", "h2", "h3", "client"), HostFigures())
+
+
+def test_planners_are_told_of_latencies_hosts_and_nodes_while_data_flows() -> None:
+    told: list[Task] = []
+
+    class Asks(msgspec.Struct, frozen=True):
+        needs: ClassVar = {"latency", "hosts", "work"}
+
+        def plan(self, task: Task, model: CostModel) -> Plan:
+            told.append(task)
+            return Plan(dict(task.current or {}), task.dataflow, cost_s=1.0, initial_cost_s=1.0)
+
+    moves = GlobalMoves(period_s=4.0)
+    with (
+        LocalCluster(2, allow=ALLOW, time_scale=40.0) as cluster,
+        Client(cluster, allow=ALLOW, limits=CoreConfig(capacity=HostFigures(2.0, 4))) as client,
+        client.run(chain(BLOCKS, MIX), {"o": "h2"}, adaptation=moves, planner=Asks()) as run,
+    ):
+        for each in run:
+            known = told[-1] if told else None
+            if known and len(known.view.latencies) > 1 and {"s", "o"} <= known.hints.rates_hz.keys():
+                break
+            assert each.index < 200_000
+    assert known is not None and all(0 < each.latency_s < 4 for each in known.view.latencies.values())
+    assert known.hints.hosts["client"] == HostFigures(2.0, 4) and known.hints.hosts.keys() <= {"h1", "h2", "client"}
+    assert known.hints.input_bytes["o"]["s"] == pytest.approx(known.hints.output_bytes["s"], rel=0.01)
+    assert known.hints.compute_s["o"] > 0
 
 
 # --- what goes wrong --------------------------------------------------------------------------------
