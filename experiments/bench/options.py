@@ -79,6 +79,14 @@ class PlanOptions(msgspec.Struct, frozen=True):
     tree: Annotated[str, Option("Order of combination: binary, left-deep, star.")] = "binary"
 
 
+class CostSpaceOptions(msgspec.Struct, frozen=True):
+    """Of ``bench cost-space``."""
+
+    preset: Annotated[Literal["paper", "gt-itm"], Option("How topologies are drawn.")] = "paper"
+    queries: Annotated[int, Option("Queries that each placement places, of one operator and of three.", least=1)] = 30
+    rounds: Annotated[int, Option("Topologies; figures are medians.", least=1)] = 3
+
+
 class MoveOptions(msgspec.Struct, frozen=True):
     """Of ``bench move``. Before its moves the operator goes to every host once, which opens the connections; these
     have figures of their own, whose protocol is ``first``.

@@ -10,6 +10,7 @@ import typer
 
 from thalweg.experiments.bench.options import (
     AttackOptions,
+    CostSpaceOptions,
     GraphOptions,
     LinkOptions,
     MoveOptions,
@@ -162,6 +163,21 @@ def plan(options: PlanOptions, as_json: JsonOption = False) -> None:
         cells.setdefault((row["model"], row["planner"]), []).append(cell)
     for (model, planner), figures in cells.items():
         table.add_row(model, planner, *figures)
+    output().print(table)
+
+
+@app.command("cost-space", epilog="Example: thalweg bench cost-space --preset gt-itm --json")
+@takes(CostSpaceOptions)
+def cost_space(options: CostSpaceOptions, as_json: JsonOption = False) -> None:
+    """Processor time of the cost space: a topology of 1,550 routers, coordinates, and placing queries on it."""
+    from thalweg.experiments.bench.cost_space import bench_cost_space
+
+    answer = _measure(as_json, bench_cost_space, options)
+    said = f"topology {answer['topology_s']:.2f} s, coordinates {answer['coordinates_s']:.2f} s"
+    table = new_table("placement", "operators", "median ms", "longest ms", title=f"{answer['hosts']} hosts: {said}")
+    for row in answer["queries"]:
+        took = [f"{row[key] * 1e3:.2f}" for key in ("median_s", "longest_s")]
+        table.add_row(row["placement"], str(row["operators"]), *took)
     output().print(table)
 
 

@@ -137,6 +137,19 @@ def test_plan_answers_for_every_model_start_and_number_of_servers(capsys: pytest
     assert all(text in table for text in ("expected-period", "global", "thalweg, once", "3 servers"))
 
 
+def test_the_cost_space_answers_for_topologies_and_queries(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["bench", "cost-space", "--queries", "1", "--rounds", "1"]
+    assert invoke([*options, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (answer["bench"], answer["hosts"]) == ("cost-space", 1550)
+    assert 0 < answer["coordinates_s"] < 1
+    assert 0 < answer["topology_s"] < 3
+    assert {(row["placement"], row["operators"]) for row in answer["queries"]} == {
+        (name, count) for name in ("relaxation", "optimal", "estimates-only", "cost-space") for count in (1, 3)
+    }
+    assert all(0 < row["median_s"] <= row["longest_s"] < 0.25 for row in answer["queries"])
+
+
 @pytest.mark.parametrize("verb", ["tree", "link", "testbed", "plan", "move"])
 def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["bench", verb, "--help"]) == 0
