@@ -106,9 +106,6 @@ class RunCore:
         self.heard_s = out.now  # from the client
         self._host, self._monitor, self._meters = out.host, shared.monitor, shared.meters
         self.members = frozenset({peer.name for peer in install.peers} | {out.host, install.client})
-        first, still = install.dataflow.by_name, install.locations  # what appears in another tree may move
-        stays = [entry for entry in still if first[entry.node].kind != "operator" or first[entry.node].pinned]
-        self._may_send = {entry.node: frozenset({entry.host}) for entry in stays}
         self._alarm = Alarm(out, Timer.MOVE)
         self.tree = tree = Tree(install.dataflow)  # R1: from here down each gets those that it may call
         self.directory = directory = Directory(setting)
@@ -189,7 +186,9 @@ class RunCore:
 
     def partition(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> None:
         if sender != self._host:
-            if sender not in self._may_send.get(part.producer, self.members) and not self._forwards(sender, part):
+            if sender not in self.directory.senders.get(part.producer, self.members) and not self._forwards(
+                sender, part
+            ):
                 self._unexpected(sender, m.Partition)
                 return
             if part.news is not None:  # R3
@@ -204,7 +203,7 @@ class RunCore:
 
     def _forwards(self, sender: str, part: m.Partition) -> bool:
         """R4: whether a host that never had the producer may have this from who has, as the consumer was there once."""
-        return part.hops > 0 and sender in self.members and part.consumer not in self._may_send
+        return part.hops > 0 and sender in self.members and part.consumer not in self.directory.senders
 
     def _take_news(self, sender: str, news: m.News, size_bytes: int) -> None:
         """What rode on a message of ``size_bytes``."""

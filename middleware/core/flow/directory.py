@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from typing import Any
 
 import msgspec
 
@@ -54,7 +55,11 @@ class Directory:
         self.peers = {peer.name: peer for peer in install.peers}
         self.hosts = self.peers.keys() | {entry.host for entry in install.locations}
         self._members = frozenset(self.hosts)  # also those that are lost
-        self._still = {each.name for each in install.dataflow.nodes if each.kind != "operator" or each.pinned}
+        first = install.dataflow.by_name
+        still = [
+            entry for entry in install.locations if first[entry.node].kind != "operator" or first[entry.node].pinned
+        ]
+        self.senders = {entry.node: frozenset({entry.host}) for entry in still}  # of the partitions of what stays
         self._awaited: set[str] = set()
         self._gone: dict[str, None] = {}  # names, in order
         self.lost: dict[str, str] = {}  # host -> how it was lost, at the client
@@ -104,7 +109,7 @@ class Directory:
             return False
         if entry.version <= known.version:
             return entry.version < known.version or entry.host == known.host
-        if entry.host not in self._members or entry.node in self._still or entry.version > known.version + FAR:
+        if entry.host not in self._members or entry.node in self.senders or entry.version > known.version + FAR:
             return False
         return known.host != here and (entry.host != here or entry.node in self._awaited)
 
@@ -116,7 +121,7 @@ class Directory:
         for move in self.there(moves):
             if move.node not in self.locations:
                 return f"there is no node {move.node!r}"
-            if move.node in self._still:
+            if move.node in self.senders:
                 return f"node {move.node!r} stays where it is"
             for host in (move.source, move.target):
                 if host not in self._members:
@@ -152,14 +157,14 @@ class Directory:
         """A node that another tree has, and the old one had not, or another query; ``still``: it does not move."""
         self.locations[node] = m.Location(node, host, 1)
         if still:
-            self._still.add(node)
+            self.senders[node] = frozenset({host})
 
     def forget(self, gone: AbstractSet[str]) -> None:
         """Nodes that no tree has any more."""
-        for table in (self.locations, self._changed):
+        tables: tuple[dict[str, Any], ...] = (self.locations, self._changed, self.senders)
+        for table in tables:
             for name in gone & table.keys():
                 del table[name]
-        self._still -= gone
         self._awaited -= gone
 
     def outlive(self, gone: AbstractSet[str]) -> None:

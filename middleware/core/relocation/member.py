@@ -47,7 +47,8 @@ class Member(Machine):
             return
         if message.number == self.number and (self.state is MemberState.VOTED or self.error):
             self._vote()  # the first one may have been lost
-        known = sender == self._install.client or message.number == self.number + 1  # passed on, as others do
+        grows = message.shape is not None and message.shape.grows
+        known = sender == self._install.client or (message.number == self.number + 1 and not grows)  # passed on
         if message.number <= self.number or not known:
             return  # R4
         if self.busy:
@@ -55,7 +56,8 @@ class Member(Machine):
             return
         self.number, self.moves, self.shape, self.error = message.number, message.moves, message.shape, ""
         self.to(MemberEvent.PROPOSED)
-        self._pass_on(sender, message)
+        if not grows:
+            self._pass_on(sender, message)
         self._flow.suspend()
         host, out = self._out.host, self._out
         for move in message.moves:

@@ -21,7 +21,7 @@ R6. Instead of moves a proposal may be another shape (``reshaping``). All hosts 
     a partition has come through the new one: however fast shapes change, partitions come.
 
 R7. A shape may also be another query's nodes beside all others (``growth``): there is nothing to drain then, and nobody
-    is hindered from being handed over.
+    is hindered from being handed over. It says what code is loaded, so it counts only where the client itself says it.
 
 ``PROPOSAL`` is the client's side (``proposer``), ``MEMBER`` every host's (``member``; the client is a host, too).
 """

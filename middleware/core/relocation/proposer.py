@@ -323,7 +323,11 @@ class Proposer:
             self._record_shape(proposal, detail)
             return
         if proposal is not None and proposal.query is not None:
-            detail["query"] = proposal.query.number
+            begun = outcome == "committed"
+            self._queries.record(
+                proposal.query.number, "begun" if begun else "refused", why, proposal.names if begun else {}
+            )
+            return
         self._out.record(
             "proposal",
             index=proposal.iteration if proposal is not None and outcome == "committed" else None,

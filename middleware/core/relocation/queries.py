@@ -64,6 +64,7 @@ class Queries:
             return  # somebody is to share what is there
         for query in self._leaving:
             del self.sinks[query]
+            self.record(query, "left", "", {})
         self._leaving = []
         used = self._nodes_of(self.sinks)
         if not self.sinks or used >= self._tree.dataflow.by_name.keys():
@@ -72,6 +73,12 @@ class Queries:
         self._gone = tuple([node.name for node in self._tree.dataflow.nodes if node.name not in used])
         self._waiting = set(self._directory.hosts)
         self.on_timer()
+
+    def record(self, query: int, outcome: str, why: str, names: dict[str, str]) -> None:
+        """What has become of a query; ``names``: of its nodes in the run."""
+        begins = min([self._tree.first.get(name, 0) for name in self.sinks.get(query, ())], default=None)
+        detail = {"query": query, "outcome": outcome, "why": why, "names": names}
+        self._out.record("query", index=begins if outcome == "begun" else None, detail=detail)
 
     def on_timer(self) -> None:
         """Tell those that have not answered."""

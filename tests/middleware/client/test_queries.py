@@ -15,9 +15,10 @@ from runtime_codes import ALLOW, MIX
 
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.run import Attached, Delivered
 from thalweg.middleware.dataflow import Code, Dataflow
-from thalweg.middleware.errors import DataflowError, PlacementError, RunError, UsageError
+from thalweg.middleware.errors import DataflowError, HostLostError, PlacementError, RunError, UsageError
 from thalweg.middleware.planning.registry import RandomMoves
 from thalweg.operators.reference import digest, reference_run
 
@@ -109,6 +110,27 @@ def test_a_query_that_fails_ends_alone(client: Client) -> None:
                 ended.result()
         got += islice(run, 10)
         assert run.dataflow.sinks == ("out",)
+        assert_references(got, run.dataflow, 0)
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "about to begin"])
+def test_a_host_that_is_lost_ends_the_queries_that_use_it_and_no_other(begun: bool) -> None:
+    with LocalCluster(3, allow=ALLOW) as cluster, Client(cluster, allow=ALLOW) as client:
+        run = client.run(first(), {"op0": "h2", "op1": "h1", "op2": "h1"})
+        got = [next(run)]
+        other = run.attach(second(), {"op2": "h3"})
+        for _ in range(5 * begun):
+            got.append(next(run))
+            next(other), next(other)
+        cluster.kill("h3")
+        with ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(lambda: list(other))
+            while not ended.done():
+                got.append(next(run))
+        with pytest.raises(RunError, match="host 'h3'") as said:
+            ended.result()
+        assert begun is False or isinstance(said.value, HostLostError)
+        got += islice(run, 10)
         assert_references(got, run.dataflow, 0)
 
 

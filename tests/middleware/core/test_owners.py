@@ -129,6 +129,37 @@ def test_only_the_client_has_the_last_word(hosts: dict[str, Playbook], said: m.M
         assert state_of(book.core.runs) == before
 
 
+def test_only_the_client_has_code_loaded_for_another_query(hosts: dict[str, Playbook]) -> None:
+    book = hosts["h2"]
+    node = Node("x", "operator", ("s",), Code("other"))
+    grafts = (
+        m.Graft("x", ("s",), "h2", node),
+        m.Graft("y", ("x",), "client", Node("y", "sink", ("x",), None, "client")),
+    )
+    shape = m.Shape(grafts, ())
+    before = state_of(book.core.runs)
+    book << got("h1", m.Propose("r", 1, (), shape)) >> []
+    commit = m.Commit("r", 1, 0, (), shape=shape)
+    book << got("h1", m.Demand("r", "o", "t", 0, commit=commit)) >> []
+    assert state_of(book.core.runs) == before
+    book << got("client", m.Propose("r", 1, (), shape)) >> ANY
+    assert book.only(e.OpenNode) == [e.OpenNode("r", node)]
+    book << e.NodeOpened("r", "x") >> [e.Send("r", "client", m.Vote("r", 1, "h2", -1))]
+    book << got("client", commit) >> ANY
+    run = book.core.runs["r"]
+    assert run.flow.nodes["x"].index == 1
+    book << got("h1", m.Detach("r", 1, ("x", "y"))) >> []
+    book << got("client", m.Detach("r", 1, ("o",))) >> []
+    assert book.recorded() == ["unexpected"], "others take their inputs from it"
+    (
+        book
+        << got("client", m.Detach("r", 1, ("x", "y")))
+        >> [e.CloseNode("r", "x"), e.Send("r", "client", m.Detached("r", 1))]
+    )
+    assert "x" not in run.flow.nodes
+    book << got("client", m.Detach("r", 1, ("x", "y"))) >> [e.Send("r", "client", m.Detached("r", 1))]
+
+
 def test_what_is_for_the_client_is_nothing_to_others(hosts: dict[str, Playbook]) -> None:
     book = hosts["h1"]
     before = state_of(book.core.runs)
