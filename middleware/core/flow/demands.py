@@ -13,6 +13,9 @@ R5. Between two nodes of one host nothing is lost, so nothing is repeated.
 R6. A partition that any host of the run would refuse is refused where it is made, wherever its consumer is.
 R7. A host that passes a demand on again to where the tail is waits for that host: the consumer waits for this one.
 R8. A source with a rate makes a partition when it is due, not before, and makes up for one period of delay at most.
+R9. Consumers of a node on one host are sent a partition once: while it is under way to one of them, others there that
+    demand it ride along. Their host gives what comes to all there that wait for it; who did not get it demands it again
+    and is sent it for itself, as is who demands it from elsewhere by then.
 """
 
 from __future__ import annotations
@@ -94,6 +97,13 @@ class Passed(msgspec.Struct):
     last_s: float
 
 
+class Carried(msgspec.Struct):
+    """A partition under way to a host for one consumer, and for these others there."""
+
+    host: str
+    riders: list[str] = []
+
+
 class Newcomer(msgspec.Struct, frozen=True):
     """An operator that has come from another host and not dispatched anything yet."""
 
@@ -111,6 +121,7 @@ class Demands:
     __slots__ = (
         "_answer_s",
         "_books",
+        "_carried",
         "_desk",
         "_directory",
         "_due_s",
@@ -168,6 +179,7 @@ class Demands:
         self._owed: dict[str, dict[str, m.Demand]] = {}  # of an operator that is light: where it goes answers it
         self._paced: dict[str, RunCode] = {}  # sources whose next partition is not due, and what they are to run
         self._due_s: dict[str, float] = {}  # when it is
+        self._carried: dict[tuple[str, int, str], Carried] = {}  # by producer, index, and for whom it was sent
         self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
 
     # --- messages -------------------------------------------------------------------------------------
@@ -192,6 +204,8 @@ class Demands:
             return NO_NOTES
         if demand.index == LAST and not self._may_renounce(sender, demand):
             return NO_NOTES
+        if self._carried:
+            self._alight(node, demand)
         book = self._books.of.get(name)
         fresh = book is not None and node.taker_of(consumer).demanded < demand.index <= node.index
         verdict, actions = node.on_demand(demand.index, demand.again, consumer)
@@ -202,6 +216,15 @@ class Demands:
         if node.state is LIGHT:
             self._owed.setdefault(name, {})[consumer] = _passed_on(demand)
         return self._perform(node, actions) if actions else NO_NOTES
+
+    def _alight(self, node: NodeCore, demand: m.Demand) -> None:
+        """R9: a consumer that has gone elsewhere does not get what is under way to where it was."""
+        there = self._directory.locations[demand.consumer].host
+        for (name, index, _), carried in self._carried.items():
+            gone = (name, index) == (demand.producer, demand.index) and carried.host != there
+            if gone and demand.consumer in carried.riders:
+                carried.riders.remove(demand.consumer)
+                node.taker_of(demand.consumer).sending = False
 
     def _may_renounce(self, sender: str, demand: m.Demand) -> bool:
         """Whether the consumer can have said that it wants nothing more: where there is one sink, none has to."""
@@ -266,6 +289,16 @@ class Demands:
 
     def partition(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
         """A partition for ``part.consumer`` has come from ``sender``."""
+        told = self._take(sender, part, value, size_bytes)
+        if sender != self._host and not part.end and part.producer in self._tree.dataflow.several:  # R9
+            waiting = [consumer for (consumer, producer), pending in self.pending.items()
+                       if producer == part.producer and pending.index == part.index]  # fmt: skip
+            for consumer in waiting:
+                alike = msgspec.structs.replace(part, consumer=consumer)
+                told = (*told, *self._take(sender, alike, value, size_bytes))
+        return told
+
+    def _take(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
         name, producer = part.consumer, part.producer
         node = self.nodes.get(name)
         output = Output(part.index, value, size_bytes, part.end)
@@ -358,13 +391,14 @@ class Demands:
 
     def transfer_over(self, message: m.Partition, *, arrived: bool) -> None:
         """A partition's transfer is over; unless it has ``arrived``, nobody knows what became of it."""
-        node = self.nodes.get(message.producer)
-        if node is not None:
-            node.on_transfer_over(message.index, message.consumer, arrived=arrived)
-        tail = self.tails.get(message.producer)
-        taker = None if tail is None else tail.takers.get(message.consumer)
-        if tail is not None and taker is not None and tail.output.index == message.index:
-            taker.sending, taker.landed = False, message.index if arrived else -1
+        carried = self._carried.pop((message.producer, message.index, message.consumer), None)
+        node, tail = self.nodes.get(message.producer), self.tails.get(message.producer)
+        for consumer in (message.consumer,) if carried is None else (message.consumer, *carried.riders):
+            if node is not None:
+                node.on_transfer_over(message.index, consumer, arrived=arrived)
+            taker = None if tail is None else tail.takers.get(consumer)
+            if tail is not None and taker is not None and tail.output.index == message.index:
+                taker.sending, taker.landed = False, message.index if arrived else -1
 
     def retry(self) -> float | None:
         """R2: repeat what is due; when the next is, None when nothing waits."""
@@ -410,7 +444,7 @@ class Demands:
         told = NO_NOTES
         for action in actions:
             if type(action) is Dispatch:  # not match: a class pattern takes three times as long on this hot path
-                self._dispatch(node, action.output, action.consumer)
+                self._dispatch(node, action.output, action.consumer, again=action.again)
                 if action.again:
                     self._out.record("repeated", node=name, index=action.output.index)
             elif type(action) is RunCode:
@@ -514,17 +548,25 @@ class Demands:
         locations = self._directory.news_for(host) if self._directory.changes else None
         return None if locations is None and not estimates else m.News(locations or (), estimates)
 
-    def _dispatch(self, node: NodeCore, output: Output, consumer: str) -> None:
+    def _dispatch(self, node: NodeCore, output: Output, consumer: str, *, again: bool = False) -> None:
         name, taker = node.node.name, node.taker_of(consumer)
         consumer = consumer or self._tree.consumer_of(name, output.index)
         if output.index == LAST:
             self._send_output(name, consumer, output)
             return
-        taker.sending = self._send_output(name, consumer, output)
+        taker.sending = (not again and self._rides(name, consumer, output)) or self._send_output(name, consumer, output)
         if self._newcomers and name in self._newcomers:
             self._record_newcomer(name, output.index)
         if name in self._books.of:
             self._books.of[name].on_sent(output.index, consumer)
+
+    def _rides(self, name: str, consumer: str, output: Output) -> bool:
+        """R9: whether the output is under way to where the consumer is."""
+        for (producer, index, _), carried in self._carried.items():
+            if (producer, index) == (name, output.index) and carried.host == self._directory.host_of(consumer, index):
+                carried.riders.append(consumer)
+                return True
+        return False
 
     def _send_output(self, name: str, consumer: str, output: Output) -> bool:
         """Send an output to where it is wanted; whether its transfer is under way now."""
@@ -546,6 +588,8 @@ class Demands:
                 commit = None  # a consumer that this node has in the new tree only knows it, or it would not demand
         part = m.Partition(out.run, name, consumer, index, output.end, 0, news, commit)
         out.send(to, part, output.value, output.size_bytes, bulk=not output.end)
+        if not output.end and name in self._tree.dataflow.several:
+            self._carried[name, index, consumer] = Carried(to)
         return not output.end
 
     def _record_newcomer(self, name: str, index: int) -> None:

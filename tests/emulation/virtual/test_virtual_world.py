@@ -162,6 +162,25 @@ def test_operators_of_one_host_share_its_processor_and_not_its_disk() -> None:
     assert Watched(codes).run(Dataflow(nodes), placement, 1) == about(4.5)
 
 
+@pytest.mark.parametrize("ahead", [1, 4])
+@pytest.mark.parametrize(("other", "sent"), [("h2", 1), ("client", 2), ("h1", 1)])
+def test_consumers_on_one_host_are_sent_a_partition_once(other: str, sent: int, ahead: int) -> None:
+    nodes = (
+        Node("s", "source", (), CODE, "h1", ahead),
+        *(Node(f"o{i}", "operator", ("s",), CODE) for i in range(3)),
+        *(Node(f"t{i}", "sink", (f"o{i}",), None, "client") for i in range(3)),
+    )
+    placement = {"s": "h1", "o0": "h2", "o1": "h2", "o2": other, "t0": "client", "t1": "client", "t2": "client"}
+    watched = Watched(dict.fromkeys(["s", "o0", "o1", "o2"], Takes), links(h1_h2=SLOW), records=True)
+    delivered: list[tuple[str, int, Any]] = []
+    watched.world.on_delivered = lambda each, now: delivered.append((each.sink, each.index, each.value))
+    watched.world.run(Dataflow(nodes), placement, 8)
+    assert sorted(delivered) == [(f"t{i}", index, (index, (index,))) for i in range(3) for index in range(8)]
+    transfers = [record.fields["node"] for _, _, record in watched.records if record.kind == "transfer"]
+    assert transfers.count("s") == 8 * sent
+    assert watched.world.now == pytest.approx(8.0, abs=1e-3)  # a second each: in half the time of two
+
+
 def test_a_slow_host_computes_longer_and_reads_as_fast() -> None:
     codes = {"s": lambda: Takes(1.0), "o": lambda: Takes(2.0)}
     config = WorldConfig("independent", startup_s=0.0, compute_factor={"h1": 10.0, "h2": 3.0})
