@@ -27,6 +27,6 @@ def test_it_says_every_kind_that_a_socket_lets_through_and_what_was_said_again()
     for message in messages:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message)) == message
     demands = [message for message in messages if isinstance(message, m.Demand)]
-    again = [demand for demand in demands if demand in {m.Demand("run", "s", "o", i, version=1) for i in range(5)}]
+    again = [demand for demand in demands if demand in [m.Demand("run", "s", "o", i, version=1) for i in range(5)]]
     assert len(demands) > len(again) > 100
     assert said(1, 50) == said(1, 50) != said(2, 50)
