@@ -10,7 +10,8 @@ Rules:
 - R1: Only the thread on duty runs ``loop``. It passes between threads under a lock, so that one sees all the other did.
 - R2: Calls are made only while a thread stands by (``present``).
 - R3: Nobody wakes up while no calls are made. While they are, the thread that stands by looks every ``limit_s``, and
-  where it finds no long one ever less often: down to every ``PATIENT`` times that.
+  where it finds no long one ever less often: down to every ``PATIENT`` times that. One that it finds under way, and
+  that may have just begun, it looks at again after ``limit_s``.
 - R4: Who takes the duty over starts another to stand by, for the call may never return. So many as ``MOST_LOST`` are
   replaced at a time; beyond, no calls are made until one of them is back. One that comes back and is not needed ends.
 - R5: However the loop ends, ``ended`` is told, once, with what it raised, if it did.
@@ -119,10 +120,10 @@ class Duty:
             self._watch.wait()  # R3
             if self.over.is_set():
                 return False
-            looking = True
+            looking, under_way = True, False
             while looking:
                 seen = self._calls
-                if self._serving.acquire(timeout=self._look_s):
+                if self._serving.acquire(timeout=self._limit_s if under_way else self._look_s):
                     return False
                 self._look_s = min(2 * self._look_s, PATIENT * self._limit_s)
                 with self._lock:

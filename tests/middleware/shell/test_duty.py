@@ -157,3 +157,28 @@ def test_never_two_on_duty_when_calls_last_about_the_limit() -> None:
     duty.__init__(loop, lambda error: None, "test-limit", 0.005)  # type: ignore[misc]
     assert duty.over.wait(WAIT_S)
     assert lost
+
+
+def test_a_call_that_began_just_before_a_look_is_looked_at_again_soon(served: Served) -> None:
+    wait_present(served.duty)
+    duty, looks, taken = served.duty, [], threading.Event()
+
+    class Serving:
+        """In place of the lock that is waited for between two looks: there is a call at the end of each."""
+
+        def acquire(self, timeout: float) -> bool:
+            looks.append(timeout / LIMIT_S)
+            number = duty.begin()
+            if len(looks) < 5:
+                duty.end(number)
+            elif len(looks) > 5:
+                duty._calls = number - 1  # it is the same
+                taken.set()
+            return False
+
+        def release(self) -> None: ...
+
+    duty._serving = Serving()  # type: ignore[assignment]
+    served.give(0.0)
+    assert taken.wait(WAIT_S)
+    assert looks[:6] == [1, 2, 4, 4, 4, 1]
