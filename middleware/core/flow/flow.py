@@ -10,6 +10,7 @@ R4. Queries may begin and leave while an operator is on its way: what its state 
     that has begun is as if that had not demanded anything yet. What it says of one that has left is nothing.
 R5. A node that had ended while there was one sink, and told nobody that it wants nothing more, says so once there are
     others: what it took its inputs from may go on for these.
+R6. A node that has ended as nobody wanted anything more of it begins no more: a query that shares it cannot go on.
 """
 
 from __future__ import annotations
@@ -238,6 +239,11 @@ class Flow(Demands):
             new = [each for each in takers if each in names]
             if new:
                 todo.append((node, node.join(new, first, takers[0])))
+            for each in new if node.renounced else ():  # R6
+                why = (
+                    f"nobody wanted anything more of {name!r}, which it shares, and so that had ended; run it by itself"
+                )
+                self.failed(e.OperatorFailed(self._out.run, each, why))
             if many and node.state is ENDED and node.node.inputs:  # R5
                 todo.append((node, [Renounce(node.node.inputs)]))
         for name in here:

@@ -194,6 +194,7 @@ class NodeCore(Machine):
     early: bool = False  # which has demanded it already
     rewired: tuple[int, Node] | None = None  # after this partition the node is that one, with other inputs
     taker: Taker | None = None  # the only one
+    renounced: bool = False  # it has ended as nobody wanted anything more of it
 
     def __post_init__(self) -> None:
         self.taker = self.takers.get("")
@@ -492,6 +493,7 @@ class NodeCore(Machine):
 
     def _renounce(self) -> list[Action]:
         self.to(RENOUNCED)
+        self.renounced = True
         self.asked, self.inputs, self.output = set(), {}, None
         return [Renounce(self.node.inputs)] if self.node.inputs else []
 

@@ -109,6 +109,11 @@ class Drawn:
         world, dice, flow = self.world, self.dice, self.trial.dataflow
         if self.mover is not None:
             self.mover.on_delivered()
+        for number in {0, *world.attached} - self.left:
+            if {sink for sink, of in self.query_of.items() if of == number} <= world._ended and self.open & {
+                *world.attached
+            }:
+                self.leave(number)
         luck = dice.random()
         if luck < 0.1 and self.count < 5:
             self.count += 1
