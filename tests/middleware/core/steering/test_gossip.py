@@ -15,6 +15,7 @@ from playbook import ANY, Playbook, got
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.world import World, WorldConfig
 from thalweg.experiments.simulation.run import Work, plan_ahead, run_ahead
+from thalweg.middleware.core.monitoring.meters import Meters
 from thalweg.middleware.dataflow import Code
 from thalweg.middleware.errors import ProtocolError, UsageError
 from thalweg.middleware.network.figures import HostFigures, NodeFigures, read_capacity
@@ -89,6 +90,22 @@ def test_planners_are_told_what_hosts_and_nodes_really_do() -> None:
         assert problem.loads("single").capacity[4:8].tolist() == [1, 1, 4, 1]
     kinds = {(host, record.kind) for host, record in records}
     assert {("h2", "load"), ("h2", "work"), ("h1", "work"), ("h3", "work"), ("client", "load")} <= kinds
+
+
+def test_what_comes_twice_counts_once_and_a_load_is_a_share_of_all_cores() -> None:
+    meters = Meters(HostFigures(2.0, 4))
+    meters.keep("r", {"o"})
+    assert meters.host(0.0) == HostFigures(2.0, 4)
+    for index, size in enumerate((100, 300)):
+        for again in (0, 1):
+            meters.took("r", "o", "s", index, size + again)
+            meters.made("r", "o", index, 50 + again, 2.0, 5.0 * index)
+    meters.took("another", "o", "s", 0, 1)
+    assert meters.of("r", "o") == NodeFigures(0.2, 50.0, {"s": 200.0}, 4.0, 2)
+    assert meters.host(10.0).load == pytest.approx(0.5 * 4 / (10 * 4))  # half of the first look
+    assert meters.host(10.5) == meters.host(10.0)
+    meters.keep("r", set())
+    assert meters.of("r", "o") is None
 
 
 @pytest.fixture
