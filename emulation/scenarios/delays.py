@@ -28,8 +28,11 @@ def read_delays(
     known = [host for host in hosts if host in grid.sites.names]
     if known and len(known) < len(hosts):
         absent = next(host for host in hosts if host not in known)
-        near = near_miss(absent, set(grid.sites.names) - set(known))
-        raise UsageError(f"{path} has host {known[0]!r} and not {absent!r}; name all hosts, or none of them ({near})")
+        others = set(grid.sites.names) - set(known)
+        near = f"; {near_miss(absent, others)}" if others else ""
+        raise UsageError(
+            f"{path} has host {known[0]!r} and not {absent!r}{near}; name all hosts there, or none of them"
+        )
     sites = {one.name: str(one.site) for one in draw_sites(map(HostSpec, hosts), [grid], seed).values()}
     delays: dict[Link, float] = {}
     for link in links_between(hosts):

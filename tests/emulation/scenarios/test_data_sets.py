@@ -66,7 +66,7 @@ def test_links_have_half_the_round_trips_of_a_matrix_of_hosts_or_of_drawn_sites(
     assert sorted(delays_s.values()) == [0.001, 0.001, 0.002, 0.002, 0.003, 0.003]
     assert (delays_s, drawn) == read_delays(str(matrix), hosts, 1)
     for text, says in (
-        ("node,h1,client\nh1,0,1\nclient,1,0\n", "has host 'h1' and not 'h2'"),
+        ("node,h1,client\nh1,0,1\nclient,1,0\n", "has host 'h1' and not 'h2'; name all hosts there, or none of them"),
         ("src,dst,rtt_ms\nh1,h2,1\nh1,client,1\n", "has no round trip between h2 and client"),
         ("src,dst,rtt_ms\nh1,h2,1\nh1,client,1\nh2,client,2e6\n", "h2 → client takes 1000 s one way, more than 60 s"),
         ("src,dst,rtt_ms\na,b,1\n", "no site of 'matrix' is left for host 'client'"),
