@@ -78,8 +78,10 @@ class Channel:
         return len(self.values) < self.ahead  # R2
 
     def take(self, taker: object, index: int) -> Any:
-        """Value ``index``, when it is there; None after the last one."""
+        """Value ``index``, when it is there; None after the last one. The first one has the index that is asked for."""
         with self.news:
+            if self.taker is None and not self.first:
+                self.first = index  # of a query that began in mid-stream
             if self.taker not in (None, taker) or index != self.first:
                 raise OperatorError(
                     f"value {index} of {self.name!r} has been taken; what is pushed is there once, for one run"

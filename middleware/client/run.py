@@ -135,7 +135,8 @@ class Run(Generic[T]):
         self._queries: weakref.WeakValueDictionary[int, Attached[Any]] = weakref.WeakValueDictionary()
         self._by_sink: dict[str, int] = {}  # sinks of others
         self._open, self._count = {0}, 0  # queries that go on, and that there have been
-        self._sharing = threading.Lock()  # of these two
+        self._failed: e.Fail | None = None  # all of them
+        self._sharing = threading.Lock()  # of these three
         self._strict, self._nothing = strict, nothing
 
     @property
@@ -168,6 +169,7 @@ class Run(Generic[T]):
                         target=self._plan, args=(self.search, command), name="thalweg-planner", daemon=True
                     ).start()
         if isinstance(command, e.Fail) and command.query is None:
+            self._failed = command
             for other in list(self._queries.values()):
                 other.take(command)
 
@@ -373,12 +375,11 @@ class Run(Generic[T]):
         that has nothing in common with it or means another node by a name of the run's, PlacementError, UsageError.
         """
         prepare, tree = self._home.prepare, self.tree
-        if not self._open or prepare is None:
-            raise RunError(f"run {self.id} is over; begin the query by itself, with Client.run", host=self._home.name)
+        self._check_open()
+        assert prepare is not None
         wanted = prepare(dataflow, placement, tree, hints)
         with self._sharing:
-            if not self._open:
-                raise RunError(f"run {self.id} is over; begin the query by itself, with Client.run")
+            self._check_open()
             self._count += 1
             number = self._count
             self._open.add(number)
@@ -386,6 +387,12 @@ class Run(Generic[T]):
         self._queries[number] = other
         self._home.tell(e.AttachRequested(self.id, number, wanted.dataflow, wanted.placement))
         return other
+
+    def _check_open(self) -> None:
+        if self._failed is not None:
+            raise _error_of(self._failed)
+        if not self._open:
+            raise RunError(f"run {self.id} is over; begin the query by itself, with Client.run", host=self._home.name)
 
     def detach(self) -> None:
         """Leave the run, as ``close`` does: what no other query uses ends on every host, and the others go on."""
@@ -424,7 +431,7 @@ class Run(Generic[T]):
         """R3: a query has left."""
         with self._sharing:
             self._open.discard(query)
-            last = not self._open
+            last = not self._open or self._failed is not None
         if last:
             self._home.closed(self.id)
         else:
@@ -440,8 +447,8 @@ class Run(Generic[T]):
         self._news = threading.Condition()
         self._awaiting.clear()
         self._queue.clear()
-        self._failure, self._over = e.Fail(self.id, why, host=self._home.name), True
-        self._open, self._sharing = set(), threading.Lock()
+        self._failure = self._failed = e.Fail(self.id, why, host=self._home.name)
+        self._over, self._open, self._sharing = True, set(), threading.Lock()
         for each in list(self._queries.values()):
             each.forked(why)
 

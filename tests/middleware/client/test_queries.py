@@ -115,6 +115,11 @@ def test_a_query_that_fails_ends_alone(client: Client) -> None:
         got += islice(run, 10)
         assert run.dataflow.sinks == ("out",)
         assert_references(got, run.dataflow, 0)
+    with client.run(fails, {"op0": "h3", "op1": "h2", "op2": "h1"}) as run:
+        with pytest.raises(RunError, match="node 'op2' on host 'h1': ValueError"):
+            list(run)
+        with pytest.raises(RunError, match="node 'op2' on host 'h1': ValueError"):
+            run.attach(third())
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["begun", "about to begin"])
@@ -154,6 +159,24 @@ def test_one_whose_sources_end_does_not_end_the_other(client: Client) -> None:
     assert len(got) == 30
     assert theirs[-1].index == 11
     assert_references(theirs, shorter, other.first_index)
+
+
+def test_what_is_pushed_comes_from_the_first_partition_on(client: Client) -> None:
+    with client.run(graph(), {"op0": "h3", "op1": "h2"}) as run:
+        for _ in range(3):
+            next(run)
+        feed = client.push(iter([b"a", b"b", b"c"]), name="marks")
+        flow = Dataflow()
+        marks = flow.source(feed.code, at=client.name, name="marks")
+        flow.sink("marked", flow.source(Code("runtime_codes:Blocks", {"site": 0}), at="h1", name="theirs"), marks)
+        other = run.attach(flow, {})
+        with ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(lambda: [(each.index, each.value[1]) for each in other])
+            while not taken.done():
+                next(run)
+        begins = other.first_index
+        assert begins >= 3
+        assert taken.result() == [(begins, b"a"), (begins + 1, b"b"), (begins + 2, b"c")]
 
 
 def test_computed_placements_of_runs_go_on_with_other_queries(client: Client) -> None:
