@@ -161,6 +161,21 @@ def test_one_whose_sources_end_does_not_end_the_other(client: Client) -> None:
     assert_references(theirs, shorter, other.first_index)
 
 
+def test_one_that_nobody_takes_from_leaves_in_the_middle_of_a_move_that_it_holds_up(client: Client) -> None:
+    with client.run(first(), {"op0": "h3", "op1": "h2", "op2": "h1"}) as run, ThreadPoolExecutor(1) as pool:
+        got = [next(run)]
+        other = run.attach(third(), {"op2": "h3"})
+        taken = pool.submit(lambda: list(islice(run, 30)))
+        assert other.first_index < 30
+        run.move({"op0": "h1"})
+        assert not taken.done(), "a sink that nobody takes from holds up the others"
+        other.detach()
+        got += taken.result(20)
+        while run.placement["op0"] != "h1":
+            got.append(next(run))
+        assert_references(got, run.dataflow, 0)
+
+
 def test_what_is_pushed_comes_from_the_first_partition_on(client: Client) -> None:
     with client.run(graph(), {"op0": "h3", "op1": "h2"}) as run:
         for _ in range(3):
