@@ -37,8 +37,8 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "The grid of a figure of the paper: 6, 7, 8, 9 or 10; or ablation, what each part of thalweg brings;"
-            " sensitivity, how much hangs on what traces are made by; or sbon-table1, sbon-8, sbon-9, sbon-operators"
-            " of Pietzuch et al. (2006).",
+            " sensitivity, how much hangs on what traces are made by; or sbon-table1, sbon-8, sbon-9, sbon-12,"
+            " sbon-operators of Pietzuch et al. (2006).",
             shown="none",
         ),
     ] = None
@@ -201,10 +201,11 @@ def _sweep(options: SweepOptions, given: Given) -> Sweep:
         for name in given.said:
             if name not in TAKEN_OF_PAPER:
                 raise UsageError(f"{flag(SweepOptions, name)} does not go with --figure {figure}; leave one away")
-        if study.pools and options.pool not in study.pools:
-            raise UsageError(f"--pool is {options.pool}; --figure {figure} has {', '.join(study.pools)}")
+        pool = options.pool if "pool" in given.said else study.pool
+        if study.pools and pool not in study.pools:
+            raise UsageError(f"--pool is {pool}; --figure {figure} has {', '.join(study.pools)}")
         listed = [msgspec.structs.asdict(arm) for arm in found.sweep.arms()]
-        asked = {"study": study.name, "figure": found.number, "listed": listed, "pool": options.pool, **drawn}
+        asked = {"study": study.name, "figure": found.number, "listed": listed, "pool": pool, **drawn}
         return make(study.sweep, asked, "thalweg sweep")
     own = Simulations(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
     grid = own if figure is None else FIGURES[figure].sweep

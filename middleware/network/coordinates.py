@@ -10,6 +10,7 @@ Source: Dabek, Cox, Kaashoek, Morris (SIGCOMM 2004), sections 2 and 5.4; Pietzuc
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -76,6 +77,15 @@ class Coordinates(msgspec.Struct, frozen=True):
         places = self.places + (move / np.maximum(length, LEAST_S))[:, None] * away
         heights = np.where(self.heights > 0, np.maximum(self.heights + move * above / distance, LEAST_S), 0.0)
         return Coordinates(places, heights, np.where(said, np.minimum(error, 10 * START_ERROR), self.errors))
+
+
+def baseline(samples_s: Floats, share: float = 0.2) -> Floats:
+    """What a link's last measurements come to, (samples, …) → (…): their 20th percentile, the nearest rank.
+
+    Delays scatter upwards, as hosts and links are busy now and then; what is below is the way itself.
+    """
+    found: Floats = np.sort(samples_s, axis=0)[math.ceil(share * len(samples_s)) - 1]
+    return found
 
 
 def embedded(

@@ -1,15 +1,20 @@
-"""Table 1 and Figures 8 and 9 of Pietzuch et al. on a few queries of two topologies of each kind."""
+"""Table 1 and Figures 8 and 9 of Pietzuch et al. on a few queries of two topologies of each kind; Figure 12."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from thalweg.experiments.papers.aggregation import figure_data
+from thalweg.experiments.papers.pietzuch2006.migration.migrating import Migrating, known, migrate
+from thalweg.experiments.papers.pietzuch2006.migration.study import STUDY as MIGRATION
+from thalweg.experiments.papers.pietzuch2006.migration.study import changes
 from thalweg.experiments.papers.pietzuch2006.placing import OURS, PLACEMENTS, Placing, place
 from thalweg.experiments.papers.pietzuch2006.study import DELAY, PUBLISHED, STUDY, USAGE
 from thalweg.experiments.papers.plots import plot_figures
@@ -85,3 +90,48 @@ def test_what_is_not_of_this_study_is_named() -> None:
     ):
         with pytest.raises(UsageError, match=says.replace("?", r"\?")):
             place(msgspec.convert(given, Placing))
+
+
+@pytest.fixture
+def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A series in which the way between any two hosts is long in half of every hundred slices, each at its own time."""
+    random, hosts = np.random.default_rng(1), [f"n{number}" for number in range(8)]
+    pairs = [f"{one}-{other}" for one, other in itertools.combinations(hosts, 2)]
+    begins = random.integers(0, 100, len(pairs))
+    base_ms, at = random.uniform(40, 60, len(pairs)), np.arange(300)[:, None]
+    round_trips = base_ms * np.where((at + begins) % 100 < 50, 1.0, 6.0) * random.uniform(1.0, 1.3, (300, len(pairs)))
+    folder = tmp_path / "traces" / "latency" / "series"
+    folder.mkdir(parents=True)
+    rows = [",".join([str(slice_), *(f"{each:.3f}" for each in row)]) for slice_, row in enumerate(round_trips)]
+    (folder / "made.csv").write_text("\n".join([",".join(["slice", *pairs]), *rows]))
+    monkeypatch.setenv("THALWEG_TRACES", str(tmp_path / "traces"))
+    known.cache_clear()
+    return "made"
+
+
+@pytest.mark.spark
+def test_queries_whose_operators_move_use_less_while_latencies_change(
+    spark_session: SparkSession, collection: str, tmp_path: Path
+) -> None:
+    made = []
+    for pool_seed, configuration, arm in itertools.product(
+        (1, 2), range(12), MIGRATION.figures["sbon-12"].sweep.arms()
+    ):
+        one = Migrating(
+            pool=collection, pool_seed=pool_seed, configuration=configuration, **msgspec.structs.asdict(arm)
+        )
+        made.append(row(one, migrate(one)))
+    table = pa.Table.from_pylist(made, schema=schema(Migrating))
+    data = figure_data(spark_session, table, MIGRATION, figure="sbon-12")
+    (result,) = data.results
+    for placement in ("relaxation", "cost-space"):
+        found = changes(result, placement)
+        assert found is not None
+        assert found["usage"].mean < -5
+        assert found["lower"].mean > 50
+        assert found["moves"].mean > 1
+        stays = result.arm(placement, moves=False)
+        assert result.row(stays).value("relocations").mean == 0
+    assert result.value("cost-space", "usage").mean < result.value("relaxation", "usage").mean
+    assert all(verdict.verdict != "not tested" for verdict in result.verdicts)
+    assert [path.name for path in plot_figures(data, tmp_path)] == ["figure-sbon-12.png"]

@@ -1,0 +1,59 @@
+"""Round trips between hosts over time, as data sets have them: a row a slice, a column ``A-B`` a pair, milliseconds."""
+
+from __future__ import annotations
+
+import csv
+from itertools import combinations
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.middleware.errors import TraceError
+
+Floats = npt.NDArray[np.float64]
+
+
+class LatencySeries(msgspec.Struct, frozen=True):
+    """``round_trip_s``: (slices, n, n), seconds, the same both ways, 0 from a host to itself."""
+
+    hosts: tuple[str, ...]
+    round_trip_s: Floats
+
+
+def read_series(path: Path) -> LatencySeries:
+    """Read such a file. Where a slice says nothing of a pair, what was last said counts, before that what was first.
+
+    Raises TraceError with file and line, or column, for what is no number above 0, or a pair that is never measured.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            _, *columns = next(rows := csv.reader(file))
+            cells = list(rows)
+    except (OSError, UnicodeDecodeError, StopIteration, ValueError) as error:
+        raise TraceError(f"{path} cannot be read as a series of round trips: {error or 'it is empty'}") from None
+    pairs = [tuple(column.split("-")) for column in columns]
+    hosts = tuple(sorted({host for pair in pairs for host in pair}))
+    if {*map(frozenset, pairs)} != {*map(frozenset, combinations(hosts, 2))}:
+        raise TraceError(f"{path} has not every pair of its hosts; name columns n1-n2, n1-n3 and so on")
+    found = np.full((len(cells), len(columns)), np.nan)
+    for number, (_, *row) in enumerate(cells):
+        if len(row) != len(columns):
+            raise TraceError(f"{path}, line {number + 2}: it has {len(row)} round trips, the first line {len(columns)}")
+        for column, cell in enumerate(row):
+            try:
+                found[number, column] = float(cell or "nan") / 1000
+            except ValueError:
+                found[number, column] = -1.0
+            if not (found[number, column] > 0 or np.isnan(found[number, column])):
+                raise TraceError(f"{path}, line {number + 2}: {columns[column]} is {cell!r}; give milliseconds above 0")
+    made = np.zeros((len(cells), len(hosts), len(hosts)))
+    for column, (one, other) in enumerate(pairs):
+        known = np.flatnonzero(~np.isnan(found[:, column]))
+        if not len(known):
+            raise TraceError(f"{path}: {columns[column]} is never measured; leave out one of the two hosts")
+        last = known[np.maximum(np.searchsorted(known, np.arange(len(cells)), side="right") - 1, 0)]
+        a, b = hosts.index(one), hosts.index(other)
+        made[:, a, b] = made[:, b, a] = found[last, column]
+    return LatencySeries(hosts, made)
