@@ -23,6 +23,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec import UNSET
 
 from thalweg.middleware.dataflow import Node
@@ -113,9 +114,11 @@ class OwnCode(NodeCode):
         return int(getattr(self.code, "state_version", 1))
 
     def make(self, index: int, inputs: tuple[Any, ...]) -> Made:
-        if Parcel in map(type, inputs):
+        if inputs and Parcel in map(type, inputs):
             return self._make_of_parcels(index, inputs)
         value = returned_by(self._call, (index,) if self.is_source else (inputs, index), inputs)
+        if type(value) is np.ndarray:  # by far the most frequent
+            return Made(value, value.nbytes)
         if type(value) is Parcel:
             return self._made_parcel(index, value)
         if value is not None:
@@ -223,9 +226,10 @@ def make(opener: Opener, command: e.RunOperator) -> Made | e.OperatorFailed:
 
 def finished(command: e.RunOperator, made: Made, duration_s: float) -> e.OperatorFinished:
     """What the core is told of a call that took ``duration_s`` seconds."""
-    run, node, index = command.run, command.node, command.index
-    late_rows = made.late_rows or UNSET
-    return e.OperatorFinished(run, node, index, made.value, made.size_bytes, made.end, duration_s, late_rows)
+    return e.OperatorFinished(
+        command.run, command.node, command.index,
+        made.value, made.size_bytes, made.end, duration_s, made.late_rows or UNSET,
+    )  # fmt: skip
 
 
 def take_or_give(opener: Opener, command: StateCall) -> e.StateTaken | e.StateRestored:

@@ -90,6 +90,7 @@ class Shell:
         keys: Keys | None = None,
     ) -> None:
         self.config = config
+        self._time_scale = config.time_scale  # which every event is told by
         descriptors.check_free(f"the host {config.name!r}", descriptors.OWN)
         self._sockets = Sockets(
             config.name, config.listen, config.advertise, keys, insecure=config.insecure, limits=config.core
@@ -195,6 +196,7 @@ class Shell:
             workers.watch(self._quick_call)
         sockets.stirred = True
         at_control = at_bulk = 0  # whether a message of that router waits
+        now = time.monotonic()
         while not self._stopping:
             self._turns += 1
             if sockets.stirred:  # R4
@@ -204,19 +206,21 @@ class Shell:
             if at_bulk:
                 at_bulk = of_bulk(EVENTS) & INCOMING
             self._asleep = True  # said before looking into the inbox: whoever tells after that look writes to the pipe
+            due_s = self._due_s
+            if self._bulk.credits_due_s < due_s and sockets.holding:
+                due_s = self._bulk.credits_due_s
+            due_s = early_s = min(due_s, workers.due_s)  # asked once: another thread may change it meanwhile
+            if guard is not None and guard.calm:
+                glance_s = guard.glance_s
+                if glance_s < due_s:
+                    due_s = glance_s
+                if glance_s - EARLY_S < early_s:
+                    early_s = glance_s - EARLY_S
             # a thread that lost the duty may leave calls behind
-            if at_control or at_bulk or self._inbox or self._quick or self._stopping:
+            if at_control or at_bulk or self._inbox or self._quick or self._stopping or due_s <= now:
                 wait_s = 0.0
             else:
-                due_s = self._due_s
-                if sockets.holding and self._bulk.credits_due_s < due_s:
-                    due_s = self._bulk.credits_due_s
-                due_s = min(due_s, workers.due_s)  # asked once: another thread may change it meanwhile
-                if guard is not None and guard.calm and guard.glance_s < due_s:
-                    due_s = guard.glance_s
-                wait_s = due_s - time.monotonic()
-                if wait_s < 0.0:
-                    wait_s = 0.0
+                wait_s = due_s - now
             for descriptor, _ in poll(wait_s):
                 if descriptor == control_fd:
                     at_control = 1
@@ -242,17 +246,23 @@ class Shell:
             while self._inbox:
                 self.handle(self._inbox.popleft(), time.monotonic())
             now = time.monotonic()
-            if now >= self._due_s:
-                sockets.stirred = True  # so a router that is broken is found as well
-                self._do_what_is_due(now)
-            if now >= workers.due_s:
-                for failed in workers.overdue(now):
-                    self.handle(failed, now)
-            if now >= self._bulk.credits_due_s and sockets.holding:
-                self._bulk.send_credits(now)
-            if guard is not None and guard.calm and now >= guard.glance_s - EARLY_S:
-                guard.glance(now)
+            if now >= early_s:
+                self._see_to_what_is_due(now)
         return True
+
+    def _see_to_what_is_due(self, now: float) -> None:
+        """Something is: a timer, a call that takes too long, credits that have waited, or a glance at the process."""
+        sockets, guard, workers = self._sockets, self._sockets.guard, self._workers
+        if now >= self._due_s:
+            sockets.stirred = True  # so a router that is broken is found as well
+            self._do_what_is_due(now)
+        if now >= workers.due_s:
+            for failed in workers.overdue(now):
+                self.handle(failed, now)
+        if now >= self._bulk.credits_due_s and sockets.holding:
+            self._bulk.send_credits(now)
+        if guard is not None and guard.calm and now >= guard.glance_s - EARLY_S:
+            guard.glance(now)
 
     def _make_quick_calls(self) -> bool:
         """Make the calls of quick nodes; False when one was not, and the duty was taken over meanwhile."""
@@ -328,7 +338,7 @@ class Shell:
 
     def handle(self, event: e.Event, now: float, asker: bytes = b"") -> None:
         """Tell the core, and do what it commands; ``asker``: the connection from which the event came."""
-        scaled = (now - self._epoch) * self.config.time_scale
+        scaled = (now - self._epoch) * self._time_scale
         try:
             commands = self.core.handle(event, scaled)
         except Exception as error:  # R3

@@ -381,19 +381,20 @@ class Sockets:
         except zmq.Again:
             return None
         frame = socket.recv(NOBLOCK, False)  # not copied; by position, which is sooner
-        taken = [frame]
+        taken, size = [frame], len(frame)
         while frame.more:
             if len(taken) == parts:
                 self._skip(socket)
                 raise ProtocolError(f"a message of more frames than the {parts} that are expected")
             frame = socket.recv(NOBLOCK, False)
             taken.append(frame)
+            size += len(frame)
         if len(taken) != parts:
             raise ProtocolError(f"a message of {len(taken)} frames where {parts} are expected")
         if len(frame) > self.small_bytes and socket is self.bulk:
             self.expect_large()
         if self.guard is not None:
-            self.guard.taken[frame.get(SOURCE)] += sum(map(len, taken)) + OVERHEAD_BYTES
+            self.guard.taken[frame.get(SOURCE)] += size + OVERHEAD_BYTES
         return name_of(identity) if self._keys is None else self._member(identity, frame), identity, taken
 
     def expect_large(self) -> None:
