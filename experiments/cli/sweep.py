@@ -37,7 +37,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "The grid of a figure of the paper: 6, 7, 8, 9 or 10; or ablation, what each part of thalweg brings;"
-            " sensitivity, how much hangs on what traces are made by; or sbon-table1, sbon-8, sbon-9, sbon-12,"
+            " sensitivity, how much hangs on what traces are made by; or sbon-table1, sbon-5, sbon-8, sbon-9, sbon-12,"
             " sbon-operators of Pietzuch et al. (2006).",
             shown="none",
         ),

@@ -31,7 +31,7 @@ from thalweg.experiments.sweeps.grid import PaperSweep, Sweep
 from thalweg.experiments.sweeps.trial import Arm, Trial
 from thalweg.middleware.errors import UsageError
 
-STUDIES = ("ranganathan1998", "pietzuch2006", "pietzuch2006.migration")
+STUDIES = ("ranganathan1998", "pietzuch2006", "pietzuch2006.coordinates", "pietzuch2006.migration")
 FIRST_STUDY = STUDIES[0]  # of sweep folders that name none
 FORMAT = 4  # of figures.json
 TIE = 0.01  # relative difference up to which two are as fast as each other: a plot would not show it

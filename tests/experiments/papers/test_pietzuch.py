@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from thalweg.experiments.papers.aggregation import figure_data
+from thalweg.experiments.papers.pietzuch2006.coordinates.embedding import SERIES, Embedding, embed, matrix, scatter
+from thalweg.experiments.papers.pietzuch2006.coordinates.study import STUDY as COORDINATES
 from thalweg.experiments.papers.pietzuch2006.migration.migrating import Migrating, known, migrate
 from thalweg.experiments.papers.pietzuch2006.migration.study import STUDY as MIGRATION
 from thalweg.experiments.papers.pietzuch2006.migration.study import changes
@@ -31,8 +33,8 @@ QUERIES = 25
 @pytest.fixture(scope="module")
 def results() -> pa.Table:
     made = []
-    for pool in STUDY.pools:
-        for pool_seed in (1, 2):
+    for pool, pool_seeds in {"paper": (1, 2), "gt-itm": (1,)}.items():
+        for pool_seed in pool_seeds:
             for configuration in range(QUERIES):
                 for placement in (*PLACEMENTS, *OURS):
                     one = Placing(pool=pool, pool_seed=pool_seed, configuration=configuration, placement=placement)
@@ -104,8 +106,17 @@ def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     folder.mkdir(parents=True)
     rows = [",".join([str(slice_), *(f"{each:.3f}" for each in row)]) for slice_, row in enumerate(round_trips)]
     (folder / "made.csv").write_text("\n".join([",".join(["slice", *pairs]), *rows]))
+    spiky = base_ms * (1 + random.exponential(1.0, (300, len(pairs))) ** 2)
+    rows = [",".join([str(slice_), *(f"{each:.3f}" for each in row)]) for slice_, row in enumerate(spiky)]
+    (folder / f"{SERIES}.csv").write_text("\n".join([",".join(["slice", *pairs]), *rows]))
+    places = random.random((90, 2))
+    away_ms = 200 * np.sqrt(((places[:, None] - places[None]) ** 2).sum(2)) + 1
+    lines = [",".join([f"m{one}", *(f"{each:.2f}" for each in row)]) for one, row in enumerate(away_ms)]
+    square = [",".join(["node", *(f"m{one}" for one in range(90))]), *lines]
+    (folder.parent / "square.csv").write_text("\n".join(square))
     monkeypatch.setenv("THALWEG_TRACES", str(tmp_path / "traces"))
-    known.cache_clear()
+    for cached in (known, matrix, scatter):
+        cached.cache_clear()
     return "made"
 
 
@@ -135,3 +146,27 @@ def test_queries_whose_operators_move_use_less_while_latencies_change(
     assert result.value("cost-space", "usage").mean < result.value("relaxation", "usage").mean
     assert all(verdict.verdict != "not tested" for verdict in result.verdicts)
     assert [path.name for path in plot_figures(data, tmp_path)] == ["figure-sbon-12.png"]
+
+
+@pytest.mark.spark
+def test_hosts_find_coordinates_and_the_filter_steadies_them(
+    spark_session: SparkSession, collection: str, tmp_path: Path
+) -> None:
+    made, arms = [], [arm for arm in COORDINATES.figures["sbon-5"].sweep.arms() if arm.rounds in (50, 1600)]
+    for pool_seed, arm in itertools.product((1, 2), arms):
+        one = Embedding(pool="square", pool_seed=pool_seed, **msgspec.structs.asdict(arm))
+        made.append(row(one, embed(one)))
+    table = pa.Table.from_pylist(made, schema=schema(Embedding))
+    data = figure_data(spark_session, table, COORDINATES, figure="sbon-5")  # of some rounds
+    (result,) = data.results
+    assert {one.claim: one.verdict for one in result.verdicts}["nine"] == "holds"
+
+    def at(samples: str, rounds: int, column: str) -> float:
+        return result.value("plain", column, samples=samples, rounds=rounds).mean
+
+    assert at("medians", 1600, "error") < 4 < at("medians", 50, "error")
+    assert at("filtered", 1600, "moved_ms") < 0.7 * at("scattered", 1600, "moved_ms")
+    assert at("filtered", 1600, "error") < 0.7 * at("scattered", 1600, "error")
+    assert [path.name for path in plot_figures(data, tmp_path)] == ["figure-sbon-5.png"]
+    with pytest.raises(UsageError, match="samples is 'raw'"):
+        embed(Embedding(pool="square", samples="raw"))
