@@ -71,8 +71,6 @@ class Bulk:
         size, total, message = body.nbytes, chunk.total_bytes, chunk.message
         if type(message) is m.Partition and total > self._limits.max_partition_bytes:
             raise ProtocolError(f"a partition of {total} bytes is over this host's limit")
-        if total > self._sockets.small_bytes:
-            self._sockets.expect_large()
         before_s = self._arrived.get(identity, -math.inf)
         if before_s < 0 and len(self._arrived) >= CONNECTIONS_KNOWN:
             del self._arrived[next(iter(self._arrived))]

@@ -250,9 +250,11 @@ class Guard:
                 self._arm(self._epoll.register, descriptor)
                 soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
                 most = self._limits.max_connections
-                came = [descriptor for descriptor, each in self._connections.items() if not each.dialled]
-                if len(came) > (most if soft < 0 else max(2, min(most, soft // 2))):  # R4
-                    self._cut(min(came, key=self._worth))
+                most = most if soft < 0 else max(2, min(most, soft // 2))
+                if len(self._connections) > most:  # R4
+                    came = [number for number, each in self._connections.items() if not each.dialled]
+                    if len(came) > most:
+                        self._cut(min(came, key=self._worth))
             else:
                 self._connections.pop(descriptor, None)
 

@@ -12,7 +12,6 @@ Rules:
 - R2: Sockets are bounded. Who is not spoken to is hung up on, hosts of no run first, and dialled anew when needed.
 - R3: Of a message of too many frames none is kept, and they are thrown away a few at a time.
 - R4: On a dealer come answers only, and they are few: it is looked at before anything is repeated (``answers``).
-- R5: Of unread bulk so many messages wait that their bytes are bounded: few, from the first large one on.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import math
 import secrets
 import time
 from collections import Counter
@@ -52,9 +50,7 @@ NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 ZERO_COPY_BYTES = 1024 * 1024  # below it, copying is cheaper than keeping track
 SOURCE = int(zmq.SRCFD)  # of a frame: the descriptor it came on
 BULK_QUEUED = 64  # chunks that wait for a peer which does not read: the credit allows honest ones less
-BULK_UNREAD = 8  # that wait for this host; whenever it has taken half as many, it wakes libzmq's thread to read on
-SMALL_UNREAD = 64  # where that would be often: as long as no partition was larger than SMALL_BYTES
-SMALL_BYTES = BULK_UNREAD * MAX_CHUNK_BYTES // SMALL_UNREAD
+BULK_UNREAD = 8  # that wait for this host; changed while there are connections, libzmq would let some wait for good
 ANSWERS_QUEUED = 64  # where they are sent
 ANSWERS = frozenset({m.Welcome, m.Installed, m.Removed, m.Pong, m.Failed, m.Credit})
 SKIPPED_FRAMES = 2_000  # of a message of too many that are thrown away at once: about a millisecond
@@ -118,7 +114,6 @@ class Sockets:
             zmq.MAX_SOCKETS, 4 * self._limits.max_sockets + 64
         )  # a guarded one is two; some are being closed
         self.guard: Guard | None = None
-        self.small_bytes: float = SMALL_BYTES  # no limit once something larger has come
         self.stirred = True  # a router was answered through, which takes the sign that something came
         self._bound: list[str] = []
         self._authenticator = None if keys is None else start_authenticator(self._context, keys.members)
@@ -391,16 +386,9 @@ class Sockets:
             size += len(frame)
         if len(taken) != parts:
             raise ProtocolError(f"a message of {len(taken)} frames where {parts} are expected")
-        if len(frame) > self.small_bytes and socket is self.bulk:
-            self.expect_large()
         if self.guard is not None:
             self.guard.taken[frame.get(SOURCE)] += size + OVERHEAD_BYTES
         return name_of(identity) if self._keys is None else self._member(identity, frame), identity, taken
-
-    def expect_large(self) -> None:
-        """R5: a large partition comes; its chunks are small until the first has arrived."""
-        self.small_bytes = math.inf
-        self.bulk.setsockopt(zmq.RCVHWM, BULK_UNREAD)  # also of connections that there are
 
     def _skip(self, socket: Socket) -> None:
         """R3: read on in a message of too many frames."""
@@ -426,7 +414,7 @@ class Sockets:
 
     def _bind(self, endpoint: str, insecure: bool, *, bulk: bool = False) -> tuple[Socket, str]:
         socket: Socket = self._context.socket(zmq.ROUTER)
-        socket.setsockopt(zmq.RCVHWM, SMALL_UNREAD if bulk else 1000)
+        socket.setsockopt(zmq.RCVHWM, BULK_UNREAD if bulk else 1000)
         socket.setsockopt(zmq.TOS, 0 if bulk else URGENT)
         socket.setsockopt(zmq.SNDHWM, ANSWERS_QUEUED)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)

@@ -21,7 +21,6 @@ from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell import descriptors
 from thalweg.middleware.shell import sockets as module
 from thalweg.middleware.shell.sockets import Line, Sockets
-from thalweg.middleware.shell.transfers import MAX_CHUNK_BYTES
 
 PING = m.Ping("r")
 
@@ -167,15 +166,3 @@ def test_of_too_many_frames_none_is_kept_and_no_turn_is_long(dial: Callable[...,
                 said += [] if taken is None else [taken[2][0].bytes]
         assert said == ["a message of more frames than the 1 that are expected", frame]
         assert turns == 6
-
-
-def test_of_large_messages_fewer_wait_than_of_small_ones(dial: Callable[..., zmq.Socket[bytes]]) -> None:
-    small, few, many = module.SMALL_BYTES, module.BULK_UNREAD, module.SMALL_UNREAD
-    assert small * many == few * MAX_CHUNK_BYTES
-    with opened() as sockets:
-        flood = dial(sockets.me.bulk)
-        for size, unread in ((small, many), (small + 1, few), (1, few)):
-            flood.send_multipart([b"", bytes(size)])
-            assert sockets.bulk.poll(5000)
-            sockets.take(sockets.bulk, 2)
-            assert sockets.bulk.get(zmq.RCVHWM) == unread
