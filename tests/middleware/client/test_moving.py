@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,7 +20,6 @@ from runtime_codes import ALLOW, MIX, assert_reference, blocks
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster, host_command, own_environment, wait_ready_lines
-from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.run import Run
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
 from thalweg.middleware.errors import PlacementError, RunError, UsageError
@@ -90,12 +90,19 @@ class Taken:
         assert_reference(self.values, self.run.dataflow, len(self.values))
 
 
-def rows_of(cluster: LocalCluster, records: Path, label: str, kind: str) -> list[Row]:
-    """The records of a run, once its client has closed: a host that answers then has written them."""
-    say_hello(cluster.addresses)
-    lines = [line for path in records.glob("*.jsonl") for line in path.read_text().splitlines()]
-    rows: list[Row] = [row for row in map(json.loads, lines) if (row["placement"], row["kind"]) == (label, kind)]
-    return sorted(rows, key=lambda row: float(row["t"]))
+def rows_of(records: Path, label: str, kind: str) -> list[Row]:
+    """The records of a run, once its client has closed: each host writes ``host_load`` last, by a thread of its own."""
+    given_up, rows, ended = time.monotonic() + 20, list[Row](), {*records.glob("*.jsonl")}
+    while ended:
+        assert time.monotonic() < given_up
+        rows, ended = [], {*records.glob("*.jsonl")}
+        for path in records.glob("*.jsonl"):
+            lines = path.read_text().splitlines(keepends=True)
+            own = [row for line in lines if line.endswith("\n") and (row := json.loads(line))["placement"] == label]
+            rows += own
+            if any(row["kind"] == "host_load" for row in own):
+                ended.remove(path)
+    return sorted((row for row in rows if row["kind"] == kind), key=lambda row: float(row["t"]))
 
 
 def scenes() -> dict[str, Code]:
@@ -142,8 +149,8 @@ def test_operators_go_round_all_hosts_while_partitions_flow(
                 taken.take(3)
         taken.check()
     moves = [step.items() for step in steps]
-    relocated = [*rows_of(cluster, records, name, "relocated"), *rows_of(cluster, tmp_path, name, "relocated")]
-    arrived = [*rows_of(cluster, records, name, "arrived"), *rows_of(cluster, tmp_path, name, "arrived")]
+    relocated = [*rows_of(records, name, "relocated"), *rows_of(tmp_path, name, "relocated")]
+    arrived = [*rows_of(records, name, "arrived"), *rows_of(tmp_path, name, "arrived")]
     assert sorted((row["node"], row["peer"]) for row in relocated) == sorted(itertools.chain(*moves))
     versions = sorted((row["node"], row["detail"]["version"], row["peer"], row["host"]) for row in relocated)
     assert versions == sorted((row["node"], row["detail"]["version"], row["host"], row["peer"]) for row in arrived)
@@ -153,7 +160,7 @@ def test_operators_go_round_all_hosts_while_partitions_flow(
         assert (row["size_bytes"] > 0) == (code is not MIX)
         assert detail["ago"]["decided"] >= detail["ago"]["suspended"] >= detail["ago"]["state_out"] > 0
         assert row["duration_s"] == detail["ago"]["suspended"]
-    proposals = rows_of(cluster, tmp_path, name, "proposal")
+    proposals = rows_of(tmp_path, name, "proposal")
     assert [row["detail"]["outcome"] for row in proposals] == ["committed"] * len(steps)
     assert [{node: there for node, _, there in row["detail"]["moves"]} for row in proposals] == steps
 
@@ -168,7 +175,7 @@ def test_both_protocols_in_turn(cluster: LocalCluster, records: Path, tmp_path: 
                 taken.take(1)
                 mover.on_delivered()
         taken.check()
-    rows = [*rows_of(cluster, records, "random", "relocated"), *rows_of(cluster, tmp_path, "random", "relocated")]
+    rows = [*rows_of(records, "random", "relocated"), *rows_of(tmp_path, "random", "relocated")]
     moved = [row["detail"]["protocol"] for row in rows if row["detail"]["outcome"] == "moved"]
     assert len(moved) >= 40  # some of which were asked for, and came by their hosts' own decision
     assert {"barrier", "epoch"} == set(moved)
@@ -201,7 +208,7 @@ def test_where_the_target_will_not_have_it_all_stay(
             taken.take(3)
             assert (run.placement["op0"], run.placement["op1"]) == ("h1", "h3")
         taken.check()
-    refused, committed = rows_of(cluster, tmp_path, "refused", "proposal")
+    refused, committed = rows_of(tmp_path, "refused", "proposal")
     assert refused["detail"]["outcome"] == "aborted"
     assert re.match(why, refused["detail"]["why"])
     assert committed["detail"]["moves"] == [["op1", "h1", "h3"]]
@@ -230,10 +237,10 @@ def test_a_state_that_cannot_be_moved_stays_where_it_is(
             taken.take(3)
             assert run.placement["o"] == "h1"
         taken.check()
-    (stayed,) = [row for row in rows_of(cluster, records, how, "relocated") if row["node"] == "o"]
+    (stayed,) = [row for row in rows_of(records, how, "relocated") if row["node"] == "o"]
     assert (stayed["host"], stayed["peer"], stayed["detail"]["outcome"]) == ("h1", "h2", "stayed")
     assert re.fullmatch(why, stayed["detail"]["why"])
-    assert not [row for row in rows_of(cluster, records, how, "arrived") if row["node"] == "o"]
+    assert not [row for row in rows_of(records, how, "arrived") if row["node"] == "o"]
 
 
 @pytest.mark.parametrize(
