@@ -100,7 +100,7 @@ class Client:
         members: Path | None = None,
         insecure: bool = False,
         time_scale: float | None = None,
-        records: Path | None = None,
+        records: Path | str | None = None,
         limits: CoreConfig | None = None,
     ) -> None:
         if not isinstance(hosts, LocalCluster):

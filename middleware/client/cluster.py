@@ -54,7 +54,7 @@ class LocalCluster:
         allow: Collection[str] = (),
         data_roots: Collection[str | Path] = (),
         time_scale: float = 1.0,
-        records: Path | None = None,
+        records: Path | str | None = None,
         limits: Mapping[str, float] | None = None,
         transport: Literal["ipc", "curve", "tcp"] = "ipc",
     ) -> None:
@@ -249,7 +249,7 @@ def host_command(
     *,
     allow: Collection[str] = (),
     time_scale: float = 1.0,
-    records: Path | None = None,
+    records: Path | str | None = None,
     insecure: bool = False,
     python: str = sys.executable,
 ) -> list[str]:
@@ -259,7 +259,7 @@ def host_command(
     for package in allow:
         command += ["--allow", package]
     if records is not None:
-        command += ["--records", str(records / f"{name}.jsonl")]
+        command += ["--records", str(Path(records) / f"{name}.jsonl")]
     if insecure:
         command.append("--insecure")
     return command

@@ -16,6 +16,7 @@ R8. A source with a rate makes a partition when it is due, not before, and makes
 R9. Consumers of a node on one host are sent a partition once: while it is under way to one of them, others there that
     demand it ride along. Their host gives what comes to all there that wait for it; who did not get it demands it again
     and is sent it for itself, as is who demands it from elsewhere by then.
+R10. That code here has failed is told the client again with every demand that comes: who demands waits in vain.
 """
 
 from __future__ import annotations
@@ -125,6 +126,7 @@ class Demands:
         "_desk",
         "_directory",
         "_due_s",
+        "_failures",
         "_held",
         "_host",
         "_install",
@@ -180,6 +182,7 @@ class Demands:
         self._paced: dict[str, RunCode] = {}  # sources whose next partition is not due, and what they are to run
         self._due_s: dict[str, float] = {}  # when it is
         self._carried: dict[tuple[str, int, str], Carried] = {}  # by producer, index, and for whom it was sent
+        self._failures: dict[str, m.Failed] = {}  # of nodes whose code has failed here
         self._held: dict[str, RunCode | None] = {}  # nodes whose code may not run yet, and what it is to run on
 
     # --- messages -------------------------------------------------------------------------------------
@@ -200,6 +203,8 @@ class Demands:
         if node is None:
             self._forward(sender, name, demand, None, 0)
             return NO_NOTES
+        if self._failures:
+            self._say_again()
         if self.tail_hosts and name in self.tail_hosts and not self._before(node, demand):
             return NO_NOTES
         if demand.index == LAST and not self._may_renounce(sender, demand):
@@ -342,8 +347,18 @@ class Demands:
     # --- events ---------------------------------------------------------------------------------------
 
     def failed(self, event: e.OperatorFailed) -> None:
-        """A node's code cannot go on, and so the run cannot."""
-        self._out.send(self._install.client, m.Failed(self._out.run, event.node, event.reason[:4000], event.cause))
+        """A node's code cannot go on, and so the run, or the queries that use it, cannot."""
+        said = m.Failed(self._out.run, event.node, event.reason[:4000], event.cause)
+        self._failures[event.node] = said
+        self._out.send(self._install.client, said)
+
+    def _say_again(self) -> None:
+        """R10."""
+        for name, said in list(self._failures.items()):
+            if name in self.nodes:
+                self._out.send(self._install.client, said)
+            else:  # its query has left
+                del self._failures[name]
 
     def next(self, event: e.NextRequested) -> Iterable[Note]:
         """The application wants the next partition of a sink, or of all."""

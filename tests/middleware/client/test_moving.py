@@ -41,7 +41,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(records: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(HOSTS, allow=ALLOW, records=records) as started:
+    with LocalCluster(HOSTS, allow=ALLOW, records=str(records)) as started:
         yield started
         assert started.poll() == {}, "a host ended during the tests"
 

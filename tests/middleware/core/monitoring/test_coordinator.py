@@ -191,10 +191,13 @@ def test_failing_code_ends_the_run_with_its_node_and_host(make_book: Book, make_
     client, host = make_book("client"), make_book("h2")
     client << e.RunRequested(make_install()) >> ANY
     host << got("client", make_install()) >> ANY
+    host << got("client", m.Demand("r", "o", "t", 0)) >> ANY
     cause = m.Cause(3, "ValueError", "Traceback …")
     failed = m.Failed("r", "o", "ValueError at partition 3: no", cause)
     host << e.OperatorFailed("r", "o", "ValueError at partition 3: no", cause) >> [e.Send("r", "client", failed)]
     reason = "node 'o' on host 'h2': ValueError at partition 3: no"
+    again = m.Demand("r", "o", "t", 0, again=True)
+    host << got("client", again) >> [e.Send("r", "client", failed)]  # the first was lost
     client << got("h2", failed) >> [e.Fail("r", reason, "o", "h2", cause=cause)]
     client << got("h2", failed) >> []
 
