@@ -40,7 +40,7 @@ def test_import_paths_of_allowed_packages_are_found() -> None:
     ("use", "says"),
     [
         ("composit", "unknown operator 'composit'; did you mean 'composite'?"),
-        ("qqq", "unknown operator 'qqq'; known are best-of-last, composite"),
+        ("qqq", "unknown operator 'qqq'; known are array-join, best-of-last, composite"),
         ("", "unknown operator ''"),
         ("os:system", "this host does not allow code from 'os'; start it with --allow os"),
         ("a.b.c:d", "start it with --allow a"),
