@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NoReturn
 
 import zmq
@@ -78,7 +79,15 @@ class _Asked:
             socket.connect(address)
         except zmq.ZMQError as error:
             raise UsageError(f"host {name!r}: {address!r} is not an endpoint ({FORM}): {error}") from None
-        socket.send(frames.encode(m.Hello()))
+        self._asked = False
+        self._ask()
+
+    def _ask(self) -> None:
+        """Say hello, unless there is no connection: one whose handshake failed by now is not waited for."""
+        if not self._asked:
+            with suppress(zmq.Again):
+                self.socket.send(frames.encode(m.Hello()), zmq.DONTWAIT)
+                self._asked = True
 
     def fail(self, why: str) -> NoReturn:
         raise HostAbsentError(f"host {self.name!r} at {self._address} {why}", host=self.name)
@@ -92,6 +101,7 @@ class _Asked:
         match news["event"]:
             case zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.guess = "it is connected: is it busy, or its port for bulk, or another program?"
+                self._ask()
             case zmq.EVENT_HANDSHAKE_FAILED_AUTH if self._keys is not None:
                 own = self._keys.own.name
                 self.fail(f"does not admit the certificate of {own!r}; is it among its members, and not out of date?")

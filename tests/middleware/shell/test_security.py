@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zmq
 import zmq.auth
 from flows import chain
 
+from thalweg.middleware.client import hello
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.dataflow import Code
@@ -188,6 +191,30 @@ def test_members_run_together_and_strangers_are_not_answered(tmp_path: Path) -> 
             assert alice.name == "alice"
             assert [each.index for each in alice.run(FLOW, {"o": "h2"}, partitions=3)] == [0, 1, 2]
         assert (first.frames_rejected, second.frames_rejected) == (0, 0)
+
+
+def test_a_stranger_who_is_slow_to_ask_is_told_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handshake has failed when the question is to be sent: there is no connection to send it on."""
+    make(tmp_path, "alice", "client")
+    keys = Keys.load(make(tmp_path, "bob", "client", member=False))
+    said: list[str] = []
+    with host(tmp_path, "h1") as first:
+
+        def ask() -> None:
+            with pytest.raises(HostLostError, match="does not admit") as told:
+                say_hello({"h1": first.me.control}, keys, timeout_s=5.0)
+            said.append(str(told.value))
+
+        def late(message: m.Hello) -> bytes:
+            monkeypatch.setattr(hello, "frames", frames)
+            ask()  # another is refused meanwhile
+            return frames.encode(message)
+
+        monkeypatch.setattr(hello, "frames", SimpleNamespace(encode=late))
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(20)
+        assert len(said) == 2
 
 
 def test_what_is_not_the_host_that_was_dialled_is_not_talked_to(tmp_path: Path) -> None:
