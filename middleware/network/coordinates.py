@@ -10,7 +10,6 @@ Source: Dabek, Cox, Kaashoek, Morris (SIGCOMM 2004), sections 2 and 5.4; Pietzuc
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
@@ -82,9 +81,12 @@ class Coordinates(msgspec.Struct, frozen=True):
 def baseline(samples_s: Floats, share: float = 0.2) -> Floats:
     """What a link's last measurements come to, (samples, …) → (…): their 20th percentile, the nearest rank.
 
-    Delays scatter upwards, as hosts and links are busy now and then; what is below is the way itself.
+    Delays scatter upwards, as hosts and links are busy now and then; what is below is the way itself. A measurement
+    that there is not yet is inf.
     """
-    found: Floats = np.sort(samples_s, axis=0)[math.ceil(share * len(samples_s)) - 1]
+    known = np.isfinite(samples_s).sum(axis=0, keepdims=True)
+    rank = np.maximum(np.ceil(share * known).astype(int) - 1, 0)
+    found: Floats = np.take_along_axis(np.sort(samples_s, axis=0), rank, axis=0)[0]
     return found
 
 

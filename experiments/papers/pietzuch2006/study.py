@@ -7,7 +7,7 @@ from a producer to the consumer, in percent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -229,10 +229,6 @@ _FIGURES = (
 )
 
 
-def _as_run(arm: Any, usual: Any, varied: Sequence[str]) -> Arm:
-    return Placer(arm.placement, arm.operators)
-
-
 STUDY = Study(
     name="pietzuch2006",
     trial=Placing,
@@ -254,7 +250,6 @@ STUDY = Study(
     world=("operators",),
     fixed=("dimensions", "rounds", "measured"),
     says={"operators": lambda count: f"{count} operator{'s' if count > 1 else ''}"},
-    as_run=_as_run,
     colours=("relaxation", "optimal", "producer", "consumer", "ip-multicast"),
     tints={"cost-space": "#882255"},
     conclusions={1: "an SBON improves network utilization and provides low stream latency"},

@@ -157,7 +157,7 @@ def test_hosts_find_coordinates_and_the_filter_steadies_them(
         one = Embedding(pool="square", pool_seed=pool_seed, **msgspec.structs.asdict(arm))
         made.append(row(one, embed(one)))
     table = pa.Table.from_pylist(made, schema=schema(Embedding))
-    data = figure_data(spark_session, table, COORDINATES, figure="sbon-5")  # of some rounds
+    data = figure_data(spark_session, table, COORDINATES, figure="sbon-5")
     (result,) = data.results
     assert {one.claim: one.verdict for one in result.verdicts}["nine"] == "holds"
 

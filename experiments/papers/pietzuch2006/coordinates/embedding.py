@@ -91,18 +91,10 @@ def embed(trial: Embedding) -> Embedded:
             sample = sample * scatter()[like[own, chosen], slices[own, chosen]]
         if trial.samples == "filtered":
             last[:, own, chosen] = np.concatenate([last[1:, own, chosen], sample[None]])
-            sample = _percentile(last[:, own, chosen])
+            sample = baseline(last[:, own, chosen])
         before, found = found, found.measured(found.of(other), sample)
         if number >= trial.rounds - LAST:
             moved.append(np.sqrt(((found.places - before.places) ** 2).sum(axis=1)).mean())
     pairs = np.triu_indices(hosts, 1)
     off = np.abs(found.distances_s(slice(None), slice(None)) - latency_s)[pairs] / latency_s[pairs]
     return Embedded(error=float(np.nanmedian(off)), moved_s=float(np.mean(moved)))
-
-
-def _percentile(samples_s: Floats) -> Floats:
-    """The 20th percentile of what there is of the last measurements, (kept, links); what there is not is inf."""
-    known = np.isfinite(samples_s).sum(axis=0)
-    at = np.maximum(np.ceil(0.2 * known).astype(int) - 1, 0)
-    found: Floats = np.sort(samples_s, axis=0)[at, np.arange(samples_s.shape[1])]
-    return found

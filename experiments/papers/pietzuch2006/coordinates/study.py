@@ -7,7 +7,6 @@ for the filter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from thalweg.experiments.papers.claims import CLEARLY, Result, at_most, check, clearly, lacking, more
@@ -109,10 +108,6 @@ _FIGURE = Figure(
 )
 
 
-def _as_run(arm: Any, usual: Any, varied: Sequence[str]) -> Arm:
-    return Space(arm.space, arm.samples, arm.rounds)
-
-
 STUDY = Study(
     name="pietzuch2006.coordinates",
     trial=Embedding,
@@ -129,7 +124,6 @@ STUDY = Study(
     world=("samples",),
     fixed=("dimensions",),
     says={"samples": str, "rounds": "{} rounds".format},
-    as_run=_as_run,
     colours=("plain",),
     tints={"heights": "#882255"},
 )

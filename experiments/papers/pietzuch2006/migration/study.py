@@ -6,7 +6,7 @@ pairs. Both of a pair begin on the same host.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from thalweg.experiments.papers.claims import Result, check, missing
@@ -131,10 +131,6 @@ _FIGURE = Figure(
 )
 
 
-def _as_run(arm: Any, usual: Any, varied: Sequence[str]) -> Arm:
-    return Mover(arm.placement, arm.moves)
-
-
 STUDY = Study(
     name="pietzuch2006.migration",
     trial=Migrating,
@@ -150,7 +146,6 @@ STUDY = Study(
     columns={"relocations": "relocations", "oscillations": "oscillations", "delay_ms": "1000 * delay_s"},
     fixed=("every", "displacement_s", "saving", "tried"),
     says={"moves": lambda moves: "may move" if moves else "stays"},
-    as_run=_as_run,
     colours=("relaxation",),
     tints={"cost-space": "#882255"},
 )
