@@ -406,7 +406,8 @@ class Demands:
 
     def transfer_over(self, message: m.Partition, *, arrived: bool) -> None:
         """A partition's transfer is over; unless it has ``arrived``, nobody knows what became of it."""
-        carried = self._carried.pop((message.producer, message.index, message.consumer), None)
+        at = message.producer, message.index, message.consumer
+        carried = self._carried.pop(at, None) if self._carried else None
         node, tail = self.nodes.get(message.producer), self.tails.get(message.producer)
         for consumer in (message.consumer,) if carried is None else (message.consumer, *carried.riders):
             if node is not None:
@@ -569,7 +570,8 @@ class Demands:
         if output.index == LAST:
             self._send_output(name, consumer, output)
             return
-        taker.sending = (not again and self._rides(name, consumer, output)) or self._send_output(name, consumer, output)
+        rides = bool(self._carried) and not again and self._rides(name, consumer, output)
+        taker.sending = rides or self._send_output(name, consumer, output)
         if self._newcomers and name in self._newcomers:
             self._record_newcomer(name, output.index)
         if name in self._books.of:
