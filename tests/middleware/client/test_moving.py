@@ -171,9 +171,11 @@ def test_both_protocols_in_turn(cluster: LocalCluster, records: Path, tmp_path: 
         restless = LocalMoves(period_s=0.2, k=3, gate=False, seed=5)
         with client.run(flow, dict.fromkeys(flow.operators, "h1"), adaptation=restless, label="random") as run:
             taken, mover = Taken(run), RandomMover(RandomMoves(40, seed=5), run, client.hosts)
-            for _ in range(400):
+            for count in range(4000):
                 taken.take(1)
                 mover.on_delivered()
+                if count >= 400 and not mover._moves:  # a busy machine moves fewer in as many partitions
+                    break
         taken.check()
     rows = [*rows_of(records, "random", "relocated"), *rows_of(tmp_path, "random", "relocated")]
     moved = [row["detail"]["protocol"] for row in rows if row["detail"]["outcome"] == "moved"]
