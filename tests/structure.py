@@ -33,6 +33,7 @@ FLOORS: tuple[str, ...] = (
     "middleware.planning.shapes",
     "middleware.planning.bound",
     "middleware.planning.usage",
+    "middleware.planning.odp",
     "middleware.planning.planners",
     "middleware.planning",
     "middleware.shell",

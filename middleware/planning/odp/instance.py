@@ -1,0 +1,231 @@
+"""An optimal placement problem as arrays: what operators need, and what hosts and the links between them give.
+
+Operators are numbered so that each comes before its consumers, hosts in the order that decides ties. A placement is an
+array with the host of every operator. Source: Cardellini, Grassi, Lo Presti, Nardelli (DEBS 2016), sections 3 to 5;
+their symbols stand beside the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from thalweg.middleware.errors import PlacementError, UsageError
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
+SLACK = 1e-9  # of a capacity: rounding is no overload
+
+
+def _finite(values: Floats) -> Flags:
+    return (values >= 0) & np.isfinite(values)
+
+
+def _share(values: Floats) -> Flags:
+    return (values > 0) & (values <= 1)
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """Of one placement: R in seconds, log A by operators (``availability="hosts"``: by hosts) and links, T, N and EE.
+
+    T is in units of rate, N in those times seconds, EE in those times seconds squared.
+    """
+
+    response_s: float
+    log_availability: float
+    log_availability_of_hosts: float
+    traffic: float
+    usage: float
+    energy: float
+
+
+class Instance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
+    """What is placed, and where it may go.
+
+    - ``names``, ``hosts``: of n operators and h hosts
+    - ``edges``: (m, 2) producer and consumer of every stream
+    - ``rate``: (m,) λ_ij of every stream, in any unit
+    - ``execution_s``: (n,) R_i; ``demand``: (n,) C_i
+    - ``capacity``: (h,) C_u; ``speed``: (h,) S_u; ``availability``: (h,) A_u
+    - ``delay_s``: (h, h) d_uv; ``link_availability``: (h, h) A_uv; ``bandwidth``: (h, h) B_uv in the unit of rates,
+      inf where there is no limit. What stays on a host takes no time, never fails and has no limit
+    - ``candidates``: (n, h) whether an operator may be on a host; one that is pinned has one
+    """
+
+    names: tuple[str, ...]
+    hosts: tuple[str, ...]
+    edges: Indices
+    rate: Floats
+    execution_s: Floats
+    demand: Floats
+    capacity: Floats
+    speed: Floats
+    availability: Floats
+    delay_s: Floats
+    link_availability: Floats
+    bandwidth: Floats
+    candidates: Flags
+
+    def check(self) -> Instance:
+        """Return self; UsageError naming the first operator, host or link that does not fit."""
+        names, hosts, count = self.names, self.hosts, len(self.hosts)
+        if not (names and hosts):
+            raise UsageError(f"there are {len(names)} operators and {count} hosts; at least one of each is needed")
+        sizes = {
+            (len(self.edges),): ("rate",),
+            (len(names),): ("execution_s", "demand"),
+            (count,): ("capacity", "speed", "availability"),
+            (count, count): ("delay_s", "link_availability", "bandwidth"),
+            (len(names), count): ("candidates",),
+        }
+        for size, fields in sizes.items():
+            for what in fields:
+                if (found := getattr(self, what).shape) != size:
+                    raise UsageError(
+                        f"{what} has the form {found}; {len(names)} operators on {count} hosts need {size}"
+                    )
+        for producer, consumer in self.edges.tolist():
+            if not 0 <= producer < consumer < len(names):
+                said = f"a stream goes from operator {producer} to {consumer} of {len(names)}"
+                raise UsageError(f"{said}; each comes before its consumers")
+        for node in np.flatnonzero(~self.candidates.any(axis=1))[:1].tolist():
+            raise UsageError(f"operator {names[node]!r} has no candidate; name a host that it may be on")
+        streams = [f"the stream from {names[a]!r} to {names[b]!r}" for a, b in self.edges.tolist()]
+        operators, machines = (
+            [f"{kind} {name!r}" for name in of] for kind, of in (("operator", names), ("host", hosts))
+        )
+        links = [f"the link from {a!r} to {b!r}" for a in hosts for b in hosts]
+        everywhere, apart = np.True_, self.unlike > 0
+        positive = "above 0 and finite, 2 for twice as fast"
+        for what, fits, where, of, right in (
+            ("rate", _finite(self.rate), everywhere, streams, "at least 0 and finite"),
+            ("execution_s", _finite(self.execution_s), everywhere, operators, "at least 0 and finite"),
+            ("demand", _finite(self.demand), everywhere, operators, "at least 0 and finite"),
+            ("capacity", self.capacity >= 0, everywhere, machines, "at least 0, inf for no limit"),
+            ("speed", _finite(self.speed) & (self.speed > 0), everywhere, machines, positive),
+            ("availability", _share(self.availability), everywhere, machines, "above 0, at most 1"),
+            ("link_availability", _share(self.link_availability), apart, links, "above 0, at most 1"),
+            ("delay_s", _finite(self.delay_s), apart & self.reachable, links, "given, at least 0 and finite"),
+            ("bandwidth", self.bandwidth >= 0, apart, links, "at least 0, inf for no limit"),
+        ):
+            for wrong in np.flatnonzero(where & ~fits)[:1].tolist():
+                value = getattr(self, what).ravel()[wrong]
+                said = "is missing" if np.isnan(value) else f"is {value:g}"
+                raise UsageError(f"{what} of {of[wrong]} {said}; it must be {right}")
+        return self
+
+    @cached_property
+    def reachable(self) -> Flags:
+        """(h, h) whether a stream may go from one host to another."""
+        found = np.zeros((len(self.hosts), len(self.hosts)), dtype=bool)
+        for producer, consumer in self.edges.tolist():
+            found |= self.candidates[producer][:, None] & self.candidates[consumer]
+        return found
+
+    @property
+    def count(self) -> int:
+        """How many operators there are."""
+        return len(self.names)
+
+    @cached_property
+    def ways_s(self) -> Floats:
+        """(h, h) d_uv, 0 on one host; what is missing and never used is 0 as well."""
+        return np.nan_to_num(np.where(np.eye(len(self.hosts), dtype=bool), 0.0, self.delay_s), nan=0.0, posinf=0.0)
+
+    @cached_property
+    def unlike(self) -> Floats:
+        """(h, h) 1 between two hosts, 0 on one."""
+        return 1.0 - np.eye(len(self.hosts))
+
+    @cached_property
+    def log_links(self) -> Floats:
+        """(h, h) log A_uv, 0 on one host."""
+        return np.log(np.where(np.eye(len(self.hosts), dtype=bool), 1.0, self.link_availability))
+
+    @cached_property
+    def inputs(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Of every operator its producers, each with the number of the stream."""
+        return self._beside(1)
+
+    @cached_property
+    def outputs(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Of every operator its consumers, each with the number of the stream."""
+        return self._beside(0)
+
+    def _beside(self, own: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+        found: list[list[tuple[int, int]]] = [[] for _ in self.names]
+        for number, ends in enumerate(self.edges.tolist()):
+            found[ends[own]].append((ends[1 - own], number))
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def limited(self) -> bool:
+        """Whether a link that a stream may take could be too narrow: else (17) says nothing."""
+        return bool((self.bandwidth < self.rate.sum())[self.reachable & (self.unlike > 0)].any())
+
+    # --- placements -----------------------------------------------------------------------------
+
+    def where(self, placement: Iterable[str]) -> Indices:
+        """The hosts of all operators, in their order, as an array."""
+        number = {host: at for at, host in enumerate(self.hosts)}
+        return np.array([number[host] for host in placement], dtype=np.intp)
+
+    def responses_s(self, where: Indices) -> Floats:
+        """(rows,) R of many placements (rows, n): the longest way from a source to a sink (1)-(4)."""
+        took = self.execution_s / self.speed[where]
+        done = took.copy()
+        for node, inputs in enumerate(self.inputs):
+            if inputs:
+                ready = [done[:, other] + self.ways_s[where[:, other], where[:, node]] for other, _ in inputs]
+                done[:, node] += np.maximum.reduce(ready)
+        found: Floats = done.max(axis=1)
+        return found
+
+    def metrics(self, where: Indices) -> Metrics:
+        """What a placement comes to."""
+        ends = where[self.edges[:, 0]], where[self.edges[:, 1]]
+        links = float(self.log_links[ends].sum())
+        hosts = np.log(self.availability)
+        ways = self.ways_s[ends]
+        return Metrics(
+            response_s=float(self.responses_s(where[None])[0]),
+            log_availability=float(hosts[where].sum()) + links,
+            log_availability_of_hosts=float(hosts[np.unique(where)].sum()) + links,
+            traffic=float((self.rate * self.unlike[ends]).sum()),
+            usage=float((self.rate * ways).sum()),
+            energy=float((self.rate * ways**2).sum()),
+        )
+
+    def loads(self, where: Indices) -> Floats:
+        """(h,) what is asked of every host."""
+        return np.bincount(where, self.demand, len(self.hosts)).astype(np.float64, copy=False)
+
+    def shortfall(self, where: Indices) -> str:
+        """Which constraint a placement breaks, and by how much; empty where it breaks none."""
+        for node, host in enumerate(where.tolist()):
+            if not self.candidates[node, host]:
+                return f"operator {self.names[node]!r} is on {self.hosts[host]!r}, which is no candidate of it"
+        loads = self.loads(where)
+        for host in np.flatnonzero(loads > self.capacity * (1 + SLACK))[:1].tolist():
+            said = f"host {self.hosts[host]!r} has a capacity of {self.capacity[host]:g}"
+            return f"{said}, {loads[host] - self.capacity[host]:g} short of {loads[host]:g} (11)"
+        if self.limited:
+            hosts = len(self.hosts)
+            ends = where[self.edges[:, 0]] * hosts + where[self.edges[:, 1]]
+            flows = np.bincount(ends, self.rate, hosts * hosts).reshape(hosts, hosts) * self.unlike
+            for u, v in np.argwhere(flows > self.bandwidth * (1 + SLACK))[:1].tolist():
+                said = (
+                    f"the link from {self.hosts[u]!r} to {self.hosts[v]!r} has a bandwidth of {self.bandwidth[u, v]:g}"
+                )
+                return f"{said}, {flows[u, v] - self.bandwidth[u, v]:g} short of {flows[u, v]:g} (17)"
+        return ""
+
+    def require(self, where: Indices) -> None:
+        """Raise PlacementError for a placement that breaks a constraint."""
+        if said := self.shortfall(where):
+            raise PlacementError(said)

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thalweg.experiments.papers.cardellini2016.instances import (
+    drawn,
+    fat,
+    layered,
+    sampled,
+    sequential,
+    table_2,
+    tag_and_count,
+)
+from thalweg.middleware.errors import PlannerError, UsageError
+from thalweg.middleware.planning.odp.heuristics import first_fit
+from thalweg.middleware.planning.odp.instance import Instance
+from thalweg.middleware.planning.odp.objective import (
+    Extremes,
+    Goal,
+    Metric,
+    Objective,
+    form_of,
+    only,
+    value_of,
+    worst_of,
+)
+
+METRICS: tuple[Metric, ...] = ("response", "availability", "traffic", "usage", "energy")
+
+
+def everything(instance: Instance) -> np.ndarray:
+    """All placements that keep every constraint, a row each."""
+    rows = np.array(list(itertools.product(*(np.flatnonzero(row).tolist() for row in instance.candidates))))
+    return rows[[not instance.shortfall(row) for row in rows]]
+
+
+def small(seed: int) -> Instance:
+    return drawn(np.random.default_rng(seed), (3, 5), (2, 4))
+
+
+def response_by_paths(instance: Instance, where: np.ndarray) -> float:
+    """R as (1) and (2) are printed: over all paths."""
+
+    def longest(node: int) -> float:
+        took = instance.execution_s[node] / instance.speed[where[node]]
+        ahead = [0.0, *(
+            (instance.delay_s[where[node], where[other]] if where[node] != where[other] else 0.0) + longest(other)
+            for other, _ in instance.outputs[node]
+        )]  # fmt: skip
+        return float(took + max(ahead))
+
+    return max(longest(node) for node in range(instance.count))
+
+
+@given(st.integers(0, 99))
+@settings(max_examples=20)
+def test_metrics_are_the_equations_and_forms_the_metrics(seed: int) -> None:
+    instance = small(seed)
+    random = np.random.default_rng(seed)
+    where = np.array([random.choice(np.flatnonzero(row)) for row in instance.candidates])
+    metrics = instance.metrics(where)
+    assert metrics.response_s == pytest.approx(response_by_paths(instance, where))
+    product = math.prod(instance.availability[where].tolist())
+    once = math.prod(instance.availability[np.unique(where)].tolist())
+    sums = dict.fromkeys(("traffic", "usage", "energy"), 0.0)
+    for (one, other), rate in zip(instance.edges.tolist(), instance.rate.tolist(), strict=True):
+        u, v = where[one], where[other]
+        if u != v:
+            product, once = (each * instance.link_availability[u, v] for each in (product, once))
+            for power, what in enumerate(sums):
+                sums[what] += rate * instance.delay_s[u, v] ** power
+    assert math.exp(metrics.log_availability) == pytest.approx(product)
+    assert math.exp(metrics.log_availability_of_hosts) == pytest.approx(once)
+    assert [metrics.traffic, metrics.usage, metrics.energy] == pytest.approx(list(sums.values()))
+    for metric, counted in [(metric, "operators") for metric in METRICS] + [("availability", "hosts")]:
+        goal = Goal(instance, only(metric, availability_of=counted))
+        assert goal.cost(where) == pytest.approx(value_of(metrics, metric, counted))
+        assert goal.cost(where) <= worst_of(instance, metric, counted) * (1 + 1e-12)
+
+
+def test_the_utility_is_one_at_its_best_and_zero_at_its_worst() -> None:
+    instance = small(3)
+    rows = everything(instance)
+    objective = Objective(0.25, 0.25, 0.5, "energy")
+    values = {m: [value_of(instance.metrics(row), m) for row in rows] for m in objective.weights}
+    goal = Goal(instance, objective, {m: Extremes(min(v), worst_of(instance, m)) for m, v in values.items()})
+    utilities = [goal.utility(row) for row in rows]
+    assert max(utilities) <= 1 and min(utilities) >= 0
+    shifted = {m: goal.extremes[m].best / (goal.extremes[m].worst - goal.extremes[m].best) for m in values}
+    offset = sum(objective.weights[m] * shifted[m] for m in values)
+    assert 1 + offset - goal.costs(rows, goal.main) == pytest.approx(utilities)
+    alone = Goal(instance, only("usage"), {"usage": goal.extremes["energy"]})
+    assert alone.utility(rows[0]) <= 1 and math.isnan(Goal(instance, only("usage")).utility(rows[0]))
+
+
+@pytest.mark.parametrize("metric", ["availability", "traffic", "response"])
+def test_among_equals_the_response_decides_and_then_the_usage(metric: Metric) -> None:
+    made = small(13)
+    instance = msgspec.structs.replace(
+        made,
+        availability=np.array([1.0, 1.0, 0.9, 1.0]),
+        link_availability=np.ones((4, 4)),
+        rate=np.ones_like(made.rate),
+    )
+    rows = everything(instance)
+    goal = Goal(instance, only(metric))
+    keys = [
+        (round(goal.cost(row), 9), round(instance.metrics(row).response_s, 9), instance.metrics(row).usage)
+        for row in rows
+    ]
+    best = int(goal.costs(rows).argmin())
+    assert keys[best] == min(keys)
+    plain = Goal(instance, only(metric, ties=False))
+    assert plain.form is plain.main
+    assert np.array_equal(goal.main.node, form_of(instance, metric).node)
+
+
+def test_the_applications_of_the_paper_have_its_sizes() -> None:
+    random = np.random.default_rng(1)
+    made = tag_and_count(random)
+    assert (made.count, len(made.hosts), len(made.edges)) == (12, 8, 2 + 4 * 4 + 2)
+    assert made.rate[:2].tolist() == [5, 5] and made.rate.sum() == pytest.approx(6 * 10)
+    assert made.candidates.sum(axis=1).tolist() == [1, *[8] * 10, 1]
+    eight = np.array([0] * 2 + [1] * 8 + [0] * 2)
+    assert math.exp(made.metrics(eight).log_availability) == pytest.approx(0.9227, abs=1e-4)
+    for sizes, hosts, variables in (
+        (sequential(50), 20, 19_600),
+        (fat(50), 20, 38_400),
+        (sequential(20), 100, 190_000),
+        (fat(20), 100, 360_000),
+    ):
+        edges = len(table_2(random, sizes, hosts).edges)
+        assert edges * hosts * hosts == pytest.approx(variables)
+    few = sampled(table_2(random, fat(10)), 0.2, random)
+    assert few.candidates.sum(axis=1).tolist() == [4] * 10
+
+
+def test_generators_give_instances_that_have_a_placement() -> None:
+    for seed in range(30):
+        assert len(everything(small(seed)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"candidates": np.zeros((3, 2), dtype=bool)}, "operator 'op1' has no candidate"),
+        ({"availability": np.array([1.0, 0.0])}, "availability of host 'h2' is 0; it must be above 0, at most 1"),
+        ({"availability": np.array([1.1, 1.0])}, "availability of host 'h1' is 1.1"),
+        ({"link_availability": np.array([[1, 0.0], [1, 1]])}, "link_availability of the link from 'h1' to 'h2' is 0"),
+        ({"speed": np.array([0.0, 1])}, "speed of host 'h1' is 0; it must be above 0"),
+        ({"delay_s": np.array([[0, 1.0], [-1, 0]])}, "delay_s of the link from 'h2' to 'h1' is -1"),
+        ({"delay_s": np.array([[0, math.nan], [1, 0]])}, "delay_s of the link from 'h1' to 'h2' is missing"),
+        ({"bandwidth": np.array([[0, 1.0], [-2, 0]])}, "bandwidth of the link from 'h2' to 'h1' is -2"),
+        ({"demand": np.array([1, math.inf, 1])}, "demand of operator 'op2' is inf"),
+        ({"execution_s": np.array([1, -1.0, 1])}, "execution_s of operator 'op2' is -1"),
+        ({"rate": np.array([1, math.nan])}, "rate of the stream from 'op2' to 'op3' is missing"),
+        ({"capacity": np.array([1.0])}, "capacity has the form (1,); 3 operators on 2 hosts need (2,)"),
+        ({"edges": np.array([[1, 0], [1, 2]])}, "a stream goes from operator 1 to 0 of 3"),
+        ({"hosts": (), "names": ()}, "there are 0 operators and 0 hosts"),
+    ],
+)
+def test_what_does_not_fit_is_named(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        msgspec.structs.replace(table_2(np.random.default_rng(1), sequential(3), 2), **changes).check()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"response": -1.0, "network": 2.0}, "the weight of response is -1.0"),
+        (
+            {"response": 0.5, "network": 0.4},
+            "the weights of response, availability and network sum to 0.5 + 0 + 0.4; make that 1",
+        ),
+        ({"metric": "usages"}, "metric of the objective is 'usages'"),
+        ({"availability_of": "host"}, "availability_of of the objective is 'host'"),
+    ],
+)
+def test_weights_are_shares(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        Objective(**given)
+
+
+def test_a_placement_that_breaks_a_constraint_is_told_what_is_short() -> None:
+    instance = table_2(np.random.default_rng(1), sequential(4), 3, capacity=2)
+    assert not instance.shortfall(np.array([0, 0, 1, 1]))
+    assert instance.shortfall(np.array([0, 0, 0, 1])) == "host 'h1' has a capacity of 2, 1 short of 3 (11)"
+    narrow = msgspec.structs.replace(instance, bandwidth=np.full((3, 3), 0.5))
+    assert "bandwidth of 0.5, 0.5 short of 1 (17)" in narrow.shortfall(np.array([0, 0, 1, 1]))
+    few = msgspec.structs.replace(instance, candidates=np.tri(4, 3, dtype=bool))
+    assert "no candidate" in few.shortfall(np.array([1, 0, 1, 1]))
+
+
+def test_first_fit_keeps_the_capacities_or_says_that_it_cannot() -> None:
+    instance = table_2(np.random.default_rng(1), layered_sizes := (1, 3, 1), 3, capacity=2)
+    where = first_fit(Goal(instance, only("response")))
+    assert not instance.shortfall(where) and len(where) == sum(layered_sizes)
+    assert layered((1, 2, 1)).tolist() == [[0, 1], [0, 2], [1, 3], [2, 3]]
+    with pytest.raises(PlannerError, match="no host with room for operator 'op5'"):
+        first_fit(Goal(msgspec.structs.replace(instance, capacity=np.array([2.0, 2, 0])), only("response")))
