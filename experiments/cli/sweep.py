@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -20,6 +20,7 @@ from thalweg.experiments.runs.config import Allow, Latency
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
+    from thalweg.experiments.papers.study import FigureData
     from thalweg.experiments.sweeps.grid import PlacementResult, Sweep
     from thalweg.experiments.sweeps.sweep import SweepOutcome
 
@@ -323,24 +324,24 @@ def _print(asked: Sweep, outcome: SweepOutcome, master: str, *, as_json: bool) -
             "wall_s": round(outcome.wall_s, 3),
             "placements": results,
         }
-        print_json(said)
+        print_json(said | ({"figures": _figures(outcome, master)} if isinstance(asked, PaperSweep) else {}))
     elif isinstance(asked, PaperSweep):
-        _figure(outcome, master)
+        from thalweg.experiments.papers.tables import print_figures
+
+        print_figures(_figures(outcome, master))
+        _told(outcome)
     else:
         _table(asked, outcome, results)
     end(_failures(outcome))
 
 
-def _figure(outcome: SweepOutcome, master: str) -> None:
-    """What a paper's own trials say: the figure they are of."""
+def _figures(outcome: SweepOutcome, master: str) -> FigureData[Any]:
+    """What a paper's own trials say: the figure they are of, ours beside what is published."""
     from thalweg.experiments.papers.aggregation import aggregate
-    from thalweg.experiments.papers.tables import print_figures
     from thalweg.experiments.records.spark import session
 
     with spinner("analysing the sweep"), session(master) as spark:
-        found = aggregate(spark, outcome.folder)
-    print_figures(found)
-    _told(outcome)
+        return aggregate(spark, outcome.folder)
 
 
 def _table(asked: Sweep, outcome: SweepOutcome, results: dict[str, PlacementResult]) -> None:

@@ -78,9 +78,9 @@ def compare(result: Result) -> list[Comparison]:
             Comparison(
                 name=value.name,
                 paper=value.value,
-                unit="s" if value.other is None else "",
+                unit=value.unit if value.other is None else "",
                 ours=ours,
-                ratio=None if ours is None else ours.mean / value.value,
+                ratio=None if ours is None or not value.value else ours.mean / value.value,
                 accept=accept,
                 within=None if ours is None or accept is None else accept[0] <= ours.mean <= accept[1],
             )
@@ -89,6 +89,8 @@ def compare(result: Result) -> list[Comparison]:
 
 
 def _ours(result: Result, value: Published) -> Pooled | None:
+    if value.ours is not None:
+        return value.ours(result)
     if value.other is None:
         return result.value(value.own, result.study.level)
     own = result.arm(value.own)
@@ -300,6 +302,7 @@ def reproduced(result: Result, own: str, other: str | None = None) -> Finding:
     ours = _ours(result, value)
     if ours is None:
         raise lacking(result, own, *([other] if other else []))
+    assert value.accept is not None
     low, high = value.accept
     digits, unit = (1, " s") if other is None else (2, "")
     detail = f"{spread(ours, digits, unit)}, the paper's {value.value:.{digits}f}{unit}"

@@ -317,18 +317,27 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of the paper's text: the level of ``own``, or, with ``other``, the median over configurations of
-    ``other``'s measure over ``own``'s.
+    """A number of the paper: the level of ``own``, or, with ``other``, the median over configurations of ``other``'s
+    measure over ``own``'s; or, with ``ours``, what that finds in a result, and ``own`` is what it is called.
+
+    ``unit``: of the number, where it is no ratio. ``points``: how far ours may be from it in any case; None: it is no
+    target.
     """
 
     own: str
     value: float
     other: str | None = None
+    ours: Callable[[FigureResult[Any, Any]], Pooled | None] | None = None
+    unit: str = "s"
+    points: float | None = 0.0
 
     @property
-    def accept(self) -> tuple[float, float]:
+    def accept(self) -> tuple[float, float] | None:
         """What counts as reproduced; one tolerance for all numbers."""
-        return self.value * (1 - QUOTED), self.value * (1 + QUOTED)
+        if self.points is None:
+            return None
+        off = max(self.points, abs(self.value) * QUOTED)
+        return self.value - off, self.value + off
 
     @property
     def name(self) -> str:

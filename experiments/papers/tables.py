@@ -85,7 +85,7 @@ def comparison_cells(result: Result) -> Cells:
     """Heads and rows of the published values: the paper's, ours, ours over the paper's, what is accepted."""
     made = []
     for one in result.comparisons:
-        digits, unit = (1, " s") if one.unit else (2, "")
+        digits, unit = (1, f" {one.unit}") if one.unit else (2, "")
         accept = NONE if one.accept is None else f"{one.accept[0]:.{digits}f} to {one.accept[1]:.{digits}f}{unit}"
         within = NONE if one.within is None else "yes" if one.within else "no"
         ratio = NONE if one.ratio is None else f"{one.ratio:.2f}"

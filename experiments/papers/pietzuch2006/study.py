@@ -15,7 +15,18 @@ import numpy as np
 from thalweg.emulation.traces.topologies import PRESETS
 from thalweg.experiments.papers.claims import CLEARLY, Result, at_most, check, falls, lacking
 from thalweg.experiments.papers.pietzuch2006.placing import OURS, PLACEMENTS, Placing
-from thalweg.experiments.papers.study import Claim, Column, Figure, Finding, Grid, Over, Study, spread
+from thalweg.experiments.papers.study import (
+    Claim,
+    Column,
+    Figure,
+    Finding,
+    Grid,
+    Over,
+    Pooled,
+    Published,
+    Study,
+    spread,
+)
 from thalweg.experiments.papers.tables import finished
 from thalweg.experiments.sweeps.trial import Arm
 from thalweg.experiments.views.tables import NONE
@@ -39,6 +50,17 @@ class Placer(Arm, frozen=True, order=True):
 
     placement: str
     operators: int = 1
+
+
+def _beside(name: str, column: str) -> Callable[[Result], Pooled | None]:
+    return lambda result: result.value(name, column)
+
+
+TABLE = tuple(
+    Published(own=f"{name}, {column.split('_')[0]}", value=value, ours=_beside(name, column), unit="%", points=POINTS)
+    for column, values in PUBLISHED.items()
+    for name, value in values.items()
+)
 
 
 @check
@@ -78,11 +100,31 @@ def _known(result: Result, name: str) -> list[float]:
     return found
 
 
+def _above(result: Result, name: str) -> float:
+    """How much more than the optimum's is the usage that 80 % of a placement's queries do not exceed, in percent."""
+    base, own = (float(np.quantile(_known(result, one), QUANTILE)) for one in ("optimal", name))
+    return 100 * (own / base - 1)
+
+
+def _below(result: Result, name: str) -> float:
+    """On which share of the queries a placement has less delay than the routes."""
+    return float(np.mean(np.array(_known(result, name)) < -1e-6))
+
+
+def _single(of: Callable[[Result, str], float], name: str, factor: float = 1.0) -> Callable[[Result], Pooled | None]:
+    """What single queries of a placement come to, over all pools."""
+
+    def found(result: Result) -> Pooled | None:
+        known = all(any(value is not None for value in result.singles.get(one, ())) for one in ("optimal", name))
+        return Pooled(mean=factor * of(result, name), deviation=None, by_pool={}) if known else None
+
+    return found
+
+
 @check
 def _at_quantile(result: Result, within: float) -> Finding:
     """The usage that 80 % of the queries do not exceed is as much above the optimum's as published."""
-    base = float(np.quantile(_known(result, "optimal"), QUANTILE))
-    ours = {name: 100 * (float(np.quantile(_known(result, name), QUANTILE)) / base - 1) for name in EIGHTIETH}
+    ours = {name: _above(result, name) for name in EIGHTIETH}
     told = ", ".join(f"{name} {ours[name]:+.0f} % (paper {paper:+.0f})" for name, paper in EIGHTIETH.items())
     good = all(abs(ours[name] - paper) <= within for name, paper in EIGHTIETH.items())
     return Finding(good if result.binding else None, told, ours)
@@ -91,7 +133,7 @@ def _at_quantile(result: Result, within: float) -> Finding:
 @check
 def _below_none(result: Result, *names: str, low: float, high: float) -> Finding:
     """On so large a share of the queries each of these has less delay than the routes."""
-    shares = {name: float(np.mean(np.array(_known(result, name)) < -1e-6)) for name in names}
+    shares = {name: _below(result, name) for name in names}
     told = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
     good = all(low <= share <= high for share in shares.values())
     return Finding(good if result.binding else None, f"{told}; accepted {low:.0%} to {high:.0%}", shares)
@@ -153,6 +195,7 @@ _FIGURES = (
         "sbon-table1",
         head="Table 1",
         title="Increase in network usage and delay",
+        published=TABLE,
         question="How much more network does a placement use than the best one, and how much later is the data?",
         claims=(
             Claim(
@@ -190,6 +233,10 @@ _FIGURES = (
         head="Fig. 8",
         singles="usage_kb",
         title="Network usage",
+        published=tuple(
+            Published(own=f"{name}, 80 %", value=paper, ours=_single(_above, name), unit="%", points=2 * POINTS)
+            for name, paper in EIGHTIETH.items()
+        ),
         question="How is the network usage of single queries distributed?",
         claims=(
             Claim(
@@ -206,6 +253,10 @@ _FIGURES = (
         head="Fig. 9",
         singles=DELAY,
         title="Delay penalty",
+        published=tuple(
+            Published(own=f"{name}, below 0", value=100 * BELOW, ours=_single(_below, name, 100), unit="%", points=10)
+            for name in ("optimal", "relaxation")
+        ),
         question="How is the delay penalty of single queries distributed?",
         claims=(
             Claim(

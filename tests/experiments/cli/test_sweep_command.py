@@ -66,6 +66,23 @@ def test_a_sweep_prints_what_came_out_and_says_why_runs_failed(tmp_path: Path, m
     assert said == {"sweep": identity, "out": str(folder), "runs": 12, "done": 12, "failed": 0, "skipped": 8}
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("shared_spark")
+def test_json_of_a_paper_s_figure_has_its_rows_beside_what_is_published(tmp_path: Path) -> None:
+    given = ["--configurations", "2", "--pools", "1", "--out", str(tmp_path / "s")]
+    done = CliRunner().invoke(cli.app, ["sweep", "--figure", "sbon-table1", *given, "--json"])
+    assert done.exit_code == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["placements"]["relaxation, 1"]["runs"] == 2
+    (figure,) = said["figures"]["results"]
+    ours = {row["label"]: row["usage_penalty"]["mean"] for row in figure["rows"]}
+    beside = {one["name"]: (one["paper"], one["ours"]["mean"], one["unit"]) for one in figure["comparisons"]}
+    assert beside["consumer, usage"] == (60, ours["consumer"], "%")
+    assert beside["optimal, delay"][0] == 13
+    assert {"order", "usage", "delay"} <= {one["claim"] for one in figure["verdicts"]}
+    assert json.loads((tmp_path / "s" / "figures.json").read_text()) == said["figures"]
+
+
 def test_placements_are_added_to_a_figure_and_other_options_replace_its_own(
     asked: Asked,
 ) -> None:

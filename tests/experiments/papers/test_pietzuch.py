@@ -74,10 +74,15 @@ def test_distributions_are_of_single_queries(spark_session: SparkSession, result
     usage = figure(spark_session, results, "sbon-8")["paper"]
     assert {name: len(each) for name, each in usage.singles.items()} == dict.fromkeys((*PLACEMENTS, *OURS), 2 * QUERIES)
     (eightieth,) = usage.verdicts
+    beside = {one.name: (one.paper, one.ours and one.ours.mean) for one in usage.comparisons}
+    assert beside["producer, 80 %"] == (48, eightieth.numbers["producer"])
     assert 0 < eightieth.numbers["relaxation"] < eightieth.numbers["producer"]
     delay = figure(spark_session, results, "sbon-9")["paper"]
     assert set(delay.singles["consumer"]) == {0.0}
     (below,) = delay.verdicts
+    assert [one.ours and one.ours.mean for one in delay.comparisons] == [
+        pytest.approx(100 * below.numbers[name]) for name in ("optimal", "relaxation")
+    ]
     assert 0 <= below.numbers["relaxation"] <= below.numbers["optimal"] < 0.5, below.numbers
     for number in ("sbon-8", "sbon-9"):
         data = figure_data(spark_session, results, STUDY, figure=number)
@@ -143,6 +148,11 @@ def test_queries_whose_operators_move_use_less_while_latencies_change(
         assert found["moves"].mean > 1
         stays = result.arm(placement, moves=False)
         assert result.row(stays).value("relocations").mean == 0
+    own = changes(result, "relaxation")
+    assert own is not None
+    assert [(one.paper, one.ours, one.within) for one in result.comparisons] == [
+        (-16.9, own["usage"], None), (75.0, own["lower"], None), (3.5, own["moves"], None), (-10.5, own["delay"], None)
+    ]  # fmt: skip
     assert result.value("cost-space", "usage").mean < result.value("relaxation", "usage").mean
     assert all(verdict.verdict != "not tested" for verdict in result.verdicts)
     assert [path.name for path in plot_figures(data, tmp_path)] == ["figure-sbon-12.png"]

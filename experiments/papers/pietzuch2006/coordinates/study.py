@@ -11,7 +11,7 @@ from typing import Any
 
 from thalweg.experiments.papers.claims import CLEARLY, Result, at_most, check, clearly, lacking, more
 from thalweg.experiments.papers.pietzuch2006.coordinates.embedding import SAMPLES, SPACES, Embedding
-from thalweg.experiments.papers.study import Claim, Column, Figure, Finding, Grid, Over, Study, spread
+from thalweg.experiments.papers.study import Claim, Column, Figure, Finding, Grid, Over, Published, Study, spread
 from thalweg.experiments.sweeps.trial import Arm
 
 ROUNDS = Over("rounds", (50, 100, 200, 400, 800, 1600), "rounds")
@@ -67,6 +67,9 @@ _FIGURE = Figure(
     varied=("samples", "rounds"),
     pairs=lambda own, other, usual: False,
     configurations=10,
+    published=(
+        Published(own="plain, error", value=PUBLISHED, ours=lambda result: result.value("plain", "error"), unit="%"),
+    ),
     columns=(
         Column("space, samples", lambda row, result: row.label),
         Column("error %", "error"),

@@ -11,7 +11,7 @@ from typing import Any
 
 from thalweg.experiments.papers.claims import Result, check, missing
 from thalweg.experiments.papers.pietzuch2006.migration.migrating import OPTIMISERS, Migrating
-from thalweg.experiments.papers.study import Claim, Column, Figure, Finding, Grid, Over, Study, spread
+from thalweg.experiments.papers.study import Claim, Column, Figure, Finding, Grid, Over, Published, Study, spread
 from thalweg.experiments.papers.tables import mean
 from thalweg.experiments.sweeps.trial import Arm
 from thalweg.experiments.views.tables import NONE
@@ -69,6 +69,16 @@ def _none(result: Result, placement: str, column: str) -> Finding:
     return Finding(value.mean == 0, f"{spread(value, 2)} a query", {column: value.mean})
 
 
+def _published(name: str, unit: str) -> Published:
+    """What the paper says that moving changes, beside what it changes under its optimiser; claims bind it one way."""
+
+    def ours(result: Result) -> Any:
+        found = changes(result, "relaxation")
+        return None if found is None else found[name]
+
+    return Published(own=f"relaxation, {name}", value=PAPER[name], ours=ours, unit=unit, points=None)
+
+
 def _cell(name: str, digits: int = 1) -> Column:
     def cell(row: Any, result: Any) -> str:
         found = changes(result, row.arm.placement) if row.arm.moves else None
@@ -118,6 +128,7 @@ _FIGURE = Figure(
     pairs=lambda own, other, usual: own.moves and not other.moves and own.placement == other.placement,
     told=lambda ratio: False,
     configurations=PAIRS * DRAWS,
+    published=tuple(_published(name, "moves" if name == "moves" else "%") for name in PAPER),
     columns=(
         Column("placement", lambda row, result: row.label),
         Column("bytes", lambda row, result: mean(row.usage, 0)),
