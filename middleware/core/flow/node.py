@@ -222,7 +222,7 @@ class NodeCore(Machine):
         """A consumer (or for a sink, the application) demands partition ``index``; ``again``: as no answer came."""
         taker = self.taker or self.takers[consumer]
         if self.state is ENDED and 0 < index == taker.first and self.sent_to(taker, index) is None:
-            taker.demanded = index
+            taker.demanded = max(taker.demanded, index)
             return "taken", [Dispatch(Output(index, end=True), consumer=consumer)]  # R9
         if index > self.index:
             if index == LAST:
@@ -249,6 +249,8 @@ class NodeCore(Machine):
         if index == taker.demanded:
             return "duplicate", []
         if self.taker is None:
+            if taker.demanded == LAST:
+                return "late", []  # R8
             return "taken", self._demanded(taker, consumer, index)
         taker.demanded = index
         taker.sending = False
@@ -269,7 +271,7 @@ class NodeCore(Machine):
 
     def _demanded_early(self, taker: Taker, consumer: str) -> tuple[Verdict, list[Action]]:
         """R9: what is to come yet."""
-        if taker.demanded == taker.first:
+        if taker.demanded >= taker.first:
             return "duplicate", []
         taker.demanded = taker.first
         return "taken", self._begin() if self.state is IDLE else self._go_on()

@@ -616,6 +616,7 @@ def test_a_consumer_that_wants_nothing_more_holds_up_nobody() -> None:
     book << Demanded(LAST, by="y") >> [gone, Dispatch(out(0, "o0"), consumer="x"), Ask(1)]
     book << Demanded(LAST, by="y") >> [gone]
     book << Demanded(1, by="x") >> []
+    book << Demanded(1, by="y") >> "late"  # from before it said so
     assert book.node.retained is None
     book << Demanded(LAST, by="x") >> [Dispatch(out(LAST, end=True), consumer="x"), Renounce(("a",))]
     assert book.node.state is NodeState.ENDED
