@@ -5,7 +5,8 @@ Rules:
 R1. A query is its sinks; it uses all that leads to them. The one that the run began with is number 0.
 R2. What no other query uses goes with one that leaves. All hosts are told (``growth``), again and again until they have
     answered: only then is another query proposed, or another shape.
-R3. Who is being proposed is not known to all hosts: nobody leaves meanwhile.
+R3. Who is being proposed is not known to all hosts: nobody leaves meanwhile. The last of all stay, and keep nobody
+    waiting, while others are to be proposed, which are to share what is there.
 R4. Code that fails, and hosts that are lost, end the queries that use them, and no others. Where all do, it is the run.
 """
 
@@ -38,7 +39,12 @@ class Queries:
     @property
     def busy(self) -> bool:
         """Whether some hosts may not know yet that a query has left."""
-        return bool(self._waiting or self._leaving)
+        return bool(self._waiting or (self._leaving and not self._stay))
+
+    @property
+    def _stay(self) -> bool:
+        """R3: whether those that leave are the last of all, and others are to come."""
+        return self.expected > 0 and self.sinks.keys() <= set(self._leaving)
 
     def _nodes_of(self, queries: Collection[int]) -> set[str]:
         """R1: what these queries use."""
@@ -58,10 +64,8 @@ class Queries:
 
     def _go_on(self) -> None:
         """R2: tell everyone, if somebody leaves and nothing else is told."""
-        if self._waiting or self.joining or not self._leaving:
+        if self._waiting or self.joining or not self._leaving or self._stay:
             return
-        if self.expected and self.sinks.keys() <= set(self._leaving):
-            return  # somebody is to share what is there
         for query in self._leaving:
             del self.sinks[query]
             self.record(query, "left", "", {})
