@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from thalweg.middleware.errors import OperatorError, UsageError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.shell.node_code import OwnCode
 from thalweg.middleware.shell.packing import arrow, opened, parcel_of
+
+EVERYTHING: Mapping[str, int] = MappingProxyType({})
 
 
 def digest(value: Any) -> str:
@@ -54,12 +57,18 @@ def sequence_digest(digests: Iterable[str]) -> str:
 
 
 def reference_run(
-    dataflow: Dataflow, partitions: int | None = None, allow: Collection[str] = DEFAULT_ALLOW, *, sink: str = ""
+    dataflow: Dataflow,
+    partitions: int | None = None,
+    allow: Collection[str] = DEFAULT_ALLOW,
+    *,
+    sink: str = "",
+    first: Mapping[str, int] = EVERYTHING,
 ) -> Iterator[Any]:
     """The values of a sink (of several ``sink``) in order, evaluated in this process one index at a time.
 
     ``NOTHING`` where there is none; of a sink with several inputs they are tuples. Ends after ``partitions``, or when
     the first of the sources ends that the sink is made of. ``allow``: packages whose code may be named by import path.
+    ``first``: the first partition of nodes, sinks among them, that a query brought which began while data flowed.
     Raises DataflowError, or OperatorError from loading or from a node's code.
     """
     dataflow.validate()
@@ -71,20 +80,28 @@ def reference_run(
     for name, code in codes.items():
         if not getattr(code.code, "replayable", True):
             raise UsageError(f"source {name!r} gives each value once: it has no reference; keep what was delivered")
-    return _evaluate(nodes, codes, partitions, allow)
+    return _evaluate(nodes, codes, partitions, allow, first)
 
 
 def _evaluate(
-    nodes: Sequence[Node], codes: Mapping[str, OwnCode], partitions: int | None, allow: Collection[str]
+    nodes: Sequence[Node],
+    codes: Mapping[str, OwnCode],
+    partitions: int | None,
+    allow: Collection[str],
+    first: Mapping[str, int],
 ) -> Iterator[Any]:
     """The values of the last of ``nodes``, a sink."""
     *others, sink = nodes
     for index in count() if partitions is None else range(partitions):
         values: dict[str, Any] = {}
         for node in others:
+            if index < first.get(node.name, 0):
+                continue
             made = codes[node.name].make(index, tuple([values[producer] for producer in node.inputs]))
             if made.end:
                 return
             values[node.name] = made.value
+        if index < first.get(sink.name, 0):
+            continue
         given = tuple([opened(values[producer], allow) for producer in sink.inputs])
         yield given if len(given) > 1 else given[0]

@@ -140,6 +140,7 @@ class World:
         )
         self.answer: Callable[[e.Plan], e.Planned] | None = None
         self.on_delivered: Callable[[e.Deliver, float], None] | None = None
+        self.on_attached: Callable[[e.Attached], None] | None = None
         self.driver: Callable[[], None] | None = None  # what the application does then, such as moving operators
         self.needs: tuple[Need, ...] = ()  # what hosts measure besides bandwidth while a run goes on
         self.failed: str | None = None
@@ -147,6 +148,7 @@ class World:
         self.tree: tuple[Dataflow, Placement] = Dataflow(()), {}  # as the client knows it
         self.attached: dict[int, e.Attached] = {}  # queries that have begun beside the first one
         self.queries_failed: dict[int, str] = {}
+        self.open: set[int] = set()  # queries that the application has not left, as in ``client.Run``
         self.relocations = 0
         self.reshapings = 0
         self.plans = 0
@@ -158,7 +160,7 @@ class World:
         self._number = 0
         self._sent = 0
         self._over = False
-        self._ended: set[str] = set()  # sinks
+        self._sinks: dict[int, set[str]] = {}  # of queries: those that have not ended
         self._reports: dict[Link, LinkEstimate | Latency] = {}
         self._digest = hashlib.sha256() if digest else None
         self._encode = msgspec.msgpack.Encoder(enc_hook=_as_bytes, order="deterministic").encode
@@ -300,6 +302,7 @@ class World:
                 self._delivered(host, command)
             case e.Fail(_, reason, query=int(query)):
                 self.queries_failed[query] = reason
+                self.detach(query)
             case e.Fail(run, reason):
                 self.failed = self.failed or reason
                 self._soon(host, e.RunAbandoned(run))
@@ -312,12 +315,13 @@ class World:
             case e.TreeChanged(_, dataflow, placement):
                 self.tree = dataflow, placement
                 self.reshapings += 1
-                self._check_over(host)
             case e.Attached(run, query, _, names, dataflow, placement):
                 self.tree, self.attached[query] = (dataflow, placement), command
-                for name in names.values():
-                    if name in dataflow.sinks:
-                        self._soon(host, e.NextRequested(run, name))
+                self._sinks[query] = {name for name in names.values() if name in dataflow.sinks}
+                for name in sorted(self._sinks[query]):
+                    self._soon(host, e.NextRequested(run, name))
+                if self.on_attached is not None:
+                    self.on_attached(command)
             case e.Plan():
                 assert self.answer is not None
                 self.plans += 1
@@ -345,13 +349,11 @@ class World:
         if not command.end:
             self._soon(host, e.NextRequested(command.run, command.sink if len(sinks) > 1 else ""))
             return
-        self._ended.add(command.sink)
-        self._check_over(host)
-
-    def _check_over(self, host: VirtualHost) -> None:
-        """The application is done when all sinks that there are have ended."""
-        if self._ended.issuperset(self.tree[0].sinks):
-            self._soon(host, e.RunAbandoned(self.run_id))
+        for query, left in self._sinks.items():
+            if command.sink in left:
+                left.discard(command.sink)
+                if not left:
+                    self.detach(query)
 
     # --- what the application does ------------------------------------------------------------------------
 
@@ -406,12 +408,16 @@ class World:
             call_timeout_s=self.config.call_timeout_s,
         )
         self._over = False
-        self._ended.clear()
+        self.open, self._sinks = {0}, {0: {*dataflow.sinks}}
         request = e.RunRequested(
             install, adaptation, reorderable.codes, tuple((known or {}).items()), reorderable.merging
         )
         self._soon(self.hosts[self.client], request)
         self._until(self._is_over)
+
+    def begin(self, call: Callable[[], None]) -> None:
+        """Have the application do this when it has asked for the run, at once."""
+        self._schedule(self.now, lambda _: call(), None)
 
     def _is_over(self) -> bool:
         return self._over
@@ -432,12 +438,16 @@ class World:
 
     def attach(self, query: int, dataflow: Dataflow, placement: Mapping[str, str]) -> None:
         """Have another query begin in the run, as ``client.Run.attach``."""
+        self.open.add(query)
         wish = e.AttachRequested(self.run_id, query, dataflow, dict(placement))
         self._soon(self.hosts[self.client], wish)
 
     def detach(self, query: int) -> None:
-        """Have a query leave, as ``client.Run.detach``."""
-        self._soon(self.hosts[self.client], e.DetachRequested(self.run_id, query))
+        """Have a query leave, as ``client.Run.detach``: with the last one the run is over."""
+        if query in self.open:
+            self.open.discard(query)
+            leaves = e.DetachRequested(self.run_id, query) if self.open else e.RunAbandoned(self.run_id)
+            self._soon(self.hosts[self.client], leaves)
 
     @property
     def log_digest(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -23,8 +24,10 @@ MAX_FAN = 4
 AHEAD = (1, 1, 1, 2, 4)  # outputs that a node keeps
 PASSED = (5, 30, 80)  # of a hundred values, those that a filter lets pass
 ROWS = (2, 3, 5, 9)  # values in a window
+STATES = (1, 1, 18_000, 300_000)  # bytes: inline; bulk in one piece; bulk in several, let in only where it is wanted
 RATES = (None, None, 3.0, 20.0)  # of sources, in the same graphs as filters and windows
 WITH_GAPS = (1, 2)  # of every three seeds: some of the operators in their graphs filter, or have windows
+BROKEN = "drawn to fail"
 MADE_BYTES = 20_000.0  # an operator's output on a link
 
 Value = bytes | Nothing
@@ -66,20 +69,30 @@ def coded(flow: Dataflow, seed: int, sizes: dict[str, int], lengths: dict[str, i
 
     def code_of(node: Node) -> Code:
         if node.kind == "source":
-            return Code(f"{__name__}:Numbers", {"name": node.name, "length": lengths.get(node.name)})
-        params = {"name": node.name, "state_bytes": sizes[node.name]}
-        kind = dice.random()
-        if seed % 3 in WITH_GAPS and kind < 0.3:
-            params["passed"] = dice.choice(PASSED)
-        elif seed % 3 in WITH_GAPS and kind < 0.6:
-            rows = dice.choice(ROWS)
-            params |= {"rows": rows, "every": dice.randint(1, rows), "on_nothing": dice.random() < 0.3}
-        return Code(f"{__name__}:Counting", params)
+            return numbers(node.name, lengths.get(node.name))
+        return draw_code(dice, node.name, sizes[node.name], gaps=seed % 3 in WITH_GAPS)
 
     nodes = [node if node.kind == "sink" else msgspec.structs.replace(node, code=code_of(node)) for node in flow.nodes]
     for number in range(len(flow.sources)) if seed % 3 in WITH_GAPS else ():
         nodes[number] = msgspec.structs.replace(nodes[number], rate=dice.choice(RATES))
     return Dataflow(tuple(nodes))
+
+
+def numbers(name: str, length: int | None = None) -> Code:
+    """The code of a source."""
+    return Code(f"{__name__}:Numbers", {"name": name, "length": length})
+
+
+def draw_code(dice: Random, name: str, state_bytes: int, *, gaps: bool) -> Code:
+    """The code of an operator; with ``gaps`` it may be a filter, or have a window."""
+    params: dict[str, Any] = {"name": name, "state_bytes": state_bytes}
+    kind = dice.random()
+    if gaps and kind < 0.3:
+        params["passed"] = dice.choice(PASSED)
+    elif gaps and kind < 0.6:
+        rows = dice.choice(ROWS)
+        params |= {"rows": rows, "every": dice.randint(1, rows), "on_nothing": dice.random() < 0.3}
+    return Code(f"{__name__}:Counting", params)
 
 
 class Numbers(Source[bytes]):
@@ -96,7 +109,8 @@ class Counting(Operator[Value, bytes]):
     """Says what it has been given, and how often before; its state takes ``state_bytes``, or more.
 
     It lets ``passed`` of a hundred values pass. It gives something once it has ``rows`` of these, and lets go of the
-    ``every`` oldest. With ``on_nothing`` an index without a value is one of them.
+    ``every`` oldest. With ``on_nothing`` an index without a value is one of them. It fails when it has been called
+    ``breaks_after`` times.
     """
 
     def __init__(
@@ -107,13 +121,17 @@ class Counting(Operator[Value, bytes]):
         rows: int = 1,
         every: int = 1,
         on_nothing: bool = False,
+        breaks_after: int | None = None,
     ) -> None:
         self.name, self.state_bytes, self.passed = name, state_bytes, passed
         self.rows, self.every, self.on_nothing = rows, every, on_nothing
+        self.breaks_after = breaks_after
         self.before = 0
         self.window: list[int] = []
 
     def combine(self, inputs: Sequence[Value], index: int) -> bytes | Nothing:
+        if self.before == self.breaks_after:
+            raise ValueError(BROKEN)
         given = zlib.crc32(repr([*inputs]).encode())
         self.before += 1
         if given % 100 >= self.passed:

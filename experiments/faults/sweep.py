@@ -48,7 +48,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 class FaultsSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What became of ``faults`` plans. ``nothing`` counts values of graphs that were ``NOTHING``, ``moves``
-    relocations, ``shapes`` changes of the tree, ``done`` what went wrong, by kind.
+    relocations, ``shapes`` changes of the tree, ``queries`` what came of those that came, ``done`` what went wrong, by
+    kind.
 
     ``unheard`` are those of ``ended`` whose host held nothing any more: the client had not heard of a move.
     """
@@ -69,6 +70,7 @@ class FaultsSummary(msgspec.Struct, frozen=True, kw_only=True):
     relocations: int
     moves: dict[str, int]
     shapes: dict[str, int]
+    queries: dict[str, int]
     done: dict[str, int]
     events: int
     failures: tuple[Failure, ...]
@@ -111,10 +113,11 @@ def sweep_faults(
         plan = drawn_plan(result.seed, graph=graph)
         failures.append(_keep(result, minimize(plan, run) if number < MINIMIZED else plan, out))
     outcomes = Counter(result.outcome for result in results)
-    moves, shapes, done = Counter[str](), Counter[str](), Counter[str]()
+    moves, shapes, queries, done = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for result in results:
         moves.update(result.moves)
         shapes.update(result.shapes)
+        queries.update(result.queries)
         done.update(result.faults)
     return FaultsSummary(
         faults=count,
@@ -133,6 +136,7 @@ def sweep_faults(
         relocations=sum(moves.values()),
         moves=dict(sorted(moves.items())),
         shapes=dict(sorted(shapes.items())),
+        queries=dict(sorted(queries.items())),
         done=dict(sorted(done.items())),
         events=sum(result.events for result in results),
         failures=tuple(failures),
@@ -202,6 +206,7 @@ def told(summary: FaultsSummary) -> str:
         f" {summary.out_of_order} out of order\n"
         f"{summary.relocations} relocations: {_listed(moved)}, {_listed(stayed)}\n"
         f"other trees: {_listed(summary.shapes)}\n"
+        f"queries that came: {_listed(summary.queries)}\n"
         f"what went wrong: {_listed(summary.done)}"
     )
 
@@ -224,7 +229,7 @@ def replay(what: str, *, graph: bool = False) -> tuple[TrialResult, str]:
     return result, (
         f"seed {plan.seed}, {len(plan.faults)} faults: {result.outcome},"
         f" {result.delivered} of {result.expected} partitions{why}\n"
-        f"{_listed(result.moves)}; {result.events} events, {result.digest}"
+        f"{_listed(result.moves)}; queries: {_listed(result.queries)}; {result.events} events, {result.digest}"
     )
 
 

@@ -20,10 +20,9 @@ import itertools
 import math
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
-from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -44,14 +43,15 @@ from thalweg.emulation.virtual.faults import (
 from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
-from thalweg.experiments.faults.graphs import ALLOW, Timed, coded, draw_graph
+from thalweg.experiments.faults.graphs import ALLOW, BROKEN, STATES, Timed, coded, draw_graph
+from thalweg.experiments.faults.queries import Coming, Guests, draw_queries
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, Reorderable
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.network.view import Link, NetworkView, links_between
 from thalweg.middleware.parcels import is_nothing
 from thalweg.middleware.planning import CostParameters, Task, get_cost_model
-from thalweg.middleware.planning.problem.hints import propagate_hints
+from thalweg.middleware.planning.problem.hints import Hints, propagate_hints
 from thalweg.middleware.planning.registry import AGAIN, Driver, RandomMoves, RandomReshapes
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalCost, LocalMoves
@@ -65,7 +65,6 @@ FREE = Code("free")  # of operators that combine in any order and grouping
 MERGING = Code("seen")  # of such that remember, and merge what they do
 RESHAPED = (2, 3)  # of every six seeds: in their trials most operators are free, and the tree changes at random
 MERGED = (3, 8)  # of every twelve, among these: the free operators have state
-STATES = (1, 1, 18_000, 300_000)  # bytes: inline; bulk in one piece; bulk in several, let in only where it is wanted
 ABOUT_S = 25.0  # of most runs; with faults they take longer
 RESTLESS_S = 3.0  # between two decisions of an operator that moves for moving's sake
 LIMITS = CoreConfig(
@@ -82,6 +81,7 @@ LONG_CUT_S = LIMITS.liveness_s / 2  # the storm, and what else is cut, can make 
 LONG_SILENCE_S = LIMITS.lease_s / 2  # the same between two hosts of which neither is the client
 PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0 + 2 * LONGEST_S  # by then a run has ended that is to end
 STARTUP_S, DISK_S = 0.005, 0.01
+GUEST_BYTES = 20_000  # of a partition of a source that came with a query
 
 LOCAL_COSTS: tuple[LocalCost, ...] = ("critical-path", "period", "expected-period")
 Outcome = Literal["delivered", "ended", "abandoned", "failed"]
@@ -102,13 +102,16 @@ class Trial(msgspec.Struct, frozen=True):
     compute_s: float
     interface: str
     graph: bool
+    queries: tuple[Coming, ...]  # that come while the graph runs
+    leaves: int | None  # partitions after which the one that began the run does
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a trial. ``kind`` and ``what`` say how it failed, or why it ended.
 
     ``nothing`` counts values of graphs that were delivered as ``NOTHING``, ``moves`` relocations by outcome and
-    protocol, ``shapes`` changes of the tree by outcome, ``faults`` what went wrong by kind.
+    protocol, ``shapes`` changes of the tree by outcome, ``queries`` those that came to a graph by what became of them,
+    ``faults`` what went wrong by kind.
     """
 
     seed: int
@@ -123,6 +126,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     out_of_order: int = 0
     moves: dict[str, int] = {}
     shapes: dict[str, int] = {}
+    queries: dict[str, int] = {}
     faults: dict[str, int] = {}
     events: int = 0
     digest: str = ""
@@ -151,6 +155,7 @@ def draw_trial(seed: int, *, graph: bool = False) -> Trial:
     if graph:
         dataflow = coded(dataflow, seed, sizes, lengths)
     adaptation, driver = _draw_reshapes(trees, seed) if reshaped else _draw_moves(dice, seed)
+    queries, leaves = draw_queries(seed, dataflow, hosts, partitions, ends=ends) if graph else ((), None)
     return Trial(
         hosts=hosts,
         links=links,
@@ -164,6 +169,8 @@ def draw_trial(seed: int, *, graph: bool = False) -> Trial:
         compute_s=round(10 ** dice.uniform(-3, -1), 4),
         interface=dice.choice(["single", "independent"]),
         graph=graph,
+        queries=queries,
+        leaves=leaves,
     )
 
 
@@ -233,22 +240,20 @@ def drawn_plan(seed: int, *, graph: bool = False) -> FaultPlan:
 
 
 Known = dict[tuple[str, int], Any]
-BEGINNING: Mapping[str, int] = MappingProxyType({})
 
 
-def content(dataflow: Dataflow, name: str, index: int, known: Known, first: Mapping[str, int] = BEGINNING) -> Any:
+def content(dataflow: Dataflow, name: str, index: int, known: Known) -> Any:
     """What partition ``index`` of a node has to be: all that it was combined from, in order.
 
     The third element is how many partitions an operator had combined before. ``known``: what was asked for before.
-    ``first``: the first partition of nodes that did not begin with 0.
     """
     if (name, index) not in known:
         node = dataflow.by_name[name]
         if node.code == MERGING:
             known[name, index] = shown(index, _given(dataflow, name, index, known))
         else:
-            inputs = tuple(content(dataflow, producer, index, known, first) for producer in node.inputs)
-            before = index - first.get(name, 0) if node.kind == "operator" else 0
+            inputs = tuple(content(dataflow, producer, index, known) for producer in node.inputs)
+            before = index if node.kind == "operator" else 0
             known[name, index] = mixed(index, inputs) if node.code == FREE else (name, index, before, *inputs)
     return known[name, index]
 
@@ -338,7 +343,7 @@ class Counting(NodeCode):
 
 def _opened(trial: Trial, node: Node) -> Counting | Timed:
     if trial.graph:
-        return Timed(node, trial.sizes[node.name], DISK_S, trial.compute_s)
+        return Timed(node, trial.sizes.get(node.name, GUEST_BYTES), DISK_S, trial.compute_s)
     length = trial.lengths.get(node.name, 10**6)
     appeared = STATES[zlib.crc32(node.name.encode()) % len(STATES)] if node.code == MERGING else 1
     return Counting(node, trial.sizes.get(node.name, appeared), length, trial.compute_s)
@@ -354,8 +359,11 @@ class _Log:
         self.trial = trial
         self.indices: defaultdict[str, list[int]] = defaultdict(list)  # by sink
         self.known: Known = {}
-        flow = trial.dataflow
-        self.reference = {sink: reference_run(flow, allow=ALLOW, sink=sink) for sink in flow.sinks if trial.graph}
+        self.flows: dict[str, Dataflow] = {}  # by sink, all that leads to it
+        self.queries: dict[str, int] = {}  # by sink
+        self.first = dict.fromkeys(trial.dataflow.by_name, 0)  # partitions
+        self.reference: dict[str, Iterator[Any]] = {}
+        self._begin(0, trial.dataflow, trial.dataflow.by_name)
         self.right: defaultdict[str, list[Any]] = defaultdict(list)  # what these gave
         self.nothing = 0
         self.wrong = ""
@@ -363,6 +371,19 @@ class _Log:
         self.shapes: Counter[str] = Counter()
         self.settled: defaultdict[tuple[str, int], list[str]] = defaultdict(list)  # by operator and version: outcomes
         self.odd = ""
+
+    def _begin(self, query: int, flow: Dataflow, names: Iterable[str]) -> None:
+        for sink in [name for name in names if name in flow.sinks]:
+            below = flow.below(sink)
+            self.flows[sink] = Dataflow(tuple([node for node in flow.nodes if node.name in below]))
+            self.queries[sink] = query
+            if self.trial.graph:
+                self.reference[sink] = reference_run(self.flows[sink], allow=ALLOW, first=self.first)
+
+    def on_attached(self, begun: e.Attached) -> None:
+        new = [name for name in begun.names.values() if name not in self.first]
+        self.first |= dict.fromkeys(new, begun.first_index)
+        self._begin(begun.query, begun.dataflow, new)
 
     def on_delivered(self, partition: e.Deliver, now: float) -> None:
         expected, value = self._expected(partition.sink, partition.index), partition.value
@@ -378,8 +399,9 @@ class _Log:
         if not self.trial.graph:
             return content(self.trial.dataflow, self.trial.dataflow.by_name[sink].inputs[0], index, self.known)
         right = self.right[sink]
-        right += itertools.islice(self.reference[sink], max(0, index + 1 - len(right)))
-        return right[index] if index < len(right) else "the end"
+        place = index - self.first[sink]
+        right += itertools.islice(self.reference[sink], max(0, place + 1 - len(right)))
+        return right[place] if 0 <= place < len(right) else "the end"
 
     def on_record(self, host: str, now: float, record: e.Record) -> None:
         if record.kind == "relocated":
@@ -422,11 +444,16 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
         trial.hosts, trial.links, partial(_opened, trial), plan, config, on_record=log.on_record, digest=digest
     )
     world.patience_s = PATIENCE_S
-    world.on_delivered = log.on_delivered
+    world.on_delivered, world.on_attached = log.on_delivered, log.on_attached
+    guests = Guests(trial.queries, trial.leaves, world)
+    drivers = [guests.on_delivered]
     if trial.driver is not None:
-        world.driver = RandomMover(trial.driver, world, world.names, (FREE, MERGING)).on_delivered
+        drivers.append(RandomMover(trial.driver, world, world.names, (FREE, MERGING)).on_delivered)
+    world.driver = partial(_each, drivers)
     if isinstance(trial.adaptation, GlobalMoves):
-        world.answer = _search(trial, trial.adaptation).answer
+        search = _search(trial, trial.adaptation)
+        world.answer = lambda command: _with_queries(search, trial, world.attached).answer(command)
+    world.begin(guests.begin)
     problem: tuple[str, str] | None = None
     try:
         world.run(
@@ -440,34 +467,54 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
         raise
     except Exception as error:  # whatever a core raises is what the trial was for
         problem = type(error).__name__, f"{one_line(error)[:500]} (at {world.now:.3f} s)"
-    return _result(plan, trial, world, log, problem), tuple(world.done)
+    return _result(plan, trial, world, log, guests, problem), tuple(world.done)
+
+
+def _each(calls: Iterable[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
+
+
+def _hints(trial: Trial, dataflow: Dataflow) -> Hints:
+    sizes = {name: float(trial.sizes.get(name, GUEST_BYTES)) for name in dataflow.sources}
+    return propagate_hints(dataflow, sizes, partial(_opened, trial))
+
+
+def _with_queries(search: Search, trial: Trial, attached: Mapping[int, e.Attached]) -> Search:
+    """The same with what is known of the queries that have begun, as ``client.Run`` does."""
+    for query, begun in attached.items():
+        search = search.with_hints(_hints(trial, trial.queries[query - 1].dataflow), begun.names)
+    return search
 
 
 def _search(trial: Trial, options: GlobalMoves) -> Search:
-    dataflow = trial.dataflow
-    sizes = {name: float(trial.sizes[name]) for name in dataflow.sources}
-    hints = propagate_hints(dataflow, sizes, partial(_opened, trial))
+    dataflow, hints = trial.dataflow, _hints(trial, trial.dataflow)
     model = get_cost_model("critical-path")
     task = Task((dataflow,), trial.hosts, NetworkView({}), hints, CostParameters(startup_s=STARTUP_S))
     return Search(task, model, options, AGAIN)
 
 
 def _result(
-    plan: FaultPlan, trial: Trial, world: FaultyWorld, log: _Log, problem: tuple[str, str] | None
+    plan: FaultPlan, trial: Trial, world: FaultyWorld, log: _Log, guests: Guests, problem: tuple[str, str] | None
 ) -> TrialResult:
-    expected = sum(_lengths(trial).values())
-    missing, delivered, duplicate, out_of_order = 0, 0, 0, 0
-    for sink, length in _lengths(trial).items():
-        high, again = 0, 0
+    expected, missing, delivered, duplicate, out_of_order = 0, 0, 0, 0, 0
+    stayed = {0, *guests.asked} - guests.left - world.queries_failed.keys()
+    for sink, flow in log.flows.items():
+        high = log.first[sink]
+        again, end = 0, max(high, _length(trial, flow))
         for index in log.indices[sink]:
             again += index < high
             out_of_order += index != high
             high = max(high, index + 1)
         here = len(log.indices[sink]) - again
+        length = end - log.first[sink] if log.queries[sink] in stayed else here
+        expected += length
         missing += abs(length - here)
         delivered, duplicate = delivered + here, duplicate + again
     gone = CLIENT in {fault.host for fault in plan.faults if isinstance(fault, Crash)} and delivered < expected
     problem = problem or _problem(plan, world, log, expected, expected - missing, duplicate, out_of_order)
+    if problem is None and not world.failed and not gone:
+        problem = _problem_of_queries(plan, world, guests)
     outcome: Outcome = "failed" if problem else "ended" if world.failed else "abandoned" if gone else "delivered"
     kind, what = problem or (_how_ended(world), world.failed or "")
     timed = [fault for fault in plan.faults if not isinstance(fault, OfMessage | OVER_ALL)]
@@ -485,19 +532,37 @@ def _result(
         out_of_order=out_of_order,
         moves=dict(sorted(log.moves.items())),
         shapes=dict(sorted(log.shapes.items())),
+        queries=guests.counts(),
         faults=dict(sorted(counts.items())),
         events=world.events,
         digest=world.log_digest if world._digest is not None else "",
     )
 
 
-def _lengths(trial: Trial) -> dict[str, int]:
-    """How many partitions every sink has: as many as the shortest of the sources that it is made of."""
-    flow, lengths = trial.dataflow, dict[str, int]()
-    for name in flow.upward:
-        below = [lengths[each] for each in flow.by_name[name].inputs]
-        lengths[name] = min(below, default=min(trial.partitions, trial.lengths.get(name, 10**6)))
-    return {name: lengths[name] for name in flow.sinks}
+def _length(trial: Trial, flow: Dataflow) -> int:
+    """How many partitions a sink has: as many as the shortest of the sources that it is made of."""
+    codes = [(name, flow.by_name[name].code) for name in flow.sources]
+    told = [trial.lengths.get(name) or (code.params.get("length") if code else None) for name, code in codes]
+    return min([trial.partitions, *[length for length in told if length]])
+
+
+def _excused(plan: FaultPlan, world: FaultyWorld, why: str, suspects: Collection[str]) -> bool:
+    """Whether a failure names a host that is rightly given up, or two between which a way is cut."""
+    dead = any(f"host {one!r}" in why and f"host {other!r}" in why for one, other in may_be_dead(plan, world.names))
+    return dead or any(f"host {name!r}" in why for name in suspects)
+
+
+def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, guests: Guests) -> tuple[str, str] | None:
+    """What queries that came did that they may not."""
+    suspects = may_be_lost(plan, world.names)
+    for query, why in world.queries_failed.items():
+        lost = _excused(plan, world, why, suspects) or (plan.faults and "no vote of" in why)
+        alone = "nothing in common" in why and 0 not in world.open  # what it shared has left with the first
+        if not (BROKEN in why or lost or alone or query in guests.left):
+            return "query", f"query {query} failed: {why}"
+    for query in guests.asked - guests.left - world.queries_failed.keys() - world.attached.keys():
+        return "query", f"query {query} never began"
+    return None
 
 
 def _problem(
@@ -513,9 +578,8 @@ def _problem(
         runs = [run for host in world.hosts.values() for run in host.core.runs.values()]
         nodes = sorted(repr(node) for run in runs for node in run.flow.nodes.values())
         return "stalled", f"no end at {world.now:.0f} s, after {delivered} of {expected} partitions: {' '.join(nodes)}"
-    ways = [] if world.failed is None else may_be_dead(plan, world.names)
-    dead = any(f"host {one!r}" in said and f"host {other!r}" in said for one, other in ways if (said := world.failed))
-    if world.failed and not dead and not any(f"host {name!r}" in world.failed for name in suspects):
+    broken = BROKEN in (world.failed or "") and 0 not in world.open  # in what only other queries use
+    if world.failed and not broken and not _excused(plan, world, world.failed, suspects):
         return "ended", f"ended though no such host had gone: {world.failed}"
     if not world.failed and delivered < expected and CLIENT not in _crashed(plan):
         return "lost", f"delivered {delivered} of {expected} partitions"

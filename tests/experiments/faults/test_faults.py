@@ -70,17 +70,20 @@ def test_the_plans_of_many_seeds_are_kept() -> None:
 
 
 def test_the_plans_of_graphs_are_kept() -> None:
-    """The same for several consumers of a node, several sinks, filters and windows; ``thalweg sweep … --graphs``."""
-    outcomes, moves, nothing = Counter[str](), Counter[str](), 0
-    for seed in range(1, 11):
+    """The same for several consumers, sinks and queries, filters and windows; ``thalweg sweep … --graphs``."""
+    outcomes, moves, queries, nothing = Counter[str](), Counter[str](), Counter[str](), 0
+    for seed in range(1, 13):
         result, _ = run_trial(drawn_plan(seed, graph=True))
         assert result.outcome != "failed", result
         outcomes[result.outcome] += 1
         moves.update(result.moves)
+        queries.update(result.queries)
         nothing += result.nothing
     assert outcomes["delivered"] > outcomes["ended"] > 0
     assert nothing > 100
     assert all(moves[kind] > 5 for kind in ("moved barrier", "moved epoch")), moves
+    assert queries["attached"] > 10, queries
+    assert queries["detached"] > 3, queries
 
 
 @settings(max_examples=8)
@@ -148,7 +151,8 @@ def test_what_a_seed_draws_is_all_there_is() -> None:
 
 
 def test_graphs_that_are_drawn_have_all_there_is() -> None:
-    flows = [draw_trial(seed, graph=True).dataflow for seed in range(300)]
+    trials = [draw_trial(seed, graph=True) for seed in range(300)]
+    flows = [trial.dataflow for trial in trials]
     assert {len(flow.nodes) for flow in flows} >= set(range(4, 16))
     assert {len(flow.sinks) for flow in flows} == {1, 2}
     assert max(len(takers) for flow in flows for takers in flow.consumers.values()) == 4
@@ -164,6 +168,12 @@ def test_graphs_that_are_drawn_have_all_there_is() -> None:
         "every",
         "on_nothing",
     }
+    assert {len(trial.queries) for trial in trials} == set(range(6))
+    assert {trial.leaves is None for trial in trials} == {True, False}
+    queries = [query for trial in trials for query in trial.queries]
+    assert {query.stays is None for query in queries} == {query.after == 0 for query in queries} == {True, False}
+    codes = [node.code for query in queries for node in query.dataflow.nodes if node.code is not None]
+    assert {"breaks_after" in code.params for code in codes} == {True, False}
 
 
 @pytest.mark.parametrize("graph", [False, True], ids=["tree", "graph"])
