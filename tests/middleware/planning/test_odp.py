@@ -21,7 +21,9 @@ from thalweg.experiments.papers.cardellini2016.instances import (
     tag_and_count,
 )
 from thalweg.middleware.errors import PlannerError, UsageError
+from thalweg.middleware.planning.odp.frontier import Frontier
 from thalweg.middleware.planning.odp.heuristics import first_fit
+from thalweg.middleware.planning.odp.hubs import through_hubs
 from thalweg.middleware.planning.odp.instance import Instance
 from thalweg.middleware.planning.odp.objective import (
     Extremes,
@@ -33,6 +35,7 @@ from thalweg.middleware.planning.odp.objective import (
     value_of,
     worst_of,
 )
+from thalweg.middleware.planning.odp.walks import walk
 
 METRICS: tuple[Metric, ...] = ("response", "availability", "traffic", "usage", "energy")
 
@@ -207,3 +210,110 @@ def test_first_fit_keeps_the_capacities_or_says_that_it_cannot() -> None:
     assert layered((1, 2, 1)).tolist() == [[0, 1], [0, 2], [1, 3], [2, 3]]
     with pytest.raises(PlannerError, match="no host with room for operator 'op5'"):
         first_fit(Goal(msgspec.structs.replace(instance, capacity=np.array([2.0, 2, 0])), only("response")))
+
+
+def goals(instance: Instance, random: np.random.Generator) -> list[Goal]:
+    """Of every metric alone, and of all with random weights; the count of availability and ties are drawn."""
+    counted, ties = str(random.choice(["operators", "hosts"])), bool(random.random() < 0.5)
+    objectives = [only(metric, availability_of=counted, ties=ties) for metric in METRICS]  # type: ignore[arg-type]
+    weights = random.dirichlet([1, 1, 1]).tolist()
+    objectives.append(Objective(*weights, str(random.choice(METRICS[2:])), counted, ties))  # type: ignore[arg-type]
+    worst = {metric: Extremes(0.0, worst_of(instance, metric)) for metric in METRICS}
+    return [Goal(instance, objective, worst) for objective in objectives]
+
+
+def least(goal: Goal, rows: np.ndarray) -> float:
+    return float(goal.costs(rows).min())
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=25, deadline=None)
+def test_states_of_the_frontier_are_enough_for_the_optimum(seed: int) -> None:
+    instance = msgspec.structs.replace(small(seed), bandwidth=np.full_like(small(seed).bandwidth, math.inf))
+    rows = everything(instance)
+    for goal in goals(instance, np.random.default_rng(seed)):
+        for widths in ((10_000,), (1, 2, 10_000)):
+            found = Frontier(goal).solve(widths=widths)
+            assert found is not None and found.proven and not instance.shortfall(found.where)
+            assert goal.costs(found.where[None])[0] == pytest.approx(least(goal, rows), rel=1e-12)
+        few = Frontier(goal).solve(widths=(1,))
+        assert few is None or few.bound <= goal.cost(rows[goal.costs(rows).argmin()]) <= few.cost + 1e-12
+
+
+def unlike(instance: Instance, random: np.random.Generator) -> Instance:
+    """The same with unlike delays, of which many are longer than a way round, and rates, times and candidates."""
+    hosts, count = len(instance.hosts), instance.count
+    return msgspec.structs.replace(
+        instance,
+        delay_s=random.lognormal(0, 1, (hosts, hosts)),
+        link_availability=random.uniform(0.9, 1, (hosts, hosts)),
+        availability=random.uniform(0.9, 1, hosts),
+        rate=random.uniform(0.1, 5, len(instance.edges)),
+        execution_s=random.uniform(0, 1, count),
+        speed=random.uniform(0.5, 2, hosts),
+        capacity=random.integers(1, 4, hosts) + 1.0,
+        candidates=(random.random((count, hosts)) < 0.8) | (np.arange(hosts) == random.integers(hosts)),
+    )
+
+
+@given(st.integers(0, 10_000), st.integers(2, 6), st.integers(2, 4), st.integers(1, 4))
+@settings(max_examples=40, deadline=None)
+def test_walks_over_hosts_are_enough_for_chains(seed: int, count: int, hosts: int, room: int) -> None:
+    random = np.random.default_rng(seed)
+    instance = msgspec.structs.replace(
+        table_2(random, sequential(count), hosts, room), delay_s=random.lognormal(0, 1.5, (hosts, hosts))
+    )
+    if count > hosts * room:
+        assert walk(Goal(instance, only("response"))) is None
+        return
+    rows = everything(instance)
+    for goal in goals(instance, random):
+        if goal.objective.availability_of == "hosts" and goal.form.host.any():
+            continue
+        found = walk(goal, widths=(2, 1_000))
+        if found is None:  # the cheapest way goes over more hosts than there are operators for
+            assert count < 2 * math.ceil(count / room) + hosts
+            continue
+        assert found.proven and not instance.shortfall(found.where)
+        assert goal.costs(found.where[None])[0] == pytest.approx(least(goal, rows), rel=1e-9)
+    assert walk(Goal(unlike(instance, random), only("usage"))) is None
+
+
+def test_a_walk_comes_back_where_that_is_shorter() -> None:
+    delays = np.array([[0, 1, 9, 9], [1, 0, 1, 1], [9, 1, 0, 9], [9, 1, 9, 0]], dtype=float)
+    instance = msgspec.structs.replace(table_2(np.random.default_rng(1), sequential(7), 4, 2), delay_s=delays)
+    found = walk(Goal(instance, only("usage", ties=False)))
+    assert found is not None and found.proven and found.cost == 4  # over host 1 twice
+    assert found.where.tolist().count(1) == 2 and not instance.shortfall(found.where)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 4), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_hosts_of_the_hubs_and_a_threshold_are_enough_for_fat_graphs(seed: int, middle: int, alike: bool) -> None:
+    random = np.random.default_rng(seed)
+    instance = table_2(random, fat(middle + 2), int(random.integers(2, 4)), int(random.integers(2, 4)))
+    if not alike:
+        instance = unlike(instance, random)
+    rows = everything(instance)
+    for goal in goals(instance, random):
+        if goal.form.host.any():
+            assert through_hubs(goal) is None
+            continue
+        found = through_hubs(goal)
+        assert (found is None) == (not len(rows))
+        if found is not None:
+            assert found.proven and not instance.shortfall(found.where)
+            assert goal.costs(found.where[None])[0] == pytest.approx(least(goal, rows), rel=1e-12)
+
+
+def test_ways_say_nothing_of_what_they_are_not_for() -> None:
+    random = np.random.default_rng(1)
+    narrow = {"bandwidth": np.full((4, 4), 0.5)}
+    for sizes, way in ((sequential(5), walk), (fat(5), through_hubs)):
+        other = walk if way is through_hubs else through_hubs
+        instance = table_2(random, sizes, 4)
+        assert way(Goal(instance, only("usage"))) and other(Goal(instance, only("usage"))) is None
+        assert way(Goal(msgspec.structs.replace(instance, **narrow), only("usage"))) is None
+        assert way(Goal(msgspec.structs.replace(instance, demand=np.arange(1.0, 6)), only("usage"))) is None
+    wide = table_2(random, (1, 9, 9, 1), 20)
+    assert not Frontier(Goal(wide, only("usage"))).fits
