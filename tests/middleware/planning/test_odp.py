@@ -227,7 +227,7 @@ def least(goal: Goal, rows: np.ndarray) -> float:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_states_of_the_frontier_are_enough_for_the_optimum(seed: int) -> None:
     instance = msgspec.structs.replace(small(seed), bandwidth=np.full_like(small(seed).bandwidth, math.inf))
     rows = everything(instance)
@@ -288,7 +288,7 @@ def test_a_walk_comes_back_where_that_is_shorter() -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 4), st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_hosts_of_the_hubs_and_a_threshold_are_enough_for_fat_graphs(seed: int, middle: int, alike: bool) -> None:
     random = np.random.default_rng(seed)
     instance = table_2(random, fat(middle + 2), int(random.integers(2, 4)), int(random.integers(2, 4)))
