@@ -6,8 +6,8 @@ R1. Every ``sound_interval_s`` a host sounds another (``soundings``), and tells 
     links and of the nodes that are there: the client every second time, as it is the client that plans, and all others
     in turn.
 R2. Hosts begin at different times, so that none is sounded by all at once.
-R3. Of a node only the host where it is is believed, as far as this one knows where that is. What a node was when it
-    was elsewhere counts until it is measured anew.
+R3. Of a node only the host where it is is believed, as far as this one knows where that is. What a node was when it was
+    elsewhere counts until it is measured anew. Of one that the run does not have any more all is forgotten.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Gossip:
         """It is time to sound the next one."""
         out, others = self._out, sorted(self._directory.hosts - {self._out.host})
         nodes = self._measured()
+        self._told = {name: each for name, each in self._told.items() if name in self._tree.dataflow.by_name}  # R3
         if others:
             turn, self._turn = self._turn, self._turn + 1
             host = others[turn // (2 if self._client in others else 1) % len(others)]

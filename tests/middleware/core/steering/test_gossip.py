@@ -128,6 +128,14 @@ def test_of_a_node_only_its_host_is_believed(book: Playbook) -> None:
     assert "stranger" not in book.core.soundings.hosts
 
 
+def test_of_nodes_that_have_gone_with_their_query_nothing_is_kept(book: Playbook) -> None:
+    run = book.core.runs["r"]
+    book << got("h2", m.Echo("r", 1, nodes=(m.NodeTold("o", 2_000_000, 100, 5000, 7, (400,)),))) >> ANY
+    book << got("client", m.Detach("r", 1, ("o", *run.install.dataflow.sinks))) >> ANY
+    run.gossip.on_timer()
+    assert run.gossip._told == {}
+
+
 @pytest.mark.parametrize(
     "figures",
     [
