@@ -250,6 +250,7 @@ class World(FaultyWorld):
     def run(self) -> list[Any]:
         """Until nothing is left to happen: the run is over, and every host has forgotten it."""
         codes, merging = self._reorderable
+        self.open, self._sinks = {0}, {0: {*self.dataflow.sinks}}
         self.at(0.0, CLIENT, e.RunRequested(self._install(), self.adaptation, codes, merging=merging))
         self._until(lambda: False)
         assert not self.stalled, f"no end after {self.events} events: delivered {len(self.delivered)}"
