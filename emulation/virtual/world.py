@@ -258,7 +258,7 @@ class World:
         code = host.code.get(command.node)
         if code is None:
             return
-        made = node_code.make(lambda: code, command)
+        made = node_code.make(code, command)
         if not isinstance(made, Made):
             self._soon(host, made)
             return

@@ -34,6 +34,7 @@ from thalweg.middleware.shell.transfers import (
 from thalweg.middleware.shell.values import value_of
 
 CONNECTIONS_KNOWN = 4096
+IN_BULK = m.Partition, m.Probe, m.State
 PASSING_THROUGH = 16  # partitions in several chunks, for nodes that have gone
 CREDIT_HOLD_S = 0.02  # how long the last credit of a transfer waits for a message to travel with
 STUCK_S = 60.0  # without any credit; a chunk passes in that time at 35 kbit/s
@@ -62,14 +63,14 @@ class Bulk:
         self._heads: dict[str, bytes] = {}  # of parcels, by their digests
         self._next_transfer = 0
         self._refused: list[Outgoing] = []  # transfers that a line had no room for
-        self.credits_due_s = math.inf  # where credits wait
+        self.due_s = math.inf  # when ``send_credits`` is to be called
 
     # --- coming ----------------------------------------------------------------------------------------
 
     def came(self, identity: bytes, sender: str, chunk: m.Chunk, body: memoryview, now: float) -> None:
         """A chunk has come on a connection of ``sender``; ProtocolError for what cannot be."""
         size, total, message = body.nbytes, chunk.total_bytes, chunk.message
-        if type(message) is m.Partition and total > self._limits.max_partition_bytes:
+        if total > self._limits.max_partition_bytes and type(message) is m.Partition:
             raise ProtocolError(f"a partition of {total} bytes is over this host's limit")
         before_s = self._arrived.get(identity, -math.inf)
         if before_s < 0 and len(self._arrived) >= CONNECTIONS_KNOWN:
@@ -93,8 +94,8 @@ class Bulk:
         elif line is None:
             self._sockets.post(message.run, sender, m.Credit(chunk.transfer, total, True, 0.0, gap_s, now), identity)
         else:  # R1
-            if not self._sockets.holding:
-                self.credits_due_s = now + CREDIT_HOLD_S
+            if self.due_s == math.inf:
+                self.due_s = now + CREDIT_HOLD_S
             self._sockets.hold(line, (chunk.transfer, total, gap_s, now))
         size_bytes = value.size_bytes if type(value) is Parcel else total
         self._shell.handle(e.MessageReceived(sender, message, value, size_bytes), now)
@@ -155,7 +156,7 @@ class Bulk:
     def send(self, command: e.Send) -> None:
         """Begin a transfer."""
         message = command.message
-        assert isinstance(message, (m.Partition, m.Probe, m.State))
+        assert isinstance(message, IN_BULK)
         line = self._sockets.line(command.run, command.to)
         if line is None:
             self._shell.tell(e.TransferFailed(command.to, message))
@@ -222,8 +223,8 @@ class Bulk:
             while line.credits and line.credits[0][-1] + CREDIT_HOLD_S <= now:  # R1
                 if not sockets.post_held(line):
                     break
-        due_s = min((line.credits[0][-1] for line in sockets.holding), default=now) + CREDIT_HOLD_S
-        self.credits_due_s = due_s if due_s > now else now + CREDIT_HOLD_S  # where one was refused
+        due_s = min((line.credits[0][-1] for line in sockets.holding), default=math.inf) + CREDIT_HOLD_S
+        self.due_s = due_s if due_s > now else now + CREDIT_HOLD_S  # where one was refused
 
     def forget(self, run: str) -> None:
         """The run is over here: nothing more of it is sent."""

@@ -23,8 +23,8 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec import UNSET
+from numpy import ndarray
 
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.errors import OperatorError, ThalwegError, one_line, printable
@@ -117,7 +117,7 @@ class OwnCode(NodeCode):
         if inputs and Parcel in map(type, inputs):
             return self._make_of_parcels(index, inputs)
         value = returned_by(self._call, (index,) if self.is_source else (inputs, index), inputs)
-        if type(value) is np.ndarray:  # by far the most frequent
+        if type(value) is ndarray:  # by far the most frequent
             return Made(value, value.nbytes)
         if type(value) is Parcel:
             return self._made_parcel(index, value)
@@ -215,10 +215,10 @@ def load(opener: Opener, command: e.OpenNode) -> e.OperatorFailed | None:
     return None
 
 
-def make(opener: Opener, command: e.RunOperator) -> Made | e.OperatorFailed:
+def make(code: NodeCode, command: e.RunOperator) -> Made | e.OperatorFailed:
     """Run the code once."""
     try:
-        return opener().make(command.index, command.inputs)
+        return code.make(command.index, command.inputs)
     except BaseException as error:  # R1
         reason = _reason(error, f" at partition {command.index}")
         return e.OperatorFailed(command.run, command.node, reason, _cause(error, command.index))

@@ -83,6 +83,8 @@ class Shell:
     ``failure``: why it stopped, if nobody asked for that; ``on_application`` has got it as the ``Fail`` of no run.
     """
 
+    # of more than 29 attributes Python 3.11 looks each up in a dict, and methods anew, for every message
+
     def __init__(
         self,
         config: ShellConfig,
@@ -100,8 +102,8 @@ class Shell:
         except BaseException:
             self._sockets.destroy(0)
             raise
-        self.me = msgspec.structs.replace(self._sockets.me, max_partition_bytes=config.core.max_partition_bytes)
-        self.core = HostCore(self.me, config.core.dilated(config.time_scale), tuple(sorted(registered())))
+        me = msgspec.structs.replace(self._sockets.me, max_partition_bytes=config.core.max_partition_bytes)
+        self.core = HostCore(me, config.core.dilated(config.time_scale), tuple(sorted(registered())))
         self.core.desk.recording = self._recorder.active
         self._bulk = Bulk(self, self._sockets, self.core, config.core, config.time_scale)
         self._on_application = on_application or (lambda command: None)
@@ -138,6 +140,10 @@ class Shell:
         """Queue an event for the core; any thread."""
         self._inbox.append(event)
         self._wake()
+
+    @property
+    def me(self) -> m.Peer:
+        return self.core.me
 
     @property
     def alive(self) -> bool:
@@ -188,7 +194,7 @@ class Shell:
     def _loop(self) -> bool:
         """Serve until the shell is to stop (True), or another thread has taken the duty over (False)."""
         sockets, guard, workers = self._sockets, self._sockets.guard, self._workers
-        control, bulk, poll = sockets.control, sockets.bulk, self._epoll.poll
+        control, bulk, poll, transfers = sockets.control, sockets.bulk, self._epoll.poll, self._bulk
         control_fd, bulk_fd = control.get(zmq.FD), bulk.get(zmq.FD)
         of_control: Callable[..., Any] = control.get
         of_bulk: Callable[..., Any] = bulk.get
@@ -206,22 +212,14 @@ class Shell:
             if at_bulk:
                 at_bulk = of_bulk(EVENTS) & INCOMING
             self._asleep = True  # said before looking into the inbox: whoever tells after that look writes to the pipe
-            due_s = self._due_s
-            if self._bulk.credits_due_s < due_s and sockets.holding:
-                due_s = self._bulk.credits_due_s
-            due_s = early_s = min(due_s, workers.due_s)  # asked once: another thread may change it meanwhile
-            if guard is not None and guard.calm:
-                glance_s = guard.glance_s
-                if glance_s < due_s:
-                    due_s = glance_s
-                if glance_s - EARLY_S < early_s:
-                    early_s = glance_s - EARLY_S
+            # asked once: another thread may change it meanwhile
+            due_s = early_s = min(self._due_s, transfers.due_s, workers.due_s)
+            if guard is not None and guard.calm and guard.glance_s < due_s:
+                due_s = guard.glance_s
+                early_s = due_s - EARLY_S
             # a thread that lost the duty may leave calls behind
-            if at_control or at_bulk or self._inbox or self._quick or self._stopping or due_s <= now:
-                wait_s = 0.0
-            else:
-                wait_s = due_s - now
-            for descriptor, _ in poll(wait_s):
+            busy = at_control or at_bulk or self._inbox or self._quick or self._stopping or due_s <= now
+            for descriptor, _ in poll(0.0 if busy else due_s - now):
                 if descriptor == control_fd:
                     at_control = 1
                 elif descriptor == bulk_fd:
@@ -259,7 +257,7 @@ class Shell:
         if now >= workers.due_s:
             for failed in workers.overdue(now):
                 self.handle(failed, now)
-        if now >= self._bulk.credits_due_s and sockets.holding:
+        if now >= self._bulk.due_s:
             self._bulk.send_credits(now)
         if guard is not None and guard.calm and now >= guard.glance_s - EARLY_S:
             guard.glance(now)

@@ -60,6 +60,7 @@ Socket = zmq.Socket[bytes]
 End = tuple[str, str]  # an endpoint, and the host that is to be there: with keys, a dealer goes to it alone
 _log = logging.getLogger("thalweg")
 _send = zmq.backend.Socket.send  # which zmq.Socket.send calls
+_recv = zmq.backend.Socket.recv  # as a function: pyzmq's sockets look names up in Python
 
 
 class Line:
@@ -198,8 +199,10 @@ class Sockets:
             self._close(end)
 
     def line(self, run: str, host: str) -> Line | None:
-        lines = self.lines.get(run)
-        return None if lines is None else lines.get(host)
+        try:
+            return self.lines[run][host]
+        except KeyError:
+            return None
 
     def approach(self, line: Line) -> bool:
         """Connect, if that is still to be done; False where no socket can be had now."""
@@ -317,12 +320,11 @@ class Sockets:
             return False
         assert line.control is not None
         line.used = True
-        riders = line.credits and line.credits[: frames.MAX_RIDING]
-        if riders:
-            now = time.monotonic()
+        if line.credits:
+            riders, now = line.credits[: frames.MAX_RIDING], time.monotonic()
             frame = frames.encode_riding(message, [_as_it_is_now(credit, now) for credit in riders])
         else:
-            frame = frames.encode(message)
+            riders, frame = None, frames.encode(message)
         try:
             _send(line.control, frame, NOBLOCK)
         except zmq.ZMQError as error:
@@ -372,16 +374,16 @@ class Sockets:
             self._skip(socket)
             return None
         try:
-            identity = socket.recv(NOBLOCK)
+            identity = _recv(socket, NOBLOCK)
         except zmq.Again:
             return None
-        frame = socket.recv(NOBLOCK, False)  # not copied; by position, which is sooner
+        frame = _recv(socket, NOBLOCK, False)  # not copied; by position, which is sooner
         taken, size = [frame], len(frame)
         while frame.more:
             if len(taken) == parts:
                 self._skip(socket)
                 raise ProtocolError(f"a message of more frames than the {parts} that are expected")
-            frame = socket.recv(NOBLOCK, False)
+            frame = _recv(socket, NOBLOCK, False)
             taken.append(frame)
             size += len(frame)
         if len(taken) != parts:

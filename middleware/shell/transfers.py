@@ -83,15 +83,17 @@ class Outgoing:
     def credited(self, credit: Credit, now: float, arrived_s: float) -> None:
         """Count what has arrived, and the time it took until ``arrived_s`` (as far as that can be known here)."""
         self.progress_s = now
-        self.credit = max(self.credit, credit.received_bytes)
-        arrived = []
-        while self.pieces and self.pieces[0][0] <= credit.received_bytes:
-            arrived.append(self.pieces.popleft()[1])
-        if arrived:
-            took_s = arrived_s - arrived[0]
-            if len(arrived) == 1 and self.body.nbytes:  # nothing is to be sent of an empty one: its time is the way
-                took_s = min(took_s, credit.gap_s)
-            self.busy_s += max(0.0, took_s)
+        received, pieces, sent = credit.received_bytes, self.pieces, []
+        if received > self.credit:
+            self.credit = received
+        while pieces and pieces[0][0] <= received:
+            sent.append(pieces.popleft()[1])
+        if sent:
+            took_s = arrived_s - sent[0]
+            if len(sent) == 1 and credit.gap_s < took_s and self.body.nbytes:  # of an empty one its time is the way
+                took_s = credit.gap_s
+            if took_s > 0:
+                self.busy_s += took_s
 
 
 def chunk_bytes_for(size_bytes: int, busy_s: float) -> int:

@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy import frombuffer, ndarray  # numpy answers for unknown names, so each look-up there takes longer
 
 from thalweg.middleware.errors import OperatorError, ProtocolError
 from thalweg.middleware.parcels import Parcel
@@ -42,7 +43,7 @@ def returned_by(call: Callable[..., Any], given: tuple[Any, ...], inputs: Sequen
     """
     returned = call(*given)
     holders = sys.getrefcount(returned)
-    if isinstance(returned, np.ndarray):
+    if isinstance(returned, ndarray):
         return _array_of(returned, inputs, fresh=holders <= _ALONE)
     if returned is None or type(returned) is bytes:
         return returned
@@ -59,7 +60,7 @@ def _alone() -> int:
     return sys.getrefcount(returned)
 
 
-def _base(array: np.ndarray[Any, Any]) -> tuple[Any, int]:
+def _base(array: ndarray[Any, Any]) -> tuple[Any, int]:
     """What an array is a view of, and how many hold that: with nobody else, as many as in the call below."""
     base = array.base
     return base, sys.getrefcount(base)
@@ -69,9 +70,9 @@ _ALONE = _alone()  # a view holds its array, and so does a memoryview: whoever e
 _BASE_ALONE = _base(np.empty(2).reshape(2, 1))[1]
 
 
-def _array_of(array: np.ndarray[Any, Any], inputs: Sequence[Any], *, fresh: bool) -> np.ndarray[Any, Any]:
+def _array_of(array: ndarray[Any, Any], inputs: Sequence[Any], *, fresh: bool) -> ndarray[Any, Any]:
     """The value of an array; ``fresh`` when nobody else holds it."""
-    plain = type(array) is np.ndarray
+    plain = type(array) is ndarray
     if not plain:
         _check_class(array)
     kind = array.dtype
@@ -90,7 +91,7 @@ def _array_of(array: np.ndarray[Any, Any], inputs: Sequence[Any], *, fresh: bool
     return array.view() if kind is dtype else array.view(dtype)
 
 
-def _check_class(array: np.ndarray[Any, Any]) -> None:
+def _check_class(array: ndarray[Any, Any]) -> None:
     """R4: OperatorError for an array that tells more than its elements do."""
     if isinstance(array, np.ma.MaskedArray):
         raise OperatorError("a masked array cannot travel with its mask; return array.filled(value), or array.data")
@@ -100,7 +101,7 @@ def _check_class(array: np.ndarray[Any, Any]) -> None:
         raise OperatorError(f"{said}; return array.view(numpy.ndarray)")
 
 
-def _is_settled(array: np.ndarray[Any, Any], inputs: Sequence[Any], fresh: bool, flags: int) -> bool:
+def _is_settled(array: ndarray[Any, Any], inputs: Sequence[Any], fresh: bool, flags: int) -> bool:
     """R3: whether nobody else can write into an array's memory, which is sealed where it is another's."""
     if array.base is None:
         return fresh and bool(flags & OWN_MEMORY)
@@ -110,7 +111,7 @@ def _is_settled(array: np.ndarray[Any, Any], inputs: Sequence[Any], fresh: bool,
     root, under = _root(array)
     if (len(under) if type(under) is bytes else root.nbytes) > 2 * array.nbytes:
         return False  # R5
-    if type(under) is bytes or any(root is _root(each)[0] for each in inputs if type(each) is np.ndarray):
+    if type(under) is bytes or any(root is _root(each)[0] for each in inputs if type(each) is ndarray):
         return True
     if not (fresh and base is root and holders <= _BASE_ALONE and under is None and root.flags.owndata):
         return False
@@ -118,9 +119,9 @@ def _is_settled(array: np.ndarray[Any, Any], inputs: Sequence[Any], fresh: bool,
     return True
 
 
-def _root(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Any]:
+def _root(array: ndarray[Any, Any]) -> tuple[ndarray[Any, Any], Any]:
     """The array that all views of one memory are views of, and what that itself stands on, None for its own memory."""
-    while type(base := array.base) is np.ndarray:
+    while type(base := array.base) is ndarray:
         array = base
     return array, base
 
@@ -130,7 +131,7 @@ def _root(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Any]:
 
 def frames_of(value: Any, to: Reached | None = None) -> tuple[str, tuple[int, ...], memoryview]:
     """dtype, shape and bytes of a value, for ``to``."""
-    if type(value) is not np.ndarray:
+    if type(value) is not ndarray:
         return ("", (), memoryview(value)) if type(value) is bytes else parcel_frames(value, to)
     if not value.nbytes:
         body = memoryview(b"")
@@ -139,12 +140,12 @@ def frames_of(value: Any, to: Reached | None = None) -> tuple[str, tuple[int, ..
             body = value.data.cast("B")
         except (TypeError, ValueError):  # for elements that memoryviews do not know numpy takes longer
             body = value.reshape(-1).view(np.uint8).data
-    return value.dtype.str, value.shape, body
+    return _text(value.dtype), value.shape, body
 
 
 def size_of(value: Any) -> int:
     """Bytes a value takes on the wire."""
-    if type(value) is np.ndarray:
+    if type(value) is ndarray:
         return value.nbytes
     return value.size_bytes if type(value) is Parcel else len(value)
 
@@ -160,7 +161,7 @@ def value_of(dtype: str, shape: tuple[int, ...], body: memoryview, heads: dict[s
         return parcel_from(dtype, shape, body.toreadonly(), {} if heads is None else heads)
     try:
         kind = _dtype(dtype)
-        array = np.frombuffer(body.toreadonly(), kind) if len(body) else np.frombuffer(bytes(kind.itemsize), kind)[:0]
+        array = frombuffer(body.toreadonly(), kind) if len(body) else frombuffer(bytes(kind.itemsize), kind)[:0]
         if array.shape != shape:
             if min(shape, default=0) < 0:
                 raise ProtocolError(f"an array of shape {shape}")
@@ -184,6 +185,11 @@ def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if not dtype.itemsize or _DTYPE.fullmatch(dtype.str) is None:
         raise OperatorError(f"an array of dtype {dtype} cannot travel; only numbers, times and fixed-width text do")
     return _dtype(dtype.str)
+
+
+@lru_cache(maxsize=256)
+def _text(dtype: np.dtype[Any]) -> str:
+    return dtype.str  # which numpy writes anew each time
 
 
 @lru_cache(maxsize=256)

@@ -114,12 +114,14 @@ class Slot:
         """Make the call here and now: ``OperatorFinished``, ``StateTaken`` or ``StateRestored``, or why not."""
         if not isinstance(command, e.RunOperator):
             return node_code.take_or_give(self.open, command)
-        if self.code is None:  # loading takes longer than most calls, and is none
+        code = self.code
+        if code is None:  # loading takes longer than most calls, and is none
             failed = _try(self, e.OpenNode(command.run, self.node))
             if failed is not None:
                 return failed
+            code = self.open()
         begun_s = time.perf_counter()
-        made = node_code.make(self.open, command)
+        made = node_code.make(code, command)
         took_s = time.perf_counter() - begun_s
         if isinstance(made, e.OperatorFailed):
             return self.failed(made)

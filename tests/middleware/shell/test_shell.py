@@ -108,6 +108,17 @@ def test_garbage_on_both_ports_is_counted_and_the_run_goes_on(
     run.close()
 
 
+def test_what_every_message_passes_through_has_no_more_attributes_than_python_keeps_in_the_object(
+    client: Client,
+) -> None:
+    shell = client.shell
+    with client.run(BLOCKS, {"o": "client"}) as taken:
+        assert next(taken).index == 0
+        run = next(iter(shell.core.runs.values()))
+        hot = (shell, shell._sockets, shell._bulk, shell._workers, shell.core, shell.core.monitor, run, run.directory)
+        assert {type(each).__name__: len(vars(each)) for each in hot if len(vars(each)) > 29} == {}
+
+
 def test_an_oversized_message_costs_its_connection_and_no_more(
     client: Client, dial: Callable[..., zmq.Socket[bytes]]
 ) -> None:
