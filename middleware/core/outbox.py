@@ -14,7 +14,7 @@ from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import CoreConfig
 
-Local = tuple[m.Message] | tuple[m.Partition, Any, int]  # what a host says to itself, with a partition's value and size
+Local = tuple[m.Message, Any, int]  # what a host says to itself, with a partition's value and size
 
 
 class Timer(StrEnum):
@@ -81,7 +81,7 @@ class Outbox:
     ) -> None:
         """A message, to this host as well. With ``bulk`` its ``payload`` travels in chunks."""
         if to == self.host:
-            self.desk.local.append((message,))
+            self.desk.local.append((message, None, 0))
         else:
             self.desk.commands.append(e.Send(self.run, to, message, payload, size_bytes, bulk))
             if size_bytes:

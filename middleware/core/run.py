@@ -123,7 +123,11 @@ class RunCore:
         self.gossip = Gossip(setting, shared, tree, directory, flow)
         self.planned = Planned(setting, shared, tree, directory, departures, self.proposer, self.gossip)
         self.local = Local(setting, shared, Stream(tree, directory, books, flow), departures, self.member)
-        parts = {kind.__name__: part for part in vars(self).values() for kind in type(part).__mro__}
+        hear = (
+            flow, departures, self.arrivals, self.inheritance, self.growth, self.queries, self.proposer, self.member,
+            self.planned, self.local,
+        )  # fmt: skip  # not vars(self): after that Python 3.11 looks each attribute up anew, for every message
+        parts = {kind.__name__: part for part in hear for kind in type(part).__mro__}
 
         def bound(heard: Callable[..., Heard]) -> Callable[..., Heard]:
             owner, name = heard.__qualname__.split(".")
@@ -198,6 +202,8 @@ class RunCore:
         if self._meters.runs and not part.end and part.consumer in self.flow.nodes:
             self._meters.took(self.id, part.consumer, part.producer, part.index, size_bytes)
         heard = self.flow.partition(sender, part, value, size_bytes)
+        if part.producer in self.tree.dataflow.several:
+            heard = (*heard, *self.flow.share(sender, part, value, size_bytes))
         if heard:
             self.hear(heard)
 

@@ -46,7 +46,7 @@ def _decoded(decoder: msgspec.msgpack.Decoder[Any], frame: memoryview | bytes, p
     size = len(frame)
     if size > MAX_CONTROL_BYTES:
         raise ProtocolError(f"a control frame of {size} bytes is over the limit of {MAX_CONTROL_BYTES}")
-    if size < 4 or frame[:3] != prefix:
+    if frame[:3] != prefix or size == 3:
         if size < 4 or frame[:2] not in (MAGIC, RIDING):
             raise ProtocolError(f"a frame of {size} bytes is not Thalweg's")
         raise ProtocolError(f"a frame of protocol version {frame[2]}; this host speaks {PROTOCOL_VERSION}")

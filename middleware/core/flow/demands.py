@@ -50,7 +50,7 @@ from thalweg.middleware.core.notes import Note
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.errors import LISTED
-from thalweg.middleware.parcels import is_nothing
+from thalweg.middleware.parcels import Parcel, is_nothing
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
 
@@ -189,8 +189,8 @@ class Demands:
 
     def demand(self, sender: str, demand: m.Demand) -> Iterable[Note]:
         """``demand.consumer``, which is at ``sender``, wants a partition."""
-        name, consumer = demand.producer, demand.consumer
-        if not self._tree.takes(consumer, name, demand.index):
+        name, consumer, index = demand.producer, demand.consumer, demand.index
+        if not self._tree.takes(consumer, name, index):
             self._out.record("unexpected", peer=sender, node=name)
             return NO_NOTES
         if demand.version > self._directory.locations[consumer].version:
@@ -207,13 +207,13 @@ class Demands:
             self._say_again()
         if self.tail_hosts and name in self.tail_hosts and not self._before(node, demand):
             return NO_NOTES
-        if demand.index == LAST and not self._may_renounce(sender, demand):
+        if index == LAST and not self._may_renounce(sender, demand):
             return NO_NOTES
         if self._carried:
             self._alight(node, demand)
         book = self._books.of.get(name)
-        fresh = book is not None and node.taker_of(consumer).demanded < demand.index <= node.index
-        verdict, actions = node.on_demand(demand.index, demand.again, consumer)
+        fresh = book is not None and node.taker_of(consumer).demanded < index <= node.index
+        verdict, actions = node.on_demand(index, demand.again, consumer)
         if verdict != "taken":
             return NO_NOTES
         if fresh and book is not None:
@@ -294,40 +294,41 @@ class Demands:
 
     def partition(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
         """A partition for ``part.consumer`` has come from ``sender``."""
-        told = self._take(sender, part, value, size_bytes)
-        if sender != self._host and not part.end and part.producer in self._tree.dataflow.several:  # R9
-            waiting = [consumer for (consumer, producer), pending in self.pending.items()
-                       if producer == part.producer and pending.index == part.index]  # fmt: skip
-            for consumer in waiting:
-                alike = msgspec.structs.replace(part, consumer=consumer)
-                told = (*told, *self._take(sender, alike, value, size_bytes))
-        return told
-
-    def _take(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
-        name, producer = part.consumer, part.producer
-        node = self.nodes.get(name)
-        output = Output(part.index, value, size_bytes, part.end)
-        if part.index == LAST:  # the answer to whom nothing more is wanted of
-            self.pending.pop((name, producer), None)
+        name, producer, index = part.consumer, part.producer, part.index
+        edge = name, producer
+        if index == LAST:  # the answer to whom nothing more is wanted of
+            self.pending.pop(edge, None)
             return NO_NOTES
+        node = self.nodes.get(name)
+        output = Output(index, value, size_bytes, part.end)
         if node is None:
             expected = self.expected.get(name)
-            if expected is not None and expected.index == part.index and producer in self._tree.node_of(name).inputs:
+            if expected is not None and expected.index == index and producer in self._tree.node_of(name).inputs:
                 expected.early[producer] = output
             else:
                 self._forward(sender, name, part, value, size_bytes)
             return NO_NOTES
         verdict, actions = node.on_partition(producer, output)
         if verdict != "taken":
-            self._out.record("duplicate", peer=sender, node=name, index=part.index)
+            self._out.record("duplicate", peer=sender, node=name, index=index)
             return NO_NOTES
-        edge = name, producer
         pending = self.pending.pop(edge, None)
         if pending is not None:
             self._answer_s[edge] = self._desk.now - pending.asked_s
         if self._books.of:
             self.sizes[edge] = size_bytes
         return self._perform(node, actions) if actions else NO_NOTES
+
+    def share(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> Iterable[Note]:
+        """R9: what has come is also for others here that wait for it."""
+        told = NO_NOTES
+        if sender != self._host and not part.end:
+            waiting = [consumer for (consumer, producer), pending in self.pending.items()
+                       if producer == part.producer and pending.index == part.index]  # fmt: skip
+            for consumer in waiting:
+                alike = msgspec.structs.replace(part, consumer=consumer)
+                told = (*told, *self.partition(sender, alike, value, size_bytes))
+        return told
 
     def _forward(self, sender: str, node: str, message: m.Demand | m.Partition, value: Any, size_bytes: int) -> None:
         """R1: to where the node is, as far as this host knows."""
@@ -377,9 +378,9 @@ class Demands:
         if event.size_bytes > self._room:
             self._refuse(event)
             return NO_NOTES
-        if self._out.recording and node.node.kind == "source" and not event.end:
+        if self._desk.recording and node.node.kind == "source" and not event.end:
             self._out.record("produced", node=event.node, index=event.index)
-        if is_nothing(event.value):
+        if type(event.value) is Parcel and is_nothing(event.value):
             self._out.record("nothing", node=event.node, index=event.index)
         if event.late_rows is not UNSET:
             self._out.record("late", node=event.node, index=event.index, value=event.late_rows)
@@ -406,15 +407,16 @@ class Demands:
 
     def transfer_over(self, message: m.Partition, *, arrived: bool) -> None:
         """A partition's transfer is over; unless it has ``arrived``, nobody knows what became of it."""
-        at = message.producer, message.index, message.consumer
-        carried = self._carried.pop(at, None) if self._carried else None
-        node, tail = self.nodes.get(message.producer), self.tails.get(message.producer)
-        for consumer in (message.consumer,) if carried is None else (message.consumer, *carried.riders):
+        name, index, consumers = message.producer, message.index, [message.consumer]
+        if self._carried and (carried := self._carried.pop((name, index, message.consumer), None)):
+            consumers += carried.riders
+        node, tail = self.nodes.get(name), self.tails.get(name)
+        for consumer in consumers:
             if node is not None:
-                node.on_transfer_over(message.index, consumer, arrived=arrived)
-            taker = None if tail is None else tail.takers.get(consumer)
-            if tail is not None and taker is not None and tail.output.index == message.index:
-                taker.sending, taker.landed = False, message.index if arrived else -1
+                node.on_transfer_over(index, consumer, arrived=arrived)
+            if tail is not None and tail.output.index == index and consumer in tail.takers:
+                taker = tail.takers[consumer]
+                taker.sending, taker.landed = False, index if arrived else -1
 
     def retry(self) -> float | None:
         """R2: repeat what is due; when the next is, None when nothing waits."""
@@ -460,9 +462,7 @@ class Demands:
         told = NO_NOTES
         for action in actions:
             if type(action) is Dispatch:  # not match: a class pattern takes three times as long on this hot path
-                self._dispatch(node, action.output, action.consumer, again=action.again)
-                if action.again:
-                    self._out.record("repeated", node=name, index=action.output.index)
+                self._dispatch(node, action)
             elif type(action) is RunCode:
                 if self._held and name in self._held:
                     self._held[name] = action
@@ -524,33 +524,35 @@ class Demands:
 
     def _send_demand(self, consumer: str, producer: str, index: int, *, again: bool = False) -> bool:
         """Whether the producer is on another host."""
-        tree, out, node = self._tree, self._out, self.nodes[consumer]
+        out, directory, host = self._out, self._directory, self._host
         here = producer in self.nodes
-        host = self._host if here else self._directory.whereabouts(producer, index)
         later = critical = False
         if self._install.moves is not None:
-            book = self._books.of.get(consumer)
+            node, book = self.nodes[consumer], self._books.of.get(consumer)
             later = node.last == producer
             critical = node.node.kind == "sink" if book is None else book.critical
         news = commit = None
         if here:
             again = False  # R5
-        elif host != self._host:  # else by a wrong word of others, and this host knows its own news
-            if self._directory.changes or self._telling_up:
+        elif (host := directory.whereabouts(producer, index)) != self._host:
+            if directory.changes or self._telling_up:
                 news = self._news_for(host, upward=True)
-            if index == tree.fresh and not again:  # R3
-                assert self._directory.switch is not None
-                commit = self._directory.switch.commit
             if again:
                 self._wait_for(host, self.pending[consumer, producer].asked_s)
-        version = self._directory.locations[consumer].version
+            elif index == self._tree.fresh:  # R3
+                assert directory.switch is not None
+                commit = directory.switch.commit
+        # else by a wrong word of others, and this host knows its own news
+        version = directory.locations[consumer].version
         out.send(host, m.Demand(out.run, producer, consumer, index, 0, version, later, critical, news, again, commit))
         return not here
 
     def _await(self, consumer: str, producer: str, index: int) -> None:
         """Repeat a demand until it is answered: not before twice the time that the last answer took."""
         edge, limits, now = (consumer, producer), self._limits, self._desk.now
-        wait_s = max(limits.retry_s, min(2 * self._answer_s.get(edge, 0.0), limits.retry_max_s))
+        wait_s, twice_s = limits.retry_s, 2 * self._answer_s.get(edge, 0.0)
+        if twice_s > wait_s:
+            wait_s = max(wait_s, min(twice_s, limits.retry_max_s))
         self.pending[edge] = Pending(index, now + wait_s, wait_s, now)
         self._retries.by(now + wait_s)  # those that wait have backed off further
 
@@ -564,18 +566,23 @@ class Demands:
         locations = self._directory.news_for(host) if self._directory.changes else None
         return None if locations is None and not estimates else m.News(locations or (), estimates)
 
-    def _dispatch(self, node: NodeCore, output: Output, consumer: str, *, again: bool = False) -> None:
-        name, taker = node.node.name, node.taker_of(consumer)
-        consumer = consumer or self._tree.consumer_of(name, output.index)
-        if output.index == LAST:
-            self._send_output(name, consumer, output)
-            return
-        rides = bool(self._carried) and not again and self._rides(name, consumer, output)
-        taker.sending = rides or self._send_output(name, consumer, output)
+    def _dispatch(self, node: NodeCore, action: Dispatch) -> None:
+        name, output = node.node.name, action.output
+        taker = node.taker or node.takers[action.consumer]
+        consumer = action.consumer or self._tree.consumer_of(name, output.index)
+        if self._carried and not action.again and self._rides(name, consumer, output):
+            taker.sending = True
+        else:
+            sending = self._send_output(name, consumer, output)
+            if output.index == LAST:
+                return
+            taker.sending = sending
         if self._newcomers and name in self._newcomers:
             self._record_newcomer(name, output.index)
         if name in self._books.of:
             self._books.of[name].on_sent(output.index, consumer)
+        if action.again:
+            self._out.record("repeated", node=name, index=output.index)
 
     def _rides(self, name: str, consumer: str, output: Output) -> bool:
         """R9: whether the output is under way to where the consumer is."""
@@ -588,12 +595,13 @@ class Demands:
     def _send_output(self, name: str, consumer: str, output: Output) -> bool:
         """Send an output to where it is wanted; whether its transfer is under way now."""
         out, directory, index = self._out, self._directory, output.index
-        here = consumer in self.nodes
-        to = self._host if here else directory.host_of(consumer, index)
-        if to == self._host and not here:  # the consumer is to come here, and has not yet
-            expected = self.expected.get(consumer)
-            here = expected is not None and expected.index == index
-            to = directory.locations[consumer].host
+        here, to = consumer in self.nodes, self._host
+        if not here:
+            to = directory.host_of(consumer, index)
+            if to == self._host:  # the consumer is to come here, and has not yet
+                expected = self.expected.get(consumer)
+                here = expected is not None and expected.index == index
+                to = directory.locations[consumer].host
         if here or to == self._host:  # the latter by a wrong word of others: nobody takes it here
             out.hand_over(m.Partition(out.run, name, consumer, index, output.end), output.value, output.size_bytes)
             return False

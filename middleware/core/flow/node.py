@@ -334,8 +334,10 @@ class NodeCore(Machine):
     def on_transfer_over(self, index: int, consumer: str = "", *, arrived: bool) -> None:
         """The transfer of partition ``index`` is over; unless it has ``arrived``, nobody knows what became of it."""
         taker = self.taker or self.takers.get(consumer)
-        output = None if taker is None else self.sent_to(taker, index)
-        if taker is not None and output is not None and output.index == index:
+        if taker is None:
+            return
+        output = self.retained if taker is self.taker else self.sent_to(taker, index)
+        if output is not None and output.index == index:
             taker.sending = False
             taker.landed = index if arrived else -1
 
@@ -521,10 +523,11 @@ class NodeCore(Machine):
         assert output is not None
         self.size_bytes = output.size_bytes
         self.output = None
-        if self.retained is not None and self.taker is None:
-            self._let_go()  # R9: of what nobody was to get
         if self.retained is not None:
-            self.older.append(self.retained)
+            if self.taker is None:
+                self._let_go()  # R9: of what nobody was to get
+            if self.retained is not None:
+                self.older.append(self.retained)
         self.retained = output
         self.index += 1
         actions: list[Action] = [Dispatch(output)]
