@@ -19,6 +19,10 @@ UNITS = 2**30  # the largest capacity of a flow, in the whole numbers that scipy
 ROUNDED = 64  # units; so little left of a capacity is what rounding has left
 
 
+class NoSolutionError(PlannerError):
+    """A program that has no solution."""
+
+
 class Solution(msgspec.Struct, frozen=True):
     """``value`` of the objective with ``variables``, and ``bound``: what no solution can beat.
 
@@ -56,31 +60,68 @@ class Program:
         self._count, self._integers = 0, False
 
     def variables(
-        self, count: int, *, low: float = 0.0, high: Floats | float = math.inf, cost: float = 0.0, integer: bool = False
+        self,
+        count: int,
+        *,
+        low: float = 0.0,
+        high: Floats | float = math.inf,
+        cost: Floats | float = 0.0,
+        integer: bool = False,
     ) -> Indices:
-        """Add so many variables between ``low`` and ``high`` ((count,) or for all), each ``cost`` in the objective."""
+        """Add so many variables between ``low`` and ``high``, with ``cost`` in the objective ((count,) or for all)."""
         columns = np.arange(self._count, self._count + count)
         self._count += count
-        self._integers |= integer
-        for column, most in zip(columns.tolist(), np.broadcast_to(high, count).tolist(), strict=True):
-            self._highs.addVar(low, most)
-            if cost:
-                self._highs.changeColCost(column, cost)
-            if integer:
-                self._highs.changeColIntegrality(column, self._library.HighsVarType.kInteger)
+        self._highs.addVars(count, np.full(count, low), np.array(np.broadcast_to(high, count), dtype=np.float64))
+        self.price(columns, cost)
+        if integer and count:
+            self._integers = True
+            kinds = np.full(count, int(self._library.HighsVarType.kInteger), dtype=np.uint8)
+            self._highs.changeColsIntegrality(count, columns.astype(np.int32), kinds)
         return columns
+
+    def price(self, columns: Indices, cost: Floats | float) -> None:
+        """What variables cost in the objective from now on."""
+        costs = np.array(np.broadcast_to(cost, len(columns)), dtype=np.float64)
+        self._highs.changeColsCost(len(columns), columns.astype(np.int32), costs)
 
     def row(self, columns: Indices, values: Floats, *, low: float = -math.inf, high: float = math.inf) -> None:
         """Add ``low`` <= the sum of ``values`` times the variables of ``columns`` <= ``high``."""
         self._highs.addRow(low, high, len(columns), columns.astype(np.int32), values)
 
+    def rows(self, at: Indices, columns: Indices, values: Floats, *, low: Floats | float, high: Floats | float) -> None:
+        """Add the rows ``low`` <= … <= ``high`` ((rows,) or for all): ``values`` of the variables ``columns``, in those
+        rows, from 0, that ``at`` says. Every row has an entry.
+        """
+        if not len(at):
+            return
+        order, count = np.argsort(at, kind="stable"), int(at.max()) + 1
+        starts = np.searchsorted(at[order], np.arange(count)).astype(np.int32)
+        least, most = (np.array(np.broadcast_to(each, count), dtype=np.float64) for each in (low, high))
+        self._highs.addRows(
+            count, least, most, len(at), starts, columns[order].astype(np.int32), np.asarray(values[order], np.float64)
+        )
+
+    def start(self, variables: Floats) -> None:
+        """Begin with this solution, if it is one."""
+        everything = np.arange(self._count, dtype=np.int32)
+        self._highs.setSolution(self._count, everything, np.asarray(variables, dtype=np.float64))
+
+    def write(self, path: str) -> None:
+        """Write the program to a file, in the form that its ending names, as ``.mps``; PlannerError if that fails."""
+        if self._highs.writeModel(path) == self._library.HighsStatus.kError:
+            raise PlannerError(
+                f"the program cannot be written to {path}; name a file in an existing folder, as odp.mps"
+            )
+
     def solve(self) -> Solution:
-        """The best solution; PlannerError where there is none, or none was found in time."""
+        """The best solution; NoSolutionError where there is none, PlannerError where none was found in time."""
         self._highs.run()
         status, info = self._highs.getModelStatus(), self._highs.getInfo()
         optimal = status == self._library.HighsModelStatus.kOptimal
         found = info.primal_solution_status == self._library.SolutionStatus.kSolutionStatusFeasible
         in_time = status != self._library.HighsModelStatus.kTimeLimit
+        if status == self._library.HighsModelStatus.kInfeasible:
+            raise NoSolutionError(f"the solver ended as {self._highs.modelStatusToString(status)}")
         if not found or not (optimal or not in_time):
             why = "found no solution in time" if not in_time else f"ended as {self._highs.modelStatusToString(status)}"
             raise PlannerError(f"the solver {why}")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -35,6 +36,8 @@ from thalweg.middleware.planning.odp.objective import (
     value_of,
     worst_of,
 )
+from thalweg.middleware.planning.odp.program import General
+from thalweg.middleware.planning.odp.solve import Effort, normalised, solve
 from thalweg.middleware.planning.odp.walks import walk
 
 METRICS: tuple[Metric, ...] = ("response", "availability", "traffic", "usage", "energy")
@@ -317,3 +320,76 @@ def test_ways_say_nothing_of_what_they_are_not_for() -> None:
         assert way(Goal(msgspec.structs.replace(instance, demand=np.arange(1.0, 6)), only("usage"))) is None
     wide = table_2(random, (1, 9, 9, 1), 20)
     assert not Frontier(Goal(wide, only("usage"))).fits
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=4, deadline=None)
+def test_every_way_finds_the_optimum_of_any_graph(seed: int) -> None:
+    instance = small(seed)
+    rows = everything(instance)
+    for made in goals(instance, np.random.default_rng(seed)):
+        counted = made.objective.availability_of
+        goal = normalised(instance, made.objective)
+        for metric, ends in goal.extremes.items():
+            best = min(value_of(instance.metrics(row), metric, counted) for row in rows)
+            assert ends.proven and ends.best == pytest.approx(best, abs=1e-12)
+        best = float(goal.costs(rows, goal.main).min())
+        for structure in (True, False):
+            found = solve(goal, Effort(structure=structure))
+            assert found.proven and not instance.shortfall(found.where)
+            assert found.cost == pytest.approx(best, rel=2e-6, abs=1e-8)
+
+
+def test_narrow_links_are_kept() -> None:
+    """The best of all placements breaks (17); the best of those that keep it is found."""
+    made = table_2(np.random.default_rng(3), (1, 2, 1), 3, 2)
+    wide = solve(Goal(made, only("traffic")))
+    assert wide.cost == 2
+    instance = msgspec.structs.replace(made, bandwidth=np.full((3, 3), 1.0))
+    assert instance.shortfall(wide.where)
+    rows = everything(instance)
+    goal = Goal(instance, only("traffic"))
+    found = solve(goal, start=rows[0])
+    assert found.way == "program" and not instance.shortfall(found.where)
+    assert found.cost == pytest.approx(least(Goal(instance, only("traffic", ties=False)), rows))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"capacity": np.full(3, 0.5)}, "operator 'op1' needs 1, and of its candidates the largest has 0.5: 0.5 are"),
+        ({"capacity": np.ones(3)}, "the operators need 4 together, and the hosts have 3: 1 are short (11)"),
+        ({"capacity": np.full(3, 1.9)}, "lacks least, host 'h"),
+        ({"candidates": np.eye(3, dtype=bool)[[0, 0, 0, 1]]}, "host 'h1' has a capacity of 2, 1 short of 3 (11)"),
+        (
+            {"bandwidth": np.zeros((3, 3))},
+            "has a bandwidth of 0, 1 short of 1 (17)",
+        ),
+    ],
+)
+def test_what_cannot_be_solved_says_what_is_short(changes: dict[str, Any], said: str) -> None:
+    instance = msgspec.structs.replace(table_2(np.random.default_rng(3), sequential(4), 3, 2), **changes)
+    for structure in (True, False):
+        with pytest.raises(UsageError, match=re.escape(said)):
+            solve(Goal(instance, only("response")), Effort(structure=structure))
+
+
+def test_the_program_reports_its_gap_or_that_it_found_nothing(tmp_path: Path) -> None:
+    instance = table_2(np.random.default_rng(3), sequential(20), 20)
+    goal = Goal(instance, only("usage"))
+    start = first_fit(goal)
+    found = General(goal, time_limit_s=0.01).solve(start)
+    assert found.cost <= goal.cost(start) and 0 < found.gap <= 1 and not found.proven
+    with pytest.raises(PlannerError, match="found no solution in time"):
+        General(goal, time_limit_s=1e-9).solve()
+    written = tmp_path / "odp.mps"
+    General(goal).write(str(written))
+    assert written.read_text().startswith("NAME")
+    with pytest.raises(PlannerError, match="name a file in an existing folder"):
+        General(goal).write(str(tmp_path / "none" / "odp.mps"))
+
+
+@pytest.mark.parametrize(("given", "said"), [({"time_limit_s": 0}, "time limit is 0"), ({"gap": 1}, "gap is 1")])
+def test_efforts_are_above_zero(given: dict[str, float], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Effort(**given)  # type: ignore[arg-type]

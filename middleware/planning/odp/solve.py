@@ -1,0 +1,109 @@
+"""The optimum by whichever way proves it first: those by structure where their conditions hold, then the program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from thalweg.middleware.errors import PlannerError, UsageError
+from thalweg.middleware.planning.odp.frontier import WIDTHS, Frontier
+from thalweg.middleware.planning.odp.heuristics import HEURISTICS
+from thalweg.middleware.planning.odp.hubs import through_hubs
+from thalweg.middleware.planning.odp.instance import Indices, Instance
+from thalweg.middleware.planning.odp.objective import Extremes, Goal, Metric, Objective, only, worst_of
+from thalweg.middleware.planning.odp.program import General, shortage
+from thalweg.middleware.planning.odp.solved import Solved
+from thalweg.middleware.planning.odp.walks import walk
+from thalweg.middleware.planning.solver import NoSolutionError
+
+ROWS = 20_000_000  # states that the frontier's search may look at, about
+STARTS = ("local-search", "first-fit")  # heuristics that the program begins with, if nothing better is known
+
+
+class Effort(msgspec.Struct, frozen=True):
+    """How long to look for a proof: ``time_limit_s`` of the program (HiGHS), which takes a placement whose ``gap``
+    to the bound, as a share of its cost, is so small. ``structure``: whether the ways by structure are tried first.
+    """
+
+    time_limit_s: float = 300.0
+    gap: float = 0.0
+    structure: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.time_limit_s > 0:
+            raise UsageError(f"the time limit is {self.time_limit_s} s; give seconds above 0")
+        if not 0 <= self.gap < 1:
+            raise UsageError(f"the gap is {self.gap}; it is a share, at least 0 and below 1")
+
+
+def solve(goal: Goal, effort: Effort | None = None, start: Indices | None = None) -> Solved:
+    """The optimum, or the best placement that was found, with its bound.
+
+    ``start``: a placement that is known. Raises UsageError, naming the constraint and how much is short, where there is
+    no placement; PlannerError where none was found in time.
+    """
+    instance, effort = goal.instance, effort or Effort()
+    try:
+        return _solve(goal, effort, start)
+    except NoSolutionError:
+        said = shortage(instance) or "the solver finds that no placement keeps all constraints"
+        raise UsageError(f"the problem cannot be solved: {said}") from None
+
+
+def _solve(goal: Goal, effort: Effort, start: Indices | None) -> Solved:
+    instance = goal.instance
+    if instance.demand.sum() > instance.capacity.sum():
+        raise NoSolutionError("the hosts have too little room")
+    # what is best of all placements, and keeps (17), is best of those that do
+    wide = msgspec.structs.replace(instance, bandwidth=np.full_like(instance.bandwidth, math.inf))
+    relaxed = Goal(wide, goal.objective, goal.extremes) if instance.limited else goal
+    bound, best, looked_at = -math.inf, start, 0
+    for found in _by_structure(relaxed, None if instance.limited else start) if effort.structure else ():
+        if found is None:
+            continue
+        bound, looked_at = max(bound, found.bound), looked_at + found.looked_at
+        if not instance.shortfall(found.where):
+            if best is None or goal.cost(found.where) <= goal.cost(best):
+                best = found.where
+            if found.gap <= effort.gap or found.proven:
+                return msgspec.structs.replace(found, looked_at=looked_at)
+    if best is None:
+        best = _begin(goal)
+    general = General(goal, gap=effort.gap, time_limit_s=effort.time_limit_s)
+    answer = general.solve(best)
+    return msgspec.structs.replace(answer, bound=min(answer.cost, max(bound, answer.bound)), looked_at=looked_at)
+
+
+def _by_structure(goal: Goal, start: Indices | None) -> Iterator[Solved | None]:
+    yield walk(goal)
+    yield through_hubs(goal)
+    frontier = Frontier(goal)
+    if frontier.fits:
+        most = ROWS // (goal.instance.count * len(goal.instance.hosts))
+        yield frontier.solve(start, [width for width in WIDTHS if width <= most] or [most])
+
+
+def _begin(goal: Goal) -> Indices | None:
+    for name in STARTS:
+        try:
+            if name in HEURISTICS:
+                return HEURISTICS[name](goal, 0)
+        except PlannerError:
+            continue
+    return None
+
+
+def normalised(instance: Instance, objective: Objective, effort: Effort | None = None) -> Goal:
+    """The goal with the extremes of what has a weight: the best by each metric alone, and the worst of all."""
+    ends = {metric: extremes_of(instance, metric, objective, effort) for metric in objective.weights}
+    return Goal(instance, objective, ends)
+
+
+def extremes_of(instance: Instance, metric: Metric, objective: Objective, effort: Effort | None = None) -> Extremes:
+    """The best and the worst of one metric; errors as :func:`solve`."""
+    counted = objective.availability_of
+    found = solve(Goal(instance, only(metric, availability_of=counted, ties=False)), effort)
+    return Extremes(found.cost if found.proven else found.bound, worst_of(instance, metric, counted), found.proven)
