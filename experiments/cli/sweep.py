@@ -16,7 +16,7 @@ from thalweg.experiments.cli.console import JsonOption, end, new_table, output, 
 from thalweg.experiments.cli.options import Given, find_own_code, make, takes
 from thalweg.experiments.cli.stopping import Stopped
 from thalweg.experiments.command import Option, counted, flag
-from thalweg.experiments.runs.config import Allow, Latency
+from thalweg.experiments.runs.config import Allow, Kernel, Latency, runs_elsewhere
 from thalweg.middleware.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ CONFIGURATIONS = 300  # as many as the paper's
 POOLS = 10  # a pool is one draw: fewer do not tell how much another would differ
 REASONS = 10  # that are printed
 TAKEN = {"faults": ("first_seed", "graphs", "master", "out"), "replay_faults": ("graphs",)}  # of all options
+ON_TESTBEDS = {"testbed", "kernel"}
 TAKEN_OF_PAPER = {"figure", "configurations", "pools", "pool", "first_pool", "master", "out"}
 
 
@@ -39,7 +40,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "The grid of a figure of the paper: 6, 7, 8, 9 or 10; or ablation, what each part of thalweg brings;"
             " sensitivity, how much hangs on what traces are made by; or sbon-table1, sbon-5, sbon-8, sbon-9, sbon-12,"
-            " sbon-operators of Pietzuch et al. (2006).",
+            " sbon-13, sbon-operators of Pietzuch et al. (2006).",
             shown="none",
         ),
     ] = None
@@ -101,6 +102,11 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
             " (local decides by what hosts measured)."
         ),
     ] = "probe"
+    testbed: Annotated[
+        Literal["netns", "sim"],
+        Option("Of sbon-13: netns, data flows between network namespaces; sim: in virtual time."),
+    ] = "netns"
+    kernel: Kernel = "host"
     latency: Latency = None
     traces: Annotated[
         Path | None, Option("Folder with bandwidth/NAME, of measured pools.", envvar="THALWEG_TRACES")
@@ -200,14 +206,19 @@ def _sweep(options: SweepOptions, given: Given) -> Sweep:
     }
     if study is not None and found is not None and study.name != FIRST_STUDY:
         for name in given.said:
-            if name not in TAKEN_OF_PAPER:
+            if name not in TAKEN_OF_PAPER and name not in study.asked:
                 raise UsageError(f"{flag(SweepOptions, name)} does not go with --figure {figure}; leave one away")
         pool = options.pool if "pool" in given.said else study.pool
         if study.pools and pool not in study.pools:
             raise UsageError(f"--pool is {pool}; --figure {figure} has {', '.join(study.pools)}")
         listed = [msgspec.structs.asdict(arm) for arm in found.sweep.arms()]
-        asked = {"study": study.name, "figure": found.number, "listed": listed, "pool": pool, **drawn}
+        runs_elsewhere(options.kernel, options.testbed)  # refuses a kernel that does not go with it
+        parameters = {name: getattr(options, name) for name in study.asked if name in given.said}
+        fixed = {"study": study.name, "figure": found.number, "listed": listed, "pool": pool}
+        asked = {**fixed, "parameters": parameters, **drawn}
         return make(study.sweep, asked, "thalweg sweep")
+    for name in ON_TESTBEDS & {*given.said}:
+        raise UsageError(f"{flag(SweepOptions, name)} goes with --figure sbon-13, which runs on a testbed")
     own = Simulations(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
     grid = own if figure is None else FIGURES[figure].sweep
     assert isinstance(grid, Simulations)

@@ -31,7 +31,10 @@ from thalweg.experiments.sweeps.grid import PaperSweep, Sweep
 from thalweg.experiments.sweeps.trial import Arm, Trial
 from thalweg.middleware.errors import UsageError
 
-STUDIES = ("ranganathan1998", "pietzuch2006", "pietzuch2006.coordinates", "pietzuch2006.migration")
+STUDIES = (
+    *("ranganathan1998", "pietzuch2006", "pietzuch2006.coordinates", "pietzuch2006.migration"),
+    "pietzuch2006.reuse",
+)
 FIRST_STUDY = STUDIES[0]  # of sweep folders that name none
 FORMAT = 4  # of figures.json
 TIE = 0.01  # relative difference up to which two are as fast as each other: a plot would not show it
@@ -458,6 +461,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
       those besides that the base shares
     - ``fixed``: fields of the trial with one value in all trials of a figure, ``options``: with one for each series;
       the paper's values bind where these are the trial's defaults
+    - ``asked``: fields of the trial that a sweep is given by options of ``thalweg sweep`` of the same names
     - ``says``: a factor's value in words; ``as_run``: an arm of a grid as the results have it, by what is usual and
       what the figure varies
     - ``notes``: what readers of any figure must know; ``marks``: what a mark at the end of a table's cell means
@@ -485,6 +489,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     beside: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
     says: Mapping[str, Callable[[Any], str]] = {}
     as_run: Callable[[Any, Setting, Sequence[str]], Arm] = lambda arm, usual, varied: arm
     notes: Callable[[Figure, Sequence[Any]], list[str]] = lambda figure, rows: []
@@ -509,7 +514,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def sweep(self) -> type[Sweep]:
         """The struct of its sweeps."""
-        swept = self.trial.__struct_fields__
+        swept = tuple(name for name in self.trial.__struct_fields__ if name not in self.asked)
         own: type[Sweep] = _extended(PaperSweep, {}, trial=self.trial, arm=self.arm, swept=swept)
         return self.sweeps or own
 

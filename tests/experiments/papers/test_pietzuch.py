@@ -18,11 +18,26 @@ from thalweg.experiments.papers.pietzuch2006.migration.migrating import Migratin
 from thalweg.experiments.papers.pietzuch2006.migration.study import STUDY as MIGRATION
 from thalweg.experiments.papers.pietzuch2006.migration.study import changes
 from thalweg.experiments.papers.pietzuch2006.placing import OURS, PLACEMENTS, Placing, place
+from thalweg.experiments.papers.pietzuch2006.reuse.sharing import (
+    Shared,
+    Sharing,
+    draw_ends,
+    grouped,
+    name_of,
+    network_of,
+    run_shares,
+    share,
+    shares_of,
+    space,
+)
+from thalweg.experiments.papers.pietzuch2006.reuse.study import STUDY as REUSE
+from thalweg.experiments.papers.pietzuch2006.reuse.study import change
 from thalweg.experiments.papers.pietzuch2006.study import DELAY, PUBLISHED, STUDY, USAGE
 from thalweg.experiments.papers.plots import plot_figures
 from thalweg.experiments.papers.study import FigureResult
 from thalweg.experiments.sweeps.results import row, schema
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import RunError, UsageError
+from thalweg.middleware.network.view import Link
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,7 +135,7 @@ def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     square = [",".join(["node", *(f"m{one}" for one in range(90))]), *lines]
     (folder.parent / "square.csv").write_text("\n".join(square))
     monkeypatch.setenv("THALWEG_TRACES", str(tmp_path / "traces"))
-    for cached in (known, matrix, scatter):
+    for cached in (known, matrix, scatter, space):
         cached.cache_clear()
     return "made"
 
@@ -180,3 +195,65 @@ def test_hosts_find_coordinates_and_the_filter_steadies_them(
     assert [path.name for path in plot_figures(data, tmp_path)] == ["figure-sbon-5.png"]
     with pytest.raises(UsageError, match="samples is 'raw'"):
         embed(Embedding(pool="square", samples="raw"))
+
+
+def shared(pool: str, **given: Any) -> tuple[Sharing, Shared]:
+    one = Sharing(pool=pool, **given)
+    return one, share(one)
+
+
+@pytest.mark.spark
+def test_queries_that_share_operators_use_less_and_get_the_same(
+    spark_session: SparkSession, collection: str, tmp_path: Path
+) -> None:
+    arms = [msgspec.structs.asdict(arm) for arm in REUSE.figures["sbon-13"].sweep.arms()]
+    made = [shared("square", testbed="sim", pool_seed=seed, **arm) for seed, arm in itertools.product((1, 2, 3), arms)]
+    for one, found in made:
+        assert found.usage_bytes == pytest.approx(found.planned_bytes, rel=0.01), one
+        assert found.equal
+        assert (found.sharing > 1) <= one.reuse
+    table = pa.Table.from_pylist([row(*each) for each in made], schema=schema(Sharing))
+    data = figure_data(spark_session, table, REUSE, figure="sbon-13")
+    (result,) = data.results
+    verdicts = {one.claim: one.verdict for one in result.verdicts}
+    assert verdicts["cost-space-usage"] == verdicts["cost-space-shared"] == verdicts["equal"] == "holds"
+    assert result.comparisons[0].ours == change(result, "relaxation")
+    assert [path.name for path in plot_figures(data, tmp_path)] == ["figure-sbon-13.png"]
+    some = [row(one, msgspec.structs.replace(found, equal=one.reuse)) for one, found in made]
+    (result,) = figure_data(spark_session, pa.Table.from_pylist(some, schema=schema(Sharing)), REUSE).results
+    assert {one.claim: one.verdict for one in result.verdicts}["equal"] == "does not hold"
+
+
+@pytest.mark.netns
+def test_data_of_shared_operators_flows_between_namespaces_as_planned(collection: str) -> None:
+    _, found = shared("square", placement="cost-space", pool_seed=1)
+    assert found.equal
+    assert found.relocations
+    assert found.usage_bytes == pytest.approx(found.planned_bytes, rel=0.05)
+    assert found.carried_bytes is not None
+    assert found.usage_bytes is not None
+    assert found.usage_bytes < found.carried_bytes < 1.5 * found.usage_bytes
+
+
+def test_what_was_seen_of_queries_tells_wrong_ones_and_restless_ones(collection: str) -> None:
+    at, trial = space("square"), Sharing(pool="square", testbed="sim")
+    producers, consumers = draw_ends(at.latency_s, np.random.default_rng(1))
+    shares = shares_of(trial, at, producers, consumers, grouped(trial, at, producers, consumers))
+    hosts = [
+        *producers,
+        *consumers,
+        *{int(name[1:]) for one in shares for name in {**one.placement, **one.moved}.values()},
+    ]
+    latency_s = {Link(name_of(a), name_of(b)): float(at.latency_s[a, b]) for a in hosts for b in hosts if a != b}
+    ran = run_shares(shares, network_of(latency_s, 1.0), 20, testbed="sim")
+    assert ran.equal()
+    label = shares[0].label
+    one = ran.got[label][0]
+    for values in (one.values[:-1], [*one.values[:-1], b"else"]):
+        got = {**ran.got, label: [msgspec.structs.replace(one, values=values), *ran.got[label][1:]]}
+        assert not msgspec.structs.replace(ran, got=got).equal()
+    moved = {"placement": label, "kind": "relocated", "node": "join", "index": 15}
+    with pytest.raises(RunError, match=f"operators of {label} have come to rest with partition 20 of 20"):
+        msgspec.structs.replace(ran, rows=[*ran.rows, moved]).usage(latency_s)
+    with pytest.raises(UsageError, match="testbed is 'docker'; known are netns, sim"):
+        share(Sharing(pool="square", testbed="docker"))

@@ -1,0 +1,61 @@
+"""Shares on hosts in network namespaces, on this machine's kernel or in a User-Mode Linux of their own.
+
+Links have the network's delays where the kernel has netem; else what flows is measured all the same.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from thalweg.emulation.scenarios.timeline import Timeline
+from thalweg.emulation.testbeds.netns import NetnsTestbed
+from thalweg.emulation.uml.testbed import UmlTestbed
+from thalweg.experiments.papers.pietzuch2006.running.job import SAMPLE_S, Got, Job, Ran, Share
+from thalweg.experiments.runs.config import CLIENT
+from thalweg.experiments.runs.processes import Processes, fail
+from thalweg.middleware.errors import CapabilityError
+
+WORKER = "thalweg.experiments.papers.pietzuch2006.running.worker"
+DECODER = msgspec.json.Decoder(dict[str, Any])
+
+
+def emulated(shares: tuple[Share, ...], network: Timeline, partitions: int, *, kernel: str = "host") -> Ran:
+    """Run them, all at a time; CapabilityError where this machine has no namespaces, or no such kernel."""
+    bed = (UmlTestbed if kernel == "uml" else NetnsTestbed)(list(network.hosts))
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        stack.callback(bed.down)
+        bed.up()
+        shapes = network.wall_shapes()
+        try:
+            bed.shape(shapes)
+        except CapabilityError:
+            bed.shape({link: shape._replace(delay_s=0.0) for link, shape in shapes.items()})
+        logs = Path(folder)
+        processes = Processes(bed, stack, logs)
+        addresses = processes.start_hosts(
+            [host for host in network.hosts if host != CLIENT], logs, allow=(), time_scale=network.time_scale
+        )
+        listen = processes.listen(CLIENT)
+        words = processes.start_worker(WORKER, Job(shares, partitions, addresses, listen, folder, network.time_scale))
+        if kernel == "host":  # another kernel's clock is not ours
+            bed.start_sampling(SAMPLE_S)
+        done = next(words)
+        if done.event != "done":
+            fail(done)
+        samples = []
+        if kernel == "host":
+            bed.stop_sampling()
+            offset_s = time.time() - time.monotonic()
+            samples = [msgspec.structs.replace(one, at_s=one.at_s + offset_s) for one in bed.samples()]
+        processes.end()
+        rows = [
+            DECODER.decode(line) for path in sorted(logs.glob("*.jsonl")) for line in path.read_bytes().splitlines()
+        ]
+    got = msgspec.convert(done.detail["got"], dict[str, list[Got]])
+    return Ran(shares, partitions, got, rows, done.detail["placements"], samples)
