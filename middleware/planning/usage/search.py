@@ -71,7 +71,9 @@ def descended(query: Query, latency_s: Floats, starts: Iterable[Sequence[int]]) 
         while moved:
             moved = False
             for node in query.operators:
-                costs = sum((rate * latency_s[hosts[other]] for other, rate in query.beside[node]), np.zeros(()))
+                costs = sum(
+                    (rate * latency_s[hosts[other]] for other, rate in query.beside[node]), np.zeros(len(latency_s))
+                )
                 nearest = int(np.argmin(costs))
                 if costs[nearest] < costs[hosts[node]] * (1 - TIE):
                     hosts[node], moved = nearest, True

@@ -54,7 +54,7 @@ class Query(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def nodes(self) -> int:
         """How many there are."""
-        return 1 + max((*(one.consumer for one in self.streams), *self.pinned))
+        return 1 + max((*(one.consumer for one in self.streams), *self.pinned), default=-1)
 
     @cached_property
     def operators(self) -> tuple[int, ...]:

@@ -1,0 +1,249 @@
+"""Placements that differ by little from one: an operator elsewhere, two operators exchanged, two hosts exchanged.
+
+What every move costs is known at once, as an array: of additive figures from what neighbours are on, of R from the
+longest ways to and from each operator, and the longest that avoids it. Exchanges are evaluated together, a row each.
+A search goes from a placement that keeps all constraints to others that do; one is found by letting what is broken
+become less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from thalweg.middleware.planning.odp.instance import SLACK, Flags, Floats, Indices, Instance
+from thalweg.middleware.planning.odp.objective import Goal
+
+GAIN = 1e-12  # of a cost: less is rounding
+FLOWS = 1 << 22  # entries of links that are looked at together
+ENTRIES = 60_000  # of exchanges that are looked at together
+PACKING = 400  # steps until no placement that keeps all constraints is found
+TENURE = 7  # steps for which an operator does not go back
+PATIENCE = 60  # steps of a tabu search without a better placement
+
+
+def excess(instance: Instance, rows: Indices) -> Floats:
+    """(rows,) by how much placements break constraints, as shares of all that is asked; 0: they break none."""
+    hosts, number = len(instance.hosts), np.arange(len(rows))[:, None]
+    found: Floats = (~instance.candidates[np.arange(instance.count), rows]).sum(axis=1).astype(np.float64)
+    asked = np.broadcast_to(instance.demand, rows.shape).ravel()
+    loads = np.bincount((number * hosts + rows).ravel(), asked, len(rows) * hosts).reshape(-1, hosts)
+    over = np.maximum(loads - instance.capacity * (1 + SLACK), 0.0)
+    found += over.sum(axis=1) / max(float(instance.demand.sum()), GAIN)
+    if instance.limited:
+        most = max(1, FLOWS // hosts**2)
+        limits, rate = (instance.bandwidth * (1 + SLACK)).ravel(), instance.rate
+        apart = instance.unlike.ravel() > 0
+        for begin in range(0, len(rows), most):
+            part = rows[begin : begin + most]
+            ends = part[:, instance.edges[:, 0]] * hosts + part[:, instance.edges[:, 1]]
+            at = (np.arange(len(part))[:, None] * hosts**2 + ends).ravel()
+            flows = np.bincount(at, np.broadcast_to(rate, ends.shape).ravel(), len(part) * hosts**2)
+            over = np.where(apart, np.maximum(flows.reshape(-1, hosts**2) - limits, 0.0), 0.0)
+            found[begin : begin + most] += over.sum(axis=1) / rate.sum()
+    return found
+
+
+class Neighbours:
+    """What is near a placement, for one goal. A placement that is asked about keeps all constraints.
+
+    ``most``: so many entries of arrays are looked at, about, until the search is tired, and ends.
+    """
+
+    def __init__(self, goal: Goal, most: int | None = None) -> None:
+        self._most, self._work = most, 0
+        self.goal, self.instance, self.form = goal, goal.instance, goal.form
+        count, streams = self.instance.count, len(self.instance.edges)
+        self._streams = np.arange(streams)
+        ends = self.instance.edges.T
+        self._by = [(order, *np.unique(end[order], return_index=True)) for end in ends if len(order := np.argsort(end))]
+        self._took_s = self.instance.execution_s[:, None] / self.instance.speed
+        self._rows = max(1, ENTRIES // (count + streams))
+        self._pairs = np.stack(np.triu_indices(count, 1))
+
+    @property
+    def tired(self) -> bool:
+        """Whether it has looked at enough."""
+        return self._most is not None and self._work > self._most
+
+    def cost(self, where: Indices) -> float:
+        """What a placement costs, with what decides ties."""
+        return float(self.goal.costs(where[None])[0])
+
+    def moves(self, where: Indices) -> Floats:
+        """(n, h) what it costs with each operator on each host, the others staying; inf: no room there, no candidate,
+        or it is there."""
+        instance, form, each = self.instance, self.form, np.arange(self.instance.count)
+        producers, consumers = instance.edges.T
+        self._work += (instance.count + len(self._streams)) * len(instance.hosts)
+        found: Floats = form.node.copy()
+        if len(self._streams):
+            beside = form.edge[self._streams, :, where[consumers]], form.edge[self._streams, where[producers], :]
+            for values, (order, nodes, begins) in zip(beside, self._by, strict=True):
+                found[nodes] += np.add.reduceat(values[order], begins)
+            total = float(form.edge[self._streams, where[producers], where[consumers]].sum())
+        else:
+            total = 0.0
+        found += total + float(form.node[each, where].sum()) - found[each, where][:, None]
+        if form.host.any():
+            on = np.bincount(where, minlength=len(instance.hosts))
+            found += form.host @ (on > 0) + np.where(on > 0, 0.0, form.host)
+            found -= np.where(on == 1, form.host, 0.0)[where][:, None]
+        if form.response:
+            found += form.response * self._responses_s(where)
+        room = instance.capacity * (1 + SLACK) - instance.loads(where)
+        found[~instance.candidates | (room < instance.demand[:, None])] = np.inf
+        found[each, where] = np.inf
+        return found
+
+    def _responses_s(self, where: Indices) -> Floats:
+        """(n, h) R with each operator on each host: the longest way through it there, or else the longest without."""
+        instance, count = self.instance, self.instance.count
+        took = self._took_s[np.arange(count), where]
+        done = np.repeat(took[:, None], count + 1, axis=1)  # by operator, without each one, and with all
+        apart = np.full((count + 1, count), 0.0)
+        apart[np.arange(count), np.arange(count)] = -np.inf
+        ready = np.zeros((count, len(instance.hosts)))
+        for node, inputs in enumerate(instance.inputs):
+            if inputs:
+                before = [other for other, _ in inputs]
+                ways = instance.ways_s[where[before]]
+                ready[node] = (done[before, -1][:, None] + ways).max(axis=0)
+                done[node] += (done[before] + ways[:, where[node], None]).max(axis=0)
+            done[node] += apart[:, node]
+        ahead = np.zeros_like(ready)
+        for node in reversed(range(count)):
+            if outputs := instance.outputs[node]:
+                after = [other for other, _ in outputs]
+                rest = took[after] + ahead[after, where[after]]
+                ahead[node] = (instance.ways_s[:, where[after]] + rest).max(axis=1)
+        found: Floats = np.maximum(ready + self._took_s + ahead, done[:, :-1].max(axis=0)[:, None])
+        return found
+
+    def exchanged(self, where: Indices) -> Indices:
+        """(rows, n) two operators in each other's place."""
+        one, other = self._pairs[:, where[self._pairs[0]] != where[self._pairs[1]]]
+        rows, number = np.repeat(where[None], len(one), axis=0), np.arange(len(one))
+        rows[number, one], rows[number, other] = where[other], where[one]
+        return rows
+
+    def renamed(self, where: Indices) -> Indices:
+        """(rows, n) all that is on one host on another, and what is there on the first."""
+        used = np.unique(where)
+        pairs = [(u, v) for u in used.tolist() for v in range(len(self.instance.hosts)) if u < v or v not in used]
+        to = np.repeat(np.arange(len(self.instance.hosts))[None], len(pairs), axis=0)
+        for row, (u, v) in enumerate(pairs):
+            to[row, u], to[row, v] = v, u
+        return to[:, where]
+
+    def better(self, where: Indices, cost: float) -> tuple[Indices, float] | None:
+        """The best placement near this one, by moves, or else by exchanges; None: none is better."""
+        for row, _ in self._moved(where, self.moves(where), cost - GAIN * abs(cost)):
+            return row, self.cost(row)
+        for rows in (self.exchanged(where), self.renamed(where)):
+            for begin in range(0, len(rows), self._rows):
+                row, value = self._best(rows[begin : begin + self._rows])
+                if value < cost - GAIN * abs(cost):
+                    return row, value
+                if self.tired:
+                    return None
+        return None
+
+    def _best(self, rows: Indices, forbidden: Flags | None = None, least: float = np.inf) -> tuple[Indices, float]:
+        """The best of some placements that keeps all constraints, and is better than ``least`` where it is forbidden
+        one of its hosts (n, h); inf: there is none."""
+        self._work += len(rows) * (self.instance.count + len(self._streams))
+        costs = np.where(excess(self.instance, rows) == 0, self.goal.costs(rows), np.inf)
+        if forbidden is not None:
+            back = forbidden[np.arange(self.instance.count), rows].any(axis=1)
+            costs[back & (costs >= least)] = np.inf
+        at = int(costs.argmin())
+        return rows[at], float(costs[at])
+
+    def descended(self, where: Indices) -> tuple[Indices, float]:
+        """The placement to which better ones lead, and its cost."""
+        cost = self.cost(where)
+        while not self.tired and (found := self.better(where, cost)) is not None and found[1] < cost:
+            where, cost = found
+        return where, cost
+
+    def shaken(self, where: Indices, random: np.random.Generator) -> Indices:
+        """Some operators on other hosts, drawn; constraints are kept."""
+        row = where.copy()
+        for node in random.permutation(self.instance.count)[: max(2, self.instance.count // 4)].tolist():
+            room = self.instance.capacity * (1 + SLACK) - self.instance.loads(row)
+            fits = self.instance.candidates[node] & (room >= self.instance.demand[node])
+            if fits.any():
+                before, row[node] = row[node], random.choice(np.flatnonzero(fits))
+                if self.instance.limited and self.instance.shortfall(row):
+                    row[node] = before
+        return row
+
+    def packed(self, random: np.random.Generator) -> Indices | None:
+        """A placement that keeps all constraints, whatever it costs; None: none was found."""
+        instance, hosts = self.instance, len(self.instance.hosts)
+        where = np.array([random.choice(np.flatnonzero(row)) for row in instance.candidates], dtype=np.intp)
+        until = np.zeros((instance.count, hosts), dtype=np.intp)
+        for step in range(PACKING):
+            if not float(excess(instance, where[None])[0]):
+                return where
+            if self.tired:
+                break
+            nodes, there = np.nonzero(instance.candidates)
+            rows = np.repeat(where[None], len(nodes), axis=0)
+            rows[np.arange(len(nodes)), nodes] = there
+            rows = np.concatenate((rows, self.exchanged(where)))
+            self._work += rows.size
+            changed = rows != where
+            forbidden = ((until[np.arange(instance.count), rows] > step) & changed).any(axis=1) | ~changed.any(axis=1)
+            broken = excess(instance, rows) + random.random(len(rows)) * GAIN
+            at = int(np.where(forbidden & (broken > GAIN), np.inf, broken).argmin())
+            moved = np.flatnonzero(changed[at])
+            until[moved, where[moved]] = step + TENURE
+            where = rows[at]
+        return None
+
+    def tabu(self, where: Indices, random: np.random.Generator) -> Indices:
+        """The best placement on a way that always goes on to the best near, though it is worse, and not back soon."""
+        instance, cost = self.instance, self.cost(where)
+        best, least, since, step = where, cost, 0, 0
+        until = np.zeros((instance.count, len(instance.hosts)), dtype=np.intp)
+        while since < PATIENCE and not self.tired:
+            step, since = step + 1, since + 1
+            found = self._next(where, cost, least, until > step)
+            if found is None:
+                break
+            moved = np.flatnonzero(found[0] != where)
+            until[moved, where[moved]] = step + TENURE + int(random.integers(1 + instance.count // 4))
+            where, cost = found
+            if cost < least - GAIN * abs(least):
+                best, least, since = where, cost, 0
+        return best
+
+    def _next(self, where: Indices, cost: float, least: float, forbidden: Flags) -> tuple[Indices, float] | None:
+        """The best near, of those that are not forbidden or better than all so far; exchanges where no move gains."""
+        moves = self.moves(where)
+        moves[forbidden & (moves >= least)] = np.inf
+        found = next(self._moved(where, moves, np.inf), None)
+        if found is None or found[1] >= cost:
+            rows = self.exchanged(where)
+            if len(rows):
+                forbidden = forbidden.copy()
+                forbidden[np.arange(self.instance.count), where] = False  # who stays does not go back
+                row, value = self._best(rows, forbidden, least)
+                if value < (np.inf if found is None else found[1]):
+                    found = row, value
+        return found
+
+    def _moved(self, where: Indices, moves: Floats, below: float) -> Iterator[tuple[Indices, float]]:
+        """The placements after moves that cost less than ``below`` and keep all constraints, the best first."""
+        good = np.flatnonzero(moves.ravel() < below)
+        limited = self.instance.limited
+        if len(good) and not limited:
+            good = good[[moves.ravel()[good].argmin()]]
+        for at in good[np.argsort(moves.ravel()[good], kind="stable")].tolist():
+            row = where.copy()
+            row[at // moves.shape[1]] = at % moves.shape[1]
+            if not (limited and self.instance.shortfall(row)):
+                yield row, float(moves.ravel()[at])
