@@ -58,8 +58,8 @@ class LoadedPosition(Position):
     """``loads`` (resources,): nanoseconds of work on each of ``resources``; unusable links are not among the work.
 
     ``edge`` (edges,), ``compute`` (nodes,): what transfers and computations take; ``unusable``: edges that take for
-    ever, counted apart, as a load of inf could not be taken off again. ``carried``: the resources that every edge's
-    transfer keeps busy.
+    ever, counted apart, as a load of inf could not be taken off again. ``work`` (edges,): the same without what rides
+    along with the transfer of another edge. ``carried``: the resources that every edge's transfer keeps busy.
     """
 
     def __init__(self, model: CostModel, interface: Interface, problem: Problem, where: Where) -> None:
@@ -68,13 +68,29 @@ class LoadedPosition(Position):
         self.edge = problem.edge_ns(where)
         self.unusable: npt.NDArray[np.bool_] = np.isinf(self.edge)
         self._finite = np.where(self.unusable, 0.0, self.edge) if self.unusable.any() else self.edge
+        self.work = problem.once(self._finite, where[problem.consumer])
         self.compute = problem.compute_ns[problem.everyone, where]
         self.carried = self.resources.of_transfers(where[problem.producer], where[problem.consumer])
-        self.loads = self.resources.add_up(self.carried, self._finite, where, self.compute, problem.disk_ns)
+        self.loads = self.resources.add_up(self.carried, self.work, where, self.compute, problem.disk_ns)
 
     def critical(self) -> tuple[int, ...]:
         """Every node: each resource in use counts, unless the reduction says otherwise."""
         return tuple(range(len(self.where)))
+
+    def beside(self, producer: int, edge: int) -> Nanoseconds:
+        """(hosts,) the work of a transfer to the consumer on each host: none where another one gets the same."""
+        work = self.problem.edge_from_ns(edge, int(self.where[producer]))
+        if others := self.problem.transfers_of(producer, self.where, edge):
+            work = work.copy()
+            work[[*others]] = 0.0
+        return work
+
+    def _own(self, node: int) -> Nanoseconds:
+        """What goes with a node, for the edges into it and out of it: not what others on its host are sent as well."""
+        problem, here = self.problem, int(self.where[node])
+        alone = [here not in problem.transfers_of(each, self.where, edge) for each, edge in problem.inputs[node]]
+        arriving = self._finite[[*problem.arriving[node]]] * np.array(alone, dtype=np.float64)
+        return np.concatenate((arriving, self.work[[*problem.leaving[node]]]))
 
     def moved(self, nodes: Sequence[int]) -> Moved:
         """What moving each of ``nodes`` alone does to the loads; those of unusable links elsewhere gain inf."""
@@ -82,9 +98,10 @@ class LoadedPosition(Position):
         own = [[*problem.arriving[node], *problem.leaving[node]] for node in nodes]
         rows = np.repeat(np.arange(len(nodes)), [len(edges) for edges in own])
         edges = np.array([edge for edges in own for edge in edges], dtype=np.intp)
+        work = np.concatenate([self._own(node) for node in nodes]) if nodes else np.zeros(0)
         without = np.repeat(self.loads[np.newaxis], len(nodes), axis=0)
         for places in self.carried:
-            np.subtract.at(without, (rows, places[edges]), self._finite[edges])
+            np.subtract.at(without, (rows, places[edges]), work)
         chosen = np.array(nodes, dtype=np.intp)
         without[np.arange(len(nodes)), resources.processors + where[chosen]] -= self.compute[chosen]
 
@@ -94,12 +111,10 @@ class LoadedPosition(Position):
             leaving: dict[int, Nanoseconds] = {}
             for producer, edge in problem.inputs[node]:
                 host = int(where[producer])
-                work = problem.edge_from_ns(edge, host)
-                arriving[host] = arriving[host] + work if host in arriving else work
-            for edge in problem.leaving[node]:
-                host = int(where[problem.consumer[edge]])
-                work = problem.edge_to_ns(edge, host)
-                leaving[host] = leaving[host] + work if host in leaving else work
+                more = self.beside(producer, edge)
+                arriving[host] = arriving[host] + more if host in arriving else more
+            for host, edge in problem.transfers_of(node, where).items():
+                leaving[host] = problem.edge_to_ns(edge, host)
             slots.append(resources.slots(arriving, leaving))
         count = len(problem.hosts)
         processors = resources.processors + np.arange(count)
@@ -107,8 +122,8 @@ class LoadedPosition(Position):
         places, gains = np.broadcast_to(processors, size).copy(), np.zeros(size)
         gains[:, 0] = problem.compute_ns[chosen]
         for number, of_node in enumerate(slots):
-            for slot, (place, work) in enumerate(of_node, 1):
-                places[number, slot], gains[number, slot] = place, work
+            for slot, (place, gain) in enumerate(of_node, 1):
+                places[number, slot], gains[number, slot] = place, gain
         if self.unusable.any():
             elsewhere = [self.unusable.sum() > self.unusable[edges].sum() for edges in own]
             gains[elsewhere, 0] = np.inf
@@ -124,7 +139,7 @@ def loads_of(problem: Problem, interface: Interface, where: Where) -> tuple[Nano
     edge = problem.edges_ns(sources, targets)
     compute = problem.compute_ns[problem.everyone, where]
     unusable = np.isinf(edge)
-    finite = np.where(unusable, 0.0, edge)
+    finite = problem.once(np.where(unusable, 0.0, edge), targets)
     loads = resources.add_up_many(resources.of_transfers(sources, targets), finite, where, compute, problem.disk_ns)
     loads[unusable.any(axis=1), 0] = np.inf
     return loads, edge, compute

@@ -54,10 +54,12 @@ class Period(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         cost: Nanoseconds = (loads / resources.capacity).max(axis=1)
         if self.node_cycles:
             add = np.maximum if resources.of_links else np.add
+            work = problem.once(edge, where[:, problem.consumer])
             for node, (arriving, leaving) in enumerate(zip(problem.arriving, problem.leaving, strict=True)):
                 cycle = problem.disk_ns[node] + compute[:, node]
-                for edges in filter(None, (arriving, leaving)):
-                    cycle = cycle + reduce(add, (edge[:, each] for each in edges))
+                for edges, takes in ((arriving, edge), (leaving, work)):
+                    if edges:
+                        cycle = cycle + reduce(add, (takes[:, each] for each in edges))
                 np.maximum(cost, cycle, out=cost)
         return cost
 
@@ -74,17 +76,17 @@ class _PeriodPosition(LoadedPosition):
                 self._busy[places[self.unusable]] = np.inf
         self.lower_ns = float(self._busy.max())
         if self._cycles:
-            self._inner = self._of_nodes(problem.consumer) + problem.disk_ns + self.compute
-            self._out = self._of_nodes(problem.producer)
+            self._inner = self._of_nodes(problem.consumer, self.edge) + problem.disk_ns + self.compute
+            self._out = self._of_nodes(problem.producer, problem.once(self.edge, where[problem.consumer]))
             self._cycle = self._inner + self._out
             self.lower_ns = max(self.lower_ns, float(self._cycle.max()))
 
-    def _of_nodes(self, ends: Where) -> Nanoseconds:
+    def _of_nodes(self, ends: Where, edge: Nanoseconds) -> Nanoseconds:
         """(nodes,) what the transfers take that have each node at this end: one after the other, or over own links."""
         if not self.resources.of_links:
-            return sum_by(ends, self.edge, len(self.where))
+            return sum_by(ends, edge, len(self.where))
         latest = np.zeros(len(self.where))
-        np.maximum.at(latest, ends, self.edge)
+        np.maximum.at(latest, ends, edge)
         return latest
 
     def critical(self) -> tuple[int, ...]:
@@ -118,15 +120,16 @@ class _PeriodPosition(LoadedPosition):
         add = np.maximum if self.resources.of_links else np.add
         arriving = [problem.edge_from_ns(e, int(where[producer])) for producer, e in problem.inputs[node]]
         leaving = [problem.edge_to_ns(e, int(where[problem.consumer[e]])) for e in problem.leaving[node]]
+        sent = [problem.edge_to_ns(e, host) for host, e in problem.transfers_of(node, where).items()]
         cost: Nanoseconds = (
             problem.disk_ns[node] + problem.compute_ns[node] + (reduce(add, arriving) if arriving else 0.0)
         )
-        cost += reduce(add, leaving) if leaving else 0.0
+        cost += reduce(add, sent) if sent else 0.0
         untouched = self._cycle.copy()
         untouched[node] = 0.0
-        for (producer, e), transfer in zip(problem.inputs[node], arriving, strict=True):
-            others = [edge[other] for other in problem.leaving[producer] if other != e]
-            np.maximum(cost, self._inner[producer] + reduce(add, others, transfer), out=cost)
+        for producer, e in problem.inputs[node]:
+            others = [edge[other] for other in problem.transfers_of(producer, where, e).values()]
+            np.maximum(cost, self._inner[producer] + reduce(add, others, self.beside(producer, e)), out=cost)
             untouched[producer] = 0.0
         for e, transfer in zip(problem.leaving[node], leaving, strict=True):
             consumer = problem.consumer[e]

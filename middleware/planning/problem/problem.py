@@ -7,6 +7,7 @@ An unusable link costs ``inf``.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -61,6 +62,8 @@ class Problem:
         )
         self.producers = tuple(tuple(index[name] for name in node.inputs) for node in nodes)
         self.inputs = tuple(tuple(zip(*each, strict=True)) for each in zip(self.producers, self.arriving, strict=True))
+        alike = [(b, a) for leaving in self.leaving for a, b in itertools.combinations(leaving, 2)]
+        self._alike: Where = np.array(alike, dtype=np.intp).reshape(-1, 2).T  # edges of one node: a later, an earlier
         self.sinks = tuple(i for i, leaving in enumerate(self.leaving) if not leaving)
         self.tree = len(self.sinks) == 1 and len(edges) == len(nodes) - 1
         self.movable = tuple(node.kind == "operator" and node.pinned is None for node in nodes)
@@ -128,6 +131,20 @@ class Problem:
         """(rows, edges) the same for many placements at once: hosts of every edge's two ends."""
         edges: Nanoseconds = self._transfer[self._size, sources, targets]
         return edges
+
+    def once(self, edges: Nanoseconds, targets: Where) -> Nanoseconds:
+        """(…, edges) the work of transfers: consumers of a node on one host are sent one, which is the first edge's."""
+        later, earlier = self._alike
+        rides = np.nonzero(targets[..., later] == targets[..., earlier])
+        if not rides[0].size:
+            return edges
+        work = edges.copy()
+        work[(*rides[:-1], later[rides[-1]])] = 0.0
+        return work
+
+    def transfers_of(self, node: int, where: Where, but: int = -1) -> dict[int, int]:
+        """By host, one of the edges out of a node to consumers there, ``but`` not counted."""
+        return {int(where[self.consumer[edge]]): edge for edge in self.leaving[node] if edge != but}
 
     def edge_from_ns(self, edge: int, host: int) -> Nanoseconds:
         """(hosts,) what ``edge`` takes from ``host`` to every host."""

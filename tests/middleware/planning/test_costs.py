@@ -158,12 +158,13 @@ def period_s(problem: Problem, placement: Placement, model: Period) -> float:
         add(("processor", host), compute_s(problem, placement, node.name) / problem.task.costs.cores)
         add(("disk", host), disk_s(problem, node.name))
         arrivals = [transfer_s(problem, placement, name, node.name) for name in node.inputs]
-        leavings = [transfer_s(problem, placement, node.name, name) for name in problem.dataflow.consumers[node.name]]
+        takers = {placement[name]: name for name in problem.dataflow.consumers[node.name]}  # one a host is sent it
+        leavings = [transfer_s(problem, placement, node.name, name) for name in takers.values()]
         if model.node_cycles:
             own = compute_s(problem, placement, node.name) + disk_s(problem, node.name)
             add(("cycle", node.name), together(arrivals or [0.0]) + own + together(leavings or [0.0]))
-    for producer, consumer in problem.dataflow.edges:
-        host, target = placement[producer], placement[consumer]
+    for (producer, target), consumer in {(a, placement[b]): b for a, b in problem.dataflow.edges}.items():
+        host = placement[producer]
         if host != target:
             ends = [(host, "out"), (target, "in")] if model.interface == "duplex" else [host, target]
             for end in [(host, target)] if independent else ends:
@@ -196,6 +197,29 @@ def test_critical_path_is_the_longest_path(case: tuple[Problem, Placement]) -> N
 def test_period_is_the_busiest_resource_or_node(case: tuple[Problem, Placement], model: Period) -> None:
     problem, placement = case
     assert evaluate(model, problem, placement) == close(period_s(problem, placement, model))
+
+
+@pytest.mark.parametrize("model", [Period(), Period(interface="independent"), ExpectedPeriod(), ExpectedPeriod(60.0)])
+def test_consumers_on_one_host_are_sent_a_partition_once(model: CostModel) -> None:
+    """As many as there are, and wherever another of them is looked at."""
+    given = shared_by(3)
+    one, costs = given.where(dict.fromkeys(("x0", "x1", "x2"), "b")), []
+    for count in (1, 3):
+        costs.append(evaluate(model, shared_by(count), {f"x{i}": "b" for i in range(count)}))
+    assert costs[0] == costs[1] == pytest.approx(1.0, rel=0.02)
+    apart = model.at(given, one).moves_of([given.index["x1"]])[0] / 1e9
+    assert apart[HOSTS.index("b")] == pytest.approx(1.0, rel=0.02)
+    assert apart[HOSTS.index("c")] > 1.0 or model == Period(interface="independent")
+
+
+def shared_by(count: int) -> Problem:
+    """A source on a that so many operators take, and what they make is nothing."""
+    takers = [Node(f"x{i}", "operator", ("s",), Code("y")) for i in range(count)]
+    sink = Node("t", "sink", tuple(node.name for node in takers), None, "client")
+    flow = Dataflow((Node("s", "source", (), Code("x"), "a"), *takers, sink))
+    view = NetworkView({(a, b): LinkEstimate(8e6) for a in HOSTS for b in HOSTS})
+    hints = Hints({"s": 1e6, **{node.name: 0.0 for node in takers}})
+    return Problem(Task((flow,), HOSTS, view, hints, CostParameters(startup_s=0.0, disk_bytes_per_s=math.inf)))
 
 
 @given(problems(all_known=False), st.sampled_from(MODELS))
