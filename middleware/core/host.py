@@ -16,12 +16,13 @@ The run of an event is found here, once; what happens in it is in ``run``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from thalweg.middleware.core.monitoring.coordinator import Coordinator
 from thalweg.middleware.core.monitoring.meters import Meters
-from thalweg.middleware.core.monitoring.monitor import Monitor, estimate_fields
+from thalweg.middleware.core.monitoring.monitor import LONG_S, Monitor, estimate_fields
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, Prober
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.monitoring.soundings import Soundings
@@ -274,16 +275,18 @@ class HostCore:
             if run is not None:
                 run.transfer_over(peer, message, arrived=True)
             if type(message) is m.Partition and (desk.recording or not self.monitor.knows(peer, desk.now)):
-                self._learn(event, message, self.out.of(message.run) if run is None else run.out)
+                graph = run is not None and bool(run.tree.dataflow.several)
+                self._learn(event, message, self.out.of(message.run) if run is None else run.out, graph=graph)
         elif type(message) is m.Probe:
             self._measured(self.prober.on_measured(peer, message, event.size_bytes, event.duration_s))
 
-    def _learn(self, event: e.TransferMeasured, message: m.Partition, out: Outbox) -> None:
+    def _learn(self, event: e.TransferMeasured, message: m.Partition, out: Outbox, *, graph: bool) -> None:
         """A partition's transfer also measured the link (passive monitoring)."""
         peer, size, duration_s, now = event.peer, event.size_bytes, event.duration_s, self.desk.now
         if not self.monitor.knows(peer, now):
             busy_s = self.prober.busy_s(peer, duration_s)
-            estimate = self.monitor.measured(self.host, peer, size, busy_s, now, "passive")
+            long_s = LONG_S if graph else math.inf
+            estimate = self.monitor.measured(self.host, peer, size, busy_s, now, "passive", long_s=long_s)
             if estimate is not None:
                 out.record("estimate", **estimate_fields((self.host, peer), estimate, size, busy_s, "passive"))
         if not self.desk.recording:

@@ -2,7 +2,8 @@
 
 Rules (Ranganathan et al., section 4):
 
-R1. Passive: a transfer of at least ``min_size_bytes`` (S_THRES, 16 KB) is a sample of its link. A probe always is.
+R1. Passive: a transfer of at least ``min_size_bytes`` (S_THRES, 16 KB) is a sample of its link, in a graph also one
+    that took ``LONG_S``: a slow link that carries little holds up there what others carry. A probe always is.
 R2. A link's estimate is what a forecaster makes of the samples its sender took; it lives ``max_age_s`` (T_THRES, 40 s).
 R3. The latest estimates that fit in ``news_bytes`` (1 KB) ride on messages that are sent anyway; what did not fit by
     then waits until it changes. A peer is not told what it told us, nor what it measures itself. What it was told, it
@@ -30,6 +31,7 @@ from thalweg.middleware.protocol import messages as m
 from thalweg.middleware.protocol.limits import MonitorConfig
 
 KEPT = 10  # times T_THRES that what has timed out is still kept, for those who find nothing newer in time
+LONG_S = 1.0  # twenty times the start-up cost of a message in section 4: the rest is the link's
 How = Literal["passive", "probe"]
 
 _size = msgspec.msgpack.Encoder()
@@ -74,13 +76,23 @@ class Monitor:
     # --- what comes in --------------------------------------------------------------------------------
 
     def measured(
-        self, source: str, target: str, size_bytes: int, duration_s: float, now: float, how: How
+        self,
+        source: str,
+        target: str,
+        size_bytes: int,
+        duration_s: float,
+        now: float,
+        how: How,
+        *,
+        long_s: float = math.inf,
     ) -> LinkEstimate | None:
         """Take a sample: ``size_bytes`` went from ``source`` to ``target`` in ``duration_s`` busy seconds.
+        One that took ``long_s`` is never too small.
 
         The link's estimate with it; None when it is no sample (too small, no time, not between two hosts).
         """
-        if how == "passive" and (size_bytes < self.config.min_size_bytes or self.knows(target, now)):
+        small = size_bytes < self.config.min_size_bytes and duration_s < long_s
+        if how == "passive" and (small or self.knows(target, now)):
             return None  # R1
         if source == target or size_bytes <= 0 or not 0 < duration_s < math.inf:
             return None

@@ -377,6 +377,17 @@ def test_a_measured_transfer_is_recorded_with_its_rate(make_book: Book, make_ins
     )
 
 
+@pytest.mark.parametrize(("graph", "seconds", "known"), [(True, 1.0, True), (True, 0.9, False), (False, 9.0, False)])
+def test_in_a_graph_what_took_long_tells_of_its_link_however_little_it_is(
+    graph: bool, seconds: float, known: bool, make_book: Book, make_install: Make
+) -> None:
+    flow = chain(Code("s"), Code("o"), client="client")
+    flow = Dataflow((*flow.nodes, Node("u", "sink", ("s",), None, "client"))).validate() if graph else flow
+    book = installed(make_book, make_install({"u": "client"} if graph else {}, dataflow=flow), "h1")
+    book << e.TransferMeasured("h2", partition("s", "o", 0), 1000, seconds) >> ANY
+    assert (book.core.monitor.estimate("h1", "h2", book.core.desk.now) is not None) == known
+
+
 def test_memory_is_taken_only_for_what_was_demanded(make_book: Book, make_install: Make) -> None:
     book = installed(make_book, make_install(), "h2")
 
