@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from thalweg.middleware.arithmetic import power
+from thalweg.middleware.dataflow import Placement
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.outlook import Outlook
 from thalweg.middleware.network.view import LinksNeeded, NetworkView
@@ -201,10 +202,20 @@ class Thalweg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if task.current is not None:
             here = OneShot(start="current").plan(task, model)
             best = min(here, best, key=lambda plan: plan.cost_s)
+            if isinstance(task.view, Outlook) and best.cost_s < here.initial_cost_s * (1 - self.gain):
+                self._ask_of_change(task, task.view, best.placement, task.current)
             looks, initial_s = looks + here.evaluated, here.initial_cost_s
         steps = (*path.steps, *after.steps) if best is after else best.steps
         links = alone.links_used | path.links_used | after.links_used
         return msgspec.structs.replace(best, initial_cost_s=initial_s, evaluated=looks, links_used=links, steps=steps)
+
+    def _ask_of_change(self, task: Task, view: Outlook, then: Placement, now: Placement) -> None:
+        """Ask for links that are not well known, and that only one of two placements would use."""
+        number = {host: i for i, host in enumerate(task.hosts)}
+        used = [{(number[where[a]], number[where[b]]) for a, b in task.dataflow.edges} for where in (then, now)]
+        changed = {(a, b) for a, b in used[0] ^ used[1] if a != b}
+        if self.probes_left(view, task.hosts) > 0:
+            self.ask_for(view, task.hosts, {}, changed)
 
 
 class _Found(msgspec.Struct, frozen=True):

@@ -338,3 +338,24 @@ def test_a_tree_that_is_not_one_over_hosts_is_compared_with_nothing():
     assert found.judged is None and found.dataflow != world.flow
     present = evaluate(Period(), Problem(world.task()), placement)
     assert found.initial_cost_s == pytest.approx(present, rel=0.4)  # by forecasts: what is there, not all at the sink
+
+
+def test_of_a_graph_it_asks_for_links_of_a_change_that_are_not_well_known():
+    """What goes over a link that is thought to be fast, and what leaves one that is thought to be slow."""
+    nodes = [Node("s", "source", (), CODE, "h1"), *(Node(f"o{i}", "operator", ("s",), CODE, None) for i in range(2))]
+    flow = Dataflow((*nodes, Node("t", "sink", ("o0", "o1"), None, "client"))).validate()
+    hints = propagate_hints(flow, {"s": 1e6}, lambda _: Composite())
+    hosts, now = ("client", "h1", "h2"), {"s": "h1", "o0": "h2", "o1": "h2", "t": "client"}
+    rates = {(a, b): LinkEstimate(1e6 if "h2" in (a, b) else 1e7) for a in hosts for b in hosts if a != b}
+
+    def asked(doubt: float, **known: object) -> set[tuple[str, str]]:
+        view = Outlook(rates, dict.fromkeys(rates, doubt), **known)
+        try:
+            Thalweg().plan(Task((flow,), hosts, view, hints, COSTS, current=now), ExpectedPeriod())
+        except LinksNeeded as needed:
+            return set(needed.links)
+        return set()
+
+    one, both = {("client", "h1"), ("h1", "client")}, {("h1", "h2"), ("h2", "h1"), ("client", "h2"), ("h2", "client")}
+    assert asked(0.5) == one | both
+    assert asked(0.05) == asked(0.5, asked=frozenset(one | both)) == asked(0.5, rounds=9) == set()
