@@ -44,6 +44,10 @@ class Join(Windowed):
             raise self.refuse(f"how={shown(how)}; use inner, left semi or left anti")
         self.how = how
 
+    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
+        """As if every row had one match in each of the other inputs: a row of all columns."""
+        return float(sum(input_sizes) if self.how == "inner" else input_sizes[0])
+
     def combine(self, inputs: Sequence[Any], index: int) -> Table | Nothing:
         if len(inputs) < 2 or (self.how != "inner" and len(inputs) > 2):
             raise self.refuse(f"{len(inputs)} inputs; give {'two or more' if self.how == 'inner' else 'two'}")

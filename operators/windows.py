@@ -190,7 +190,8 @@ class Window(Windowed):
 
     ``window_s`` of the event times in column ``time`` (timestamps, or seconds), or ``window_rows`` rows as they come;
     a window begins every so many seconds or rows, without ``every`` where the last one ended. ``aggregates`` as of
-    ``GroupBy``. The inputs' rows are taken together. Column ``window_start`` says where a window begins.
+    ``GroupBy``. The inputs' rows are taken together. Column ``window_start`` says where a window begins. ``share``: of
+    the inputs' bytes that come out, that planners reckon with before any has come.
     """
 
     name = "window"
@@ -204,11 +205,18 @@ class Window(Windowed):
         every: float | None = None,
         time: str = "time",
         lateness_s: float = 0.0,
+        share: float = 1.0,
     ) -> None:
         super().__init__(window_s, window_rows, every, time, lateness_s)
+        if not isinstance(share, int | float) or not 0 <= share < math.inf:
+            raise self.refuse(f"share={shown(share)}; give the share of the bytes that come out, at least 0")
+        self.share = share
         self.by = self.names(list(by) if isinstance(by, tuple) else by, "by")
         self.keys = [PANE, *self.by]
         self.aggregates = Aggregates(self, aggregates)
+
+    def output_size_bytes(self, input_sizes: Sequence[float]) -> float:
+        return self.share * sum(input_sizes)
 
     def combine(self, inputs: Sequence[Any], index: int) -> Table | Nothing:
         with self.arrow_errors(index):

@@ -18,7 +18,7 @@ from thalweg.middleware.errors import UsageError
 WANTED = 12  # plates
 FAST_MPS, FOUND = 30.0, 0.35  # and which share of all plates is found by either
 JOINED_S = 30
-COUNTED_S, EVERY_S = 60, 10
+COUNTED_S, EVERY_S, COUNTED = 60, 10, 0.02  # the last: of the bytes of what is counted, without pictures
 
 
 class Plates:
@@ -52,7 +52,9 @@ class Plates:
             for number, pair in enumerate(itertools.pairwise(found), 1)
         ]
         per_camera = {"number": "count", "fastest": ["speed", "max"]}
-        count = _records("windows:Window", window_s=COUNTED_S, every=EVERY_S, by="camera", aggregates=per_camera)
+        count = _records(
+            "windows:Window", window_s=COUNTED_S, every=EVERY_S, by="camera", aggregates=per_camera, share=COUNTED
+        )
         graph.sink("alarms", graph.operator(_records("records:Union"), *joints, name="all"), at=CLIENT)
         graph.sink("counts", graph.operator(count, *found, name="count"), at=CLIENT)
         return graph.validate()

@@ -243,6 +243,20 @@ def test_an_operator_goes_on_from_its_state_as_if_it_had_stayed(make: Callable[[
         assert stays.late_rows == moves.late_rows
 
 
+@pytest.mark.parametrize(
+    ("code", "size"),
+    [
+        (records("Select", where=True, share=0.5), 15.0),
+        (records("Union"), 30.0),
+        (records("Join", window_s=5, on="k"), 30.0),
+        (records("Join", window_s=5, on="k", how="left anti"), 10.0),
+        (records("Window", window_s=5, aggregates=MANY, share=0.1), 3.0),
+    ],
+)
+def test_planners_are_told_how_much_comes_out(code: Code, size: float) -> None:
+    assert load_code(code).output_size_bytes([10.0, 20.0]) == pytest.approx(size)
+
+
 # --- what cannot be -----------------------------------------------------------------------------------
 
 
@@ -264,6 +278,10 @@ def test_an_operator_goes_on_from_its_state_as_if_it_had_stayed(make: Callable[[
         (records("Select", where=["gt", "v", 1]), "there is no function 'gt'; "),
         (records("Select", where={1: 2}), "is no expression; give a column"),
         (records("Select", where=True, share=2), "share=2; give the share of the rows that pass, 0 to 1"),
+        (
+            records("Window", window_s=5, aggregates=MANY, share=-1),
+            "share=-1; give the share of the bytes that come out",
+        ),
         (records("Project", columns=[]), "columns are empty"),
         (records("Project", columns=["a", "a"]), "names a column twice"),
         (records("Map", function="record_codes:trips"), "is no function of a table; define one there, under @as_map"),
