@@ -106,6 +106,7 @@ MANY = {  # of keywords that applications give: each is documented where it stan
     "LocalCluster.__init__",
     "SceneSource.__init__",
     "Testbed.set",
+    "Window.__init__",
     "contact_sheet",
 }
 
