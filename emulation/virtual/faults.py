@@ -267,8 +267,8 @@ class FaultyWorld(World):
         digest: bool = False,
     ) -> None:
         super().__init__(hosts, links, code, config, on_record=on_record, digest=digest)
-        if unknown := plan.hosts() - set(self.names):
-            raise UsageError(f"the plan names host {min(unknown)!r}; the hosts are {', '.join(self.names)}")
+        if unknown := plan.hosts() - self.hosts.keys():
+            raise UsageError(f"the plan names host {min(unknown)!r}; the hosts are {', '.join(self.hosts)}")
         self.plan = plan
         self.down: set[str] = set()
         self.done: list[OfMessage] = []
@@ -292,7 +292,7 @@ class FaultyWorld(World):
         self._under_way: dict[int, tuple[VirtualHost, VirtualHost, Collection[OfMessage]]] = {}
         self._slow: defaultdict[str, list[float]] = defaultdict(list)
         self._hostile: dict[str, Hostile] = {}
-        self._nodes: dict[str, set[str]] = {name: set() for name in self.names}
+        self._nodes: dict[str, set[str]] = {name: set() for name in self.hosts}
         for fault in plan.faults:
             self._prepare(fault)
 
@@ -303,7 +303,7 @@ class FaultyWorld(World):
             case Outage(source, target, at_s):
                 self._cuts[source, target].append((at_s, fault.until_s))
             case Cut(hosts, at_s, for_s):
-                others = [name for name in self.names if name not in hosts]
+                others = [name for name in self.hosts if name not in hosts]
                 for one, other in itertools.product(hosts, others):
                     self._cuts[one, other].append((at_s, at_s + for_s))
                     self._cuts[other, one].append((at_s, at_s + for_s))
@@ -367,7 +367,7 @@ class FaultyWorld(World):
                 self.at_failure[name] = here.host, newest.host
         elif isinstance(command, e.Forgotten):
             self.progress_s = max(self.progress_s, self.now)
-        elif isinstance(command, e.CloseRun):
+        elif isinstance(command, e.CloseRun) and host.name not in self.guests:
             self.left.add(host)
         super()._rare(host, command)
 
@@ -557,7 +557,7 @@ class FaultyWorld(World):
                     assert output.index == node.index, f"host {host.name}: {node!r} has input {output.index}"
         if nodes != self._nodes[host.name]:
             self._nodes[host.name] = nodes
-            for name in self.names:
+            for name in self.hosts:
                 twice = nodes & self._nodes[name] if name != host.name else ()
                 assert not twice, f"{min(twice)} is on hosts {host.name} and {name}"
 

@@ -57,7 +57,7 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``interfaces_bps``: of hosts whose interface is limited, on links that are shaped.
     ``compute_factor``: how many times as long a host's processor takes as others'; ``capacities``: of hosts that have
     another speed, or more cores, and say so. ``call_timeout_s``: what a run's
-    calls may take of simulated time. ``validate``: check the
+    calls may take of simulated time. ``guests``: other clients, which may subscribe. ``validate``: check the
     invariants of a core after each of its events.
     """
 
@@ -69,6 +69,7 @@ class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     capacities: dict[str, HostFigures] = {}
     call_timeout_s: float | None = None
     core: CoreConfig = CoreConfig()
+    guests: tuple[str, ...] = ()
     validate: bool = False
 
     def core_of(self, host: str) -> CoreConfig:
@@ -120,17 +121,18 @@ class World:
         digest: bool = False,
     ) -> None:
         self.config = config or WorldConfig()
-        self.names = tuple(hosts)
+        self.names, guests = tuple(hosts), self.config.guests
         self.client = self.names[-1]
         self.now = 0.0
         self.events = 0
         limit = self.config.core.max_partition_bytes
-        self.peers = tuple(m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2", "1", limit) for name in hosts)
+        there = tuple(m.Peer(name, f"tcp://{name}:1", f"tcp://{name}:2", "1", limit) for name in (*hosts, *guests))
+        self.peers, self.guests = there[: len(hosts)], frozenset(guests)
         self.hosts = {
             peer.name: VirtualHost(
                 peer.name, HostCore(peer, self.config.core_of(peer.name)), self.config.factor_of(peer.name)
             )
-            for peer in self.peers
+            for peer in there
         }
         for host in self.hosts.values():
             host.core.desk.recording = on_record is not None
@@ -149,6 +151,8 @@ class World:
         self.attached: dict[int, e.Attached] = {}  # queries that have begun beside the first one
         self.queries_failed: dict[int, str] = {}
         self.open: set[int] = set()  # queries that the application has not left, as in ``client.Run``
+        self.subscribed: dict[tuple[str, int], e.Attached] = {}  # by guest and number
+        self.dismissed: dict[tuple[str, int], str] = {}
         self.relocations = 0
         self.reshapings = 0
         self.plans = 0
@@ -300,6 +304,8 @@ class World:
                 self._soon(host, e.NextRequested(run))
             case e.Deliver(run):
                 self._delivered(host, command)
+            case e.Fail(_, reason, query=int(query)) if host.name in self.guests:
+                self.dismissed[host.name, query] = reason
             case e.Fail(_, reason, query=int(query)):
                 self.queries_failed[query] = reason
                 self.detach(query)
@@ -308,18 +314,24 @@ class World:
                 self._soon(host, e.RunAbandoned(run))
             case e.Forgotten(run):
                 host.met.pop(run, None)
-                self._over = True
+                self._over = self._over or host.name not in self.guests
             case e.Placed(_, name, where):
                 self.relocations += self.placement[name] != where  # what stays gets a new version as well
                 self.placement[name] = where
             case e.TreeChanged(_, dataflow, placement):
                 self.tree = dataflow, placement
                 self.reshapings += 1
-            case e.Attached(run, query, _, names, dataflow, placement):
-                self.tree, self.attached[query] = (dataflow, placement), command
-                self._sinks[query] = {name for name in names.values() if name in dataflow.sinks}
-                for name in sorted(self._sinks[query]):
+            case e.Attached(run, number, _, names) if host.name in self.guests:
+                self.subscribed[host.name, number] = command
+                for name in names.values():
                     self._soon(host, e.NextRequested(run, name))
+            case e.Attached(run, query, _, names, dataflow, placement):
+                self.tree = dataflow, placement
+                if query > 0:
+                    self.attached[query] = command
+                    self._sinks[query] = {name for name in names.values() if name in dataflow.sinks}
+                    for name in sorted(self._sinks[query]):
+                        self._soon(host, e.NextRequested(run, name))
                 if self.on_attached is not None:
                     self.on_attached(command)
             case e.Plan():
@@ -348,6 +360,11 @@ class World:
         sinks = self.tree[0].sinks
         if not command.end:
             self._soon(host, e.NextRequested(command.run, command.sink if len(sinks) > 1 else ""))
+            return
+        if host.name in self.guests:
+            for (guest, number), begun in self.subscribed.items():
+                if guest == host.name and command.sink in begun.names.values():
+                    self._soon(host, e.UnsubscribeRequested(self.run_id, number))
             return
         for query, left in self._sinks.items():
             if command.sink in left:
@@ -448,6 +465,19 @@ class World:
             self.open.discard(query)
             leaves = e.DetachRequested(self.run_id, query) if self.open else e.RunAbandoned(self.run_id)
             self._soon(self.hosts[self.client], leaves)
+
+    def allow(self, names: Iterable[str]) -> None:
+        """Let these guests, and no others, subscribe, as ``client.Run.allow``."""
+        self._soon(self.hosts[self.client], e.SubscribersAllowed(self.run_id, 0, frozenset(names)))
+
+    def subscribe(self, guest: str, number: int, node: str) -> None:
+        """Have a guest take the partitions of a node, as ``client.Client.subscribe``."""
+        owner = next(peer for peer in self.peers if peer.name == self.client)
+        self._soon(self.hosts[guest], e.SubscribeRequested(self.run_id, number, node, owner))
+
+    def unsubscribe(self, guest: str, number: int) -> None:
+        """Have it leave, as ``client.Subscription.detach``."""
+        self._soon(self.hosts[guest], e.UnsubscribeRequested(self.run_id, number))
 
     @property
     def log_digest(self) -> str:

@@ -11,7 +11,11 @@ R3. What a host says to itself it hears after everything that came of the event 
 R4. A run whose parts may contradict each other is dropped without asking them. Its client is told why, also when it
     asks again; an ``Install`` that comes again opens none.
 
-The run of an event is found here, once; what happens in it is in ``run``.
+R5. A run whose application has got all that it will get, and is done with it, goes on until its guests have, too, or
+    the application says so once more.
+
+The run of an event is found here, once; what happens in it is in ``run``. What this host's own application takes of
+other clients' runs is in ``visit``.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from thalweg.middleware.core.monitoring.soundings import Soundings
 from thalweg.middleware.core.notes import Notes
 from thalweg.middleware.core.outbox import Alarm, Desk, Local, Outbox, Timer
 from thalweg.middleware.core.past import Past
+from thalweg.middleware.core.relocation.visit import Visit, check_visit
 from thalweg.middleware.core.run import MESSAGES, RunCore
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.errors import DataflowError
@@ -71,6 +76,8 @@ class HostCore:
         self._spent: dict[str, tuple[int, int, int]] = {}  # run -> what had been spent when it began
         self.past = Past(self.config)
         self._handlers = self._HANDLERS  # through the class each look-up takes longer (3.11), for every event
+        self.visits: dict[str, Visit] = {}  # by run: what this application takes of other clients'
+        self._lingering: set[str] = set()  # R5
 
     def handle(self, event: e.Event, now: float) -> list[e.Command]:
         """What to do about ``event``, which happened at ``now`` (seconds, never decreasing)."""
@@ -81,6 +88,8 @@ class HostCore:
             self._heard = message, value, size_bytes = desk.local.popleft()
             self._hear(self.host, message, value, size_bytes)
             self._heard = None
+        if self._lingering:
+            self._see_who_lingers()
         commands, desk.commands = desk.commands, []
         return commands
 
@@ -117,7 +126,8 @@ class HostCore:
 
     def _open(self, install: m.Install, event: e.RunRequested | None = None) -> RunCore:
         """R1: begin to take part in a run."""
-        run = self.runs[install.run] = RunCore(install, self.out.of(install.run), self.config, self._shared)
+        out, visit = self.out.of(install.run), self.visits.get(install.run)
+        run = self.runs[install.run] = RunCore(install, out, self.config, self._shared, visit)
         self._spent[install.run] = self._costs()
         if install.afresh:
             self.monitor.forget()
@@ -135,6 +145,8 @@ class HostCore:
         run.out.record("monitor", detail={"news_bytes": news, "probe_bytes": probes, "bytes_sent": sent})
         run.out.emit(e.CloseRun(run_id))
         self.past.add(run.install.client, run_id, self.desk.now)
+        if run_id in self.visits:
+            self._end_visit(run_id, "it is over here")
 
     def _told(self, run_id: str, told: Notes) -> None:
         """What the coordinator has to tell one of its runs, unless a stranger of the client's name removed it (R2)."""
@@ -193,6 +205,8 @@ class HostCore:
         else:
             out.send(run.install.client, m.Failed(run_id, "", reason))
         out.emit(e.CloseRun(run_id))
+        if run_id in self.visits:
+            self._end_visit(run_id, reason)
 
     # --- events ---------------------------------------------------------------------------------------
 
@@ -245,6 +259,10 @@ class HostCore:
             self.prober.on_timer()
         elif timer is Timer.SILENCE:
             self._check_silence()
+        elif timer is Timer.VISIT:
+            if rest in self.visits:
+                self.visits[rest].on_timer(rest in self.runs)
+                self._go_home(rest)
         elif timer in (Timer.INSTALL, Timer.REMOVE, Timer.PING):
             self._told(rest, self.coordinator.on_timer(timer, rest))
         else:
@@ -316,9 +334,82 @@ class HostCore:
         self._told(run.id, self.coordinator.start(run.out, event.install, run.directory, run.queries.fail))
 
     def _on_abandoned(self, event: e.RunAbandoned) -> None:
+        run = self.runs.get(event.run)
         if self.coordinator.goes_on(event.run):
+            if run is not None and run.guests.lingers and event.run not in self._lingering:
+                self._lingering.add(event.run)  # R5
+                return
+            self._lingering.discard(event.run)
             self._close(event.run)
             self.coordinator.stop(event.run)
+
+    def _see_who_lingers(self) -> None:
+        """R5: end the runs that nobody takes anything from any more."""
+        for run_id in list(self._lingering):
+            run = self.runs.get(run_id)
+            if run is None or not run.guests.lingers:
+                self._on_abandoned(e.RunAbandoned(run_id))
+                self._lingering.discard(run_id)
+
+    # --- what this application takes of others' runs ----------------------------------------------------
+
+    def _on_subscribe_requested(self, event: e.SubscribeRequested) -> None:
+        out = self.out.of(event.run)
+        if event.run not in self.visits:
+            if event.run in self.runs:
+                why = f"run {event.run} is this host's own, or has a part here; nothing of it can be subscribed to"
+                out.fail(why, node=event.node, host=self.host, query=event.number)
+                return
+            self.visits[event.run] = Visit(out, self.me, event.owner, self.config)
+        self.visits[event.run].request(event.number, event.node)
+
+    def _on_unsubscribe_requested(self, event: e.UnsubscribeRequested) -> None:
+        if event.run in self.visits:
+            self.visits[event.run].leave(event.number)
+
+    def _go_home(self, run_id: str) -> None:
+        """Have no part in a run any more of which nothing is wanted."""
+        if self.visits[run_id].over:
+            if run_id in self.runs:
+                self._close(run_id)
+            else:
+                self._end_visit(run_id, "")
+
+    def _end_visit(self, run_id: str, why: str) -> None:
+        self.visits.pop(run_id).end(why)
+        self.out.of(run_id).emit(e.Forgotten(run_id))
+
+    def _on_enrol(self, sender: str, message: m.Enrol) -> None:
+        run_id, install, error = message.run, message.install, ""
+        visit, out = self.visits.get(run_id), self.out.of(message.run)
+        if visit is None or not visit.enrols(sender, message):
+            out.send(sender, m.Unsubscribe(run_id, message.number))
+            return
+        if run_id not in self.runs:
+            error = check_visit(message, self.host) or self._why_not(sender, install, full=False)
+            if not error:
+                self.past.revive(install.client, run_id)
+                self._open(install).directory.guests.add(self.host)
+                if self._lease.at_s is None:
+                    self._lease.by(self.out.now + self.config.lease_s / 2)
+        out.send(sender, m.Installed(run_id, self.host, error))
+
+    def _on_dismiss(self, sender: str, message: m.Dismiss) -> None:
+        visit = self.visits.get(message.run)
+        if visit is not None and sender == visit.owner.name:
+            visit.dismiss(message.number, message.why)
+        if not message.number:
+            self.out.of(message.run).send(sender, m.Removed(message.run, self.host))
+        if visit is not None:
+            self._go_home(message.run)
+
+    def _on_subscribe(self, sender: str, message: m.Subscribe) -> None:
+        run = self.runs.get(message.run)
+        if run is not None and message.run not in self._lingering:
+            run.hear(run.guests.on_subscribe(sender, message))
+        else:
+            why = f"the run is over, or was never one of client {self.host!r}"
+            self.out.of(message.run).send(sender, m.Dismiss(message.run, message.number, why))
 
     def _on_probes_requested(self, event: e.ProbesRequested) -> None:
         if event.source.name != self.host or self._known(event.run):
@@ -358,12 +449,15 @@ class HostCore:
         elif message.run:
             self.out.of(message.run).send(sender, m.Pong(message.run, False))
         else:  # by a run of both, if there is one: so it shows that the way back is open, too
-            both = next((run.out for run in self.runs.values() if sender in run.members), self.out)
+            both = next((run.out for run in self.runs.values() if run.knows(sender)), self.out)
             both.send(sender, m.Pong(""))
 
     def _on_pong(self, sender: str, message: m.Pong) -> None:
         if message.run in self.runs or self.silence.asked(sender):
             self.silence.on_pong(sender)
+        visit = self.visits.get(message.run)
+        if visit is not None and sender == visit.owner.name:
+            visit.heard_s = self.desk.now
         if not message.known:
             self._told(message.run, self.coordinator.on_unknown(sender, message.run))
 
@@ -385,18 +479,18 @@ class HostCore:
                     self._lease.by(self.out.now + self.config.lease_s / 2)
         self.out.of(message.run).send(sender, m.Installed(message.run, self.host, error))
 
-    def _why_not(self, sender: str, install: m.Install) -> str:
-        """R2: why this host takes no part in a run; empty when it does."""
+    def _why_not(self, sender: str, install: m.Install, *, full: bool = True) -> str:
+        """R2: why this host takes no part in a run; empty when it does. Not ``full``: as a guest."""
         runs, nodes, limits = len(self.runs), len(install.dataflow.nodes), self.config
         if sender != install.client or sender == self.host:
             return f"the run's client is {install.client!r}, and {sender!r} asks for it; a client installs its own runs"
-        if all(peer.name != self.host for peer in install.peers):
+        if full and all(peer.name != self.host for peer in install.peers):
             return f"host {self.host!r} is not among the run's peers"
         if runs >= limits.max_runs:
             return f"it has {runs} runs, and takes {limits.max_runs}; end one, or start it with --limit max_runs=NUMBER"
         if nodes > limits.max_nodes:
             return f"the run has {nodes} nodes, and it takes {limits.max_nodes}; start it with --limit max_nodes=NUMBER"
-        return _check_install(install)[:4000]
+        return _check_install(install, full=full)[:4000]
 
     def _before_me(self, peer: m.Peer) -> bool:
         """Whether what was sent is for the host that was here before this one was started."""
@@ -404,6 +498,9 @@ class HostCore:
 
     def _on_installed(self, sender: str, message: m.Installed) -> None:
         self._told(message.run, self.coordinator.on_installed(sender, message))
+        run = self.runs.get(message.run)
+        if run is not None and run.setting.leads:
+            run.hear(run.guests.entered(sender, message))
 
     def _on_remove(self, sender: str, message: m.Remove) -> None:
         self.out.of(message.run).send(sender, m.Removed(message.run, self.host))
@@ -416,6 +513,10 @@ class HostCore:
         self.coordinator.on_removed(sender, message)
 
     def _on_failed(self, sender: str, message: m.Failed) -> None:
+        run = self.runs.get(message.run)
+        if run is not None and sender in run.directory.guests:
+            run.hear(run.guests.on_failed(sender, message))
+            return
         self.coordinator.on_failed(sender, message)
 
     def _on_probe_request(self, sender: str, message: m.ProbeRequest) -> None:
@@ -449,6 +550,10 @@ class HostCore:
         for run in self._each():
             if not run.setting.leads and self.out.now - run.heard_s > self.config.patience * self.config.lease_s:
                 run.out.record("fault", peer=run.install.client, detail={"what": "client silent, run dropped"})
+                if run.id in self.visits:
+                    lease_s = self.config.patience * self.config.lease_s
+                    why = f"client {run.install.client!r}, which began it, has been silent for {lease_s:g} s"
+                    self.visits[run.id].end(why)
                 self._close(run.id)
         if any(not run.setting.leads for run in self.runs.values()):
             self._lease.by(self.out.now + self.config.lease_s / 2)
@@ -464,6 +569,9 @@ class HostCore:
         e.PlacementProposed: _of_run,
         e.AttachRequested: _of_run,
         e.DetachRequested: _of_run,
+        e.SubscribersAllowed: _of_run,
+        e.SubscribeRequested: _on_subscribe_requested,
+        e.UnsubscribeRequested: _on_unsubscribe_requested,
         e.Planned: _of_run,
         e.NextRequested: _of_run,
         e.TransferMeasured: _on_measured,
@@ -490,22 +598,27 @@ class HostCore:
         m.SoundRequest: _on_sound_request,
         m.Echo: _on_echo,
         m.Sounded: _on_sounded,
+        m.Subscribe: _on_subscribe,
+        m.Enrol: _on_enrol,
+        m.Dismiss: _on_dismiss,
     }
 
 
-def _check_install(install: m.Install) -> str:
-    """Why a run cannot be opened, whoever asks for it, wherever; empty when it can."""
+def _check_install(install: m.Install, *, full: bool) -> str:
+    """Why a run cannot be opened, whoever asks for it, wherever; empty when it can. Not ``full``: to a guest it is told
+    as it is in its midst.
+    """
     if not install.run.isprintable() or " " in install.run:
         return f"the run's name {install.run!r} has characters that are not printed, or a space"
     hosts, where = {peer.name for peer in install.peers}, {entry.node: entry.host for entry in install.locations}
     flow = install.dataflow
-    for name in (install.client, *where.values()):
+    for name in (install.client, *(where.values() if full else ())):
         if name not in hosts:
             return f"host {name!r} has a part in the run, and is not among its peers"
     if len(hosts) < len(install.peers) or not all(name.isprintable() for name in hosts):
         return "a host is named twice among the run's peers, or with characters that are not printed"
     try:
-        flow.validate(hosts)
+        flow.validate(hosts if full else None, connected=full)
     except DataflowError as problem:
         return str(problem)
     missing, unknown = flow.by_name.keys() - where.keys(), where.keys() - flow.by_name.keys()

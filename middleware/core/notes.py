@@ -78,6 +78,25 @@ class Left(Note, frozen=True):
     """At the client: every host knows that a query has left."""
 
 
+class Invited(Note, frozen=True):
+    """At the client: another one wants to have query ``query`` in the run."""
+
+    query: int
+
+
+class Leaving(Note, frozen=True):
+    """At the client: a query of another one is to leave, or not to begin."""
+
+    query: int
+
+
+class Refused(Note, frozen=True):
+    """At the client: ``host`` does not let another client in."""
+
+    host: str
+    why: str
+
+
 class Started(Note, frozen=True):
     """At the client: every host that is needed has installed the run."""
 

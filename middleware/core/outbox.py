@@ -36,6 +36,7 @@ class Timer(StrEnum):
     PACE = "pace"
     SOUND = "sound"
     LEAVE = "leave"
+    VISIT = "visit"
 
 
 @dataclass(slots=True)
@@ -58,7 +59,7 @@ class Outbox:
     def __init__(self, desk: Desk, run: str = "") -> None:
         self.desk, self.run = desk, run
         self.host = desk.host
-        self.failed = False  # the application was told that the run cannot go on
+        self.failed = ""  # why the run cannot go on, as the application was told
 
     def of(self, run: str) -> Outbox:
         """The same for another run."""
@@ -117,7 +118,7 @@ class Outbox:
     ) -> None:
         """Tell the application, once, that the run cannot go on, or that one ``query`` of several cannot."""
         if not self.failed:
-            self.failed = query is None
+            self.failed = one_line(reason) if query is None else ""
             if cause is not None:  # said by others, as the reason may be, and perhaps shown by a terminal
                 cause = m.Cause(cause.index, one_line(cause.kind), printable(cause.traceback))
             self.emit(e.Fail(self.run, one_line(reason), node, host, lost, cause, query))
@@ -154,3 +155,8 @@ class Setting(msgspec.Struct, frozen=True):
     def leads(self) -> bool:
         """Whether this host's application asked for the run."""
         return self.install.client == self.out.host
+
+    @property
+    def visits(self) -> bool:
+        """Whether this host's application has subscribed to the run of another client, and has no other part in it."""
+        return not self.leads and all(peer.name != self.out.host for peer in self.install.peers)

@@ -40,6 +40,10 @@ class Past:
         if len(until_s) > self._limits.max_past_runs:
             self._merge()
 
+    def revive(self, client: str, run: str) -> None:
+        """A run goes on here after all."""
+        self.until_s.pop((client, run), None)
+
     def _forget(self, now: float) -> None:
         until_s = self.until_s
         while until_s and until_s[oldest := next(iter(until_s))] <= now:

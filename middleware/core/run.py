@@ -9,6 +9,8 @@ R3. What rides on a message (newer locations, measured links, a commit) is taken
 R4. Who may say what is one table: some of it only the client (``FROM_CLIENT``), the rest only hosts of the run
     (``Install.peers``), of which some is for the client (``TO_CLIENT``). A partition of a node that cannot move comes
     from its host, unless it was forwarded. What others say is recorded, and changes nothing.
+R5. A guest (``guests``) is none of the run's hosts. It demands for the sinks that are its own, and says to the client
+    what is in ``FROM_GUEST``. Nothing that rides on its demands is believed.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from thalweg.middleware.core import notes as n
 from thalweg.middleware.core.flow.directory import Directory
@@ -26,11 +30,13 @@ from thalweg.middleware.core.outbox import Alarm, Outbox, Setting, Timer
 from thalweg.middleware.core.relocation.arrivals import Arrivals
 from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.growth import Growth
+from thalweg.middleware.core.relocation.guests import Guests
 from thalweg.middleware.core.relocation.inheritance import Inheritance
 from thalweg.middleware.core.relocation.member import Member
 from thalweg.middleware.core.relocation.proposer import Proposer
 from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.core.relocation.reshaping import Reshaping, Ways
+from thalweg.middleware.core.relocation.visit import Visit
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.core.steering.local import Local, Stream
@@ -53,10 +59,14 @@ HEARS: Mapping[type[n.Note], tuple[Callable[[Any, Any], Heard], ...]] = {
     n.ChangedOver: (Planned.on_changed_over,),
     n.Started: (Planned.on_started,),
     n.Left: (Proposer.on_left,),
+    n.Invited: (Proposer.on_invited,),
+    n.Leaving: (Proposer.on_leaving,),
+    n.Refused: (Guests.on_refused,),
     n.Lost: (
         Flow.peer_gone,
         Departures.on_lost,
         Arrivals.on_lost,
+        Guests.on_lost,
         Queries.on_lost,
         Proposer.on_lost,
         Planned.on_lost,
@@ -72,6 +82,7 @@ EVENTS: Mapping[type[e.Event], tuple[Callable[[Any, Any], Heard], ...]] = {
     e.PlacementProposed: (Proposer.on_placement_proposed,),
     e.AttachRequested: (Proposer.on_attach_requested,),
     e.DetachRequested: (Proposer.on_detach_requested,),
+    e.SubscribersAllowed: (Guests.on_allowed,),
     e.Planned: (Planned.on_planned,),
     e.NextRequested: (Flow.next,),
 }
@@ -91,16 +102,23 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Done: Proposer.on_done,
     m.Detach: Growth.on_detach,
     m.Detached: Queries.on_detached,
+    m.Admit: Growth.on_admit,
+    m.Unsubscribe: Guests.on_unsubscribe,
     m.Relocated: Departures.on_relocated,
 }
-FROM_CLIENT = frozenset({m.Install, m.Ping, m.Remove, m.Commit, m.Abort, m.Retire, m.Detach, m.Lost})
-TO_CLIENT = frozenset({m.Vote, m.Done, m.Detached, m.Relocated})
+FROM_CLIENT = frozenset(
+    {m.Install, m.Ping, m.Remove, m.Commit, m.Abort, m.Retire, m.Detach, m.Lost, m.Admit, m.Enrol, m.Dismiss}
+)
+TO_CLIENT = frozenset({m.Vote, m.Done, m.Detached, m.Relocated, m.Unsubscribe})
+FROM_GUEST = frozenset({m.Vote, m.Done, m.Detached, m.Unsubscribe, m.Installed, m.Failed, m.Pong, m.Removed})
 
 
 class RunCore:
     """A run on one host, with its parts. ``now`` and the outgoing commands are the outbox's."""
 
-    def __init__(self, install: m.Install, out: Outbox, limits: CoreConfig, shared: Shared) -> None:
+    def __init__(
+        self, install: m.Install, out: Outbox, limits: CoreConfig, shared: Shared, visit: Visit | None = None
+    ) -> None:
         self.id, self.install, self.out = install.run, install, out
         self.setting = setting = Setting(out, limits, install)
         self.heard_s = out.now  # from the client
@@ -116,16 +134,17 @@ class RunCore:
         self.inheritance = Inheritance(setting, tree, directory, flow)
         ways = Ways(departures, self.arrivals, self.inheritance)
         self.reshaping = Reshaping(setting, tree, directory, flow, ways)
-        self.growth = Growth(setting, tree, directory, flow, ways)
+        self.growth = Growth(setting, tree, directory, flow, ways, visit)
         self.queries = Queries(setting, tree, directory)
-        self.proposer = Proposer(setting, tree, directory, flow, self.queries)
+        self.guests = Guests(setting, tree, directory, flow, self.queries)
+        self.proposer = Proposer(setting, tree, directory, flow, self.queries, self.guests)
         self.member = Member(setting, directory, flow, ways, self.reshaping, self.growth)
         self.gossip = Gossip(setting, shared, tree, directory, flow)
         self.planned = Planned(setting, shared, tree, directory, departures, self.proposer, self.gossip)
         self.local = Local(setting, shared, Stream(tree, directory, books, flow), departures, self.member)
         hear = (
-            flow, departures, self.arrivals, self.inheritance, self.growth, self.queries, self.proposer, self.member,
-            self.planned, self.local,
+            flow, departures, self.arrivals, self.inheritance, self.growth, self.queries, self.guests, self.proposer,
+            self.member, self.planned, self.local,
         )  # fmt: skip  # not vars(self): after that Python 3.11 looks each attribute up anew, for every message
         parts = {kind.__name__: part for part in hear for kind in type(part).__mro__}
 
@@ -137,6 +156,10 @@ class RunCore:
         tables = itertools.chain(HEARS.items(), EVENTS.items())
         self._hears = {kind: tuple([bound(each) for each in hearers]) for kind, hearers in tables}
         self._messages = {kind: bound(each) for kind, each in MESSAGES.items()}
+
+    def knows(self, host: str) -> bool:
+        """Whether that is one of the run's hosts, or of its guests."""
+        return host in self.members or host in self.directory.guests
 
     def begin(self, event: e.RunRequested | None) -> None:
         """Take part in the run; with ``event`` as its client."""
@@ -169,6 +192,8 @@ class RunCore:
         """R4: whether ``sender`` may send a message of that kind; recorded if not."""
         if sender == self.install.client or (sender in self.members and kind not in FROM_CLIENT):
             return True
+        if self.setting.leads and (kind is m.Subscribe or (kind in FROM_GUEST and self.guests.knows(sender))):
+            return True  # R5
         self._unexpected(sender, kind)
         return False
 
@@ -178,8 +203,10 @@ class RunCore:
     def demand(self, sender: str, demand: m.Demand) -> None:
         if sender != self._host:
             if sender not in self.members:  # R4
-                self._unexpected(sender, m.Demand)
-                return
+                if not self._demands_for_itself(sender, demand):
+                    self._unexpected(sender, m.Demand)
+                    return
+                demand = msgspec.structs.replace(demand, news=None, commit=None, later=False, critical=False)
             if demand.news is not None:  # R3
                 self._take_news(sender, demand.news, 0)
             if demand.commit is not None:
@@ -187,6 +214,11 @@ class RunCore:
         heard = self.flow.demand(sender, demand)
         if heard:
             self.hear(heard)
+
+    def _demands_for_itself(self, sender: str, demand: m.Demand) -> bool:
+        """R5: whether a guest demands what one of its own sinks takes."""
+        where = self.directory.locations.get(demand.consumer)
+        return demand.hops == 0 and sender in self.directory.guests and where is not None and where.host == sender
 
     def partition(self, sender: str, part: m.Partition, value: Any, size_bytes: int) -> None:
         if sender != self._host:
@@ -292,8 +324,9 @@ class RunCore:
             case Timer.CLAIMS:
                 self.inheritance.on_timer()
             case Timer.BARRIER:
-                self.proposer.on_timer()
+                self.hear(self.proposer.on_timer())
             case Timer.LEAVE:
+                self.hear(self.guests.on_timer())
                 self.queries.on_timer()
             case Timer.PLAN:
                 self.hear(self.planned.on_timer())
@@ -308,7 +341,7 @@ class RunCore:
 
     def waits_for(self, host: str) -> tuple[str, str] | None:
         """A node here that needs the way to ``host``, and what for."""
-        if host not in self.directory.hosts:
+        if host not in self.directory.everyone:
             return None
         return self.flow.waits_for(host) or self.inheritance.waits_for(host)
 

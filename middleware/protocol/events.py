@@ -183,6 +183,33 @@ class DetachRequested(Event, frozen=True):
     query: int
 
 
+class SubscribersAllowed(Event, frozen=True):
+    """The application lets clients of these names, and no others, subscribe to the nodes of a query.
+
+    Those of query 0, with which the run began, may subscribe to any.
+    """
+
+    run: str
+    query: int
+    names: frozenset[str]
+
+
+class SubscribeRequested(Event, frozen=True):
+    """The application wants the partitions of ``node`` of a run that the client ``owner`` leads: ``Attached``."""
+
+    run: str
+    number: int
+    node: str
+    owner: Peer
+
+
+class UnsubscribeRequested(Event, frozen=True):
+    """The application wants no more of these."""
+
+    run: str
+    number: int
+
+
 class Planned(Event, frozen=True):
     """The planner's answer to ``Plan``: a placement, or the links it needs to know first.
 
@@ -432,7 +459,8 @@ class TreeChanged(Command, frozen=True):
 class Attached(Command, frozen=True):
     """A query has begun: with partition ``first_index``, in a run that has this graph now; news for the application.
 
-    ``names``: what the query's nodes are called in the run.
+    ``names``: what the query's nodes are called in the run. Of a subscription, ``query`` is its number, at who
+    subscribed; at the run's own client the queries of others have numbers below 0.
     """
 
     run: str

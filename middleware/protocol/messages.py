@@ -443,13 +443,63 @@ class Done(_OfProposal, frozen=True):
 
 
 class Detach(_OfProposal, frozen=True):
-    """From the client to all: no query uses ``nodes`` any more; forget them. Repeated until answered by Detached."""
+    """From the client to all: no query uses ``nodes`` any more; forget them. Repeated until answered by Detached.
+
+    ``guests``: other clients that take no more of the run's partitions.
+    """
 
     nodes: tuple[Name, ...]
+    guests: tuple[Name, ...] = ()
 
 
 class Detached(_OfProposal, frozen=True):
-    """Answer to Detach: the nodes of that ``number`` are gone here."""
+    """Answer to Detach, or to Admit: that is so here, but for ``error``."""
+
+    error: Text = ""
+
+
+# --- a sink of another client (core.relocation.guests, core.relocation.visit) -------------------------
+
+
+class Subscribe(_OfRun, frozen=True):
+    """From another client: its subscription ``number`` wants the partitions of ``node``. Repeated while it lasts.
+
+    Answered by Enrol, by Pong while it lasts, and by Dismiss when it does not.
+    """
+
+    number: Index
+    node: Name
+    peer: Peer
+
+
+class Admit(_OfProposal, frozen=True):
+    """From the client to all: this other client may have sinks in the run. Repeated until answered by Detached."""
+
+    peer: Peer
+
+
+class Enrol(_OfRun, frozen=True):
+    """To another client: the run as it is, in which ``sink`` is to be for its subscription ``number``.
+
+    Repeated until answered by Installed.
+    """
+
+    number: Index
+    sink: Name
+    install: Install
+
+
+class Unsubscribe(_OfRun, frozen=True):
+    """From another client: its subscription ``number`` is over. Repeated until answered by Dismiss."""
+
+    number: Index
+
+
+class Dismiss(_OfRun, frozen=True):
+    """To another client: its subscription ``number`` is over, or there is none, and why; 0: all are, with the run."""
+
+    number: Index
+    why: Text = ""
 
 
 class ProbeRequest(_OfRun, frozen=True):
@@ -555,6 +605,11 @@ Control = (
     | Done
     | Detach
     | Detached
+    | Subscribe
+    | Admit
+    | Enrol
+    | Unsubscribe
+    | Dismiss
     | ProbeRequest
     | ProbeResult
     | SoundRequest

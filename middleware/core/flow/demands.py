@@ -6,7 +6,8 @@ R1. A message for a node goes to the node's newest known location. A host that g
     forwards it (``MAX_HOPS`` times at most) and tells the sender the newer location.
 R2. Every demand to another host is repeated, with back-off, until the partition has come.
 R3. What a host has to tell (newer locations, measured links) rides on its demands and partitions; a commit rides on
-    the first partition after its change-over, and on the first demand in another tree, or for another query.
+    the first partition after its change-over, and on the first demand in another tree, or for another query. From a
+    guest, which nobody would believe, comes the demand alone.
 R4. The last output of a node that has left, or has another consumer, is its *tail*: kept until all that have not got
     it have demanded a later one.
 R5. Between two nodes of one host nothing is lost, so nothing is repeated.
@@ -127,6 +128,7 @@ class Demands:
         "_directory",
         "_due_s",
         "_failures",
+        "_guest",
         "_held",
         "_host",
         "_install",
@@ -139,7 +141,6 @@ class Demands:
         "_paced",
         "_passed",
         "_retries",
-        "_room",
         "_silence",
         "_telling_down",
         "_telling_up",
@@ -149,6 +150,7 @@ class Demands:
         "nodes",
         "opened_s",
         "pending",
+        "room",
         "sizes",
         "tail_hosts",
         "tails",
@@ -161,9 +163,10 @@ class Demands:
         self._host, self._desk = setting.out.host, setting.out.desk  # whose clock is read for every message
         self._telling_down = setting.install.news
         self._telling_up = self._telling_down and setting.install.moves is not None
+        self._guest = setting.visits
         self.opened_s = setting.out.now
         self._narrowest: m.Peer | None = None
-        self._room = m.MAX_PARTITION_BYTES
+        self.room = m.MAX_PARTITION_BYTES  # the largest that may be made
         self.bound(setting.install.peers)
         self.nodes: dict[str, NodeCore] = {}
         for node in tree.dataflow.nodes:
@@ -375,7 +378,7 @@ class Demands:
         node = self.nodes.get(event.node)
         if node is None:
             return NO_NOTES
-        if event.size_bytes > self._room:
+        if event.size_bytes > self.room:
             self._refuse(event)
             return NO_NOTES
         if self._desk.recording and node.node.kind == "source" and not event.end:
@@ -395,13 +398,13 @@ class Demands:
     def bound(self, peers: Iterable[m.Peer]) -> None:
         """Make nothing that one of these hosts does not take: a word that comes late bounds no less."""
         for peer in peers:
-            if self._narrowest is None or peer.max_partition_bytes < self._room:
-                self._narrowest, self._room = peer, peer.max_partition_bytes
+            if self._narrowest is None or peer.max_partition_bytes < self.room:
+                self._narrowest, self.room = peer, peer.max_partition_bytes
 
     def _refuse(self, event: e.OperatorFinished) -> None:
         """R6: end the run, as what a node has made is too large."""
         assert self._narrowest is not None
-        limit = f"host {self._narrowest.name!r} takes at most {self._room} (its limit max_partition_bytes)"
+        limit = f"host {self._narrowest.name!r} takes at most {self.room} (its limit max_partition_bytes)"
         reason = f"partition {event.index} has {event.size_bytes} bytes; {limit}: make it smaller, or raise the limit"
         self.failed(e.OperatorFailed(event.run, event.node, reason))
 
@@ -542,6 +545,8 @@ class Demands:
             elif index == self._tree.fresh:  # R3
                 assert directory.switch is not None
                 commit = directory.switch.commit
+            if self._guest:
+                news = commit = None
         # else by a wrong word of others, and this host knows its own news
         version = directory.locations[consumer].version
         out.send(host, m.Demand(out.run, producer, consumer, index, 0, version, later, critical, news, again, commit))
@@ -639,7 +644,7 @@ class Demands:
 
     def _wait_for(self, host: str, since_s: float) -> None:
         """Something has been expected of ``host``, or been meant for it, since then."""
-        if host in self._directory.hosts:
+        if host in self._directory.hosts or host in self._directory.guests:
             self._silence.on_waiting(self._out.run, host, since_s)
 
     def stuck(self, host: str, since_s: float | None = None) -> None:

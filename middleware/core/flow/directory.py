@@ -54,6 +54,7 @@ class Directory:
         self.locations = {location.node: location for location in install.locations}
         self.peers = {peer.name: peer for peer in install.peers}
         self.hosts = self.peers.keys() | {entry.host for entry in install.locations}
+        self.guests: set[str] = set()  # other clients, which have sinks and nothing else
         self._members = frozenset(self.hosts)  # also those that are lost
         first = install.dataflow.by_name
         still = [
@@ -88,6 +89,11 @@ class Directory:
     def where(self, names: Iterable[str]) -> dict[str, str]:
         """The hosts of these nodes."""
         return {name: self.locations[name].host for name in names}
+
+    @property
+    def everyone(self) -> set[str]:
+        """The hosts of the run, and its guests."""
+        return {*self.hosts, *self.guests}
 
     def reachable(self) -> Mapping[str, m.Peer]:
         """The hosts of the run that are not lost, and where they listen, as far as that is known."""
@@ -173,6 +179,10 @@ class Directory:
         self._gone |= dict.fromkeys(sorted(gone))
         while len(self._gone) > REMEMBERED:
             del self._gone[next(iter(self._gone))]
+
+    def had(self, name: str) -> bool:
+        """Whether the run has a node of that name, or had one."""
+        return name in self.locations or name in self._gone
 
     def there(self, moves: Iterable[m.Move]) -> list[m.Move]:
         """R5: these moves, without those of nodes that are gone."""

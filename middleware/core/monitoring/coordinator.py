@@ -14,7 +14,8 @@ R4. If a lost host holds a node, the run, or of several queries those that use i
     host and what it holds; otherwise the others are told with every ping, and the run goes on without it. What they
     know to be there nevertheless, they tell.
 R5. ``Remove`` is repeated until answered, ``REMOVE_TRIES`` times at most (a host that never hears of it drops the run
-    itself when its lease is over).
+    itself when its lease is over). Guests are told why instead (``Dismiss``).
+R6. Guests (``guests``) are pinged, and lost, as hosts are, but a guest's loss ends nothing but what it takes.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class _Led:
         self.holding = {location.host for location in install.locations} - {out.host}
         self.needed, self.installing = set(self.holding), set(self.remote)  # before the run is ready; at all
         self.removing: set[str] = set()
+        self.guests: set[str] = set()  # that are dismissed as the run is removed
         self.tries = 0
         self.heard_s = dict.fromkeys(self.remote, now)
 
@@ -79,9 +81,10 @@ class Coordinator:
     def stop(self, run: str) -> None:
         """Have a run that was closed here removed everywhere."""
         led = self.led[run]
+        led.guests = set() if led.directory is None else set(led.directory.guests)
         led.directory = None
         led.installing.clear()
-        led.removing = set(led.remote)
+        led.removing = led.remote | led.guests
         self._remove(led)
 
     def heard(self, host: str) -> None:
@@ -106,7 +109,7 @@ class Coordinator:
     def on_unknown(self, sender: str, run: str) -> Notes:
         """A host has said that it does not know the run."""
         led = self.led.get(run)
-        if led is None or led.removing or sender not in led.remote - led.installing:
+        if led is None or led.removing or sender not in (led.remote - led.installing) | _guests_of(led):
             return
         yield from self._lost(led, sender, "no longer knows the run; was it restarted?")
 
@@ -160,7 +163,7 @@ class Coordinator:
 
     def on_peer_lost(self, event: e.PeerLost) -> Notes:
         led = self.led.get(event.run)
-        if led is not None and event.peer in led.remote:
+        if led is not None and event.peer in led.remote | _guests_of(led):
             yield from self._lost(led, event.peer, event.how)
             led.remote.discard(event.peer)  # nobody is there to answer a Remove
 
@@ -176,9 +179,11 @@ class Coordinator:
         elif timer is Timer.REMOVE and led.removing:
             self._remove(led)
         elif timer is Timer.PING and not led.removing and not out.failed:
-            for host in sorted(led.remote):
+            for host in sorted(led.remote | _guests_of(led)):
                 installing = host in led.installing
-                heard_s = led.heard_s[host] if installing else max(led.heard_s[host], self._heard_s[host])
+                heard_s = led.heard_s.setdefault(host, out.now)
+                if not installing:
+                    heard_s = max(heard_s, self._heard_s.setdefault(host, heard_s))
                 if out.now - heard_s > silent_s:  # R3
                     how = "did not install the run within" if installing else "has been silent for"
                     yield from self._lost(led, host, f"{how} {silent_s:g} s")
@@ -194,8 +199,10 @@ class Coordinator:
         if not led.removing or led.tries > REMOVE_TRIES:  # R5
             self._forget(led)
             return
+        run = led.out.run
+        why = led.out.failed[:4000] or f"client {led.install.client!r} has ended the run"
         for host in sorted(led.removing):
-            led.out.send(host, m.Remove(led.out.run))
+            led.out.send(host, m.Dismiss(run, 0, why) if host in led.guests else m.Remove(run))
         led.out.wake(Timer.REMOVE, led.out.now + self._limits.retry_s)
 
     def _forget(self, led: _Led) -> None:
@@ -212,6 +219,11 @@ class Coordinator:
         """R4: a host is gone for good, the end of the run if it holds something, else only of its part in it."""
         directory, out = led.directory, led.out
         if directory is None:
+            return
+        if host in directory.guests:  # R6
+            led.heard_s.pop(host, None)
+            out.record("fault", peer=host, detail={"what": f"{how}; what it subscribed to ends"})
+            yield Lost(host)
             return
         held = [entry.node for entry in directory.locations.values() if entry.host == host]
         if held:
@@ -233,3 +245,8 @@ class Coordinator:
         if led.directory is not None:
             for host in led.directory.lost:
                 led.out.send(other, m.Lost(led.out.run, host, led.directory.moved))
+
+
+def _guests_of(led: _Led) -> set[str]:
+    """R6: of a run that goes on."""
+    return set() if led.directory is None else led.directory.guests

@@ -53,6 +53,7 @@ class Arrivals:
     ) -> None:
         self._out, self._limits, self._occupied = setting.out, setting.limits, shared.occupied
         self._alarm, self._tree, self._directory, self._flow = alarm, tree, directory, flow
+        self._bars = "it takes partitions of that run, and has no other part in it" if setting.visits else ""
         self.coming: dict[str, Arrival] = {}
 
     # --- before it is decided -------------------------------------------------------------------------
@@ -78,6 +79,8 @@ class Arrivals:
 
         ``number``: of the proposal by which it may, 0 for none.
         """
+        if self._bars:
+            return self._bars
         old = self.coming.get(name)
         if old is not None and old.version > version:
             return f"{name!r} has moved since"
@@ -106,6 +109,8 @@ class Arrivals:
         for others that disappear.
         """
         new, room, count = list(nodes), self._limits.max_operators, self._occupied()
+        if new and self._bars:
+            return self._bars
         more = sum(node.kind == "operator" for node in new)
         if count + more > room:
             return f"it has room for {room} operators, {count} are there or on their way, and {more} more would be"

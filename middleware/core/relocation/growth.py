@@ -13,7 +13,10 @@ R4. Nodes that no query uses any more go when the client says so, wherever a hos
     all others, and they would wait for ever for an iteration on which to agree. Their names are never used again, so
     what comes late of them is of nobody.
 
-What a query shares with the run, and which nodes go with it, the client decides: ``queries``.
+R5. A sink may be another client's, a *guest*, which the client has let in (``Admit``). It has nothing else. A guest is
+    forgotten with what it used; of what the client says of guests the later counts.
+
+What a query shares with the run, and which nodes go with it, the client decides: ``queries``, and ``guests``.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from thalweg.middleware.core.flow.tree import Tree
 from thalweg.middleware.core.notes import Notes
 from thalweg.middleware.core.outbox import Setting
 from thalweg.middleware.core.relocation.reshaping import Ways
+from thalweg.middleware.core.relocation.visit import Visit
 from thalweg.middleware.dataflow import Dataflow, Node
 from thalweg.middleware.errors import DataflowError
 from thalweg.middleware.protocol import events as e
@@ -52,9 +56,12 @@ def extended(old: Dataflow, grafts: Iterable[m.Graft]) -> Dataflow:
 class Growth:
     """What a host does about queries that begin and leave, told by the barrier and by the client."""
 
-    def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow, ways: Ways) -> None:
+    def __init__(
+        self, setting: Setting, tree: Tree, directory: Directory, flow: Flow, ways: Ways, visit: Visit | None
+    ) -> None:
         self._out, self._install, self._max_nodes = setting.out, setting.install, setting.limits.max_nodes
-        self._leads = setting.leads
+        self._leads, self._visit = setting.leads, visit
+        self._told = 0  # number of what the client said of guests last
         self._tree, self._directory, self._flow = tree, directory, flow
         self._departures, self._arrivals = ways.departures, ways.arrivals
 
@@ -71,10 +78,9 @@ class Growth:
             return str(error)
         where = directory.where(directory.locations) | {graft.node: graft.host for graft in grafts}
         for graft in grafts:
-            if graft.host not in directory.hosts:
-                return f"host {graft.host!r} has no part in the run"
-            if flow.by_name[graft.node].kind == "sink" and graft.host != self._install.client:
-                return f"sink {graft.node!r} is on {graft.host!r}; it is at the client"
+            kind = flow.by_name[graft.node].kind
+            if graft.host not in (directory.guests if kind == "sink" else directory.hosts) | {self._install.client}:
+                return f"{kind} {graft.node!r} is on {graft.host!r}, which has no part in the run, or is not a client"
         mine = [flow.by_name[name] for name in self._coded(message.shape)]
         near = {node.name: {where[each] for each in (*node.inputs, *flow.consumers[node.name])} for node in mine}
         return self._arrivals.invite_new(mine, message.number, near)
@@ -109,6 +115,20 @@ class Growth:
             self._directory.appear(graft.node, graft.host, still=node.kind != "operator" or node.pinned is not None)
         self._arrivals.appear()
         yield from self._flow.extend(names, [graft.node for graft in grafts if graft.host == here], first)
+        if self._visit is not None:
+            self._visit.begun(names, first, new, self._directory.where(new.by_name))
+
+    def on_admit(self, sender: str, message: m.Admit) -> None:
+        """R5: a guest is let in."""
+        out, peer, error = self._out, message.peer, ""
+        if peer.name in self._directory.peers:
+            error = f"a host of the run is called {peer.name!r}"
+        elif message.number > self._told:
+            self._told = message.number
+            out.emit(e.Meet(out.run, (peer,)))
+            if not self._leads:  # else once it has taken its part
+                self._directory.guests.add(peer.name)
+        out.send(sender, m.Detached(out.run, message.number, error))
 
     def on_detach(self, sender: str, message: m.Detach) -> Notes:
         """R4: what no query uses any more."""
@@ -118,12 +138,17 @@ class Growth:
         if tree.former is not None or any(not gone.isdisjoint(node.inputs) for node in left):
             self._out.record("unexpected", peer=sender, detail={"message": "Detach", "number": message.number})
             return
+        if message.number > self._told:  # R5
+            self._told = message.number
+            self._directory.guests -= set(message.guests)
         if gone:
             tree.cut(gone)
             yield from self._departures.cut(gone)
             self._directory.outlive(gone)
             yield from self._arrivals.cut(gone)
             yield from self._flow.cut(gone)
+            if self._visit is not None:
+                self._visit.cut(gone)
             if self._leads:
                 where = self._directory.where(tree.dataflow.by_name)
                 self._out.emit(e.TreeChanged(self._out.run, tree.dataflow, where))

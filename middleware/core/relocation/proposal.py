@@ -22,6 +22,8 @@ R6. Instead of moves a proposal may be another shape (``reshaping``). All hosts 
 
 R7. A shape may also be another query's nodes beside all others (``growth``): there is nothing to drain then, and nobody
     is hindered from being handed over. It says what code is loaded, so it counts only where the client itself says it.
+R8. Guests, which have sinks only, are told what takes place as all are, and vote on nothing but the sinks they get. One
+    that leaves is not waited for.
 
 ``PROPOSAL`` is the client's side (``proposer``), ``MEMBER`` every host's (``member``; the client is a host, too).
 """
@@ -141,11 +143,14 @@ class Proposal(Machine):
 
 
 class Joining(msgspec.Struct, frozen=True):
-    """A query that is to begin: its number, its graph in names of its own, and where its nodes are to be."""
+    """A query that is to begin: its number, its graph in names of its own, and where its nodes are to be.
+
+    Of a guest's the number, below 0, tells it all.
+    """
 
     number: int
-    dataflow: Dataflow
-    placement: dict[str, str]
+    dataflow: Dataflow = Dataflow()
+    placement: dict[str, str] = {}
 
 
 class Wish(msgspec.Struct, frozen=True):

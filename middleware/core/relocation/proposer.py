@@ -8,9 +8,10 @@ from typing import Any
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.flow import Flow
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.notes import ChangedOver, Delivered, Left, Lost, Notes
+from thalweg.middleware.core.notes import ChangedOver, Delivered, Invited, Leaving, Left, Lost, Notes
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.relocation.growth import extended
+from thalweg.middleware.core.relocation.guests import Guests
 from thalweg.middleware.core.relocation.proposal import Joining, Proposal, ProposalEvent, ProposalState, Wish
 from thalweg.middleware.core.relocation.queries import Queries
 from thalweg.middleware.core.relocation.shape import Reshaped, as_rows, reshape
@@ -24,8 +25,10 @@ from thalweg.middleware.protocol import messages as m
 class Proposer:
     """The client's side of one run."""
 
-    def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow, queries: Queries) -> None:
-        self._queries = queries
+    def __init__(
+        self, setting: Setting, tree: Tree, directory: Directory, flow: Flow, queries: Queries, guests: Guests
+    ) -> None:
+        self._queries, self._guests = queries, guests
         self._joining: deque[Joining] = deque()  # that wait for the end of the present proposal
         self._out, self._limits, self._install = setting.out, setting.limits, setting.install
         self._tree, self._directory, self._flow = tree, directory, flow
@@ -92,20 +95,34 @@ class Proposer:
     # --- queries --------------------------------------------------------------------------------------
 
     def on_attach_requested(self, event: e.AttachRequested) -> None:
-        self._joining.append(Joining(event.query, event.dataflow, event.placement))
+        self._wait(Joining(event.query, event.dataflow, event.placement))
+
+    def on_invited(self, note: Invited) -> None:
+        self._wait(Joining(note.query))
+
+    def _wait(self, query: Joining) -> None:
+        """A query is to begin when those before it have."""
+        self._joining.append(query)
         self._queries.expected += 1
         self._go_on()
 
     def on_detach_requested(self, event: e.DetachRequested) -> None:
+        self._leave(event.query)
+
+    def on_leaving(self, note: Leaving) -> None:
+        self._leave(note.query)
+
+    def _leave(self, query: int) -> None:
+        """A query is to leave, or not to begin."""
         waiting = len(self._joining)
-        self._joining = deque([each for each in self._joining if each.number != event.query])
+        self._joining = deque([each for each in self._joining if each.number != query])
         self._queries.expected = len(self._joining)
         proposal = self.proposal
-        begins = proposal is not None and proposal.query is not None and proposal.query.number == event.query
+        begins = proposal is not None and proposal.query is not None and proposal.query.number == query
         if proposal is not None and begins and proposal.state is ProposalState.PROPOSED:
             self._conclude(proposal, ProposalEvent.REFUSED, "the query has left before")
-        if waiting == len(self._joining):
-            self._queries.leave(event.query)
+        if waiting == len(self._joining) or query < 0:
+            self._queries.leave(query)
 
     def on_left(self, _: Left) -> None:
         """What had to wait until every host knows who has left goes on."""
@@ -114,12 +131,15 @@ class Proposer:
     def _go_on(self) -> None:
         """R4: have the next query begin, or else change over to the next placement."""
         while self._joining and self.proposal is None and not self._queries.busy:
-            query = self._joining.popleft()
+            query = self._joining[0]
+            if query.number < 0 and self._guests.enter(query.number):
+                return
+            self._joining.popleft()
             self._queries.expected = len(self._joining)
             try:
                 self._join(query)
             except DataflowError as error:
-                self._out.fail(str(error), query=query.number)
+                self._queries.failed(query.number, str(error))
         if self.next is not None and self.proposal is None and not self._joining:
             wish, self.next = self.next, None
             self.propose(wish.placement, wish.reason, wish.dataflow, wish.free)
@@ -127,10 +147,13 @@ class Proposer:
     def _join(self, query: Joining) -> None:
         """R7: propose another query."""
         tree, directory, number = self._tree, self._directory, self._count + 1
-        joined = join(tree.dataflow, query.dataflow, query.placement, number, self._install.dataflow.by_name)
+        if query.number < 0:
+            joined = self._guests.joined(query.number)
+        else:
+            joined = join(tree.dataflow, query.dataflow, query.placement, number, self._install.dataflow.by_name)
         extended(tree.dataflow, joined.grafts)
         for graft in joined.grafts:
-            if graft.host not in directory.hosts:
+            if graft.host not in directory.everyone:
                 raise DataflowError(f"host {graft.host!r}, where {graft.node!r} is to be, has no part in the run")
         self._count = number
         voters = {node.pinned for node in tree.dataflow.nodes if node.kind == "source" and node.pinned is not None}
@@ -153,7 +176,8 @@ class Proposer:
         """R7: a query begins, as all have agreed."""
         assert proposal.shape is not None
         grown, names = extended(self._tree.dataflow, proposal.shape.grafts), proposal.names
-        self._queries.sinks[query.number] = tuple([names[name] for name in query.dataflow.sinks])
+        sinks = query.dataflow.sinks if query.number > 0 else names
+        self._queries.sinks[query.number] = tuple([names[name] for name in sinks])
         where = self._directory.where(self._tree.dataflow.by_name)
         where |= {graft.node: graft.host for graft in proposal.shape.grafts}
         first = proposal.iteration + 1
@@ -170,25 +194,29 @@ class Proposer:
     # --- what hosts say -------------------------------------------------------------------------------
 
     def on_vote(self, sender: str, message: m.Vote) -> None:
-        if sender not in self._directory.hosts:
+        if sender not in self._directory.everyone:
             return
         proposal = self._of(message.number)
         if proposal is None:
             self._out.send(sender, m.Abort(self._out.run, message.number))  # of a proposal long over
         elif proposal.state is not ProposalState.PROPOSED:
             self._tell(proposal, sender)
+        elif sender not in self._directory.hosts and sender not in proposal.waiting:
+            return  # R8
         elif message.error:
             self._conclude(proposal, ProposalEvent.REFUSED, f"host {sender!r}: {message.error}")  # R3
         elif sender in proposal.waiting:
             proposal.waiting.discard(sender)
-            proposal.iteration = max(proposal.iteration, message.iteration)
+            if sender in self._directory.hosts:  # a guest has no sources
+                proposal.iteration = max(proposal.iteration, message.iteration)
             if not proposal.waiting:
                 self._conclude(proposal, ProposalEvent.AGREED, "")  # R2
 
     def on_done(self, sender: str, message: m.Done) -> Notes:
-        if sender not in self._directory.hosts:
+        if sender not in self._directory.everyone:
             return
-        self._directory.merge(message.locations)
+        if sender in self._directory.hosts:
+            self._directory.merge(message.locations)
         proposal = self._of(message.number)
         if proposal is None or proposal.state is ProposalState.PROPOSED or sender not in proposal.waiting:
             return
@@ -201,12 +229,15 @@ class Proposer:
         """The present proposal, if it has this number."""
         return self.proposal if self.proposal is not None and self.proposal.number == number else None
 
-    def on_timer(self) -> None:
+    def on_timer(self) -> Notes:
         """Repeat what has not been answered; give a proposal up that has not got its votes in time."""
         proposal, limit_s = self.proposal, self._limits.barrier_s
         if proposal is None or not proposal.waiting:
             return
         if proposal.state is not ProposalState.PROPOSED:
+            if parted := proposal.waiting - self._directory.everyone:  # R8
+                proposal.waiting -= parted
+                yield from self._check_done(proposal)
             for host in sorted(proposal.waiting):
                 self._tell(proposal, host)
         elif self._out.now - proposal.begun_s >= limit_s:
@@ -259,7 +290,7 @@ class Proposer:
         proposal.why = why
         if proposal.query is not None and event is ProposalEvent.AGREED:
             self._attached(proposal, proposal.query)
-        proposal.waiting = set(self._directory.hosts)
+        proposal.waiting = self._directory.everyone
         for host in sorted(proposal.waiting):
             self._tell(proposal, host)
         self._arm()
@@ -293,7 +324,7 @@ class Proposer:
         self._record(proposal.number, proposal.moves, outcome, proposal.why, proposal.reason, proposal)
         if proposal.query is not None:
             if outcome == "aborted":
-                self._out.fail(f"the query cannot begin: {proposal.why}", query=proposal.query.number)
+                self._queries.failed(proposal.query.number, f"the query cannot begin: {proposal.why}")
             self._queries.joined()
         yield ChangedOver()
         newer = {} if self.next is None else self.next.placement

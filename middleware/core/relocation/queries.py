@@ -5,9 +5,11 @@ Rules:
 R1. A query is its sinks; it uses all that leads to them. The one that the run began with is number 0.
 R2. What no other query uses goes with one that leaves. All hosts are told (``growth``), again and again until they have
     answered: only then is another query proposed, or another shape.
-R3. Who is being proposed is not known to all hosts: nobody leaves meanwhile. The last of all stay, and keep nobody
-    waiting, while others are to be proposed, which are to share what is there.
-R4. Code that fails, and hosts that are lost, end the queries that use them, and no others. Where all do, it is the run.
+R3. Who is being proposed is not known to all hosts: nobody leaves meanwhile. The last of this application's own stay,
+    and keep nobody waiting, while there are guests, or others to be proposed, which are to share what is there.
+R4. Code that fails, and hosts that are lost, end the queries that use them, and no others. Where all of this
+    application's own do, it is the run.
+R5. Queries of other clients (``guests``) have numbers below 0. Who has none any more has no part in the run.
 """
 
 from __future__ import annotations
@@ -15,11 +17,24 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import msgspec
+
 from thalweg.middleware.core.flow.directory import Directory
 from thalweg.middleware.core.flow.tree import Tree
-from thalweg.middleware.core.notes import Left, Lost, Notes
+from thalweg.middleware.core.notes import Left, Lost, Notes, Refused
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.protocol import messages as m
+
+REMEMBERED = 1024  # queries of guests that are over
+
+
+class Guest(msgspec.Struct, frozen=True):
+    """Another client that wants the partitions of ``node``, by its subscription ``number``; its sink in the run."""
+
+    peer: m.Peer
+    number: int
+    node: str
+    sink: str
 
 
 class Queries:
@@ -31,22 +46,27 @@ class Queries:
         self.sinks: dict[int, tuple[str, ...]] = {0: tree.dataflow.sinks}
         self.joining = False  # R3
         self.expected = 0  # queries that are to be proposed
+        self.guests: dict[int, Guest] = {}  # R5
+        self.why: dict[int, str] = {}  # those of guests leave
+        self.over: dict[tuple[str, int], str] = {}  # subscriptions, by guest and number, in order; and why
         self._leaving: list[int] = []
         self._number = 0  # of what all are told
-        self._gone: tuple[str, ...] = ()
-        self._waiting: set[str] = set()  # for hosts that have not answered
+        self._words: dict[str, m.Message] = {}  # by host: what it has not answered
 
     @property
     def busy(self) -> bool:
         """Whether some hosts may not know yet that a query has left."""
-        return bool(self._waiting or (self._leaving and not self._stay))
+        return bool(self._words or self._ready)
 
     @property
-    def _stay(self) -> bool:
-        """R3: whether those that leave are the last of all, and others are to come."""
-        return self.expected > 0 and self.sinks.keys() <= set(self._leaving)
+    def _ready(self) -> list[int]:
+        """Those that leave now, in order."""
+        own = self.sinks.keys() - self.guests.keys()
+        if (self.expected or self.guests) and own <= set(self._leaving):  # R3
+            return [query for query in self._leaving if query in self.guests]
+        return self._leaving
 
-    def _nodes_of(self, queries: Collection[int]) -> set[str]:
+    def nodes_of(self, queries: Collection[int]) -> set[str]:
         """R1: what these queries use."""
         below = self._tree.dataflow.below
         return {name for query in queries for sink in self.sinks[query] for name in below(sink)}
@@ -64,53 +84,89 @@ class Queries:
 
     def _go_on(self) -> None:
         """R2: tell everyone, if somebody leaves and nothing else is told."""
-        if self._waiting or self.joining or not self._leaving or self._stay:
+        ready = self._ready
+        if self._words or self.joining or not ready:
             return
-        for query in self._leaving:
-            del self.sinks[query]
+        parted = [self._dismiss(query) for query in ready if query in self.guests]
+        for query in ready:
             self.record(query, "left", "", {})
-        self._leaving = []
-        used = self._nodes_of(self.sinks)
-        if not self.sinks or used >= self._tree.dataflow.by_name.keys():
+            del self.sinks[query]
+            self.guests.pop(query, None)
+            self.why.pop(query, None)
+        self._leaving = [query for query in self._leaving if query in self.sinks]
+        used = self.nodes_of(self.sinks)
+        present = {guest.peer.name for guest in self.guests.values()}
+        guests = tuple(sorted({guest.peer.name for guest in parted} - present))
+        gone = tuple([node.name for node in self._tree.dataflow.nodes if node.name not in used])
+        if not self.sinks or not (gone or guests):
             return  # who is the last ends the run
+        self._directory.guests -= set(guests)
+        word = m.Detach(self._out.run, self.new_number(), gone, guests)
+        self.tell(dict.fromkeys(self._directory.everyone, word))
+
+    def _dismiss(self, query: int) -> Guest:
+        """R5: tell a guest that its query is over."""
+        guest, why = self.guests[query], self.why.get(query, "")
+        self.over[guest.peer.name, guest.number] = why
+        if len(self.over) > REMEMBERED:
+            del self.over[next(iter(self.over))]
+        self._out.send(guest.peer.name, m.Dismiss(self._out.run, guest.number, why[:4000]))
+        return guest
+
+    def new_number(self) -> int:
+        """Of what is told next."""
         self._number += 1
-        self._gone = tuple([node.name for node in self._tree.dataflow.nodes if node.name not in used])
-        self._waiting = set(self._directory.hosts)
+        return self._number
+
+    def tell(self, words: dict[str, m.Message]) -> None:
+        """Tell every one of these hosts, again and again until it has answered."""
+        self._words = words
         self.on_timer()
 
     def record(self, query: int, outcome: str, why: str, names: dict[str, str]) -> None:
         """What has become of a query; ``names``: of its nodes in the run."""
         begins = min([self._tree.first.get(name, 0) for name in self.sinks.get(query, ())], default=None)
-        detail = {"query": query, "outcome": outcome, "why": why, "names": names}
+        detail = {"query": query, "outcome": outcome, "why": why or self.why.get(query, ""), "names": names}
+        if query in self.guests:
+            detail |= {"guest": self.guests[query].peer.name, "node": self.guests[query].node}
         self._out.record("query", index=begins if outcome == "begun" else None, detail=detail)
 
     def on_timer(self) -> None:
         """Tell those that have not answered."""
-        for host in sorted(self._waiting):
-            self._out.send(host, m.Detach(self._out.run, self._number, self._gone))
-        if self._waiting:
+        for host in sorted(self._words):
+            self._out.send(host, self._words[host])
+        if self._words:
             self._out.wake(Timer.LEAVE, self._out.now + self._limits.retry_s)
 
     def on_detached(self, sender: str, message: m.Detached) -> Notes:
-        if message.number == self._number:
-            yield from self._without(sender)
+        if message.number == self._number and isinstance(self._words.get(sender), m.Detach | m.Admit):
+            if message.error:
+                yield Refused(sender, message.error)
+            yield from self.answered(sender)
 
     def on_lost(self, note: Lost) -> Notes:
-        yield from self._without(note.host)
+        yield from self.answered(note.host)
 
-    def _without(self, host: str) -> Notes:
-        if host in self._waiting:
-            self._waiting.discard(host)
-            if not self._waiting:
-                self._go_on()
-                yield Left()
+    def answered(self, host: str) -> Notes:
+        """Nothing more is to be told to ``host``."""
+        if self._words.pop(host, None) is not None and not self._words:
+            self._go_on()
+            yield Left()
+
+    def failed(self, query: int, reason: str, **fields: Any) -> None:
+        """A query cannot go on, or begin: who wants it is told, and it leaves."""
+        if query in self.guests:
+            self.why.setdefault(query, reason)
+        else:
+            self._out.fail(reason, query=query, **fields)
+        self.leave(query)
 
     def fail(self, nodes: Collection[str], reason: str, **fields: Any) -> bool:
         """R4: these nodes cannot go on; False where all queries use one of them, or none as it is of an old tree."""
-        users = {query for query in self.sinks if not self._nodes_of((query,)).isdisjoint(nodes)}
-        if not users or users.issuperset(self.sinks.keys() - self._leaving):
+        users = {query for query in self.sinks if not self.nodes_of((query,)).isdisjoint(nodes)}
+        own = self.sinks.keys() - self._leaving - self.guests.keys()
+        if not users or (users.issuperset(own) and not users <= self.guests.keys()):
             return False
         for query in sorted(users.difference(self._leaving)):
-            self._out.fail(reason, query=query, **fields)
-            self.leave(query)
+            self.failed(query, reason, **fields)
         return True

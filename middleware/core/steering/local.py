@@ -7,6 +7,7 @@ R1. *Local* (Ranganathan et al., section 2.3): at the end of an operator's epoch
     leaves the operator alone.
 R2. Nothing here stops the flow. Links that nobody knows are probed meanwhile, and it is decided when they are known or
     waited for long enough.
+R3. What a guest takes counts as if it were taken at the client: links to guests are not probed.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Local:
         self, setting: Setting, shared: Shared, stream: Stream, departures: Departures, member: Member
     ) -> None:
         self._out, self._limits, self._options = setting.out, setting.limits, setting.install.moves
+        self._client = setting.install.client
         self._monitor, self._prober = shared.monitor, shared.prober
         self._tree, self._directory, self._books, self._flow = (
             stream.tree, stream.directory, stream.books, stream.flow,
@@ -64,7 +66,9 @@ class Local:
         self.choices: dict[str, _Choice] = {}
 
     def _consumers_hosts(self, name: str) -> list[str]:
-        return [self._directory.locations[consumer].host for consumer in self._tree.consumers[name]]
+        hosts = [self._directory.locations[consumer].host for consumer in self._tree.consumers[name]]
+        guests = self._directory.guests
+        return [self._client if host in guests else host for host in hosts] if guests else hosts  # R3
 
     def on_epoch(self, name: str) -> Notes:
         """R1: an operator's epoch is over."""

@@ -9,6 +9,7 @@ R2. *Global* (Ranganathan et al., section 2.2): once a period the client plans f
 R3. Links are waited for as long as two partitions take lately, as a probe may have to wait for those under way at both
     its ends, but asking twice takes a period at most, or a horizon. What was asked for in vain all the same counts as
     slow for one horizon, unless it is measured after all; it is no sample.
+R4. Planners know the run's hosts only: what a guest takes counts as if it were taken at the client.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from thalweg.middleware.core.relocation.departures import Departures
 from thalweg.middleware.core.relocation.proposer import Proposer
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.core.steering.gossip import Gossip
+from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.network.history import History, Past, Variability
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
@@ -154,7 +156,7 @@ class Planned:
 
     def _plan(self, search: _Search) -> None:
         out, directory, history = self._out, self._directory, self._history
-        dataflow = self._tree.dataflow
+        dataflow, where = self._as_without_guests()
         past, view = None, search.view
         if history is not None:
             past = Past(history.samples(), out.now, search.asked, search.rounds, self._variability)
@@ -165,7 +167,7 @@ class Planned:
         out.emit(  # R1
             e.Plan(
                 out.run,
-                directory.where(dataflow.by_name),
+                where,
                 dict(view),
                 dict(self._departures.state_bytes),
                 None if dataflow is self._install.dataflow else dataflow,
@@ -176,6 +178,15 @@ class Planned:
                 nodes=self._gossip.nodes(),
             )
         )
+
+    def _as_without_guests(self) -> tuple[Dataflow, Placement]:
+        """R4: the graph, and where its nodes are."""
+        flow, here, guests = self._tree.dataflow, self._out.host, self._directory.guests
+        where = self._directory.where(flow.by_name)
+        if away := {name for name, host in where.items() if host in guests}:
+            pinned = {name: msgspec.structs.replace(flow.by_name[name], pinned=here) for name in away}
+            flow = Dataflow(tuple([pinned.get(node.name, node) for node in flow.nodes]))
+        return flow, where | dict.fromkeys(away, here)
 
     def on_planned(self, event: e.Planned) -> Notes:
         search, hosts = self._search, self._directory.hosts
@@ -217,7 +228,8 @@ class Planned:
         if event.dataflow is not None:
             return self._proposer.propose(placement, "a better plan", event.dataflow, event.free)
         where = directory.where(directory.locations)
-        moves = {name: host for name, host in placement.items() if where.get(name, host) != host}
+        still = directory.senders if directory.guests else {}  # R4
+        moves = {name: host for name, host in placement.items() if where.get(name, host) != host and name not in still}
         return bool(moves) and self._proposer.propose(moves, "a better plan")
 
     def _probe(self, links: frozenset[Link]) -> Notes:

@@ -1,4 +1,4 @@
-"""Who may say what of a run: its client, its hosts, and nobody else."""
+"""Who may say what of a run: its client, its hosts, for a sink of its own another client, and nobody else."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ MOVE = m.Move("o", "h2", "h3", 1)
 NEWS = m.News((m.Location("o", "h3", 2),), (m.Estimate("h1", "h2", 1, 0, 1, 0),))
 COMMIT = m.Commit("r", 1, 3, (MOVE,))
 STATE = m.State("r", "o", 1, 0, -1, 1, 1, "d", inline=b"x")
+GUEST = m.Peer("g", "tcp://g:1", "tcp://g:2", "1")
+SUBSCRIBE = m.Subscribe("r", 7, "s", GUEST)
 SAID: list[m.Message] = [
     m.Ping("r"),
     m.Pong("r"),
@@ -53,6 +55,12 @@ SAID: list[m.Message] = [
     m.Retire("r", 1),
     m.Detach("r", 1, ("o",)),
     m.Detached("r", 1),
+    SUBSCRIBE,
+    m.Admit("r", 9, m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
+    m.Enrol("r", 1, "x", m.Install("r", Dataflow(), (), (), "h9")),
+    m.Unsubscribe("r", 1),
+    m.Dismiss("r", 1, "no"),
+    m.Dismiss("r", 0, "no"),
     m.Done("r", 1, "h2"),
     m.ProbeRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
     m.Probe("r", 1, m.Peer("h9", "tcp://h9:1", "tcp://h9:2"), True),
@@ -108,15 +116,70 @@ def test_all_that_is_said_of_a_run_is_said_here() -> None:
 
 @pytest.mark.parametrize("host", ["h1", "h2", "h3", "client"])
 @pytest.mark.parametrize("said", SAID, ids=lambda said: type(said).__name__)
-def test_a_stranger_says_nothing_of_a_run(hosts: dict[str, Playbook], host: str, said: m.Message) -> None:
+def test_a_stranger_says_nothing_of_a_run_nor_does_a_guest(
+    hosts: dict[str, Playbook], host: str, said: m.Message
+) -> None:
     book = hosts[host]
+    if host != "client":
+        book << got("client", m.Admit("r", 1, GUEST)) >> ANY
     before = state_of(book.core.runs)
-    (
-        book
-        << got("h9", said, b"forged", 6)
-        >> [e.Record("r", "unexpected", {"peer": "h9", "detail": {"message": type(said).__name__}})]
-    )
-    assert state_of(book.core.runs) == before
+    for who in ("h9", "g"):
+        if host == "client" and said is SUBSCRIBE:
+            continue  # it is answered, below
+        (
+            book
+            << got(who, said, b"forged", 6)
+            >> [e.Record("r", "unexpected", {"peer": who, "detail": {"message": type(said).__name__}})]
+        )
+        assert state_of(book.core.runs) == before
+
+
+def test_a_guest_demands_for_its_own_sink_and_nothing_that_rides_on_that_counts(hosts: dict[str, Playbook]) -> None:
+    book, sink = hosts["h1"], Node("x", "sink", ("s",), None, "g")
+    shape = m.Shape((m.Graft("x", ("s",), "g", sink),), ())
+    book << got("client", m.Propose("r", 1, (), shape)) >> ANY
+    vote = book.only(e.Send)[-1].message
+    assert vote.error == "sink 'x' is on 'g', which has no part in the run, or is not a client"
+    book << got("client", m.Admit("r", 1, m.Peer("h2", "tcp://g:1", "tcp://g:2"))) >> ANY
+    assert book.only(e.Send)[-1].message == m.Detached("r", 1, "a host of the run is called 'h2'")
+    book << got("client", m.Admit("r", 2, GUEST)) >> [e.Meet("r", (GUEST,)), e.Send("r", "client", m.Detached("r", 2))]
+    book << got("client", m.Propose("r", 2, (), shape)) >> [e.Send("r", "client", m.Vote("r", 2, "h1", -1))]
+    book << got("client", m.Commit("r", 2, -1, (), shape=shape)) >> ANY
+    run = book.core.runs["r"]
+    before = dict(run.directory.locations)
+    for demand in (m.Demand("r", "s", "o", 0), m.Demand("r", "s", "x", 0, hops=1)):
+        book << got("g", demand) >> []
+        assert book.recorded() == ["unexpected"]
+    book << got("h2", m.Demand("r", "s", "o", 0, version=1)) >> [e.RunOperator("r", "s", 0)]
+    rider = m.Demand("r", "s", "x", 0, 0, 1, news=NEWS, commit=m.Commit("r", 3, 3, (MOVE,)))
+    book << got("g", rider) >> []
+    assert (run.directory.locations, run.member.number) == (before, 2)
+    book << e.OperatorFinished("r", "s", 0, b"x", 1) >> ANY
+    assert {send.to for send in book.only(e.Send) if send.bulk} == {"h2", "g"}
+    book << got("client", m.Detach("r", 3, ("x",), ("g",))) >> ANY
+    book << got("client", m.Admit("r", 2, GUEST)) >> [e.Send("r", "client", m.Detached("r", 2))]
+    assert not run.directory.guests, "that was late"
+
+
+def test_who_is_not_allowed_is_told_so_and_nothing_is_kept_of_it(hosts: dict[str, Playbook]) -> None:
+    book = hosts["client"]
+    before = state_of(book.core.runs)
+    for allowed, said, why in (
+        ((), SUBSCRIBE, "client 'client' does not let 'g' subscribe; it has to be among the run's subscribers"),
+        ((), m.Subscribe("s", 7, "s", GUEST), "the run is over, or was never one of client 'client'"),
+        (("g",), m.Subscribe("r", 7, "q", GUEST), "the run has no node 'q'"),
+        (("g",), m.Subscribe("r", 7, "s", m.Peer("g", "tcp://g:1", "tcp://g:2", "1", 100)), "max_partition_bytes"),
+    ):
+        if allowed:
+            book << e.SubscribersAllowed("r", 0, frozenset(allowed)) >> []
+            before = state_of(book.core.runs)
+        book << got("g", said) >> ANY
+        (sent,) = book.only(e.Send)
+        assert sent.to == "g"
+        assert why in sent.message.why
+        assert state_of(book.core.runs) == before
+    book << got("h2", SUBSCRIBE) >> []
+    assert book.recorded() == ["unexpected"], "it is another's"
 
 
 @pytest.mark.parametrize("said", [each for each in SAID if type(each) in FROM_CLIENT], ids=lambda s: type(s).__name__)

@@ -1,0 +1,214 @@
+"""Other clients that take partitions of a run, at its own client: who may, and how one is let in.
+
+Rules:
+
+R1. Only clients that the application has named may subscribe: for query 0 to any node, for a later query to what that
+    uses, as long as it is there. Whoever is not named any more is dismissed. Nothing is kept of who was never named.
+R2. A subscription is a query of one sink, at the guest, with a number below 0. It waits its turn as others do
+    (``proposer``). Before it is proposed all hosts let the guest in (``Admit``), so that what it demands is known to be
+    of the run, and it is told the run as it is (``Enrol``): no other query begins or leaves meanwhile. A guest that
+    does not answer for ``liveness_s``, times ``patience``, or that a host does not let in, is refused.
+R3. A guest can end its own subscriptions, and nothing else. One that is lost, or has been started anew, ends them.
+R4. It may leave at any time; with the last of its subscriptions all hosts forget it. A ``Subscribe`` that comes again
+    after that is answered as it was then.
+R5. The run is over with the application's own queries. Where these have come to their end, it goes on until the guests
+    have, too: ``lingers``.
+
+The other end is in ``visit``; what hosts do is in ``growth``, and what they hear of guests at all, in ``run``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from thalweg.middleware.core.flow.directory import Directory
+from thalweg.middleware.core.flow.flow import Flow
+from thalweg.middleware.core.flow.node import NodeState
+from thalweg.middleware.core.flow.tree import Tree
+from thalweg.middleware.core.notes import Invited, Leaving, Lost, Notes, Refused
+from thalweg.middleware.core.outbox import Setting
+from thalweg.middleware.core.relocation.queries import Guest, Queries
+from thalweg.middleware.core.relocation.shape import fresh_name
+from thalweg.middleware.core.relocation.sharing import Joined
+from thalweg.middleware.dataflow import Node
+from thalweg.middleware.errors import DataflowError, nearest
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+MOST = 64  # subscriptions of one guest
+
+
+class Guests:
+    """A run's guests, as its client knows them."""
+
+    def __init__(self, setting: Setting, tree: Tree, directory: Directory, flow: Flow, queries: Queries) -> None:
+        self._setting, self._out, self._limits = setting, setting.out, setting.limits
+        self._tree, self._directory, self._flow, self._queries = tree, directory, flow, queries
+        self.allowed: dict[int, frozenset[str]] = {}  # by query
+        self._count = 0
+        self._entering: tuple[int, float] | None = None  # R2: which query's guest is let in, and since when
+
+    # --- who may --------------------------------------------------------------------------------------
+
+    def on_allowed(self, event: e.SubscribersAllowed) -> Notes:
+        """R1: the application has named others."""
+        self.allowed[event.query] = event.names
+        for query, guest in list(self._queries.guests.items()):
+            if not self._may(guest.peer.name, guest.node):
+                yield from self._end(query, f"client {self._out.host!r} does not let it subscribe any more")
+
+    def _may(self, name: str, node: str) -> bool:
+        named = [query for query, names in self.allowed.items() if name in names]
+        return 0 in named or node in self._queries.nodes_of([query for query in named if query in self._queries.sinks])
+
+    def _why_not(self, message: m.Subscribe) -> str:
+        """Why nobody of that name may have that; empty when it may."""
+        peer, flow, me = message.peer, self._tree.dataflow, self._out.host
+        named = any(peer.name in names for names in self.allowed.values())
+        if not named:
+            return f"client {me!r} does not let {peer.name!r} subscribe; it has to be among the run's subscribers"
+        if self._queries.sinks.keys() == self._queries.guests.keys():
+            return "the run is over"
+        if message.node not in flow.by_name:
+            return f"the run has no node {message.node!r}; {nearest(message.node, flow.by_name)}"
+        if not self._may(peer.name, message.node):
+            return f"client {me!r} does not let {peer.name!r} subscribe to {message.node!r}"
+        if peer.name in self._directory.peers:
+            return f"a host of the run is called {peer.name!r}, so no other client can be"
+        if peer.max_partition_bytes < self._flow.room:
+            most = f"{peer.max_partition_bytes} bytes at most, and the run may have some of {self._flow.room}"
+            return f"client {peer.name!r} takes partitions of {most} (its limit max_partition_bytes); raise it"
+        if sum(guest.peer.name == peer.name for guest in self._queries.guests.values()) >= MOST:
+            return f"client {peer.name!r} has {MOST} subscriptions to the run, and no client can have more"
+        return ""
+
+    # --- what guests say ------------------------------------------------------------------------------
+
+    def on_subscribe(self, sender: str, message: m.Subscribe) -> Notes:
+        out, peer, queries = self._out, message.peer, self._queries
+        if peer.name != sender or not message.number:
+            out.record("unexpected", peer=sender, detail={"message": "Subscribe"})
+            return
+        theirs = [guest for guest in queries.guests.values() if guest.peer.name == sender]
+        if any(guest.peer.instance != peer.instance for guest in theirs):  # R3
+            yield Lost(sender)
+        before = queries.over.get((sender, message.number))
+        if any((guest.peer, guest.number) == (peer, message.number) for guest in theirs):
+            out.send(sender, m.Pong(out.run))
+            return
+        why = before or self._why_not(message)
+        if why:  # R4
+            out.send(sender, m.Dismiss(out.run, message.number, why[:4000]))
+            return
+        self._count += 1
+        used = {*self._directory.locations, *[guest.sink for guest in queries.guests.values()]}
+        sink = fresh_name(f"{message.node}@{sender}", self._count, used)
+        while self._directory.had(sink):
+            sink = fresh_name(sink, self._count, used)
+        queries.guests[-self._count] = Guest(peer, message.number, message.node, sink)
+        queries.sinks[-self._count] = ()
+        out.send(sender, m.Pong(out.run))
+        yield Invited(-self._count)
+
+    def on_unsubscribe(self, sender: str, message: m.Unsubscribe) -> Notes:
+        """R4: a guest wants no more."""
+        for query, guest in list(self._queries.guests.items()):
+            if (guest.peer.name, guest.number) == (sender, message.number):
+                yield from self._end(query, "it has left")
+                return
+        self._out.send(sender, m.Dismiss(self._out.run, message.number, "it has left"))
+
+    def on_failed(self, sender: str, message: m.Failed) -> Notes:
+        """R3: a guest cannot go on."""
+        yield from self._end_all(sender, message.reason)
+
+    def on_lost(self, note: Lost) -> Notes:
+        """R3: a guest is gone."""
+        self._directory.guests.discard(note.host)
+        yield from self._end_all(note.host, "it was lost")
+
+    def _end_all(self, name: str, why: str) -> Notes:
+        for query, guest in list(self._queries.guests.items()):
+            if guest.peer.name == name:
+                yield from self._end(query, why)
+
+    def _end(self, query: int, why: str) -> Notes:
+        guest = self._queries.guests[query]
+        self._queries.why.setdefault(query, why)
+        entering = self._entering is not None and self._entering[0] == query
+        if entering:
+            self._entering = None
+        yield Leaving(query)
+        if entering:
+            yield from self._queries.answered(guest.peer.name)
+
+    # --- one is let in --------------------------------------------------------------------------------
+
+    def enter(self, query: int) -> bool:
+        """R2: whether the guest of a query has first to be let in, which begins now."""
+        if self._entering is not None and self._entering[0] == query:
+            self._entering = None
+            return False
+        guest, directory, install = self._queries.guests[query], self._directory, self._setting.install
+        name, run = guest.peer.name, self._out.run
+        self._entering = query, self._out.now
+        said = msgspec.structs.replace(
+            install,
+            dataflow=self._tree.dataflow,
+            locations=tuple(directory.locations.values()),
+            peers=tuple(directory.reachable().values()),
+            moves=None,
+            news=False,
+            afresh=False,
+        )
+        hosts = () if name in directory.guests else sorted(directory.hosts)
+        self._out.emit(e.Meet(run, (guest.peer,)))
+        words: dict[str, m.Message] = {name: m.Enrol(run, guest.number, guest.sink, said)}
+        number = self._queries.new_number()
+        self._queries.tell(words | {host: m.Admit(run, number, guest.peer) for host in hosts})
+        return True
+
+    def entered(self, sender: str, message: m.Installed) -> Notes:
+        """A guest has taken its part in the run, or cannot."""
+        if self._entering is None or not self._enters(sender):
+            return
+        if message.error:
+            yield from self._end(self._entering[0], f"it cannot take part: {message.error}")
+        else:
+            self._directory.guests.add(sender)
+            yield from self._queries.answered(sender)
+
+    def _enters(self, name: str) -> bool:
+        return self._entering is not None and self._queries.guests[self._entering[0]].peer.name == name
+
+    def knows(self, name: str) -> bool:
+        """Whether that is a guest, or being let in."""
+        return name in self._directory.guests or self._enters(name)
+
+    def on_refused(self, note: Refused) -> Notes:
+        """A host does not let a guest in."""
+        if self._entering is not None:
+            yield from self._end(self._entering[0], f"host {note.host!r} does not let it in: {note.why}")
+
+    def on_timer(self) -> Notes:
+        """R2: who does not answer is not waited for any longer."""
+        silent_s = self._limits.patience * self._limits.liveness_s
+        if self._entering is not None and self._out.now - self._entering[1] > silent_s:
+            yield from self._end(self._entering[0], f"it has not answered for {silent_s:g} s")
+
+    def joined(self, query: int) -> Joined:
+        """What appears in the run with a guest's query; DataflowError where that cannot be any more."""
+        guest, flow = self._queries.guests[query], self._tree.dataflow
+        node = flow.by_name.get(guest.node)
+        if node is None:
+            raise DataflowError("that node has left the run")
+        inputs = node.inputs if node.kind == "sink" else (guest.node,)
+        sink = Node(guest.sink, "sink", inputs, None, guest.peer.name)
+        return Joined({guest.sink: guest.sink}, (m.Graft(guest.sink, inputs, guest.peer.name, sink),))
+
+    @property
+    def lingers(self) -> bool:
+        """R5: whether guests still take what there is."""
+        sinks = [name for name in self._tree.dataflow.sinks if name in self._flow.nodes]
+        ended = all(self._flow.nodes[name].state is NodeState.ENDED for name in sinks)
+        return bool(self._queries.guests) and ended and not self._out.failed
