@@ -1,8 +1,9 @@
-"""Queries that begin and leave while a trial's graph runs, as its seed draws them, and the application that asks.
+"""Queries that begin and leave while a trial's graph runs, as its seed draws them, and the applications that ask.
 
 Some nodes of a query are the run's, or another query's; beside these it has operators with state, filters and windows
-of its own, and sometimes a source. Some have code that fails. When each comes and goes is told in partitions that the
-application has got, so that it means much the same whatever else goes wrong.
+of its own, and sometimes a source. Some have code that fails. Others are those of other clients, ``GUESTS``, which
+subscribe to a node that is there, and of which one may die. When each comes and goes is told in partitions that the
+applications have got, so that it means much the same whatever else goes wrong.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from random import Random
 
 import msgspec
 
+from thalweg.emulation.virtual.faults import Crash
 from thalweg.emulation.virtual.world import World
 from thalweg.experiments.faults.graphs import STATES, draw_code, numbers
 from thalweg.middleware.dataflow import Dataflow, Node, Placement
@@ -20,6 +22,9 @@ from thalweg.middleware.dataflow import Dataflow, Node, Placement
 MOST = 5  # in one run
 QUERIED = (0, 1, 2)  # of every five seeds: queries come to their graphs, and go
 BREAKS = 0.05  # of the operators that a query brings
+GUESTS = ("g1", "g2")
+SUBSCRIBED = (1, 2, 3)  # of every five seeds: other clients subscribe
+DIES = 0.4  # of these seeds: one does, and may be back
 
 
 class Coming(msgspec.Struct, frozen=True):
@@ -32,6 +37,38 @@ class Coming(msgspec.Struct, frozen=True):
     dataflow: Dataflow
     placement: Placement
     stays: int | None
+
+
+class Subscribing(msgspec.Struct, frozen=True):
+    """That ``guest`` subscribes to a node, with ``after`` and ``stays`` as of a query.
+
+    ``share``: which node, of all that the run has then.
+    """
+
+    after: int
+    guest: str
+    share: float
+    stays: int | None
+
+
+def draw_subscriptions(seed: int, partitions: int) -> tuple[Subscribing, ...]:
+    """What other clients take of a seed's graph, for some nothing."""
+    dice = Random(f"{seed} subscriptions")
+    if seed % 5 not in SUBSCRIBED:
+        return ()
+    drawn = []
+    for _ in range(dice.randint(1, MOST)):
+        stays = dice.randint(0, partitions) if dice.random() < 0.4 else None
+        drawn.append(Subscribing(dice.randint(0, partitions), dice.choice(GUESTS), dice.random(), stays))
+    return tuple(sorted(drawn, key=lambda each: each.after))
+
+
+def draw_death(seed: int, duration_s: float) -> tuple[Crash, ...]:
+    """A client that subscribes and dies, in some seeds."""
+    dice = Random(f"{seed} death")
+    if seed % 5 not in SUBSCRIBED or dice.random() > DIES:
+        return ()
+    return (Crash(GUESTS[1], round(dice.uniform(0.0, duration_s), 2), dice.choice([None, 0.5, 5.0, 50.0])),)
 
 
 def draw_queries(
@@ -84,14 +121,20 @@ def draw_query(dice: Random, flow: Dataflow, hosts: Sequence[str], number: int, 
     return Dataflow(tuple(nodes)).validate(hosts, connected=False)
 
 
-class Guests:
+class Callers:
     """Has the queries of a trial come and go in ``world``; ``leaves`` is when the one that began the run does.
 
-    ``asked``, ``left``: those that were attached and detached.
+    ``asked``, ``left``: those that were attached and detached. ``subscribed``, ``parted``: the same of subscriptions,
+    by guest and number.
     """
 
-    def __init__(self, comings: Sequence[Coming], leaves: int | None, world: World) -> None:
+    def __init__(
+        self, comings: Sequence[Coming], leaves: int | None, subscriptions: Sequence[Subscribing], world: World
+    ) -> None:
         self._comings, self._world = dict(enumerate(comings, start=1)), world
+        self._subscriptions = dict(enumerate(subscriptions, start=1))
+        self.subscribed: set[tuple[str, int]] = set()
+        self.parted: set[tuple[str, int]] = set()
         self._until = {0: leaves} | {
             number: None if coming.stays is None else coming.after + coming.stays
             for number, coming in self._comings.items()
@@ -103,6 +146,8 @@ class Guests:
     def begin(self) -> None:
         """The run was asked for."""
         self._count = -1
+        if self._subscriptions:
+            self._world.allow(GUESTS)
         self.on_delivered()
 
     def on_delivered(self) -> None:
@@ -119,10 +164,33 @@ class Guests:
                 self.left.add(number)
                 world.detach(number)
 
+        for number, each in self._subscriptions.items():
+            key = each.guest, number
+            if key not in self.subscribed and each.after <= self._count and world.open and world.failed is None:
+                self.subscribed.add(key)
+                names = sorted(world.tree[0].by_name)
+                world.subscribe(*key, names[int(each.share * len(names))])
+            until = None if each.stays is None else each.after + each.stays
+            if until is not None and until <= self._count and key in self.subscribed - self.parted:
+                self.parted.add(key)
+                world.unsubscribe(*key)
+
+    @property
+    def lasting(self) -> set[str]:
+        """The sinks of guests that are to get all there is."""
+        world = self._world
+        begun = world.subscribed.keys() - self.parted - world.dismissed.keys()
+        begun = {(guest, number) for guest, number in begun if guest != GUESTS[1]}  # which may die
+        return {name for key in begun for name in world.subscribed[key].names.values()}
+
     def counts(self) -> dict[str, int]:
-        """What has become of the queries beside the first: how many were asked for, began, were detached, failed."""
+        """What has become of the queries beside the first: how many were asked for, began, were detached, failed.
+
+        And of subscriptions: how many began, and were ended by somebody else.
+        """
         world = self._world
         failed, begun = world.queries_failed.keys() - {0}, world.attached.keys()
         found = Counter(asked=len(self.asked), attached=len(begun), detached=len(self.left))
         found.update(failed=len(failed & begun), refused=len(failed - begun))
+        found.update(subscribed=len(world.subscribed), dismissed=len(world.dismissed))
         return {kind: count for kind, count in found.items() if count}

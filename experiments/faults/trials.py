@@ -44,7 +44,15 @@ from thalweg.emulation.virtual.links import LinkRate
 from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.faults.graphs import ALLOW, BROKEN, STATES, Timed, coded, draw_graph
-from thalweg.experiments.faults.queries import Coming, Guests, draw_queries
+from thalweg.experiments.faults.queries import (
+    GUESTS,
+    Callers,
+    Coming,
+    Subscribing,
+    draw_death,
+    draw_queries,
+    draw_subscriptions,
+)
 from thalweg.middleware.client.replanning import Search
 from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, Reorderable
 from thalweg.middleware.errors import UsageError, one_line
@@ -81,7 +89,10 @@ LONG_CUT_S = LIMITS.liveness_s / 2  # the storm, and what else is cut, can make 
 LONG_SILENCE_S = LIMITS.lease_s / 2  # the same between two hosts of which neither is the client
 PATIENCE_S = LIMITS.liveness_s + LIMITS.lease_s + 60.0 + 2 * LONGEST_S  # by then a run has ended that is to end
 STARTUP_S, DISK_S = 0.005, 0.01
-GUEST_BYTES = 20_000  # of a partition of a source that came with a query
+COMING_BYTES = 20_000  # of a partition of a source that came with a query
+
+TOO_LATE = ("has left the run", "the run has no node", "the run is over", "has ended the run")  # for a subscription
+GIVEN_UP = ("no vote of", "has ended it", "it was lost", "has not answered for", "has been silent for", "is a way cut?")
 
 LOCAL_COSTS: tuple[LocalCost, ...] = ("critical-path", "period", "expected-period")
 Outcome = Literal["delivered", "ended", "abandoned", "failed"]
@@ -104,6 +115,7 @@ class Trial(msgspec.Struct, frozen=True):
     graph: bool
     queries: tuple[Coming, ...]  # that come while the graph runs
     leaves: int | None  # partitions after which the one that began the run does
+    subscriptions: tuple[Subscribing, ...]  # of other clients
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +168,12 @@ def draw_trial(seed: int, *, graph: bool = False) -> Trial:
         dataflow = coded(dataflow, seed, sizes, lengths)
     adaptation, driver = _draw_reshapes(trees, seed) if reshaped else _draw_moves(dice, seed)
     queries, leaves = draw_queries(seed, dataflow, hosts, partitions, ends=ends) if graph else ((), None)
+    subscriptions = draw_subscriptions(seed, partitions) if graph else ()
+    if subscriptions:
+        dice = Random(f"{seed} links of guests")
+        links |= {
+            link: _draw_link(dice, " ".join(link)) for link in links_between((*hosts, *GUESTS)) if link not in links
+        }
     return Trial(
         hosts=hosts,
         links=links,
@@ -171,6 +189,7 @@ def draw_trial(seed: int, *, graph: bool = False) -> Trial:
         graph=graph,
         queries=queries,
         leaves=leaves,
+        subscriptions=subscriptions,
     )
 
 
@@ -233,7 +252,9 @@ def _draw_moves(dice: Random, seed: int) -> Moving:
 
 def drawn_plan(seed: int, *, graph: bool = False) -> FaultPlan:
     """The faults of a seed's trial."""
-    return draw_plan(seed, draw_trial(seed, graph=graph).hosts, ABOUT_S, graph=graph)
+    plan = draw_plan(seed, draw_trial(seed, graph=graph).hosts, ABOUT_S, graph=graph)
+    death = draw_death(seed, ABOUT_S) if graph else ()
+    return msgspec.structs.replace(plan, faults=(*plan.faults, *death))
 
 
 # --- what runs inside nodes ---------------------------------------------------------------------------
@@ -343,7 +364,7 @@ class Counting(NodeCode):
 
 def _opened(trial: Trial, node: Node) -> Counting | Timed:
     if trial.graph:
-        return Timed(node, trial.sizes.get(node.name, GUEST_BYTES), DISK_S, trial.compute_s)
+        return Timed(node, trial.sizes.get(node.name, COMING_BYTES), DISK_S, trial.compute_s)
     length = trial.lengths.get(node.name, 10**6)
     appeared = STATES[zlib.crc32(node.name.encode()) % len(STATES)] if node.code == MERGING else 1
     return Counting(node, trial.sizes.get(node.name, appeared), length, trial.compute_s)
@@ -439,21 +460,33 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
     """
     trial = draw_trial(plan.seed, graph=plan.graph)
     log = _Log(trial)
-    config = WorldConfig(interface=trial.interface, startup_s=STARTUP_S, core=LIMITS, validate=True)
+    config = WorldConfig(
+        interface=trial.interface,
+        startup_s=STARTUP_S,
+        core=LIMITS,
+        guests=GUESTS if trial.subscriptions else (),
+        validate=True,
+    )
     world = FaultyWorld(
-        trial.hosts, trial.links, partial(_opened, trial), plan, config, on_record=log.on_record, digest=digest
+        trial.hosts,
+        trial.links,
+        partial(_opened, trial),
+        plan,
+        config,
+        on_record=log.on_record,
+        digest=digest,
     )
     world.patience_s = PATIENCE_S
     world.on_delivered, world.on_attached = log.on_delivered, log.on_attached
-    guests = Guests(trial.queries, trial.leaves, world)
-    drivers = [guests.on_delivered]
+    callers = Callers(trial.queries, trial.leaves, trial.subscriptions, world)
+    drivers = [callers.on_delivered]
     if trial.driver is not None:
         drivers.append(RandomMover(trial.driver, world, world.names, (FREE, MERGING)).on_delivered)
     world.driver = partial(_each, drivers)
     if isinstance(trial.adaptation, GlobalMoves):
         search = _search(trial, trial.adaptation)
         world.answer = lambda command: _with_queries(search, trial, world.attached).answer(command)
-    world.begin(guests.begin)
+    world.begin(callers.begin)
     problem: tuple[str, str] | None = None
     try:
         world.run(
@@ -467,7 +500,7 @@ def run_trial(plan: FaultPlan, *, digest: bool = False) -> tuple[TrialResult, tu
         raise
     except Exception as error:  # whatever a core raises is what the trial was for
         problem = type(error).__name__, f"{one_line(error)[:500]} (at {world.now:.3f} s)"
-    return _result(plan, trial, world, log, guests, problem), tuple(world.done)
+    return _result(plan, trial, world, log, callers, problem), tuple(world.done)
 
 
 def _each(calls: Iterable[Callable[[], None]]) -> None:
@@ -476,7 +509,7 @@ def _each(calls: Iterable[Callable[[], None]]) -> None:
 
 
 def _hints(trial: Trial, dataflow: Dataflow) -> Hints:
-    sizes = {name: float(trial.sizes.get(name, GUEST_BYTES)) for name in dataflow.sources}
+    sizes = {name: float(trial.sizes.get(name, COMING_BYTES)) for name in dataflow.sources}
     return propagate_hints(dataflow, sizes, partial(_opened, trial))
 
 
@@ -495,10 +528,11 @@ def _search(trial: Trial, options: GlobalMoves) -> Search:
 
 
 def _result(
-    plan: FaultPlan, trial: Trial, world: FaultyWorld, log: _Log, guests: Guests, problem: tuple[str, str] | None
+    plan: FaultPlan, trial: Trial, world: FaultyWorld, log: _Log, callers: Callers, problem: tuple[str, str] | None
 ) -> TrialResult:
     expected, missing, delivered, duplicate, out_of_order = 0, 0, 0, 0, 0
-    stayed = {0, *guests.asked} - guests.left - world.queries_failed.keys()
+    stayed = {0, *callers.asked} - callers.left - world.queries_failed.keys()
+    stayed |= {log.queries[sink] for sink in callers.lasting}
     for sink, flow in log.flows.items():
         high = log.first[sink]
         again, end = 0, max(high, _length(trial, flow))
@@ -514,7 +548,7 @@ def _result(
     gone = CLIENT in {fault.host for fault in plan.faults if isinstance(fault, Crash)} and delivered < expected
     problem = problem or _problem(plan, world, log, expected, expected - missing, duplicate, out_of_order)
     if problem is None and not world.failed and not gone:
-        problem = _problem_of_queries(plan, world, guests)
+        problem = _problem_of_queries(plan, world, callers)
     outcome: Outcome = "failed" if problem else "ended" if world.failed else "abandoned" if gone else "delivered"
     kind, what = problem or (_how_ended(world), world.failed or "")
     timed = [fault for fault in plan.faults if not isinstance(fault, OfMessage | OVER_ALL)]
@@ -532,7 +566,7 @@ def _result(
         out_of_order=out_of_order,
         moves=dict(sorted(log.moves.items())),
         shapes=dict(sorted(log.shapes.items())),
-        queries=guests.counts(),
+        queries=callers.counts(),
         faults=dict(sorted(counts.items())),
         events=world.events,
         digest=world.log_digest if world._digest is not None else "",
@@ -552,16 +586,23 @@ def _excused(plan: FaultPlan, world: FaultyWorld, why: str, suspects: Collection
     return dead or any(f"host {name!r}" in why for name in suspects)
 
 
-def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, guests: Guests) -> tuple[str, str] | None:
+def _problem_of_queries(plan: FaultPlan, world: FaultyWorld, callers: Callers) -> tuple[str, str] | None:
     """What queries that came did that they may not."""
     suspects = may_be_lost(plan, world.names)
     for query, why in world.queries_failed.items():
         lost = _excused(plan, world, why, suspects) or (plan.faults and "no vote of" in why)
         alone = "nothing in common" in why and 0 not in world.open  # what it shared has left with the first
-        if not (BROKEN in why or lost or alone or query in guests.left):
+        if not (BROKEN in why or lost or alone or query in callers.left):
             return "query", f"query {query} failed: {why}"
-    for query in guests.asked - guests.left - world.queries_failed.keys() - world.attached.keys():
+    for query in callers.asked - callers.left - world.queries_failed.keys() - world.attached.keys():
         return "query", f"query {query} never began"
+    for (guest, number), why in world.dismissed.items():
+        lost = _excused(plan, world, why, suspects) or (plan.faults and any(each in why for each in GIVEN_UP))
+        if not (BROKEN in why or lost or any(each in why for each in TOO_LATE)):
+            return "query", f"subscription {number} of {guest} failed: {why}"
+    for guest, number in callers.subscribed - callers.parted - world.dismissed.keys() - world.subscribed.keys():
+        if guest not in world.crashed_s:
+            return "query", f"subscription {number} of {guest} never began"
     return None
 
 

@@ -32,8 +32,10 @@ from thalweg.experiments.cli import verbs as cli
 from thalweg.experiments.faults import graphs as fault_graphs
 from thalweg.experiments.faults import sweep as faults
 from thalweg.experiments.faults import trials as fault_trials
+from thalweg.experiments.faults.queries import draw_death
 from thalweg.experiments.faults.sweep import load_plan, minimize, shrink, sweep_faults
 from thalweg.experiments.faults.trials import (
+    ABOUT_S,
     LIMITS,
     TrialResult,
     draw_trial,
@@ -84,6 +86,7 @@ def test_the_plans_of_graphs_are_kept() -> None:
     assert all(moves[kind] > 5 for kind in ("moved barrier", "moved epoch")), moves
     assert queries["attached"] > 10, queries
     assert queries["detached"] > 3, queries
+    assert queries["subscribed"] > 10, queries
 
 
 @settings(max_examples=8)
@@ -172,6 +175,9 @@ def test_graphs_that_are_drawn_have_all_there_is() -> None:
     assert {trial.leaves is None for trial in trials} == {True, False}
     queries = [query for trial in trials for query in trial.queries]
     assert {query.stays is None for query in queries} == {query.after == 0 for query in queries} == {True, False}
+    assert {len(trial.subscriptions) for trial in trials} == set(range(6))
+    dying = [fault for seed in range(40) for fault in draw_death(seed, ABOUT_S)]
+    assert {crash.restart_after_s is None for crash in dying} == {True, False}
     codes = [node.code for query in queries for node in query.dataflow.nodes if node.code is not None]
     assert {"breaks_after" in code.params for code in codes} == {True, False}
 
