@@ -29,6 +29,7 @@ from typing import Any
 
 import msgspec
 import zmq
+from zmq.backend import zmq_poll
 
 from thalweg.middleware.core.host import HostCore
 from thalweg.middleware.errors import ProtocolError, UsageError, expect, one_line
@@ -50,7 +51,7 @@ HOUSEKEEPING_S = 5.0
 REJECTED_ROWS = 10  # of what is rejected between two rounds of housekeeping; the others are only counted
 ANSWERS_S = 0.2  # between two looks for answers on dealers; what they answer is repeated every half second at most
 TAKE_OVER_S = 0.02  # a quick node's call that lasts longer loses its thread the sockets
-EVENTS, INCOMING = zmq.EVENTS, int(zmq.POLLIN)  # pyzmq looks a plain number up among its options
+INCOMING = int(zmq.POLLIN)
 BEYOND_REPAIR = frozenset({zmq.ETERM, zmq.ENOTSOCK})  # of the sockets: there is nothing left to serve
 
 
@@ -196,21 +197,21 @@ class Shell:
         sockets, guard, workers = self._sockets, self._sockets.guard, self._workers
         control, bulk, poll, transfers = sockets.control, sockets.bulk, self._epoll.poll, self._bulk
         control_fd, bulk_fd = control.get(zmq.FD), bulk.get(zmq.FD)
-        of_control: Callable[..., Any] = control.get
-        of_bulk: Callable[..., Any] = bulk.get
+        of_control, of_bulk = [(control, INCOMING)], [(bulk, INCOMING)]
         if self._quick_call is not None and not self._quick_call.over:  # this thread has taken the duty over meanwhile
             workers.watch(self._quick_call)
         sockets.stirred = True
-        at_control = at_bulk = 0  # whether a message of that router waits
+        at_control: Any = 0  # whether a message of that router waits
+        at_bulk: Any = 0
         now = time.monotonic()
         while not self._stopping:
             self._turns += 1
             if sockets.stirred:  # R4
                 sockets.stirred, at_control, at_bulk = False, 1, 1
-            if at_control:
-                at_control = of_control(EVENTS) & INCOMING
+            if at_control:  # asked so because pyzmq looks an option's number up in Python
+                at_control = zmq_poll(of_control, 0)
             if at_bulk:
-                at_bulk = of_bulk(EVENTS) & INCOMING
+                at_bulk = zmq_poll(of_bulk, 0)
             self._asleep = True  # said before looking into the inbox: whoever tells after that look writes to the pipe
             # asked once: another thread may change it meanwhile
             due_s = early_s = min(self._due_s, transfers.due_s, workers.due_s)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ WINDOW_CHUNKS = 4  # chunks of one transfer that may be under way without credit
 LARGE_CHUNKS = 2
 
 
-@dataclass(slots=True, eq=False)
 class Outgoing:
     """A transfer being sent.
 
@@ -35,26 +33,25 @@ class Outgoing:
     arrived. Both begin too early at most (by the way back of the credit, by an idle spell), so the shorter counts.
     """
 
-    number: int
-    to: Any
-    message: Partition | Probe | State
-    value: InitVar[Any]
-    progress_s: float  # when something was last heard of it
-    chunk_bytes: int = CHUNK_BYTES
-    begun: bool = False  # something was sent, perhaps of no bytes
-    sent: int = 0
-    credit: int = 0  # bytes known to have arrived
-    pieces: deque[tuple[int, float]] = field(default_factory=deque)  # chunks under way: where they end, when sent
-    busy_s: float = 0.0
-    dtype: str = field(init=False)
-    shape: tuple[int, ...] = field(init=False)
-    body: memoryview = field(init=False)
-    digest: str = field(init=False, default="")  # of a head in it, which others need not have once it has arrived
+    __slots__ = (
+        "begun", "body", "busy_s", "chunk_bytes", "credit", "digest", "dtype", "message", "number", "pieces",
+        "progress_s", "sent", "shape", "to",
+    )  # fmt: skip
 
-    def __post_init__(self, value: Any) -> None:
-        self.dtype, self.shape, self.body = frames_of(value, self.to)
+    def __init__(
+        self, number: int, to: Any, message: Partition | Probe | State, value: Any, now: float,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:  # fmt: skip
+        self.number, self.to, self.message, self.chunk_bytes = number, to, message, chunk_bytes
+        self.dtype, self.shape, self.body = frames_of(value, to)
+        self.digest = ""  # of a head in it, which others need not have once it has arrived
         if type(value) is Parcel and self.shape[0]:
             self.digest = value.digest
+        self.begun = False  # something was sent, perhaps of no bytes
+        self.sent = self.credit = 0  # bytes, and those known to have arrived
+        self.pieces: deque[tuple[int, float]] = deque()  # chunks under way: where they end, when sent
+        self.progress_s = now  # when something was last heard of it
+        self.busy_s = 0.0
 
     @property
     def window_bytes(self) -> int:
@@ -122,8 +119,9 @@ class ReturnWay:
         if now > self._until_s:
             self._before_s, self._least_s = self._least_s, math.inf
             self._until_s = now + WAY_WINDOW_S
-        self._least_s = min(self._least_s, now - credit.held_s - credit.arrived_s)
-        return credit.arrived_s + min(self._least_s, self._before_s)
+        arrived_s = credit.arrived_s
+        self._least_s = least_s = min(self._least_s, now - credit.held_s - arrived_s)
+        return arrived_s + (least_s if least_s < self._before_s else self._before_s)
 
 
 def what_is(message: Partition | Probe | State) -> tuple[str, ...]:

@@ -44,13 +44,13 @@ def returned_by(call: Callable[..., Any], given: tuple[Any, ...], inputs: Sequen
     returned = call(*given)
     holders = sys.getrefcount(returned)
     if isinstance(returned, ndarray):
-        return _array_of(returned, inputs, fresh=holders <= _ALONE)
+        return _array_of(returned, inputs, holders <= _ALONE)
     if returned is None or type(returned) is bytes:
         return returned
     if isinstance(returned, bytes | bytearray | memoryview):
         return bytes(returned)  # R2
     if isinstance(returned, np.generic):
-        return _array_of(np.array(returned), (), fresh=True)
+        return _array_of(np.array(returned), (), True)
     return parcel_of(returned)
 
 
@@ -70,7 +70,7 @@ _ALONE = _alone()  # a view holds its array, and so does a memoryview: whoever e
 _BASE_ALONE = _base(np.empty(2).reshape(2, 1))[1]
 
 
-def _array_of(array: ndarray[Any, Any], inputs: Sequence[Any], *, fresh: bool) -> ndarray[Any, Any]:
+def _array_of(array: ndarray[Any, Any], inputs: Sequence[Any], fresh: bool) -> ndarray[Any, Any]:
     """The value of an array; ``fresh`` when nobody else holds it."""
     plain = type(array) is ndarray
     if not plain:
@@ -105,9 +105,10 @@ def _is_settled(array: ndarray[Any, Any], inputs: Sequence[Any], fresh: bool, fl
     """R3: whether nobody else can write into an array's memory, which is sealed where it is another's."""
     if array.base is None:
         return fresh and bool(flags & OWN_MEMORY)
+    kind: type = type(array.base)
+    if kind is bytes:
+        return len(array.base) <= 2 * array.nbytes  # R5
     base, holders = _base(array)
-    if type(base) is bytes:
-        return len(base) <= 2 * array.nbytes  # R5
     root, under = _root(array)
     if (len(under) if type(under) is bytes else root.nbytes) > 2 * array.nbytes:
         return False  # R5

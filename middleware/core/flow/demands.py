@@ -472,10 +472,12 @@ class Demands:
                     continue
                 if node.node.rate is not None and not self._is_due(name, node.node.rate, action):
                     continue
-                self._out.emit(e.RunOperator(self._out.run, name, action.index, action.inputs))
+                self._desk.commands.append(e.RunOperator(self._out.run, name, action.index, action.inputs))
             elif type(action) is Ask:
+                index = action.index
                 for producer in node.node.inputs:
-                    self._ask(name, producer, action.index)
+                    if self._send_demand(name, producer, index):
+                        self._await(name, producer, index)
             elif type(action) is Hand:
                 self._deliver(name, action.output)
                 if name == self._tree.dataflow.sinks[0]:  # of several sinks one counts
