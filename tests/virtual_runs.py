@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.faults import FaultPlan, FaultyWorld, Storm
+from thalweg.emulation.virtual.links import ShapedLink
 from thalweg.emulation.virtual.world import WorldConfig
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.experiments.simulation.run import real_code
 from thalweg.middleware.dataflow import Dataflow
-from thalweg.middleware.network.view import links_between
+from thalweg.middleware.network.view import Link, links_between
 from thalweg.middleware.planning.registry import RandomMoves
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.shell.packing import opened
 
 HOSTS = ("h1", "h2", "h3", "client")
+
+
+def plane(count: int, seed: int = 1) -> tuple[tuple[str, ...], np.ndarray]:
+    """So many hosts, the client the last, and the latencies between them: they are in a plane, each behind a line."""
+    random = np.random.default_rng(seed)
+    places, line_s = random.random((count, 2)) / 5, random.random(count) * 0.02
+    latency_s = np.sqrt(((places[:, None] - places[None]) ** 2).sum(2)) + line_s[:, None] + line_s[None]
+    np.fill_diagonal(latency_s, 0.0)
+    return (*(f"h{number}" for number in range(1, count)), "client"), latency_s
+
+
+def shaped(
+    hosts: Sequence[str], latency_s: np.ndarray, *, dead: Collection[str] = (), later: Mapping[str, float] = {}
+) -> dict[Link, ShapedLink]:
+    """Links with these latencies; to and from the ``dead`` hosts nothing goes. ``later``: of hosts, what is added to
+    all of their latencies after half a minute."""
+    fast, hardly = BandwidthTrace.constant("fast", 1e8), BandwidthTrace.constant("hardly", 1e-6)
+    links = {}
+    for (a, one), (b, other) in itertools.permutations(enumerate(hosts), 2):
+        after_s = later.get(one, 0.0) + later.get(other, 0.0)
+        shapes = [(0.0, LinkShape(1e8, float(latency_s[a, b])))]
+        shapes += [(30.0, LinkShape(1e8, float(latency_s[a, b]) + after_s))] if after_s else []
+        rate = hardly if {one, other} & {*dead} else fast
+        links[Link(one, other)] = ShapedLink(rate, shapes, f"{one} {other}")
+    return links
 
 
 class Moved:

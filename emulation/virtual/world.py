@@ -34,6 +34,7 @@ from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.dataflow import FIXED, Dataflow, Node, Placement, Reorderable
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.network.figures import HostFigures
+from thalweg.middleware.network.place import Place
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol import events as e
@@ -165,7 +166,7 @@ class World:
         self._sent = 0
         self._over = False
         self._sinks: dict[int, set[str]] = {}  # of queries: those that have not ended
-        self._reports: dict[Link, LinkEstimate | Latency] = {}
+        self._reports: dict[Link, LinkEstimate | Latency | Place] = {}
         self._digest = hashlib.sha256() if digest else None
         self._encode = msgspec.msgpack.Encoder(enc_hook=_as_bytes, order="deterministic").encode
 
@@ -374,7 +375,13 @@ class World:
 
     # --- what the application does ------------------------------------------------------------------------
 
-    def probe(self, wanted: Iterable[Link], patience_s: float, *, latency: bool = False) -> dict[Link, Any]:
+    def find(self, wanted: Iterable[Link], patience_s: float) -> dict[str, Place]:
+        """Have the hosts at the beginning of these links find where they are, by measuring to their ends."""
+        return {link.source: found for link, found in self.probe(wanted, patience_s, coordinates=True).items()}
+
+    def probe(
+        self, wanted: Iterable[Link], patience_s: float, *, latency: bool = False, coordinates: bool = False
+    ) -> dict[Link, Any]:
         """Measure these links, before a run: estimates, or latencies. Those that took longer than ``patience_s`` are
         left out."""
         client = self.hosts[self.client]
@@ -383,15 +390,17 @@ class World:
         links = set(wanted)
         self._reports.clear()
         for source, target in sorted(links):
-            if not (target in by_source and peers[source] in by_source[target]):  # the echo measures it
+            if coordinates or not (target in by_source and peers[source] in by_source[target]):  # the echo measures it
                 by_source.setdefault(source, []).append(peers[target])
         for source, targets in by_source.items():
             there = tuple(targets), peers[self.client]
-            self._soon(client, e.ProbesRequested(BEFORE_RUNS, peers[source], *there, latency=latency))
+            self._soon(client, e.ProbesRequested(BEFORE_RUNS, peers[source], *there, latency, coordinates))
         until_s = self.now + patience_s
         self._schedule(until_s, lambda _: None, None)  # so that nothing that comes later is waited for
         if latency:
             links = {link for link in links if peers[link[1]] in by_source.get(link[0], ())}
+        if coordinates:
+            links = {Link(source, source) for source in by_source}
         self._until(lambda: links <= self._reports.keys() or self.now >= until_s)
         return dict(self._reports)
 

@@ -34,7 +34,7 @@ from thalweg.middleware.planning import (
     Task,
     bound_period_s,
 )
-from thalweg.middleware.planning.asking import Unheard, plan_probing
+from thalweg.middleware.planning.asking import Answers, Unheard, Unplaced, plan_probing
 from thalweg.middleware.planning.registry import Strategy
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
@@ -135,7 +135,10 @@ def plan_ahead(
     try:
         wanted = next(search)
         while True:
-            wanted = search.send(world.probe(wanted, PATIENCE_S, latency=isinstance(wanted, Unheard)))
+            answers: Answers = world.find(wanted, PATIENCE_S) if isinstance(wanted, Unplaced) else {}
+            if not isinstance(wanted, Unplaced):
+                answers = world.probe(wanted, PATIENCE_S, latency=isinstance(wanted, Unheard))
+            wanted = search.send(answers)
     except StopIteration as done:
         plan: ProbedPlan = done.value
     check_placement(plan.result.dataflow, plan.result.placement, work.hosts)  # a planner of the user's own may err

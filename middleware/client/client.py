@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -40,6 +40,7 @@ from thalweg.middleware.errors import (
 )
 from thalweg.middleware.loading import DEFAULT_ALLOW, check_roots, reorderable
 from thalweg.middleware.network.figures import HostFigures
+from thalweg.middleware.network.place import Place, neighbours
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate, NetworkView, Pair
 from thalweg.middleware.planning import (
     CostModel,
@@ -67,6 +68,9 @@ from thalweg.middleware.shell.shell import Shell, ShellConfig
 
 PROBE_S = 10.0  # wall-clock seconds without any news after which missing probes are asked for again
 PROBE_TRIES = 3
+
+
+Measured = TypeVar("Measured", LinkEstimate, Latency, Place)
 
 
 class Client:
@@ -132,8 +136,7 @@ class Client:
         self._feeds: set[Channel] = set()  # which may be closed, and not yet taken from
         self._news = threading.Condition()  # of what is reported, and of what is forgotten
         self._open: set[str] = set()
-        self._reports: dict[Link, LinkEstimate | Latency] = {}
-        self._heard: dict[Link, LinkEstimate | Latency] = {}  # latencies
+        self._reports: dict[type[Any], dict[Link, Any]] = {LinkEstimate: {}, Latency: {}, Place: {}}
         self._figures: dict[str, HostFigures] = {}
         config = ShellConfig(
             name=name,
@@ -196,6 +199,7 @@ class Client:
             get_cost_model(model) if isinstance(model, str) else model,
             self.probe,
             sound=self.latencies,
+            find=self._find,
         )
 
     def _begin(self, dataflow: Dataflow) -> Dataflow:
@@ -407,8 +411,7 @@ class Client:
         Raises UsageError for an unknown host, HostLostError naming a link that could not be measured, RunError when the
         client is closed; all of them also while it waits.
         """
-        news = self._measure(links, self._reports, latency=False)
-        return {link: each for link, each in news.items() if isinstance(each, LinkEstimate)}
+        return self._measure(links, LinkEstimate)
 
     def latencies(self, links: Iterable[Pair]) -> dict[Link, Latency]:
         """How long empty messages take over these links, one way: half of the shortest of three round trips or more.
@@ -416,17 +419,28 @@ class Client:
         Returns seconds of emulated time, with spread and time; of a pair of hosts one measurement stands for both
         directions. Raises as :meth:`probe`.
         """
-        news = self._measure(links, self._heard, latency=True)
-        return {link: each for link, each in news.items() if isinstance(each, Latency)}
+        return self._measure(links, Latency)
 
-    def _measure(
-        self, links: Iterable[Pair], reports: dict[Link, LinkEstimate | Latency], *, latency: bool
-    ) -> dict[Link, LinkEstimate | Latency]:
-        """Have links measured: what comes of it lies in ``reports`` then."""
+    def coordinates(self, hosts: Iterable[str] | None = None) -> dict[str, Place]:
+        """Where these hosts are in a space in which distances are about latencies; by default all of this cluster.
+
+        Each measures to some others (``network.place.neighbours``), all at the same time, unless it has lately.
+        Raises as :meth:`probe`.
+        """
+        names = tuple(self.hosts if hosts is None else words(hosts, "hosts are names"))
+        return self._find([Link(host, other) for host in names for other in neighbours(host, self.hosts)])
+
+    def _find(self, links: Iterable[Pair]) -> dict[str, Place]:
+        """Have the hosts at the beginning of these links find where they are, by measuring to their ends."""
+        return {link.source: place for link, place in self._measure(links, Place).items()}
+
+    def _measure(self, links: Iterable[Pair], kind: type[Measured]) -> dict[Link, Measured]:
+        """Have links measured."""
+        reports: dict[Link, Measured] = self._reports[kind]
         pairs = [words(link, "a link is a pair of hosts") for link in links]
         if odd := next((pair for pair in pairs if len(pair) != 2), None):
             raise UsageError(f"a link is a pair of hosts, not {shown(odd)}")
-        wanted = {Link(a, b) for a, b in pairs if a != b}
+        asked = wanted = {Link(a, b) for a, b in pairs if a != b}
         if unknown := sorted({host for link in wanted for host in link} - self._peers.keys() - self._gone.keys()):
             raise UsageError(f"there is no host {unknown[0]!r}; {nearest(unknown[0], self._peers)}")
 
@@ -434,14 +448,17 @@ class Client:
             return bool(self._closing) or any(host in self._gone for link in wanted for host in link)
 
         both = wanted | {Link(b, a) for a, b in wanted}
-        if latency:  # one direction is as good as the other
-            wanted = {link for link in wanted if link.source < link.target or Link(*link[::-1]) not in wanted}
+        if kind is Latency:  # one direction is as good as the other
+            asked = wanted = {link for link in wanted if link.source < link.target or Link(*link[::-1]) not in wanted}
+        elif kind is Place:
+            both = wanted = {Link(link.source, link.source) for link in wanted}
         with self._news:
-            for link in both if latency else wanted:
+            for link in wanted if kind is LinkEstimate else both:
                 reports.pop(link, None)
             for _ in range(PROBE_TRIES):
                 if not vain():
-                    self._ask_probes(wanted - reports.keys(), latency=latency)
+                    still = {link for link in asked if not {link, Link(link.source, link.source)} & reports.keys()}
+                    self._ask_probes(still, latency=kind is Latency, coordinates=kind is Place)
                 known = -1
                 while known < len(reports):
                     known = len(reports)
@@ -452,16 +469,19 @@ class Client:
                             raise HostLostError(f"no link of host {host!r} can be measured: it {how}", host=host)
                         return {link: reports[link] for link in both if link in reports}
             source, target = min(wanted - reports.keys())
+        if kind is Place:
+            raise HostLostError(f"host {source!r} did not find its coordinates; is it still there?")
         raise HostLostError(f"the link from {source!r} to {target!r} could not be measured; is {source!r} still there?")
 
-    def _ask_probes(self, links: set[Link], *, latency: bool) -> None:
+    def _ask_probes(self, links: set[Link], *, latency: bool, coordinates: bool) -> None:
         by_source: dict[str, list[m.Peer]] = {}
         for a, b in sorted(links):
-            if not (b in by_source and self._peers[a] in by_source[b]):  # the echo measures it
+            if coordinates or not (b in by_source and self._peers[a] in by_source[b]):  # the echo measures it
                 by_source.setdefault(a, []).append(self._peers[b])
         for source, targets in by_source.items():
             there = tuple(targets), self.shell.me
-            self.shell.tell(e.ProbesRequested(BEFORE_RUNS, self._peers[source], *there, latency=latency))
+            asked = e.ProbesRequested(BEFORE_RUNS, self._peers[source], *there, latency, coordinates)
+            self.shell.tell(asked)
 
     def lost(self, host: str, how: str = "went away") -> None:
         """Tell the client that a host is gone for good: runs that need it end at once, and later ones do without it.
@@ -521,8 +541,7 @@ class Client:
         match command:
             case e.Report(source, target, estimate):
                 with self._news:
-                    reports = self._heard if isinstance(estimate, Latency) else self._reports
-                    reports[Link(source, target)] = estimate
+                    self._reports[type(estimate)][Link(source, target)] = estimate
                     if command.host is not None:
                         self._figures[target] = command.host
                     self._news.notify_all()

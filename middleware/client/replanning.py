@@ -113,10 +113,11 @@ class Search(msgspec.Struct, frozen=True):
     def _answer(self, command: e.Plan) -> e.Planned:
         if self.knows is not None:
             view = self.knows(command)
-            view = view if view.latencies else view.with_latencies(command.latencies)
+            view = view if view.latencies else view.with_latencies(command.latencies).with_places(command.places)
             return self.of(command.dataflow)._plan(command, view)
         if command.past is None or self.options.horizon_s is None:
-            return self.of(command.dataflow)._plan(command, NetworkView(command.view, command.latencies))
+            view = NetworkView(command.view, command.latencies, command.places)
+            return self.of(command.dataflow)._plan(command, view)
         past = command.past
         variability = past.variability
         if not past.rounds:  # once a look
@@ -126,7 +127,7 @@ class Search(msgspec.Struct, frozen=True):
             return e.Planned(command.run, worth=False, detail=nothing)
         past = msgspec.structs.replace(past, variability=variability)
         view = look_ahead(past, self.task.hosts, self.options.horizon_s).with_estimates(command.view)
-        view = view.with_latencies(command.latencies)
+        view = view.with_latencies(command.latencies).with_places(command.places)
         try:
             answer = self.of(command.dataflow)._plan(command, view)
         except LinksNeeded as needed:

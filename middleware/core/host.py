@@ -25,8 +25,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from thalweg.middleware.core.monitoring.coordinator import Coordinator
+from thalweg.middleware.core.monitoring.finding import Finding
 from thalweg.middleware.core.monitoring.meters import Meters
 from thalweg.middleware.core.monitoring.monitor import LONG_S, Monitor, estimate_fields
+from thalweg.middleware.core.monitoring.places import Places
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, Prober
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.monitoring.soundings import Soundings
@@ -62,13 +64,22 @@ class HostCore:
         self.monitor = Monitor(me.name, self.config.monitor)
         self.prober = Prober(out, me, self.monitor)
         self.meters = Meters(self.config.capacity)
-        self.soundings = Soundings(out, me, self.config.monitor, self.meters)
+        self.places = Places(out, self.config.monitor, self.meters)
+        self.soundings = Soundings(out, me, self.config.monitor, self.meters, self.places)
+        self.finding = Finding(out, me, self.config.monitor, self.places, self.soundings)
         self.silence = Suspicions(out, self.config)
         self.coordinator = Coordinator(out, self.config)
         self._retries = Alarm(out, Timer.RETRY)
         self._lease = Alarm(out, Timer.LEASE)
         self._shared = Shared(
-            self.monitor, self.prober, self.soundings, self.meters, self.silence, self._retries, self._occupied
+            self.monitor,
+            self.prober,
+            self.soundings,
+            self.places,
+            self.meters,
+            self.silence,
+            self._retries,
+            self._occupied,
         )
         self._at_work = ""  # of all runs in turn, this one
         self._heard: Local | None = None  # what the host said to itself, and hears now
@@ -132,6 +143,7 @@ class HostCore:
         if install.afresh:
             self.monitor.forget()
             self.soundings.forget()
+            self.places.forget()
         run.begin(event)
         return run
 
@@ -413,7 +425,9 @@ class HostCore:
 
     def _on_probes_requested(self, event: e.ProbesRequested) -> None:
         if event.source.name != self.host or self._known(event.run):
-            if event.latency:
+            if event.coordinates:
+                self.finding.request(event)
+            elif event.latency:
                 self.soundings.request(event)
             else:
                 self._measured(self.prober.request(event))
@@ -539,7 +553,17 @@ class HostCore:
         if message.run == BEFORE_RUNS or sender in self._hosts_of(message.run):
             if message.nodes and message.run in self.runs:
                 self.runs[message.run].gossip.hear(sender, message.nodes)
-            self._measured(self.soundings.on_echo(sender, message))
+            self._measured(self.soundings.on_echo(sender, message, self._hosts_of(message.run)))
+            if message.back:
+                self.finding.on_answer(sender)
+
+    def _on_find_request(self, sender: str, message: m.FindRequest) -> None:
+        if message.requester.name == sender and message.run == BEFORE_RUNS:
+            self.finding.on_request(message)
+
+    def _on_found(self, sender: str, message: m.Found) -> None:
+        if message.run == BEFORE_RUNS:
+            self.finding.on_found(sender, message)
 
     def _on_sounded(self, sender: str, message: m.Sounded) -> None:
         self._measured(self.soundings.on_sounded(sender, message))
@@ -601,6 +625,9 @@ class HostCore:
         m.Subscribe: _on_subscribe,
         m.Enrol: _on_enrol,
         m.Dismiss: _on_dismiss,
+        m.FindRequest: _on_find_request,
+        m.Found: _on_found,
+        m.Situated: _on_echo,
     }
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from thalweg.middleware.core.monitoring.meters import Meters
 from thalweg.middleware.core.monitoring.monitor import Monitor
+from thalweg.middleware.core.monitoring.places import Places
 from thalweg.middleware.core.monitoring.prober import Prober
 from thalweg.middleware.core.monitoring.silence import Suspicions
 from thalweg.middleware.core.monitoring.soundings import Soundings
@@ -23,6 +24,7 @@ class Shared(msgspec.Struct, frozen=True):
     monitor: Monitor
     prober: Prober
     soundings: Soundings
+    places: Places
     meters: Meters
     silence: Suspicions
     retries: Alarm

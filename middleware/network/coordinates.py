@@ -10,21 +10,26 @@ Source: Dabek, Cox, Kaashoek, Morris (SIGCOMM 2004), sections 2 and 5.4; Pietzuc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from thalweg.middleware.network.place import (
+    DIMENSIONS,
+    FIRST_SIDE_S,
+    LEARNING,
+    LEAST_S,
+    MOST_ERROR,
+    START_ERROR,
+    STEP,
+    Place,
+)
+
 Floats = npt.NDArray[np.float64]
 Rows = Any  # of hosts: a slice, or an array of their numbers
-
-DIMENSIONS = 3  # section 3.1.1
-STEP = 0.25  # c_c: how far a host goes towards where one measurement has it
-LEARNING = 0.25  # c_e: how much of its error one measurement is
-START_ERROR = 1.0  # of who has measured nothing: as large as what is measured
-LEAST_S = 1e-9  # latencies and distances below are taken for it
-FIRST_SIDE_S = 1e-3  # of the cube in which places are drawn at first; no two may be the same
 
 
 class Coordinates(msgspec.Struct, frozen=True):
@@ -75,7 +80,7 @@ class Coordinates(msgspec.Struct, frozen=True):
         move = np.where(said, STEP * trust * (latency - distance), 0.0)
         places = self.places + (move / np.maximum(length, LEAST_S))[:, None] * away
         heights = np.where(self.heights > 0, np.maximum(self.heights + move * above / distance, LEAST_S), 0.0)
-        return Coordinates(places, heights, np.where(said, np.minimum(error, 10 * START_ERROR), self.errors))
+        return Coordinates(places, heights, np.where(said, np.minimum(error, MOST_ERROR), self.errors))
 
 
 def baseline(samples_s: Floats, share: float = 0.2) -> Floats:
@@ -108,3 +113,9 @@ def embedded(
         others = (own + 1 + random.integers(len(own) - 1, size=len(own))) % len(own)
         found = found.measured(found.of(others), latency_s[own, others])
     return found
+
+
+def together(places: Sequence[Place]) -> Coordinates:
+    """The coordinates of several hosts, of which all are known."""
+    heights, errors = ([getattr(each, name) for each in places] for name in ("height_s", "error"))
+    return Coordinates(np.array([each.at for each in places]), np.array(heights), np.array(errors))

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
 from thalweg.middleware.errors import UsageError, nearest
 
 MAX_SPEED, MAX_CORES = 1000.0, 65_536
+MOST = 2**53 - 1  # bytes of memory, or bit/s
+CAPACITY = {"speed": float, "cores": int, "memory_bytes": int, "bandwidth_bps": int}  # what a host may declare
 
 
 class HostFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A host: how many times as fast as a usual one its processor is, how many calls it makes at once, and its load.
 
-    ``load``: the share of its cores' time, 0 to 1, that calls of operators have taken lately. Raises UsageError for a
-    speed that is not above 0 and at most ``MAX_SPEED``, and for other cores than 1 to ``MAX_CORES``.
+    ``load``: the share of its cores' time, 0 to 1, that calls of operators have taken lately. ``memory_bytes``,
+    ``bandwidth_bps``: what operators may take there; 0 where nothing is said. Raises UsageError for a speed that is not
+    above 0 and at most ``MAX_SPEED``, for other cores than 1 to ``MAX_CORES``, and for what is negative or no number.
     """
 
     speed: float = 1.0
     cores: int = 1
     load: float = 0.0
+    memory_bytes: int = 0
+    bandwidth_bps: int = 0
 
     def __post_init__(self) -> None:
         if not 1 / MAX_SPEED <= self.speed <= MAX_SPEED:
@@ -30,6 +36,9 @@ class HostFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise UsageError(f"a host's cores are {self.cores}; give 1 to {MAX_CORES}")
         if not 0 <= self.load <= 1:
             raise UsageError(f"a host's load is {self.load}; it is a share, 0 to 1")
+        for what, value in (("memory", self.memory_bytes), ("bandwidth", self.bandwidth_bps)):
+            if not 0 <= value <= MOST:
+                raise UsageError(f"a host's {what} is {value}; give 1 to {MOST:.0e}, or nothing")
 
 
 class NodeFigures(msgspec.Struct, frozen=True):
@@ -54,13 +63,13 @@ class NodeFigures(msgspec.Struct, frozen=True):
 
 def read_capacity(settings: Iterable[str]) -> HostFigures:
     """What ``speed=2,cores=4`` declares, in one text or several; UsageError for anything else."""
-    given: dict[str, float] = {}
+    given: dict[str, Any] = {}
     for setting in (one for text in settings for one in text.split(",") if one):
         name, _, value = setting.partition("=")
-        if name not in ("speed", "cores"):
-            raise UsageError(f"a host's capacity has no {name!r}; {nearest(name, ('speed', 'cores'))}, as speed=2")
+        if name not in CAPACITY:
+            raise UsageError(f"a host's capacity has no {name!r}; {nearest(name, CAPACITY)}, as speed=2")
         try:
-            given[name] = int(value) if name == "cores" else float(value)
+            given[name] = CAPACITY[name](value)
         except ValueError:
             raise UsageError(f"the capacity {setting!r} is not {name}=NUMBER") from None
-    return HostFigures(given.get("speed", 1.0), int(given.get("cores", 1)))
+    return HostFigures(**given)

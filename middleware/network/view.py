@@ -13,6 +13,8 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import msgspec
 
+from thalweg.middleware.network.place import Place, neighbours
+
 NET = "net"  # the network that all hosts share
 Pair = tuple[str, str]  # (from host, to host), which a Link over that network is equal to
 _Known = TypeVar("_Known")
@@ -91,17 +93,26 @@ class LatenciesNeeded(LinksNeeded):
     what = "latency"
 
 
+class PlacesNeeded(LinksNeeded):
+    """The same of the places of the hosts at the beginning of these links, which they find by measuring to the ends."""
+
+    what = "coordinates"
+
+
 class NetworkView:
     """An immutable map from directed link to what is known of it; a host's link to itself is free.
 
     A round trip says nothing of how it divides, so that a latency which was measured from the other end does as well.
+    ``places``: the coordinates of hosts.
     """
 
     def __init__(
         self,
         estimates: Mapping[Link, LinkEstimate] | Mapping[Pair, LinkEstimate],
         latencies: Mapping[Link, Latency] | Mapping[Pair, Latency] = {},
+        places: Mapping[str, Place] = {},
     ) -> None:
+        self.places = dict(places)
         self.estimates: dict[Link, LinkEstimate] = _by_link(estimates)
         self.latencies: dict[Link, Latency] = _by_link(latencies)
         self._at: Mapping[Any, LinkEstimate] = self.estimates  # asked for by pairs, which are made faster
@@ -148,12 +159,25 @@ class NetworkView:
             raise LatenciesNeeded(unknown)
 
     def with_estimates(self, more: Mapping[Link, LinkEstimate]) -> NetworkView:
-        return NetworkView({**self.estimates, **more}, self.latencies)
+        return NetworkView({**self.estimates, **more}, self.latencies, self.places)
 
     def with_latencies(self, more: Mapping[Link, Latency]) -> Self:
         """The same where these latencies are known as well."""
         other = copy(self)
         other.latencies = {**self.latencies, **_by_link(more)}
+        return other
+
+    def require_places(self, hosts: Iterable[str]) -> None:
+        """Raise PlacesNeeded for those of ``hosts`` whose coordinates nobody knows, if there are any."""
+        names = tuple(hosts)
+        unknown = [Link(host, other) for host in names if host not in self.places for other in neighbours(host, names)]
+        if unknown:
+            raise PlacesNeeded(unknown)
+
+    def with_places(self, more: Mapping[str, Place]) -> Self:
+        """The same where these hosts' coordinates are known as well."""
+        other = copy(self)
+        other.places = {**self.places, **more}
         return other
 
 

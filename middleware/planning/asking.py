@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from thalweg.middleware.network.place import UNPLACED, Place
 from thalweg.middleware.network.view import (
     LatenciesNeeded,
     Latency,
@@ -19,6 +20,7 @@ from thalweg.middleware.network.view import (
     LinkEstimate,
     LinksNeeded,
     NetworkView,
+    PlacesNeeded,
     links_between,
 )
 from thalweg.middleware.planning.costs.model import CostModel
@@ -30,11 +32,19 @@ UNUSABLE = LinkEstimate(0.0, count=0)  # a link that was probed in vain: no plan
 UNHEARD = Latency(math.inf, count=0)  # likewise
 Probe = Callable[[frozenset[Link]], Mapping[Link, LinkEstimate]]
 Sound = Callable[[frozenset[Link]], Mapping[Link, Latency]]
-Answers = Mapping[Link, LinkEstimate] | Mapping[Link, Latency]
+Find = Callable[[frozenset[Link]], Mapping[str, Place]]
+Answers = Mapping[Link, LinkEstimate] | Mapping[Link, Latency] | Mapping[str, Place]
 
 
 class Unheard(frozenset[Link]):
     """Links that are asked for as their latency is to be known, not their bandwidth."""
+
+
+class Unplaced(frozenset[Link]):
+    """Links that are asked for as the places of the hosts at their beginnings are to be known."""
+
+
+KINDS: Mapping[type[LinksNeeded], type[frozenset[Link]]] = {LatenciesNeeded: Unheard, PlacesNeeded: Unplaced}
 
 
 class ProbedPlan(msgspec.Struct, frozen=True):
@@ -59,9 +69,9 @@ def plan_probing(
 ) -> Generator[frozenset[Link], Answers, ProbedPlan]:
     """A generator for any kind of caller: yields the links to probe, is sent what was measured.
 
-    Of links that are ``Unheard`` it is sent latencies, of all others estimates. An answer may hold more than was asked
-    (a round trip teaches the way back as well); a link it leaves out counts as unusable. Returns the plan; never raises
-    LinksNeeded. Raises PlannerError for a planner that fails.
+    Of links that are ``Unheard`` it is sent latencies, of those that are ``Unplaced`` places, of all others estimates.
+    An answer may hold more than was asked (a round trip teaches the way back as well); a link it leaves out counts as
+    unusable. Returns the plan; never raises LinksNeeded. Raises PlannerError for a planner that fails.
     """
     asked: set[Link] = set()
     unanswered: set[Link] = set()
@@ -71,7 +81,7 @@ def plan_probing(
         try:
             plan = ask_planner(planner, task, model)
         except LinksNeeded as needed:
-            wanted = Unheard(needed.links) if isinstance(needed, LatenciesNeeded) else needed.links
+            wanted = KINDS.get(type(needed), frozenset)(needed.links)
         else:
             complete = rounds <= max_rounds
             return ProbedPlan(plan, view, frozenset(asked), frozenset(unanswered), min(rounds, max_rounds), complete)
@@ -79,10 +89,15 @@ def plan_probing(
         if rounds > max_rounds:
             unknown = [link for link in links_between(task.hosts) if view.rate_bps(*link) is None]
             unheard = [link for link in links_between(task.hosts) if view.latency(*link) is None]
-            view = view.with_estimates(dict.fromkeys(unknown, UNUSABLE))
+            unplaced = {host: UNPLACED for host in task.hosts if host not in view.places}
+            view = view.with_estimates(dict.fromkeys(unknown, UNUSABLE)).with_places(unplaced)
             task = task.but(view=view.with_latencies(dict.fromkeys(unheard, UNHEARD)))
             continue
         answers: Any = yield wanted
+        if isinstance(wanted, Unplaced):
+            missing = dict.fromkeys({link.source for link in wanted}, UNPLACED)
+            task = task.but(view=view.with_places({**missing, **answers}))
+            continue
         asked |= wanted
         if isinstance(wanted, Unheard):
             heard = view.with_latencies(answers)
@@ -101,15 +116,19 @@ def plan_with_probes(
     probe: Probe,
     *,
     sound: Sound = lambda _: {},
+    find: Find = lambda _: {},
     max_rounds: int = 100,
 ) -> ProbedPlan:
     """:func:`plan_probing` for a caller that can wait: ``probe`` measures links and returns estimates, ``sound``
-    latencies."""
+    latencies, ``find`` places."""
     search = plan_probing(planner, task, model, max_rounds=max_rounds)
     try:
         links = next(search)
         while True:
-            links = search.send(sound(links) if isinstance(links, Unheard) else probe(links))
+            answers: Answers = find(links) if isinstance(links, Unplaced) else {}
+            if not isinstance(links, Unplaced):
+                answers = sound(links) if isinstance(links, Unheard) else probe(links)
+            links = search.send(answers)
     except StopIteration as done:
         found: ProbedPlan = done.value
         return found

@@ -19,7 +19,7 @@ from thalweg.middleware.errors import UsageError
 
 MIN_PERIOD_S = 0.001  # below it a host would do nothing but decide
 PAPER_PERIOD_S = 600.0  # "the on-line placement algorithms were run once every 10 minutes" (section 4)
-Need = Literal["latency", "hosts", "work"]  # what planners may ask hosts to measure, besides bandwidth
+Need = Literal["latency", "hosts", "work", "coordinates"]  # what planners may ask hosts to measure, besides bandwidth
 NEEDS: tuple[Need, ...] = get_args(Need)
 LocalCost = Literal["critical-path", "serialised-critical-path", "period", "expected-period"]
 

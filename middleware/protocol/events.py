@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.network.figures import HostFigures, NodeFigures
 from thalweg.middleware.network.history import Past, Variability
+from thalweg.middleware.network.place import Place
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.protocol.adaptation import Adaptation
 from thalweg.middleware.protocol.messages import Cause, Install, Message, Peer
@@ -243,13 +244,16 @@ class RunBroken(Event, frozen=True):
 
 
 class ProbesRequested(Event, frozen=True, omit_defaults=True):
-    """The application's planner needs the bandwidth from ``source`` to each of ``targets``, or the ``latency``."""
+    """The application's planner needs the bandwidth from ``source`` to each of ``targets``, or the ``latency``, or the
+    ``coordinates`` of ``source``, which measures to these.
+    """
 
     run: str
     source: Peer
     targets: tuple[Peer, ...]
     requester: Peer
     latency: bool = False
+    coordinates: bool = False
 
 
 # --- commands ---------------------------------------------------------------------------------------
@@ -408,14 +412,15 @@ class Forgotten(Command, frozen=True):
 
 
 class Report(Command, frozen=True):
-    """A link's bandwidth, or its latency, was measured for the application's planner.
+    """A link's bandwidth, or its latency, was measured for the application's planner, or a host's place found, which
+    is its link to itself.
 
     ``host``: what ``target`` said of itself on that occasion.
     """
 
     source: str
     target: str
-    estimate: LinkEstimate | Latency
+    estimate: LinkEstimate | Latency | Place
     host: HostFigures | None = None
 
 
@@ -424,8 +429,8 @@ class Plan(Command, frozen=True):
 
     ``dataflow``: the present tree, where it is not the one that the run began with. ``past``: what was measured so far,
     for a planner that looks ahead; ``view`` holds then only what was asked for in vain. ``recording``: the answer is to
-    tell by what forecasts it was decided. ``latencies``, ``hosts``, ``nodes``: what is known of them,
-    where the planner needs that.
+    tell by what forecasts it was decided. ``latencies``, ``hosts``, ``nodes``, ``places`` (of hosts): what is known of
+    them, where the planner needs that.
     """
 
     run: str
@@ -438,6 +443,7 @@ class Plan(Command, frozen=True):
     latencies: dict[Link, Latency] = {}
     hosts: dict[str, HostFigures] = {}
     nodes: dict[str, NodeFigures] = {}
+    places: dict[str, Place] = {}
 
 
 class Placed(Command, frozen=True):

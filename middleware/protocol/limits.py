@@ -11,7 +11,8 @@ from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.loading import MAX_PICTURE_BYTES
 from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.network.forecasting import make_forecaster
-from thalweg.middleware.protocol.messages import DEFAULT_PARTITION_BYTES, MAX_PARTITION_BYTES
+from thalweg.middleware.network.place import DIMENSIONS
+from thalweg.middleware.protocol.messages import DEFAULT_PARTITION_BYTES, MAX_AXES, MAX_PARTITION_BYTES
 
 S_THRES = 16_384  # bytes; Ranganathan et al., section 4
 T_THRES = 40.0  # seconds; section 4: a little less than half the time between changes by 10 %
@@ -26,7 +27,8 @@ class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     one look faster. Of a link's passive samples one in ``sample_interval_s`` is taken. ``probe_interval_s``: no link
     is probed more often; ``probe_patience_s``: so long a probe holds up the next; ``probe_age_s``: an estimate younger
     than this answers a request without a probe; ``probe_train``: see ``prober``. Where latencies are wanted, a host
-    sounds another every ``sound_interval_s``; what came of it is known for ``latency_age_s``.
+    sounds another every ``sound_interval_s``; what came of it is known for ``latency_age_s``. ``dimensions``: of
+    coordinates, the same on all hosts.
     Raises UsageError for a figure out of its range or an unknown forecaster.
     """
 
@@ -45,12 +47,15 @@ class MonitorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sound_interval_s: float = T_THRES / 8
     latency_age_s: float = 15 * T_THRES
     max_links: int = 16_384
+    dimensions: int = DIMENSIONS
 
     def __post_init__(self) -> None:
         make_forecaster(self.forecaster)
         for name in ("max_age_s", "change", "max_links", "best_of", "sound_interval_s", "latency_age_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise UsageError(f"{name} of the monitor is {getattr(self, name)}; give a number above 0")
+        if not 1 <= self.dimensions <= MAX_AXES:
+            raise UsageError(f"dimensions of the monitor is {self.dimensions}; give 1 to {MAX_AXES}")
         for name in (
             "min_size_bytes",
             "news_bytes",

@@ -17,6 +17,8 @@ MAX_GAP_S = 3600.0  # between two bulk messages; an hour stands for longer ones,
 MAX_TARGETS = 4096  # of one request for probes
 PROBE_BYTES = 16_384  # round-trip message of the paper's bandwidth study; Ranganathan et al., section 4
 MAX_TOLD = 64  # latencies, or nodes, that one message tells of
+MAX_PLACES = 16  # hosts' coordinates that one message tells of, some 65 bytes each
+MAX_AXES = 16  # dimensions of coordinates
 LONGEST_US = 3_600_000_000  # a latency of more than an hour is none
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -151,6 +153,18 @@ class HostTold(msgspec.Struct, frozen=True, array_like=True, gc=False):
     speed_milli: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
     cores: Annotated[int, msgspec.Meta(ge=1, le=65_536)]
     load_milli: Annotated[int, msgspec.Meta(ge=0, le=1000)]
+
+
+class PlaceTold(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A host's coordinates (``network.place.Place``), in seconds, and what it says of itself besides."""
+
+    at: Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_AXES)]
+    height_s: float
+    error: float
+    count: Index
+    host: HostTold
+    memory_bytes: Index = 0
+    bandwidth_bps: Index = 0
 
 
 class NodeTold(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -548,6 +562,22 @@ class Echo(_OfRun, frozen=True):
     nodes: Annotated[tuple[NodeTold, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
 
 
+class FindRequest(ProbeRequest, frozen=True):
+    """Asks a host to find its coordinates by measuring to ``targets``."""
+
+
+class Found(_OfRun, frozen=True):
+    """What came of it, to who asked."""
+
+    place: PlaceTold
+
+
+class Situated(Echo, frozen=True):
+    """An Echo where coordinates are wanted: the sender's own are among the ``places``, and others that it knows."""
+
+    places: Annotated[dict[Name, PlaceTold], msgspec.Meta(max_length=MAX_PLACES)] = {}
+
+
 class Credit(_Message, frozen=True):
     """``received_bytes`` of transfer ``transfer`` have arrived (all of it when ``done``).
 
@@ -615,6 +645,9 @@ Control = (
     | SoundRequest
     | Sounded
     | Echo
+    | FindRequest
+    | Found
+    | Situated
     | Credit
     | Partition  # only an end-of-stream marker, which has no bytes
 )

@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         metavar="speed=2,cores=4",
         help="what planners are told of this host's processor: how many times as fast as a usual one it is (1), and how"
-        " many calls it makes at once (1)",
+        " many calls it makes at once (1); what operators may take besides, memory_bytes and bandwidth_bps",
     )
     arguments.add_argument(
         "--forecaster",

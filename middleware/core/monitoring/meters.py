@@ -94,7 +94,8 @@ class Meters:
             if past_s > 0:
                 self._load += (min(1.0, self._busy_s / past_s) - self._load) * LOAD_GAIN
             self._looked_s, self._busy_s = now, 0.0
-        return HostFigures(declared.speed, declared.cores, self._load)
+        load, room = self._load, (declared.memory_bytes, declared.bandwidth_bps)
+        return HostFigures(declared.speed, declared.cores, load, *room)
 
     def keep(self, run: str, nodes: set[str]) -> None:
         """Forget what has left this host."""

@@ -16,12 +16,14 @@ R5. ``AT_ONCE`` soundings are under way at a time; the others wait for one of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from thalweg.middleware.core.monitoring.meters import Meters
+from thalweg.middleware.core.monitoring.places import Places, as_figures, host_told
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS, MOST
 from thalweg.middleware.core.notes import Notes, Sounded
 from thalweg.middleware.core.outbox import Outbox
@@ -62,6 +64,7 @@ class _Sounding(msgspec.Struct):
     number: int
     sent_s: float
     left: int = TIMES
+    situated: bool = False  # coordinates are told
 
 
 class Told(NamedTuple):
@@ -74,8 +77,8 @@ class Told(NamedTuple):
 class Soundings:
     """What a host knows of latencies: what it measures, and what others tell of their links."""
 
-    def __init__(self, out: Outbox, me: m.Peer, config: MonitorConfig, meters: Meters) -> None:
-        self._out, self._me, self._config, self._meters = out, me, config, meters
+    def __init__(self, out: Outbox, me: m.Peer, config: MonitorConfig, meters: Meters, places: Places) -> None:
+        self._out, self._me, self._config, self._meters, self._places = out, me, config, meters, places
         self.own: dict[str, _Series] = {}  # by host, the latest measured last
         self.told: dict[Pair, Latency] = {}
         self.hosts: dict[str, HostFigures] = {}  # what others say of themselves, the latest last
@@ -136,14 +139,17 @@ class Soundings:
 
     # --- soundings ------------------------------------------------------------------------------------
 
-    def sound(self, run: str, host: str, told: Told | None = None) -> None:
-        """Find out how long messages to ``host`` take, unless that is under way, and tell it this."""
+    def sound(self, run: str, host: str, told: Told | None = None, *, situated: bool = False) -> None:
+        """Find out how long messages to ``host`` take, unless that is under way, and tell it this.
+
+        ``situated``: tell each other coordinates as well.
+        """
         before = self.under_way.get(host)
         if before is not None and self._out.now - before.sent_s < self._config.probe_patience_s:
             return
         if before is None and len(self.under_way) >= MOST:
             del self.under_way[next(iter(self.under_way))]  # R4
-        self._ask(host, _Sounding(run, 0, 0.0), told)
+        self._ask(host, _Sounding(run, 0, 0.0, situated=situated), told)
 
     def _ask(self, host: str, sounding: _Sounding, told: Told | None = None) -> None:
         self._count += 1
@@ -151,7 +157,12 @@ class Soundings:
         self.under_way[host] = sounding
         source = self._me if sounding.run == BEFORE_RUNS else None
         me = None if told is None else self._told_of_me()
-        self._send(host, m.Echo(sounding.run, self._count, False, source, me, *(told or ())))
+        latencies, nodes = told or Told()
+        if sounding.situated:
+            places = self._places.news() if told is not None else self._places.own_news()
+            self._send(host, m.Situated(sounding.run, self._count, False, source, me, latencies, nodes, places))
+        else:
+            self._send(host, m.Echo(sounding.run, self._count, False, source, me, latencies, nodes))
 
     def _send(self, to: str, message: m.Echo) -> None:
         if message.run != BEFORE_RUNS:
@@ -159,11 +170,10 @@ class Soundings:
         self._out.of(message.run).send(to, message)
 
     def _told_of_me(self) -> m.HostTold:
-        me = self._meters.host(self._out.now)
-        return m.HostTold(round(me.speed * 1000), me.cores, round(me.load * 1000))
+        return host_told(self._meters.host(self._out.now))
 
-    def on_echo(self, sender: str, message: m.Echo) -> Notes:
-        """Answer, or take the answer; in a run from one of its hosts."""
+    def on_echo(self, sender: str, message: m.Echo, hosts: Collection[str] = ()) -> Notes:
+        """Answer, or take the answer; in a run from one of its ``hosts``."""
         out = self._out.of(message.run)
         if message.run != BEFORE_RUNS:  # R4
             self._hear(sender, message.latencies)
@@ -171,18 +181,26 @@ class Soundings:
             self.hosts.pop(sender, None)
             if len(self.hosts) >= MOST:
                 del self.hosts[next(iter(self.hosts))]  # R4
-            said = message.host
-            self.hosts[sender] = HostFigures(said.speed_milli / 1000, said.cores, said.load_milli / 1000)
+            self.hosts[sender] = as_figures(message.host)
+        situated = isinstance(message, m.Situated)
+        if isinstance(message, m.Situated):
+            self._places.hear(sender, message.places, hosts)
         if not message.back:
             if message.source is not None and message.run == BEFORE_RUNS and message.source.name == sender:
                 out.emit(e.Meet(message.run, (message.source,)))
-            self._send(sender, m.Echo(message.run, message.number, True, host=self._told_of_me()))
+            answer = m.Echo(message.run, message.number, True, host=self._told_of_me())
+            if situated:
+                own = self._places.own_news()
+                answer = m.Situated(message.run, message.number, True, host=self._told_of_me(), places=own)
+            self._send(sender, answer)
             return
         sounding = self.under_way.get(sender)
         if sounding is None or (sounding.run, sounding.number) != (message.run, message.number):
             return  # R2
         took_s = self._out.now - sounding.sent_s
         latency = self._measured(sender, took_s)
+        if situated:
+            self._places.measured(sender, took_s / 2)
         sounding.left -= 1
         if sounding.left:
             self._ask(sender, sounding)
@@ -232,9 +250,9 @@ class Soundings:
                 del self.told[next(iter(self.told))]
             self.told[each.source, each.target] = as_latency(each, self._out.now)
 
-    def view(self) -> dict[Link, Latency]:
+    def view(self, age_s: float = math.inf) -> dict[Link, Latency]:
         """All that is known, and not too old."""
-        oldest_s = self._out.now - self._config.latency_age_s
+        oldest_s = self._out.now - min(age_s, self._config.latency_age_s)
         known: dict[Pair, Latency] = {**self.told}
         for host, series in self.own.items():  # R3
             known.pop((host, self._out.host), None)

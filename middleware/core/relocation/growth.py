@@ -135,7 +135,9 @@ class Growth:
         tree = self._tree
         gone = frozenset(message.nodes) & tree.dataflow.by_name.keys()
         left = [node for node in tree.dataflow.nodes if node.name not in gone]
-        if tree.former is not None or any(not gone.isdisjoint(node.inputs) for node in left):
+        used = {name for node in left for name in node.inputs}
+        vain = any(node.kind == "operator" and node.name not in used for node in left)  # no client leaves those
+        if tree.former is not None or vain or not gone.isdisjoint(used):
             self._out.record("unexpected", peer=sender, detail={"message": "Detach", "number": message.number})
             return
         if message.number > self._told:  # R5

@@ -8,6 +8,8 @@ R1. Every ``sound_interval_s`` a host sounds another (``soundings``), and tells 
 R2. Hosts begin at different times, so that none is sounded by all at once.
 R3. Of a node only the host where it is is believed, as far as this one knows where that is. What a node was when it was
     elsewhere counts until it is measured anew. Of one that the run does not have any more all is forgotten.
+R4. Where coordinates are wanted it sounds some hosts in turn instead of all (``place.neighbours``), and they tell
+    each other where they and others are (``places``).
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from thalweg.middleware.core.monitoring.soundings import Told
 from thalweg.middleware.core.outbox import Setting, Timer
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.network.figures import HostFigures, NodeFigures
+from thalweg.middleware.network.forecasting import HORIZON_S
+from thalweg.middleware.network.place import Place, neighbours
 from thalweg.middleware.network.view import Latency, Link
 from thalweg.middleware.protocol import messages as m
 
@@ -32,11 +36,12 @@ class Gossip:
         self._out, self._client = setting.out, setting.install.client
         news = setting.install.news
         self._needs = frozenset(news) if isinstance(news, tuple) else frozenset[str]()
-        self._soundings, self._meters = shared.soundings, shared.meters
+        self._soundings, self._places, self._meters = shared.soundings, shared.places, shared.meters
         self._tree, self._directory, self._flow = tree, directory, flow
         self._interval_s = shared.monitor.config.sound_interval_s
         self._told: dict[str, NodeFigures] = {}  # of nodes elsewhere
         self._turn = self._first = 0
+        self._neighbours: tuple[frozenset[str], list[str]] = frozenset(), []  # of those hosts
 
     def begin(self) -> None:
         """The run begins here."""
@@ -54,16 +59,17 @@ class Gossip:
 
     def on_timer(self) -> None:
         """It is time to sound the next one."""
-        out, others = self._out, sorted(self._directory.hosts - {self._out.host})
+        out, others, situated = self._out, self._others(), "coordinates" in self._needs
         nodes = self._measured()
         self._told = {name: each for name, each in self._told.items() if name in self._tree.dataflow.by_name}  # R3
         if others:
             turn, self._turn = self._turn, self._turn + 1
-            host = others[turn // (2 if self._client in others else 1) % len(others)]
-            if turn % 2 == 0 and self._client in others:  # R1
+            client = self._client != out.host and self._client in self._directory.hosts
+            host = others[turn // (2 if client else 1) % len(others)]
+            if turn % 2 == 0 and client:  # R1
                 host = self._client
             latencies = self._soundings.latest() if "latency" in self._needs else ()
-            self._soundings.sound(out.run, host, Told(latencies, self._news(nodes)))
+            self._soundings.sound(out.run, host, Told(latencies, self._news(nodes)), situated=situated)
         if "hosts" in self._needs:
             me = self._meters.host(out.now)
             out.record("load", value=me.load, detail={"speed": me.speed, "cores": me.cores})
@@ -74,6 +80,15 @@ class Gossip:
             size = round(each.output_bytes)
             out.record("work", node=name, value=each.rate_hz, size_bytes=size, duration_s=each.call_s, detail=detail)
         out.wake(Timer.SOUND, out.now + self._interval_s)
+
+    def _others(self) -> list[str]:
+        """Those that are sounded in turn."""
+        hosts = self._directory.hosts
+        if "coordinates" not in self._needs:
+            return sorted(hosts - {self._out.host})
+        if self._neighbours[0] != hosts:
+            self._neighbours = frozenset(hosts), neighbours(self._out.host, hosts)  # R4
+        return self._neighbours[1]
 
     def _measured(self) -> dict[str, NodeFigures]:
         """Of the nodes that are here."""
@@ -109,8 +124,12 @@ class Gossip:
     # --- what is known --------------------------------------------------------------------------------
 
     def latencies(self) -> dict[Link, Latency]:
-        """Of all links that anything is known of."""
-        return self._soundings.view()
+        """Of all links that anything is known of: lately, where a few are asked for again as they are needed."""
+        return self._soundings.view(HORIZON_S) if "coordinates" in self._needs else self._soundings.view()
+
+    def places(self) -> dict[str, Place]:
+        """Of the run's hosts, this one among them, where the planner needs them."""
+        return self._places.known(sorted(self._directory.hosts)) if "coordinates" in self._needs else {}
 
     def hosts(self) -> dict[str, HostFigures]:
         """Of the run's hosts, this one among them, where the planner needs them."""

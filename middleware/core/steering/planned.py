@@ -31,6 +31,7 @@ from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.dataflow import Dataflow, Placement
 from thalweg.middleware.network.history import History, Past, Variability
+from thalweg.middleware.network.place import Place
 from thalweg.middleware.network.view import Latency, Link, LinkEstimate
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol.adaptation import GlobalMoves
@@ -51,12 +52,13 @@ class _InVain(msgspec.Struct, frozen=True):
 class _Search:
     """A planning under way: what it knows, and the links it waits for."""
 
-    def __init__(self, now: float, view: dict[Link, LinkEstimate]) -> None:
+    def __init__(self, now: float, view: dict[Link, LinkEstimate], places: dict[str, Place]) -> None:
         self.begun_s = now
-        self.view = view
+        self.view, self.places = view, places
         self.waiting: frozenset[Link] = frozenset()
         self.asked: frozenset[Link] = frozenset()
         self.latencies: dict[Link, Latency] = {}  # that were asked for
+        self.sounded = 0  # how many of them
         self.unheard: frozenset[Link] = frozenset()  # links whose latency is waited for
         self.asked_s = now  # since when these are waited for
         self.tries = 0
@@ -133,7 +135,7 @@ class Planned:
             self._overdue = True  # R2
         else:
             view = {} if self._history is not None else self._monitor.view(self._out.now)
-            self._search = _Search(self._out.now, view)
+            self._search = _Search(self._out.now, view, self._gossip.places())
             self._plan(self._search)
 
     def _wait(self) -> None:
@@ -176,6 +178,7 @@ class Planned:
                 latencies={**self._gossip.latencies(), **search.latencies},
                 hosts=self._gossip.hosts(),
                 nodes=self._gossip.nodes(),
+                places=search.places,
             )
         )
 
@@ -210,6 +213,7 @@ class Planned:
             search.tries = 1
             search.asked_s = self._out.now
             search.asked |= unknown
+            search.sounded += len(unheard)
             search.waiting, search.unheard = unknown, unheard
             yield from self._ask(search)
             self._wait()
@@ -322,6 +326,7 @@ class Planned:
             "placement": {**here, **(event.placement or {})} if event.dataflow is None else event.placement,
             "decision": "propose" if proposed else "stay",
             "probed": len(search.asked),
+            **({"sounded": search.sounded} if search.sounded else {}),
             "rounds": search.rounds,
             "links": links,
             **event.detail,

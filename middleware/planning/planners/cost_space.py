@@ -3,22 +3,39 @@
 Usage is the sum over edges of what flows times the latency (Pietzuch et al., equation 1); as every node makes one
 partition an index, what flows is a partition's bytes. Bandwidth is not asked for: this is for links that carry what is
 sent, where latency, and what others have left to send, is what a placement costs.
+
+Rules:
+
+R1. Between few hosts all latencies are asked for. Between more, all hosts are ranked by the usage that their
+    coordinates let expect, and latencies are asked for between the ``measured`` best of each operator alone.
+R2. Of these the best is found exactly where the dataflow is a tree and that asks for ``EXACT`` pairs at most, else by
+    coordinate descent, which asks for what it comes across. The present hosts are always among them.
+R3. A host's load makes it farther from all others, and where it lacks room for an operator it takes none that is not
+    there yet. What fits one by one and not together goes elsewhere, the least used operator first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from itertools import combinations
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import combinations, product
 from typing import ClassVar
 
 import msgspec
 import numpy as np
 
+from thalweg.middleware.errors import PlacementError, UsageError
+from thalweg.middleware.network.coordinates import Rows, together
+from thalweg.middleware.network.figures import HostFigures
+from thalweg.middleware.network.place import UNPLACED
+from thalweg.middleware.network.view import LatenciesNeeded, Link, NetworkView
 from thalweg.middleware.planning.costs.model import CostModel
 from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.problem import Problem
 from thalweg.middleware.planning.problem.task import Task
-from thalweg.middleware.planning.usage.search import descended, optimal
+from thalweg.middleware.planning.usage import search
+from thalweg.middleware.planning.usage.room import combined, lacks, takings
+from thalweg.middleware.planning.usage.search import Floats, Hosts
 from thalweg.middleware.planning.usage.streams import Query, Stream
 from thalweg.middleware.protocol.adaptation import GlobalMoves, Need
 
@@ -26,23 +43,33 @@ PERIOD_S = 60.0
 SAVING = 0.05  # the least of its usage that a change saves: the paper's minimum migration threshold
 LEAST_S = 1e-3  # latencies below are alike: what a machine is late with says nothing of the network
 LEAST_BYTES = 1.0
+FEW = 2  # times ``measured`` hosts: to ask for all their latencies is hardly more
+EXACT = 300  # pairs: those of three operators, each with ten hosts
+AGAIN = 100  # times that an operator goes elsewhere as others leave it no room
 
 
 class CostSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Every operator where the network usage is least, again every ``period_s`` seconds (None: once).
 
-    Of a dataflow that is a tree, with any number of sinks, it is the optimum; of others what no single operator
-    improves, from the present placement and from each host alone. ``saving``: a change is made where it saves so large
-    a share of the usage. The cost model does not matter to it.
+    Of a dataflow that is a tree, with any number of sinks, it is the optimum of the hosts that were measured; of others
+    what no single operator improves. ``saving``: a change is made where it saves so large a share of the usage.
+    ``measured``: of how many hosts for each operator true latencies are asked for, where there are many. ``load_s``: so
+    many seconds farther from all others is a host whose load is 1. The cost model does not matter to it.
     """
 
-    needs: ClassVar[Collection[Need]] = ("latency", "work")
+    needs: ClassVar[Collection[Need]] = ("latency", "hosts", "work", "coordinates")
 
     period_s: float | None = PERIOD_S
     saving: float = SAVING
+    measured: int = search.MEASURED
+    load_s: float = 0.0
 
     def __post_init__(self) -> None:
         _ = self.adaptation  # which checks both
+        if self.measured < 1:
+            raise UsageError(f"measured is {self.measured}; give how many hosts of each operator are, at least 1")
+        if not 0 <= self.load_s < math.inf:
+            raise UsageError(f"load_s is {self.load_s}; it must be finite and at least 0 (0 turns it off)")
 
     @property
     def adaptation(self) -> GlobalMoves | None:
@@ -52,17 +79,24 @@ class CostSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def plan(self, task: Task, model: CostModel) -> Plan:
         problem, hosts = Problem(task), task.hosts
-        task.view.require_latency(combinations(hosts, 2))
-        latency_s = np.array(task.view.latencies_s(hosts))
-        latency_s = np.where(np.eye(len(hosts), dtype=bool), 0.0, np.maximum(latency_s, LEAST_S))
-        query = query_of(problem)
+        query, known = query_of(problem), _Known(task.view, hosts)
         present = None if task.current is None else problem.where(task.current).tolist()
         before = problem.at_sink().tolist() if present is None else present
-        alone = ([host] * query.nodes for host in range(len(hosts)))
-        chosen = optimal(query, latency_s) if query.tree else descended(query, latency_s, [before, *alone])
-        found, was = (query.usage(where, latency_s) for where in (chosen, before))
-        if present is not None and not found < was:
-            chosen, found = present, was
+        rooms = _Rooms(problem, query, self.load_s, present)
+        if len(hosts) <= FEW * self.measured or len(task.view.latencies) >= math.comb(len(hosts), 2):  # R1
+            known.require(combinations(range(len(hosts)), 2))
+            chosen = rooms.fitting(lambda: _of_all(query, known, rooms, before))
+        else:
+            expected = _expected(problem, query)
+            if expected is None:
+                return Plan(problem.placement(np.array(before)), task.dataflow, cost_s=0.0, initial_cost_s=0.0)
+            chosen = rooms.fitting(lambda: _of_few(query, known, rooms, expected, self.measured, present))
+        known.require((where[one.producer], where[one.consumer]) for where in (chosen, before) for one in query.streams)
+        found, was = (search.cost(query, where, known.between, rooms.burden) for where in (chosen, before))
+        if math.isinf(found) and present is None:
+            raise PlacementError(known.parted(query, chosen))
+        if not found < was:
+            chosen, found = before, was
         return Plan(
             placement={name: hosts[host] for name, host in zip(problem.names, chosen, strict=True)},
             dataflow=task.dataflow,
@@ -70,6 +104,168 @@ class CostSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             initial_cost_s=was,
             evaluated=len(hosts) * len(query.operators),
         )
+
+
+def _expected(problem: Problem, query: Query) -> search.Between | None:
+    """Distances of coordinates; None while data flows and nobody knows yet where the ends are."""
+    task, hosts = problem.task, problem.hosts
+    if task.current is None:
+        task.view.require_places(hosts)
+    places = [task.view.places.get(host, UNPLACED) for host in hosts]
+    lost = [hosts[host] for host in sorted(set(query.pinned.values())) if not places[host].at]
+    if lost and task.current is not None:
+        return None
+    if lost:
+        raise PlacementError(f"host {lost[0]!r} did not find its coordinates; is it still there?")
+    nowhere = msgspec.structs.replace(UNPLACED, at=(0.0,) * max(len(each.at) for each in places))
+    coordinates = together([each if each.at else nowhere for each in places])
+
+    def between(ones: Rows, others: Rows) -> Floats:
+        apart = np.maximum(coordinates.distances_s(ones, others), LEAST_S)
+        return np.where(np.equal.outer(np.asarray(ones), np.asarray(others)), 0.0, apart)
+
+    return between
+
+
+def _of_all(query: Query, known: _Known, rooms: _Rooms, before: Sequence[int]) -> list[int]:
+    """R2: of all hosts."""
+    hosts = np.arange(rooms.count)
+    latency_s = known.between(hosts, hosts)
+    if query.tree:
+        return search.optimal(query, latency_s, rooms.burden)
+    alone = ([host] * query.nodes for host in range(len(hosts)))
+    return search.descended(query, latency_s, [before, *alone], rooms.burden)
+
+
+def _of_few(
+    query: Query,
+    known: _Known,
+    rooms: _Rooms,
+    expected: search.Between,
+    measured: int,
+    present: Sequence[int] | None,
+) -> list[int]:
+    """R1, R2: of the best by coordinates, and the present ones."""
+    hosts = np.arange(rooms.count)
+    everywhere = dict.fromkeys(query.operators, hosts)
+    if query.tree:
+        costs = search.usages(query, everywhere, expected, rooms.burden)
+    else:
+        ends = ([host] * query.nodes for host in dict.fromkeys(query.pinned.values()))
+        start = search.descended_among(query, everywhere, expected, ends, rooms.burden)
+        costs = {
+            node: search.alone(query, node, start, hosts, expected) + rooms.burden(node, hosts)
+            for node in query.operators
+        }
+    few = {node: np.argsort(costs[node], kind="stable")[:measured] for node in query.operators}
+    few = {node: there[np.isfinite(costs[node][there])] for node, there in few.items()}
+    starts = [[query.pinned.get(node, int(few[node][0]) if node in few else 0) for node in range(query.nodes)]]
+    if present is not None:
+        few = {node: np.union1d(there, [present[node]]) for node, there in few.items()}
+        starts.append([*present])
+    there = {node: [host] for node, host in query.pinned.items()} | {node: each.tolist() for node, each in few.items()}
+    pairs = {pair for one in query.streams for pair in product(there[one.producer], there[one.consumer])}
+    if query.tree and len(pairs) <= EXACT:
+        known.require(pairs)
+        return search.best(query, few, known.between, rooms.burden)
+
+    def ahead(where: Sequence[int]) -> None:
+        known.require((host, where[other]) for node in few for other, _ in query.beside[node] for host in there[node])
+
+    return search.descended_among(query, few, known.between, starts, rooms.burden, ahead)
+
+
+class _Rooms:
+    """R3: what hosts cost besides, by their numbers."""
+
+    def __init__(self, problem: Problem, query: Query, load_s: float, present: Sequence[int] | None) -> None:
+        task, self._names, self._hosts = problem.task, problem.names, problem.hosts
+        declared = {**task.hints.hosts, **{host: place.host for host, place in task.view.places.items()}}
+        self._figures = [declared.get(host, HostFigures()) for host in self._hosts]
+        self._takings, self._present, self._query = takings(problem), present, query
+        self.count = len(self._hosts)
+        load = load_s * np.array([each.load for each in self._figures])
+        self._rates = {node: sum(rate for _, rate in query.beside[node]) for node in query.operators}
+        self._burden = {node: self._rates[node] * load + self._short(node) for node in query.operators}
+
+    def _short(self, node: int) -> Floats:
+        """Of every host: infinite where it lacks what an operator takes that is not there yet."""
+        taking, here = self._takings[node], None if self._present is None else self._present[node]
+        return np.array(
+            [math.inf if host != here and lacks(one, taking) else 0.0 for host, one in enumerate(self._figures)]
+        )
+
+    def burden(self, node: int, hosts: Hosts) -> Floats:
+        """What it costs to have an operator on each of these hosts."""
+        return self._burden[node][hosts]
+
+    def fitting(self, choose: Callable[[], list[int]]) -> list[int]:
+        """A choice in which operators fit together as well; PlacementError for operators that fit nowhere."""
+        for _ in range(AGAIN):
+            for node, burden in self._burden.items():
+                if np.isinf(burden).all():
+                    raise PlacementError(self._nowhere(node))
+            chosen = choose()
+            crowded = self._crowded(chosen)
+            if crowded is None:
+                return chosen
+            self._burden[crowded][chosen[crowded]] = math.inf
+        raise PlacementError("no placement: operators fit on hosts one by one, and not together")
+
+    def _crowded(self, chosen: Sequence[int]) -> int | None:
+        """The operator that is to go elsewhere, of those that come to a host where they lack something together."""
+        for host in dict.fromkeys(chosen):
+            new = [
+                node
+                for node in self._query.operators
+                if chosen[node] == host and not (self._present is not None and self._present[node] == host)
+            ]
+            if len(new) > 1 and lacks(self._figures[host], combined(self._takings[node] for node in new)):
+                return min(new, key=self._rates.__getitem__)
+        return None
+
+    def _nowhere(self, node: int) -> str:
+        """Why an operator fits on no host, by the first that lacks something."""
+        said = ((host, lacks(one, self._takings[node])) for host, one in zip(self._hosts, self._figures, strict=True))
+        why = next((f"{host!r} lacks {what}" for host, what in said if what), "others take all of it")
+        return f"operator {self._names[node]!r} fits on none of {self.count} hosts: {why}"
+
+
+class _Known:
+    """The latencies that were measured, between hosts by their numbers."""
+
+    def __init__(self, view: NetworkView, hosts: Sequence[str]) -> None:
+        self._view, self._hosts = view, hosts
+        self._found: dict[tuple[int, int], float | None] = {}
+
+    def _at(self, one: int, other: int) -> float | None:
+        pair = min(one, other), max(one, other)
+        if pair not in self._found:
+            latency_s = self._view.latency_s(self._hosts[pair[0]], self._hosts[pair[1]])
+            if latency_s is not None and not latency_s >= 0:
+                ends = " and ".join(repr(self._hosts[end]) for end in pair)
+                raise UsageError(f"the latency between {ends} is {latency_s} s; it must be at least 0")
+            self._found[pair] = latency_s if not latency_s or one == other else max(latency_s, LEAST_S)
+        return self._found[pair]
+
+    def require(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Raise LatenciesNeeded for those that are unknown, each once, if there are any."""
+        unknown = {(min(pair), max(pair)) for pair in pairs if self._at(*pair) is None}
+        if unknown:
+            raise LatenciesNeeded([Link(self._hosts[one], self._hosts[other]) for one, other in sorted(unknown)])
+
+    def between(self, ones: Rows, others: Rows) -> Floats:
+        """(ones, others) the latencies, all of which are known."""
+        return np.array([[self._at(int(a), int(b)) for b in others] for a in ones], dtype=np.float64)
+
+    def parted(self, query: Query, hosts: Sequence[int]) -> str:
+        """Between which hosts there is no way, where a placement needs one."""
+        for one in query.streams:
+            ends = hosts[one.producer], hosts[one.consumer]
+            if math.isinf(self._at(*ends) or 0.0):
+                a, b = (self._hosts[end] for end in ends)
+                return f"no placement: {a!r} and {b!r} do not hear each other, nor do others instead; is a link down?"
+        return "no placement: no host has room for all of the operators"
 
 
 def query_of(problem: Problem) -> Query:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -74,17 +75,34 @@ class Problem:
         read = [hints.disk_bytes.get(n.name, hints.output_bytes[n.name]) if n.kind == "source" else 0 for n in nodes]
         self.disk_ns: Nanoseconds = np.rint(np.array(read) / costs.disk_bytes_per_s * NS_PER_S)  # (nodes,)
 
-        rates = np.array(task.view.rates_bps(hosts), dtype=np.float64)
-        self.unknown: npt.NDArray[np.bool_] = np.isnan(rates)
-        best = np.where(self.unknown, np.inf, rates)
         sizes = [hints.output_bytes[self.names[i]] for i, _ in edges]
-        distinct, self._size = np.unique(np.array(sizes, dtype=np.float64), return_inverse=True)  # of every edge
-        everywhere = np.arange(len(hosts))
-        self._transfer: Nanoseconds = np.rint(transfer_s(distinct, best, costs.startup_s) * NS_PER_S)
-        self._transfer[:, everywhere, everywhere] = 0.0
+        self._sizes, self._size = np.unique(np.array(sizes, dtype=np.float64), return_inverse=True)  # of every edge
         self.everyone: Where = np.arange(len(nodes))
-        self.read: npt.NDArray[np.bool_] = np.zeros_like(self.unknown)  # links whose estimate was looked at
         self._loads: dict[Interface, LoadModel] = {}
+
+    @cached_property
+    def _rates_bps(self) -> npt.NDArray[np.float64]:
+        """(hosts, hosts), nan where nobody knows; a planner that goes by latencies looks at none of a million links."""
+        return np.array(self.task.view.rates_bps(self.hosts), dtype=np.float64)
+
+    @cached_property
+    def unknown(self) -> npt.NDArray[np.bool_]:
+        """(hosts, hosts) links whose rate nobody knows."""
+        return np.isnan(self._rates_bps)
+
+    @cached_property
+    def _transfer(self) -> Nanoseconds:
+        """(sizes, hosts, hosts)"""
+        best = np.where(self.unknown, np.inf, self._rates_bps)
+        found: Nanoseconds = np.rint(transfer_s(self._sizes, best, self.task.costs.startup_s) * NS_PER_S)
+        everywhere = np.arange(len(self.hosts))
+        found[:, everywhere, everywhere] = 0.0
+        return found
+
+    @cached_property
+    def read(self) -> npt.NDArray[np.bool_]:
+        """(hosts, hosts) links whose estimate was looked at."""
+        return np.zeros_like(self.unknown)
 
     def loads(self, interface: Interface) -> LoadModel:
         """The resources of the hosts with such interfaces."""

@@ -19,16 +19,23 @@ from thalweg.middleware.network.coordinates import Coordinates, Rows
 from thalweg.middleware.planning.usage.streams import Query
 
 Floats = npt.NDArray[np.float64]
+Hosts = npt.NDArray[np.int64]
 Between = Callable[[Rows, Rows], Floats]  # hosts, other hosts: (ones, others), the latencies between them in seconds
+Burden = Callable[[int, Hosts], Floats | float]  # of an operator, on each of some hosts: what it costs besides
 
 MEASURED = 10  # candidates of every operator
 TIE = 1e-9  # of a usage: rounding is no difference
 
 
-def optimal(query: Query, latency_s: Floats) -> list[int]:
+def free(_: int, __: Hosts) -> float:
+    """No burden."""
+    return 0.0
+
+
+def optimal(query: Query, latency_s: Floats, burden: Burden = free) -> list[int]:
     """The host of every node with the least usage there is; ``latency_s``: (n, n)."""
     everywhere = dict.fromkeys(query.operators, np.arange(len(latency_s)))
-    return best(query, everywhere, lambda ones, others: latency_s[np.ix_(ones, others)])
+    return best(query, everywhere, lambda ones, others: latency_s[np.ix_(ones, others)], burden)
 
 
 def by_coordinates(
@@ -45,9 +52,9 @@ def by_coordinates(
     return best(query, few, latency_s)
 
 
-def best(query: Query, candidates: Mapping[int, npt.NDArray[np.int64]], between: Between) -> list[int]:
-    """The host of every node with the least usage where each operator is on one of its candidates."""
-    told = _Told(query, candidates, between)
+def best(query: Query, candidates: Mapping[int, Hosts], between: Between, burden: Burden = free) -> list[int]:
+    """The host of every node with the least usage, and burden, where each operator is on one of its candidates."""
+    told = _Told(query, candidates, between, burden)
     hosts: list[int] = [0] * query.nodes
     chosen: dict[int, int] = {}
     for node, above in reversed(told.order):
@@ -59,43 +66,72 @@ def best(query: Query, candidates: Mapping[int, npt.NDArray[np.int64]], between:
     return hosts
 
 
-def descended(query: Query, latency_s: Floats, starts: Iterable[Sequence[int]]) -> list[int]:
-    """The host of every node by coordinate descent, for graphs of any form: from each start the operators in turn go
-    where the usage is least while the others stay, until none does. The best of all; in a tie the earliest.
+def descended(query: Query, latency_s: Floats, starts: Iterable[Sequence[int]], burden: Burden = free) -> list[int]:
+    """The host of every node by coordinate descent, for graphs of any form, over all hosts; ``latency_s``: (n, n)."""
+    everywhere = dict.fromkeys(query.operators, np.arange(len(latency_s)))
+    return descended_among(query, everywhere, lambda a, b: latency_s[np.ix_(a, b)], starts, burden)
+
+
+def descended_among(
+    query: Query,
+    candidates: Mapping[int, Hosts],
+    between: Between,
+    starts: Iterable[Sequence[int]],
+    burden: Burden = free,
+    ahead: Callable[[Sequence[int]], None] = lambda _: None,
+) -> list[int]:
+    """The host of every node by coordinate descent: from each start the operators in turn go to the candidate where the
+    usage is least while the others stay, until none does. The best of all; in a tie the earliest. ``ahead`` is told of
+    each placement before its latencies are asked for.
     """
     found: list[int] = []
     least = math.inf
     for start in starts:
         hosts = [query.pinned.get(node, start[node]) for node in range(query.nodes)]
         moved = True
+        ahead(hosts)
         while moved:
             moved = False
             for node in query.operators:
-                costs = sum(
-                    (rate * latency_s[hosts[other]] for other, rate in query.beside[node]), np.zeros(len(latency_s))
-                )
-                nearest = int(np.argmin(costs))
-                if costs[nearest] < costs[hosts[node]] * (1 - TIE):
-                    hosts[node], moved = nearest, True
-        usage = query.usage(hosts, latency_s)
+                others = np.append(candidates[node], hosts[node])
+                costs = alone(query, node, hosts, others, between) + burden(node, others)
+                nearest = int(np.argmin(costs[:-1]))
+                if costs[nearest] < costs[-1] * (1 - TIE):
+                    hosts[node], moved = int(others[nearest]), True
+                    ahead(hosts)
+        usage = cost(query, hosts, between, burden)
         if not found or usage < least * (1 - TIE):
             found, least = hosts, usage
     return found
 
 
-def usages(query: Query, candidates: Mapping[int, npt.NDArray[np.int64]], between: Between) -> dict[int, Floats]:
-    """Of every operator, for each of its candidates, the least usage with the operator there."""
-    told = _Told(query, candidates, between)
+def alone(query: Query, node: int, hosts: Sequence[int], there: Hosts, between: Between) -> Floats:
+    """What the streams of an operator use with it on each of some hosts, where all others are."""
+    found = np.zeros(len(there))
+    for other, rate in query.beside[node]:
+        found = found + rate * between([hosts[other]], there)[0]
+    return found
+
+
+def cost(query: Query, hosts: Sequence[int], between: Between, burden: Burden = free) -> float:
+    """What a placement uses, and its burden."""
+    used = sum(one.rate * between([hosts[one.producer]], [hosts[one.consumer]])[0, 0] for one in query.streams)
+    return float(used + sum(np.sum(burden(node, np.array([hosts[node]]))) for node in query.operators))
+
+
+def usages(query: Query, candidates: Mapping[int, Hosts], between: Between, burden: Burden = free) -> dict[int, Floats]:
+    """Of every operator, for each of its candidates, the least usage, and burden, with the operator there."""
+    told = _Told(query, candidates, between, burden)
     return {node: told.below(node, None) for node in query.operators}
 
 
 class _Told:
     """What nodes have told each other about the least usage of their sides of a query; each thing once."""
 
-    def __init__(self, query: Query, candidates: Mapping[int, npt.NDArray[np.int64]], between: Between) -> None:
+    def __init__(self, query: Query, candidates: Mapping[int, Hosts], between: Between, burden: Burden) -> None:
         self.hosts = {node: np.array([host]) for node, host in query.pinned.items()} | dict(candidates)
         self.order = _from_leaves(query)
-        self._query, self._between = query, between
+        self._query, self._between, self._burden = query, between, burden
         self._links: dict[tuple[int, int], Floats] = {}
         self._said: dict[tuple[int, int], Floats] = {}
 
@@ -110,6 +146,8 @@ class _Told:
     def below(self, node: int, above: int | None) -> Floats:
         """What all that is joined to a node, but for ``above``, uses at least, by the node's host."""
         total = np.zeros(len(self.hosts[node]))
+        if node not in self._query.pinned:
+            total = total + self._burden(node, self.hosts[node])
         for other, _ in self._query.beside[node]:
             if other != above:
                 total = total + self._from(other, node)

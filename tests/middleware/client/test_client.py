@@ -20,10 +20,12 @@ from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.run import Run
+from thalweg.middleware.core.monitoring.finding import ENOUGH
 from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree, left_deep_tree, star_tree
 from thalweg.middleware.errors import DataflowError, HostLostError, PlacementError, RunError, UsageError
 from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.planning import CostModel, DownloadAll, Hints, Plan, Task
+from thalweg.middleware.planning.planners.cost_space import CostSpace
 from thalweg.middleware.protocol.adaptation import GlobalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.operators import write_image
@@ -175,6 +177,11 @@ def test_probes_measure_what_is_asked(client: Client) -> None:
     heard = client.latencies(links)
     assert heard.keys() == {("h1", "h2"), ("client", "h3"), ("h3", "h1")}  # one direction stands for both
     assert all(0 < each.latency_s < 0.1 and each.count >= 3 for each in heard.values())
+    found_there = client.coordinates()
+    assert found_there.keys() == set(client.hosts)
+    assert all(len(each.at) == 3 and each.height_s > 0 and each.count >= ENOUGH for each in found_there.values())
+    with pytest.raises(UsageError, match="there is no host 'h9'; did you mean"):
+        client.coordinates(["h9"])
 
 
 def test_a_planner_that_needs_them_is_told_of_hosts_before_a_run(client: Client) -> None:
@@ -187,7 +194,10 @@ def test_a_planner_that_needs_them_is_told_of_hosts_before_a_run(client: Client)
             told.append(task.hints)
             return super().plan(task, model)
 
-    client.plan(complete_binary_tree(blocks(), MIX), Asks())
+    flow = complete_binary_tree(blocks(), MIX)
+    plan = client.plan(flow, CostSpace(measured=1))  # by coordinates, as of many hosts
+    assert 0 < len(plan.asked) <= 3 * len(flow.nodes)
+    client.plan(flow, Asks())
     assert told[0].hosts == dict.fromkeys(("h1", "h2", "h3", "client"), HostFigures())
 
 
@@ -195,7 +205,7 @@ def test_planners_are_told_of_latencies_hosts_and_nodes_while_data_flows() -> No
     told: list[Task] = []
 
     class Asks(msgspec.Struct, frozen=True):
-        needs: ClassVar = {"latency", "hosts", "work"}
+        needs: ClassVar = {"latency", "hosts", "work", "coordinates"}
 
         def plan(self, task: Task, model: CostModel) -> Plan:
             told.append(task)
@@ -209,10 +219,17 @@ def test_planners_are_told_of_latencies_hosts_and_nodes_while_data_flows() -> No
     ):
         for each in run:
             known = told[-1] if told else None
-            if known and len(known.view.latencies) > 1 and {"s", "o"} <= known.hints.rates_hz.keys():
+            places = known.view.places.values() if known else ()
+            if (
+                known
+                and len(known.view.latencies) > 1
+                and {"s", "o"} <= known.hints.rates_hz.keys()
+                and len([each for each in places if each.count]) == 3
+            ):
                 break
             assert each.index < 200_000
     assert known is not None and all(0 < each.latency_s < 4 for each in known.view.latencies.values())
+    assert known.view.places["client"].host.cores == 4
     assert known.hints.hosts["client"] == HostFigures(2.0, 4) and known.hints.hosts.keys() <= {"h1", "h2", "client"}
     assert known.hints.input_bytes["o"]["s"] == pytest.approx(known.hints.output_bytes["s"], rel=0.01)
     assert known.hints.compute_s["o"] > 0

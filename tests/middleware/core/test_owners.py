@@ -23,6 +23,7 @@ Book = Callable[..., Playbook]
 MOVE = m.Move("o", "h2", "h3", 1)
 NEWS = m.News((m.Location("o", "h3", 2),), (m.Estimate("h1", "h2", 1, 0, 1, 0),))
 COMMIT = m.Commit("r", 1, 3, (MOVE,))
+PLACE = m.PlaceTold((0.1, 0.0, 0.0), 0.0, 0.1, 9, m.HostTold(1000, 1, 0))
 STATE = m.State("r", "o", 1, 0, -1, 1, 1, "d", inline=b"x")
 GUEST = m.Peer("g", "tcp://g:1", "tcp://g:2", "1")
 SUBSCRIBE = m.Subscribe("r", 7, "s", GUEST)
@@ -68,6 +69,9 @@ SAID: list[m.Message] = [
     m.SoundRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
     m.Sounded("r", m.LinkLatency("h9", "h1", 1, 0, 1, 0)),
     m.Echo("r", 1),
+    m.FindRequest("r", (), m.Peer("h9", "tcp://h9:1", "tcp://h9:2")),
+    m.Found("r", PLACE),
+    m.Situated("r", 1, places={"h9": PLACE, "h1": PLACE}),
 ]
 
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from thalweg.middleware.network.coordinates import START_ERROR, Coordinates, Floats, embedded
+from thalweg.middleware.network.coordinates import START_ERROR, Coordinates, Floats, embedded, together
+from thalweg.middleware.network.place import Place, neighbours
 
 
 def misjudged(found: Coordinates, latency_s: Floats) -> float:
@@ -60,3 +61,21 @@ def test_coordinates_stay_finite_whatever_is_measured() -> None:
     assert np.isfinite(found.places).all()
     assert (found.heights > 0).all()
     assert ((found.errors > 0) & (found.errors <= 10)).all()
+
+
+def test_a_host_alone_moves_as_all_hosts_do() -> None:
+    random = np.random.default_rng(4)
+    for _ in range(50):
+        one, other = (
+            Place(tuple(random.normal(0, 0.1, 3).tolist()), float(random.random() / 10), float(random.uniform(0.01, 2)))
+            for _ in range(2)
+        )
+        latency_s = float(10.0 ** random.uniform(-9, 2))
+        moved = one.measured(other, latency_s)
+        alike = together([one]).measured(together([other]), np.array([latency_s]))
+        assert (moved.at, moved.height_s) == (
+            pytest.approx(alike.places[0].tolist()), pytest.approx(float(alike.heights[0])),
+        )  # fmt: skip
+        assert (moved.error, moved.count) == (pytest.approx(float(alike.errors[0])), 1)
+    drawn = neighbours("h1", [f"h{number}" for number in range(9)], 20)
+    assert sorted(drawn) == ["h0", *(f"h{number}" for number in range(2, 9))]

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from flows import chain
 from hypothesis import given
 from hypothesis import strategies as st
+from virtual_runs import plane, shaped
 
 from thalweg.emulation.links.shape import LinkShape
 from thalweg.emulation.traces.trace import BandwidthTrace
 from thalweg.emulation.virtual.links import ShapedLink
 from thalweg.emulation.virtual.world import World, WorldConfig
 from thalweg.experiments.simulation.run import Work, plan_ahead, run_ahead
-from thalweg.middleware.dataflow import Code, Dataflow, Placement, sinks_at
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.dataflow import Code, Dataflow, Node, Placement, sinks_at
+from thalweg.middleware.errors import PlacementError, UsageError
+from thalweg.middleware.network.coordinates import embedded
+from thalweg.middleware.network.figures import HostFigures
+from thalweg.middleware.network.place import UNPLACED, Place
 from thalweg.middleware.network.view import LatenciesNeeded, Latency, Link, NetworkView, links_between
 from thalweg.middleware.planning import CostParameters, CriticalPath, Hints, Plan, Task, get_strategy
+from thalweg.middleware.planning.asking import plan_with_probes
 from thalweg.middleware.planning.planners.cost_space import LEAST_S, CostSpace
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol.limits import CoreConfig, MonitorConfig
 from thalweg.middleware.shell.node_code import Made, NodeCode
 
 HOSTS = ("h1", "h2", "h3", "client")
-MODEL = CriticalPath()
+MODEL, PLAIN = CriticalPath(), CostSpace()
 
 
 def drawn(seed: int, *, tree: bool) -> Task:
@@ -102,7 +112,7 @@ def test_how_it_moves_operators_is_said_by_its_options() -> None:
     strategy = get_strategy("cost-space", period_s=30.0, saving=0.2)
     assert strategy.adaptation is not None
     assert (strategy.adaptation.period_s, strategy.adaptation.gain) == (30.0, 0.2)
-    assert strategy.needs == ("latency", "work")
+    assert strategy.needs == ("latency", "hosts", "work", "coordinates")
     assert get_strategy("cost-space", period_s=None).adaptation is None
     with pytest.raises(UsageError, match=r"gain is 1\.5; it must be at least 0 and below 1"):
         get_strategy("cost-space", saving=1.5)
@@ -136,3 +146,141 @@ def test_an_operator_moves_while_latencies_change_and_nothing_is_lost() -> None:
     assert world.failed is None and world.planner_failed is None
     assert world.placement["o"] == "h2"
     assert indices == list(range(4000))
+
+
+def fan(client: str = "client") -> Dataflow:
+    """Four sources, of which two operators take two each, and a third takes from both."""
+    graph = Dataflow()
+    seen = [graph.source(Code("scenes"), at=f"h{number}") for number in (3, 7, 19, 29)]
+    one = graph.operator(Code("composite"), *seen[:2], name="one")
+    two = graph.operator(Code("composite"), *seen[2:], name="two")
+    graph.sink("map", graph.operator(Code("composite"), one, two, name="three"))
+    return sinks_at(graph, client)
+
+
+SIZES = {**{f"source@h{number}": 2e4 for number in (3, 7, 19, 29)}, "one": 1e4, "two": 1e4, "three": 5e3}
+
+
+def situated(
+    hosts: tuple[str, ...], latency_s: np.ndarray, figures: Mapping[str, HostFigures] = {}
+) -> dict[str, Place]:
+    """The coordinates that these hosts find."""
+    found = embedded(latency_s, np.random.default_rng(1), rounds=200, heights=True)
+    return {
+        host: Place(
+            tuple(found.places[at].tolist()), float(found.heights[at]), 0.1, 200, figures.get(host, HostFigures())
+        )
+        for at, host in enumerate(hosts)
+    }
+
+
+def asked_of(task: Task, latency_s: np.ndarray, planner: CostSpace = PLAIN) -> tuple[Plan, set[Link]]:
+    """The plan, and the links whose latency was asked for."""
+    truth = {link: Latency(float(latency_s[task.hosts.index(link[0]), task.hosts.index(link[1])]))
+             for link in links_between(task.hosts)}  # fmt: skip
+    found = plan_with_probes(
+        planner, task, MODEL, lambda _: {}, sound=lambda links: {link: truth[link] for link in links}
+    )
+    return found.result, set(found.asked)
+
+
+def test_of_many_hosts_it_asks_for_the_latencies_of_a_few() -> None:
+    """As many pairs for 400 hosts as for 100, and nearly the optimum; coordinate descent asks for still less."""
+    asked, worse = {}, []
+    for count in (100, 300):
+        hosts, latency_s = plane(count)
+        task = Task((fan(),), hosts, NetworkView({}, {}, situated(hosts, latency_s)), Hints(SIZES))
+        plan, links = asked_of(task, latency_s)
+        asked[count] = len(links)
+        all_known = {link: Latency(float(latency_s[hosts.index(link[0]), hosts.index(link[1])]))
+                     for link in links_between(hosts) if link[0] < link[1]}  # fmt: skip
+        optimum = planned(task.but(view=NetworkView({}, all_known)))
+        worse.append(plan.cost_s / optimum.cost_s)
+        graph = fan().by_name
+        joined = (*graph.values(), Node("archive", "sink", ("one", "three"), None, "client"))
+        descent, links = asked_of(task.but(dataflows=(Dataflow(joined).validate(hosts),)), latency_s)
+        assert len(links) < 200 and descent.cost_s < descent.initial_cost_s
+    assert all(count < 320 for count in asked.values())
+    assert max(worse) < 1.05
+
+
+def test_hundreds_of_hosts_place_and_move_operators_of_which_they_measure_a_few() -> None:
+    """An operator leaves a host that comes to be far from all others; 101 hosts, 5,050 pairs of them."""
+    hosts, latency_s = plane(101)
+    core = CoreConfig(monitor=MonitorConfig(sound_interval_s=15.0))
+    strategy, config = get_strategy("cost-space"), WorldConfig("independent", startup_s=0.0, core=core)
+    work = Work(fan(), hosts, Hints(SIZES), CostParameters(), MODEL)
+    plan = plan_ahead(work, strategy.initial, shaped(hosts, latency_s), config)
+    assert len(plan.asked) < 320 and plan.complete
+    left = plan.result.placement["three"]
+    records = list[e.Record]()
+    world = World(
+        hosts, shaped(hosts, latency_s, later={left: 0.5}), lambda _: Sized(), config,
+        on_record=lambda _, __, each: records.append(each),
+    )  # fmt: skip
+    run_ahead(work, strategy, plan, 250, world)
+    assert world.failed is None and world.planner_failed is None
+    assert left not in {world.placement[name] for name in ("one", "two", "three")}
+    looks = [each.fields["detail"] for each in records if each.kind == "plan"]
+    assert looks and all(look.get("sounded", 0) < 400 for look in looks)
+    (spent,) = {max(each.fields["detail"]["news_bytes"] for each in records if each.kind == "monitor")}
+    assert spent / world.now < 20_000  # bytes a second, of the client, which all tell
+
+
+def test_load_and_room_make_operators_go_elsewhere() -> None:
+    hosts, latency_s = plane(60)
+    work = {
+        "rates_hz": {"one": 10.0, "two": 10.0, "three": 10.0},
+        "compute_s": {"one": 0.05, "two": 0.05, "three": 0.05},
+    }
+
+    def placed(figures: Mapping[str, HostFigures], **options: float) -> Placement:
+        view = NetworkView({}, {}, situated(hosts, latency_s, figures))
+        task = Task((fan(),), hosts, view, Hints(SIZES, **work))
+        return asked_of(task, latency_s, CostSpace(**options))[0].placement  # type: ignore[arg-type]
+
+    roomy = dict.fromkeys(hosts, HostFigures(1.0, 8))
+    where = placed(roomy)
+    busy = {**roomy, where["one"]: HostFigures(1.0, 8, 0.5)}
+    assert placed(busy)["one"] == where["one"]
+    assert placed(busy, load_s=1.0)["one"] != where["one"]  # a half of it is half a second more to everywhere
+    for short in (
+        HostFigures(0.4),
+        HostFigures(1.0, 8, memory_bytes=50_000),
+        HostFigures(1.0, 8, bandwidth_bps=3_900_000),
+    ):
+        assert placed({**roomy, where["one"]: short})["one"] != where["one"]
+    both = dict.fromkeys(hosts, HostFigures(0.9))  # each has room for one operator
+    assert len({placed(both)[name] for name in ("one", "two", "three")}) == 3
+    for figures, says in (
+        (
+            HostFigures(0.25),
+            "'one' fits on none of 60 hosts: 'h1' lacks 0.25 of a processor: it has 0.25 to spare of 0.25",
+        ),
+        (
+            HostFigures(1.0, 8, memory_bytes=50_000),
+            r"lacks 1e\+04 bytes of memory: it has 5e\+04, and 6e\+04 are taken",
+        ),
+        (HostFigures(1.0, 8, bandwidth_bps=3_000_000), r"lacks 1e\+06 bit/s of bandwidth"),
+    ):
+        with pytest.raises(PlacementError, match=says):
+            placed(dict.fromkeys(hosts, figures))
+
+
+def test_what_cannot_be_planned_is_one_line() -> None:
+    task = drawn(1, tree=True)
+    ends = {link: each for link, each in task.view.latencies.items() if "client" not in link}
+    away = {Link(host, "client"): Latency(math.inf, 0) for host in HOSTS[:3]}
+    with pytest.raises(PlacementError, match=r"no placement: 'h\d' and 'client' do not hear each other"):
+        planned(task.but(view=NetworkView({}, {**ends, **away})))
+    for bad in (math.nan, -1.0):
+        odd = {**task.view.latencies, Link("h1", "h2"): Latency(bad)}
+        with pytest.raises(UsageError, match=rf"the latency between 'h1' and 'h2' is {bad} s; it must be at least 0"):
+            planned(task.but(view=NetworkView({}, odd)))
+        with pytest.raises(UsageError, match=rf"output_bytes of node 'one' is {bad}"):
+            planned(task.but(hints=Hints({**task.hints.output_bytes, "one": bad})))
+    hosts, latency_s = plane(30)
+    places = situated(hosts, latency_s)
+    silent = Task((fan("h1"),), hosts, NetworkView({}, {}, {**places, "h3": UNPLACED}), Hints(SIZES))
+    with pytest.raises(PlacementError, match="host 'h3' did not find its coordinates; is it still there"):
+        planned(silent)
