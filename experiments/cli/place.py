@@ -17,7 +17,8 @@ import typer
 from rich.table import Table
 
 from thalweg.experiments.cli.console import JsonOption, output, print_json
-from thalweg.experiments.cli.options import find_own_code
+from thalweg.experiments.cli.options import find_own_code, takes
+from thalweg.experiments.command import Option
 from thalweg.experiments.records.trees import as_edges
 from thalweg.middleware.dataflow import TREES, Code, Dataflow, Node, Placement
 from thalweg.middleware.errors import UsageError, nearest
@@ -33,14 +34,17 @@ from thalweg.middleware.network.view import (
     links_between,
 )
 from thalweg.middleware.planning import (
+    COST_MODELS,
     Answers,
     CostParameters,
     DownloadAll,
     ExpectedPeriod,
     Hints,
     Interface,
+    Odp,
     Period,
     Plan,
+    Quality,
     Task,
     Thalweg,
     ask_planner,
@@ -49,6 +53,8 @@ from thalweg.middleware.planning import (
     get_planner,
     propagate_hints,
 )
+from thalweg.middleware.planning.odp.objective import value_of
+from thalweg.middleware.planning.odp.tasks import QualityCost, objective_of
 
 _CODE = Code("unused")  # the operators are only planned for, never run
 
@@ -77,7 +83,8 @@ class OperatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A node of a tree that no builder makes. Without inputs it is a source: ``host`` and ``bytes`` are needed.
 
-    ``operator`` replaces the dataflow's for this node; ``host`` pins it.
+    ``operator`` replaces the dataflow's for this node; ``host`` pins it. ``demand``: C_i, ``candidates``: hosts that it
+    may be on; ``takes``: by input the bytes of a partition that comes from there, where that is not all that is given.
     """
 
     name: str
@@ -85,12 +92,23 @@ class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str | None = None
     bytes: float | None = None
     operator: OperatorSpec | None = None
+    demand: float | None = None
+    candidates: tuple[str, ...] | None = None
+    takes: dict[str, float] = {}
+
+
+class HostSpec(HostFigures, frozen=True, forbid_unknown_fields=True):
+    """A host: besides its processor its room C_u for operators, and its availability A_u."""
+
+    capacity: float | None = None
+    availability: float = 1.0
 
 
 class DataflowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Either ``tree`` over ``sources`` (host to bytes of a partition, in the order of combination), or ``nodes``.
 
     ``sinks``: by name what the client takes of these nodes; by default sink ``sink`` the one that is no other's input.
+    ``rate_hz``: partitions a second; ``demand``: C_i of every operator that does not say, ``demands``: of single nodes.
     """
 
     tree: str | None = None
@@ -98,12 +116,16 @@ class DataflowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: tuple[NodeSpec, ...] = ()
     sinks: dict[str, tuple[str, ...]] = {}
     operator: OperatorSpec = OperatorSpec()
+    rate_hz: float = 1.0
+    demand: float = 1.0
+    demands: dict[str, float] = {}
 
 
 class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rate from host ``src`` to host ``dst``: tc's notation or bits per second; ``both``: and back.
 
-    ``latency``: what an empty message takes, as ``"20ms"`` or seconds; either may be left out.
+    ``latency``: what an empty message takes, as ``"20ms"`` or seconds; ``bandwidth``: B_uv, what placements may use of
+    it; ``availability``: A_uv. Any may be left out.
     """
 
     src: str
@@ -111,14 +133,17 @@ class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate: str | float | None = None
     both: bool = False
     latency: str | float | None = None
+    bandwidth: str | float | None = None
+    availability: float = 1.0
 
 
 class PlacementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole file. ``hosts``' order breaks ties; the sink is at ``client``, the first host by default.
 
     ``default_rate``: of the links not listed; ``latency``: round trips between all hosts, a file or data set, of which
-    their latency is half. ``capacities``: speed, cores and load of hosts. ``placement``: where operators are now, for
-    planners that start there.
+    their latency is half; ``default_latency``: of other links not listed. ``capacities``: speed, cores and load of
+    hosts, their room and availability. ``placement``: where operators are now, for planners that start there.
+    ``objective``: weights by metric; ``availability``: whether operators count for it or hosts.
     """
 
     hosts: tuple[str, ...]
@@ -127,9 +152,12 @@ class PlacementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     links: tuple[LinkSpec, ...] = ()
     default_rate: str | float | None = None
     latency: str | None = None
-    capacities: dict[str, HostFigures] = {}
+    default_latency: str | float | None = None
+    capacities: dict[str, HostSpec] = {}
     costs: CostParameters = CostParameters()
     placement: dict[str, str] = {}
+    objective: dict[str, float] = {}
+    availability: Literal["operators", "hosts"] = "operators"
 
 
 def load_problem(path: Path) -> Task:
@@ -155,7 +183,7 @@ def _explain(message: str) -> str:
     unknown = re.search(r"unknown field `([^`]*)`", message)
     if unknown is None:
         return message
-    structs = (PlacementFile, DataflowSpec, NodeSpec, OperatorSpec, LinkSpec, HostFigures, CostParameters)
+    structs = (PlacementFile, DataflowSpec, NodeSpec, OperatorSpec, LinkSpec, HostSpec, CostParameters)
     known = [field for struct in structs for field in struct.__struct_encode_fields__]
     return f"{message}; {nearest(unknown[1], known)}"
 
@@ -168,14 +196,43 @@ def _task(spec: PlacementFile, folder: Path) -> Task:
         raise UsageError(f"client {client!r} is not among the hosts; {nearest(client, spec.hosts)}")
     dataflow, hints = _dataflow(spec.dataflow, client)
     dataflow.validate(spec.hosts)
+    if not (math.isfinite(spec.dataflow.rate_hz) and spec.dataflow.rate_hz > 0):
+        raise UsageError(f"dataflow.rate_hz is {spec.dataflow.rate_hz}; give partitions a second, above 0")
+    hints = msgspec.structs.replace(hints, rates_hz={node.name: spec.dataflow.rate_hz for node in dataflow.nodes})
     current: Placement | None = None
     if spec.placement:
         current = {node.name: node.pinned for node in dataflow.nodes if node.pinned} | spec.placement
     for host in spec.capacities:
         if host not in spec.hosts:
             raise UsageError(f"capacities name unknown host {host!r}; {nearest(host, spec.hosts)}")
-    hints = hints.measured({}, spec.capacities)
-    return Task((dataflow,), spec.hosts, _view(spec, folder), hints, spec.costs, current)
+    hints = hints.measured({}, {host: HostFigures(of.speed, of.cores, of.load) for host, of in spec.capacities.items()})
+    quality = _quality(spec, dataflow)
+    return Task((dataflow,), spec.hosts, _view(spec, folder), hints, spec.costs, current, quality)
+
+
+def _quality(spec: PlacementFile, dataflow: Dataflow) -> Quality:
+    objective_of(spec.objective or "response")
+    demand = {node.name: spec.dataflow.demand for node in dataflow.nodes if node.kind == "operator"}
+    demand |= {node.name: node.demand for node in spec.dataflow.nodes if node.demand is not None}
+    ends = [(link, pair) for link in spec.links for pair in _pairs(link)]
+    return Quality(
+        demand | spec.dataflow.demands,
+        {node.name: node.candidates for node in spec.dataflow.nodes if node.candidates is not None},
+        {host: of.capacity for host, of in spec.capacities.items() if of.capacity is not None},
+        {host: of.availability for host, of in spec.capacities.items()},
+        {pair: link.availability for link, pair in ends},
+        {pair: _rate_bps(link.bandwidth, _name(link)) / 8 for link, pair in ends if link.bandwidth is not None},
+        spec.objective,
+        spec.availability,
+    ).check(dataflow, spec.hosts)
+
+
+def _pairs(link: LinkSpec) -> list[Link]:
+    return [Link(link.src, link.dst), Link(link.dst, link.src)][: 1 + link.both]
+
+
+def _name(link: LinkSpec) -> str:
+    return f"the link {link.src} to {link.dst}"
 
 
 def _dataflow(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
@@ -213,7 +270,13 @@ def _dataflow(spec: DataflowSpec, client: str) -> tuple[Dataflow, Hints]:
     dataflow = Dataflow((*nodes, *ends)).validate()
     own = {node.name: node.operator or spec.operator for node in spec.nodes}
     sizes = {node.name: node.bytes for node in spec.nodes if node.bytes is not None}
-    return dataflow, propagate_hints(dataflow, sizes, lambda node: own[node.name].answers)
+    hints = propagate_hints(dataflow, sizes, lambda node: own[node.name].answers)
+    for node in spec.nodes:
+        for name in node.takes:
+            if name not in node.inputs:
+                raise UsageError(f"node {node.name!r} takes from {name!r}, which is none of its inputs; name it there")
+    takes = {node.name: node.takes for node in spec.nodes if node.takes}
+    return dataflow, msgspec.structs.replace(hints, input_bytes=takes).check(dataflow)
 
 
 def _view(spec: PlacementFile, folder: Path) -> NetworkView:
@@ -230,18 +293,22 @@ def _view(spec: PlacementFile, folder: Path) -> NetworkView:
                 raise UsageError(f"a link names unknown host {host!r}; {nearest(host, spec.hosts)}")
         if link.src == link.dst:
             raise UsageError(f"a link leads from {link.src!r} to itself; that takes no time, leave it out")
-        for pair in [Link(link.src, link.dst), Link(link.dst, link.src)][: 1 + link.both]:
+        for pair in _pairs(link):
             if pair in given:
                 raise UsageError(f"the link {pair[0]} to {pair[1]} is given twice")
             given.add(pair)
             if link.rate is not None:
-                rates[pair] = _rate_bps(link.rate, f"the link {link.src} to {link.dst}")
+                rates[pair] = _rate_bps(link.rate, _name(link))
             if link.latency is not None:
-                delays_s[pair] = _latency_s(link.latency, f"the link {link.src} to {link.dst}")
+                delays_s[pair] = _latency_s(link.latency, _name(link))
     if spec.default_rate is not None:
         default = _rate_bps(spec.default_rate, "default_rate")
         for pair in links_between(spec.hosts):
             rates.setdefault(pair, default)
+    if spec.default_latency is not None:
+        default_s = _latency_s(spec.default_latency, "default_latency")
+        for pair in links_between(spec.hosts):
+            delays_s.setdefault(pair, delays_s.get(Link(*pair[::-1]), default_s))
     estimates = {pair: LinkEstimate(rate) for pair, rate in rates.items()}
     return NetworkView(estimates, {pair: Latency(delay_s) for pair, delay_s in delays_s.items()})
 
@@ -264,9 +331,9 @@ def _rate_bps(rate: str | float, where: str) -> float:
         raise UsageError(f"{where}: {error}") from error
 
 
-def _options(pairs: Sequence[str] | None, flag: str) -> dict[str, Any]:
+def _options(pairs: Sequence[str], flag: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    for pair in pairs or ():
+    for pair in pairs:
         key, equals, value = pair.partition("=")
         if not (key and equals):
             raise UsageError(f"{flag} {pair!r} is not KEY=VALUE")
@@ -277,31 +344,38 @@ def _options(pairs: Sequence[str] | None, flag: str) -> dict[str, Any]:
     return options
 
 
-def place(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A placement problem in TOML.", show_default=False)],
+class PlaceOptions(msgspec.Struct, frozen=True):
+    """Of ``place``: who places, what is minimised, and what else is told."""
+
     planner: Annotated[
         str,
-        typer.Option(
-            "--planner",
-            help="one-shot, download-all, exhaustive; thalweg: the tree's shape as well, where operators are"
-            " reorderable; global, local: what they do in one period, from the file's placement (global needs it); or"
-            " package.module:Class.",
+        Option(
+            "one-shot, download-all, exhaustive; thalweg: the tree's shape as well, where operators are reorderable;"
+            " odp: proven optimal by response time, availability and network; global, local: what they do in one"
+            " period, from the file's placement (global needs it); or package.module:Class."
         ),
-    ] = "one-shot",
+    ] = "one-shot"
     cost: Annotated[
-        str, typer.Option("--cost", help="critical-path, period, expected-period, or package.module:Class.")
-    ] = "critical-path",
+        str,
+        Option(
+            "critical-path, period, expected-period; response, availability, traffic, usage, energy, or objective: the"
+            " file's weights of these; or package.module:Class."
+        ),
+    ] = "critical-path"
     option: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="Of the planner, as start=current, or k=2 of local."),
-    ] = None,
-    cost_option: Annotated[
-        list[str] | None, typer.Option("--cost-option", metavar="KEY=VALUE", help="As interface=duplex.")
-    ] = None,
-    bound: Annotated[
-        bool,
-        typer.Option("--bound", help="Also print the period that no tree and no mixture of trees can beat."),
-    ] = False,
+        tuple[str, ...], Option("Of the planner, as start=current, or k=2 of local.", metavar="KEY=VALUE")
+    ] = ()
+    cost_option: Annotated[tuple[str, ...], Option("As interface=duplex.", metavar="KEY=VALUE")] = ()
+    bound: Annotated[bool, Option("Also print the period that no tree and no mixture of trees can beat.")] = False
+    mps: Annotated[
+        str | None, Option("Also write the program of odp to a file, for other solvers.", metavar="PATH")
+    ] = None
+
+
+@takes(PlaceOptions)
+def place(
+    options: PlaceOptions,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A placement problem in TOML.", show_default=False)],
     as_json: JsonOption = False,
 ) -> None:
     """Solve a placement problem from a file: where does each operator go, and what does that cost?
@@ -311,12 +385,20 @@ def place(
     The tree as well, beside what is possible at all: thalweg place docs/examples/placement.toml --cost period
     --planner thalweg --bound
 
+    Proven optimal, or the gap: thalweg place docs/examples/optimal.toml --planner odp --option
+    objective='{"response": 0.5, "availability": 0.5}'
+
     What local would do next: thalweg place docs/examples/placement.toml --planner local --option k=2
     """
-    task = load_problem(file)
+    task, planner, cost = load_problem(file), options.planner, options.cost
     find_own_code([planner, cost])
-    model = get_cost_model(cost, **_options(cost_option, "--cost-option"))
-    chosen = get_planner(planner, **_options(option, "--option"))
+    model = get_cost_model(cost, **_options(options.cost_option, "--cost-option"))
+    chosen = get_planner(planner, **_options(options.option, "--option"))
+    if isinstance(chosen, Odp):
+        _place_odp(file, chosen, task, options.mps, as_json)
+        return
+    if options.mps is not None:
+        raise UsageError("--mps writes the program of --planner odp; add that")
     if isinstance(chosen, Thalweg):  # goes by periods, whatever others go by
         model = chosen.goes_by(model)
         cost = model.name
@@ -325,14 +407,9 @@ def place(
     try:
         result = ask_planner(chosen, task, model)
     except LinksNeeded as needed:
-        first = ", ".join(f"{a} to {b}" for a, b in sorted(needed.links)[:4])
-        more = f" and {len(needed.links) - 4} more" if len(needed.links) > 4 else ""
-        what, advice = "rate", "add links, or set default_rate"
-        if isinstance(needed, LatenciesNeeded):
-            what, advice = "latency", "add it to links, or name a matrix of round trips (latency)"
-        raise UsageError(f"{file} gives no {what} for {first}{more}, which {planner} needs; {advice}") from None
+        raise _not_given(file, needed, planner) from None
     baseline_s = DownloadAll().plan(task, model).cost_s
-    bound_s = _bound_s(file, task, _interface(chosen, model)) if bound else None
+    bound_s = _bound_s(file, task, _interface(chosen, model)) if options.bound else None
     if as_json:
         answer = {
             "planner": planner,
@@ -356,6 +433,77 @@ def place(
         if bound_s is not None:
             text = f"no tree and no mixture of trees has a period below {_seconds(bound_s)}"
             output().print(f"{text} ({_interface(chosen, model)} interfaces; transfers alone)", soft_wrap=True)
+
+
+def _not_given(file: Path, needed: LinksNeeded, planner: str) -> UsageError:
+    first = ", ".join(f"{a} to {b}" for a, b in sorted(needed.links)[:4])
+    more = f" and {len(needed.links) - 4} more" if len(needed.links) > 4 else ""
+    what, advice = "rate", "add links, or set default_rate"
+    if isinstance(needed, LatenciesNeeded):
+        what, advice = "latency", "add it to links, set default_latency, or name a matrix of round trips (latency)"
+    return UsageError(f"{file} gives no {what} for {first}{more}, which {planner} needs; {advice}")
+
+
+def _place_odp(file: Path, planner: Odp, task: Task, mps: str | None, as_json: bool) -> None:
+    """Print the optimum, or the best placement and how far it may be from it."""
+    try:
+        goal = planner.goal(task)
+        if mps is not None:
+            planner.write(goal, mps)
+        solved = planner.solve(goal, task)
+    except LinksNeeded as needed:
+        raise _not_given(file, needed, "odp") from None
+    except UsageError as error:
+        raise type(error)(f"{file}: {error}") from None
+    instance, counted = goal.instance, goal.objective.availability_of
+    metrics = instance.metrics(solved.where)
+    available = math.exp(-value_of(metrics, "availability", counted))
+    placement = {name: instance.hosts[host] for name, host in zip(instance.names, solved.where.tolist(), strict=True)}
+    found = {
+        "response_s": metrics.response_s,
+        "availability": available,
+        "traffic": metrics.traffic,
+        "usage": metrics.usage,
+        "energy": metrics.energy,
+    }
+    if as_json:
+        answer = {
+            "planner": "odp",
+            "weights": goal.objective.weights,
+            "placement": placement,
+            "metrics": found,
+            "utility": goal.utility(solved.where),
+            "extremes": goal.extremes,
+            "cost": solved.cost,
+            "bound": solved.bound,
+            "gap": solved.gap,
+            "proven": solved.proven,
+            "way": solved.way,
+            "evaluated": solved.looked_at,
+        }
+        print_json(answer)
+        return
+    out = output()
+    table = Table("node", "host", "inputs", "C", "room")
+    left = instance.capacity - instance.loads(solved.where)
+    for node, (name, host) in enumerate(placement.items()):
+        inputs = " ".join(instance.names[producer] for producer, _ in instance.inputs[node])
+        room = left[solved.where[node]]
+        table.add_row(name, host, inputs, f"{instance.demand[node]:g}", "" if math.isinf(room) else f"{room:g}")
+    out.print(table)
+    said = f"response {metrics.response_s * 1e3:.3f} ms; availability {available:.4%}"
+    said += f"; traffic {metrics.traffic:g} B/s; usage {metrics.usage:g} B; energy {metrics.energy:g} B s"
+    out.print(said, soft_wrap=True)
+    if goal.extremes:
+        out.print(f"utility {goal.utility(solved.where):.6f} of 1:", soft_wrap=True)
+    for metric, weight in goal.objective.weights.items():
+        ends = goal.extremes[metric]
+        of = "-log availability" if metric == "availability" else metric
+        how = "proven" if ends.proven else "a bound"
+        out.print(f"  {of} counts {weight:g}: best {ends.best:g} ({how}), worst {ends.worst:g}", soft_wrap=True)
+    candidates = f", of {planner.candidates:.0%} of the candidates" if planner.candidates < 1 else ""
+    proof = "proven optimal" if solved.proven else f"at most {solved.gap:.2%} above the bound"
+    out.print(f"{proof}{candidates}; found by {solved.way}, {solved.looked_at} parts of placements looked at")
 
 
 def _interface(planner: object, model: object) -> Interface:
@@ -383,6 +531,11 @@ def _seconds(value: float) -> str:
     return "infinite (over a link of rate 0)" if math.isinf(value) else f"{value:.3f} s"
 
 
+def _figure(value: float) -> str:
+    """Of a metric, in its own unit."""
+    return f"{value:g}"
+
+
 def _print(result: Plan, task: Task, cost: str, baseline_s: float) -> None:
     out = output()
     hints = result.hints or task.hints
@@ -401,7 +554,8 @@ def _print(result: Plan, task: Task, cost: str, baseline_s: float) -> None:
     out.print(table)
     if result.dataflow.not_a_tree():
         out.print(f"graph: {as_edges(result.dataflow.edges)}", soft_wrap=True)
-    out.print(f"{cost}: {_seconds(result.cost_s)}; download-all: {_seconds(baseline_s)}", end="", soft_wrap=True)
+    said = _seconds if cost not in COST_MODELS or COST_MODELS[cost] is not QualityCost else _figure
+    out.print(f"{cost}: {said(result.cost_s)}; download-all: {said(baseline_s)}", end="", soft_wrap=True)
     out.print(f"; {len(result.steps)} moves, {result.evaluated} placements looked at", soft_wrap=True)
     if result.critical:
         where = [f"{name} at {result.placement[name]}" for name in result.critical]

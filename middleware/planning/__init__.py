@@ -15,6 +15,7 @@ from thalweg.middleware.planning.costs.period import Period as Period
 from thalweg.middleware.planning.planners.download_all import DownloadAll as DownloadAll
 from thalweg.middleware.planning.planners.exhaustive import Exhaustive as Exhaustive
 from thalweg.middleware.planning.planners.local import Local as Local
+from thalweg.middleware.planning.planners.odp import Odp as Odp
 from thalweg.middleware.planning.planners.one_shot import OneShot as OneShot
 from thalweg.middleware.planning.planners.planner import Planner as Planner
 from thalweg.middleware.planning.planners.planner import ask_planner as ask_planner
@@ -32,6 +33,7 @@ from thalweg.middleware.planning.problem.plan import Plan as Plan
 from thalweg.middleware.planning.problem.plan import PlanResult as PlanResult
 from thalweg.middleware.planning.problem.plan import Step as Step
 from thalweg.middleware.planning.problem.problem import Problem as Problem
+from thalweg.middleware.planning.problem.quality import Quality as Quality
 from thalweg.middleware.planning.problem.task import Task as Task
 from thalweg.middleware.planning.registry import COST_MODELS as COST_MODELS
 from thalweg.middleware.planning.registry import PLANNERS as PLANNERS

@@ -22,10 +22,12 @@ from thalweg.middleware.planning.costs.critical_path import CriticalPath, Serial
 from thalweg.middleware.planning.costs.expected_period import ExpectedPeriod
 from thalweg.middleware.planning.costs.model import CostModel
 from thalweg.middleware.planning.costs.period import Period
+from thalweg.middleware.planning.odp.tasks import QualityCost
 from thalweg.middleware.planning.planners.cost_space import CostSpace
 from thalweg.middleware.planning.planners.download_all import DownloadAll
 from thalweg.middleware.planning.planners.exhaustive import Exhaustive
 from thalweg.middleware.planning.planners.local import Local
+from thalweg.middleware.planning.planners.odp import Odp
 from thalweg.middleware.planning.planners.one_shot import OneShot
 from thalweg.middleware.planning.planners.planner import Planner, needs_of, wrong_form
 from thalweg.middleware.planning.planners.thalweg import Thalweg
@@ -104,6 +106,7 @@ PLANNERS: Mapping[str, type[Planner]] = {
     "global": OneShot,
     "local": Local,
     "cost-space": CostSpace,
+    "odp": Odp,
     "thalweg": Thalweg,
     "thalweg-once": Thalweg,
 }
@@ -123,6 +126,7 @@ COST_MODELS: Mapping[str, type[CostModel]] = {
     "serialised-critical-path": SerialisedCriticalPath,
     "period": Period,
     "expected-period": ExpectedPeriod,
+    **dict.fromkeys(("objective", "response", "availability", "traffic", "usage", "energy"), QualityCost),
 }
 
 
@@ -169,6 +173,8 @@ def get_strategy(name: str, **options: Any) -> Strategy:
 
 def get_cost_model(name: str, **options: Any) -> CostModel:
     """The cost model of that name or import path; errors as :func:`get_planner`."""
+    if COST_MODELS.get(name) is QualityCost:
+        options = {"metric": name, **options}
     model = _make("cost model", COST_MODELS, "thalweg.cost_models", name, options)
     if not callable(getattr(model, "at", None)):
         raise UsageError(f"{name!r} is no cost model: it has no method at")

@@ -101,15 +101,6 @@ def fat(operators: int) -> tuple[int, ...]:
     return 1, operators - 2, 1
 
 
-def sampled(instance: Instance, share: float, random: np.random.Generator) -> Instance:
-    """The same with so large a share of its candidates for every operator, drawn, at least one."""
-    candidates = np.zeros_like(instance.candidates)
-    for node, allowed in enumerate(instance.candidates):
-        hosts = np.flatnonzero(allowed)
-        candidates[node, random.choice(hosts, max(1, round(share * len(hosts))), replace=False)] = True
-    return msgspec.structs.replace(instance, candidates=candidates)
-
-
 def drawn(
     random: np.random.Generator, operators: tuple[int, int] = (5, 12), hosts: tuple[int, int] = (5, 10)
 ) -> Instance:

@@ -225,7 +225,32 @@ class Instance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
                 return f"{said}, {flows[u, v] - self.bandwidth[u, v]:g} short of {flows[u, v]:g} (17)"
         return ""
 
+    def lacks(self, where: Indices) -> Floats:
+        """(rows,) how much room and bandwidth is short in many placements (rows, n), and how many are no candidates."""
+        rows, hosts = np.arange(len(where))[:, None], len(self.hosts)
+        loads = np.zeros((len(where), hosts))
+        np.add.at(loads, (rows, where), np.broadcast_to(self.demand, where.shape))
+        total = np.maximum(0.0, loads - self.capacity * (1 + SLACK)).sum(axis=1)
+        total += (~self.candidates[np.arange(self.count), where]).sum(axis=1)
+        if self.limited:
+            flows = np.zeros((len(where), hosts, hosts))
+            ends = where[:, self.edges[:, 0]], where[:, self.edges[:, 1]]
+            np.add.at(flows, (rows, *ends), np.broadcast_to(self.rate, ends[0].shape))
+            over = np.where(self.unlike > 0, flows - self.bandwidth * (1 + SLACK), 0.0)
+            total += np.maximum(0.0, over).sum(axis=(1, 2))
+        found: Floats = total
+        return found
+
     def require(self, where: Indices) -> None:
         """Raise PlacementError for a placement that breaks a constraint."""
         if said := self.shortfall(where):
             raise PlacementError(said)
+
+
+def sampled(instance: Instance, share: float, random: np.random.Generator) -> Instance:
+    """The same with so large a share of its candidates for every operator, drawn, at least one."""
+    candidates = np.zeros_like(instance.candidates)
+    for node, allowed in enumerate(instance.candidates):
+        hosts = np.flatnonzero(allowed)
+        candidates[node, random.choice(hosts, max(1, round(share * len(hosts))), replace=False)] = True
+    return msgspec.structs.replace(instance, candidates=candidates)

@@ -10,6 +10,7 @@ from thalweg.middleware.dataflow import Dataflow, Node, Placement
 from thalweg.middleware.errors import DataflowError, PlacementError
 from thalweg.middleware.network.view import NetworkView
 from thalweg.middleware.planning.problem.hints import CostParameters, Hints
+from thalweg.middleware.planning.problem.quality import Quality
 
 
 class Task(msgspec.Struct, frozen=True, dict=True):
@@ -21,6 +22,7 @@ class Task(msgspec.Struct, frozen=True, dict=True):
     - ``hints``: bytes and seconds of one partition at every node
     - ``costs``: what resources cost
     - ``current``: where nodes are now; None before a run
+    - ``quality``: what else hosts and nodes are known by, and the objective, for who goes by it
     """
 
     dataflows: tuple[Dataflow, ...]
@@ -29,6 +31,7 @@ class Task(msgspec.Struct, frozen=True, dict=True):
     hints: Hints
     costs: CostParameters = CostParameters()
     current: Placement | None = None
+    quality: Quality = Quality()
 
     @cached_property
     def dataflow(self) -> Dataflow:

@@ -202,7 +202,7 @@ class Near:
 
 
 def test_latencies_and_what_hosts_are_can_be_given(write: Any) -> None:
-    with pytest.raises(UsageError, match=r"gives no latency for a to b, which .*:Near needs; add it to links, or name"):
+    with pytest.raises(UsageError, match=r"gives no latency for a to b, which .*:Near needs; add it to links, set def"):
         run(write(TREE + LINKS), "--planner", f"{__name__}:Near")
     path = write('latency = "rtt.csv"\n' + TREE + LINKS + 'latency = "700ms"\n')
     (path.parent / "rtt.csv").write_text("src,dst,rtt_ms\na,b,10\na,client,900\nb,client,30\n")
@@ -246,3 +246,100 @@ def test_wrong_options_are_told(write: Any, tmp_path: Path) -> None:
             run(path, *arguments)
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         run(tmp_path / "missing.toml")
+
+
+OPTIMAL = EXAMPLE.with_name("optimal.toml")
+
+
+def test_the_optimum_of_the_example_is_proven_and_no_other_placement_is_better(tmp_path: Path) -> None:
+    found = run_json(OPTIMAL, "--planner", "odp", "--mps", tmp_path / "odp.mps")
+    assert found["proven"] and found["gap"] <= 1e-6 and 0 <= found["utility"] <= 1
+    assert found["weights"] == {"response": 0.5, "availability": 0.3, "usage": 0.2}
+    assert all(ends["proven"] and ends["best"] <= ends["worst"] for ends in found["extremes"].values())
+    assert found["placement"]["camera"] == "edge-1" and found["placement"]["count"] != "edge-1"
+    assert "ROWS" in (tmp_path / "odp.mps").read_text()
+    by_program = run_json(OPTIMAL, "--planner", "odp", "--option", "structure=false")
+    assert by_program["way"] == "program" and by_program["cost"] == pytest.approx(found["cost"], rel=1e-6)
+    text = run(OPTIMAL, "--planner", "odp")
+    assert "proven optimal; found by frontier" in text and "response counts 0.5: best" in text
+    for planner in ("exhaustive", "one-shot", "download-all"):
+        other = run_json(OPTIMAL, "--planner", planner, "--cost", "objective")
+        assert other["cost_s"] >= found["cost"] * (1 - 1e-9)
+        assert (planner != "exhaustive") or other["cost_s"] == pytest.approx(found["cost"])
+    alone = run_json(
+        OPTIMAL, "--planner", "odp", "--option", "objective=availability", "--option", "availability=hosts"
+    )
+    assert alone["metrics"]["availability"] >= found["metrics"]["availability"]
+    assert "usage: " in run(OPTIMAL, "--cost", "usage")
+
+
+def test_fewer_candidates_are_drawn_by_a_seed() -> None:
+    found = [
+        run_json(OPTIMAL, "--planner", "odp", "--option", "candidates=0.4", "--option", f"seed={seed}")
+        for seed in (1, 1, 2)
+    ]
+    assert found[0]["placement"] == found[1]["placement"] != found[2]["placement"]
+    assert "of 40% of the candidates" in run(OPTIMAL, "--planner", "odp", "--option", "candidates=0.4")
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ('["edge-2", "edge-3", "cloud"]', "[]", "node 'count' has no candidate; name a host that it may be on"),
+        ('["edge-2", "edge-3", "cloud"]', '["mars"]', "node 'count' has the candidate 'mars', which is no host"),
+        (
+            '["edge-2", "edge-3", "cloud"]',
+            '["cloud"]\nhost = "edge-3"',
+            "pinned to 'edge-3', which is not among its",
+        ),
+        ('host = "edge-2"', 'host = "mars"', "'mars'"),
+        (
+            'host = "edge-1"',
+            'host = "edge-1"\ndemand = 3',
+            "operator 'camera' needs 3, and of its candidates the largest has 2: 1 are short",
+        ),
+        (
+            "demand = 2 ",
+            'candidates = ["edge-1"]\ndemand = 9 ',
+            "'tag' needs 9, and of its candidates the largest has 2: 7",
+        ),
+        (
+            "availability = 0.995",
+            "availability = 0",
+            "availability of host 'edge-2' is 0; it must be above 0, at",
+        ),
+        ("availability = 0.99 ", "availability = 1.5 ", "availability of host 'edge-1' is 1.5"),
+        ("availability = 0.999", "availability = -1", "link_availability of the link from 'edge-1' to 'edge-2' is -1"),
+        ("speed = 4", "speed = 0", "a host's speed is 0"),
+        ("response = 0.5", "response = -0.5", "the weight of response is -0.5"),
+        ("response = 0.5", "response = 0.6", "sum to 0.6 + 0.3 + 0.2; make that 1"),
+        ("usage = 0.2", "usages = 0.2", "the objective has no 'usages'; did you mean 'usage'"),
+        ("usage = 0.2", "usage = 0.1\ntraffic = 0.1", "the objective has both traffic and usage"),
+        ('latency = "5ms"', 'latency = "-5ms"', "-5ms"),
+        ('default_latency = "30ms"', "", "gives no latency for client to cloud"),
+        ('bandwidth = "1mbit"', 'bandwidth = "-1mbit"', "-1mbit"),
+        ("takes = { microphone", "takes = { camera", "node 'join' takes from 'camera', which is none of its inputs"),
+        ("rate_hz = 10 ", "rate_hz = 0 ", "dataflow.rate_hz is 0.0; give partitions a second, above 0"),
+    ],
+)
+def test_what_an_optimal_placement_cannot_be_is_said_in_a_line(was: str, now: str, said: str, write: Any) -> None:
+    text = OPTIMAL.read_text(encoding="utf-8")
+    assert was in text
+    text = text.replace(was, now, 1)
+    if was == 'default_latency = "30ms"':
+        text = text.replace('latency = "12ms"', "")
+    with pytest.raises(UsageError) as caught:
+        run(write(text), "--planner", "odp")
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_bandwidth_that_is_too_small_is_named(write: Any) -> None:
+    """All that may take the camera's pictures is away from it, over links of 8 B/s."""
+    text = OPTIMAL.read_text(encoding="utf-8").replace('bandwidth = "1mbit"', 'bandwidth = "64bit"')
+    text = text.replace("demand = 2 ", 'candidates = ["edge-2"]\ndemand = 2 ')
+    with pytest.raises(
+        UsageError, match=r"cannot be solved.* link from 'edge-1' to 'edge-2' has a bandwidth of 8, .* short"
+    ):
+        run(write(text), "--planner", "odp")
+    with pytest.raises(UsageError, match="--mps writes the program of --planner odp"):
+        run(OPTIMAL, "--mps", "x.mps")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import networkx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,6 @@ from thalweg.experiments.papers.cardellini2016.instances import (
     drawn,
     fat,
     layered,
-    sampled,
     sequential,
     table_2,
     tag_and_count,
@@ -25,7 +25,7 @@ from thalweg.middleware.errors import PlannerError, UsageError
 from thalweg.middleware.planning.odp.frontier import Frontier
 from thalweg.middleware.planning.odp.heuristics import first_fit
 from thalweg.middleware.planning.odp.hubs import through_hubs
-from thalweg.middleware.planning.odp.instance import Instance
+from thalweg.middleware.planning.odp.instance import Instance, sampled
 from thalweg.middleware.planning.odp.objective import (
     Extremes,
     Goal,
@@ -38,6 +38,7 @@ from thalweg.middleware.planning.odp.objective import (
 )
 from thalweg.middleware.planning.odp.program import General
 from thalweg.middleware.planning.odp.solve import Effort, normalised, solve
+from thalweg.middleware.planning.odp.tasks import from_networkx
 from thalweg.middleware.planning.odp.walks import walk
 
 METRICS: tuple[Metric, ...] = ("response", "availability", "traffic", "usage", "energy")
@@ -393,3 +394,33 @@ def test_the_program_reports_its_gap_or_that_it_found_nothing(tmp_path: Path) ->
 def test_efforts_are_above_zero(given: dict[str, float], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Effort(**given)  # type: ignore[arg-type]
+
+
+def test_networkx_graphs_are_problems() -> None:
+    application, resources = networkx.DiGraph(), networkx.DiGraph()
+    application.add_node("in", host="a", demand=0)
+    application.add_node("work", execution_s=0.5, candidates=["b", "c"])
+    application.add_edge("work", "out", rate=3)
+    application.add_edge("in", "work")
+    resources.add_node("a", availability=0.9)
+    resources.add_nodes_from(["b", "c"], capacity=2, speed=2)
+    for one, other in itertools.permutations("abc", 2):
+        resources.add_edge(one, other, delay_s=0.1 * ord(other) - 9, bandwidth=5)
+    made = from_networkx(application, resources)
+    assert made.names == ("in", "work", "out") and made.edges.tolist() == [[0, 1], [1, 2]]
+    assert made.rate.tolist() == [1, 3] and made.demand.tolist() == [0, 1, 1]
+    assert made.candidates.tolist() == [[True, False, False], [False, True, True], [True] * 3]
+    assert made.capacity.tolist() == [math.inf, 2, 2] and made.bandwidth[0, 1] == 5
+    found = solve(Goal(made, only("response")))
+    assert found.proven and found.cost == pytest.approx(0.1 * ord("b") - 9 + 0.25)
+    application.add_edge("out", "in")
+    with pytest.raises(UsageError, match="streams in a circle"):
+        from_networkx(application, resources)
+    application.remove_edge("out", "in")
+    application.nodes["in"]["host"] = "d"
+    with pytest.raises(UsageError, match="operator 'in' may be on 'd', which is no host"):
+        from_networkx(application, resources)
+    application.nodes["in"]["host"] = "a"
+    resources.remove_edge("a", "b")
+    with pytest.raises(UsageError, match="delay_s of the link from 'a' to 'b' is missing"):
+        from_networkx(application, resources)

@@ -1,0 +1,204 @@
+"""Tasks as optimal placement problems, networkx's graphs as such, and their metrics as cost models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from thalweg.middleware.errors import UsageError, nearest
+from thalweg.middleware.planning.costs.model import CostModel, Position
+from thalweg.middleware.planning.odp.instance import Indices, Instance
+from thalweg.middleware.planning.odp.objective import NETWORK, Goal, Objective
+from thalweg.middleware.planning.odp.solve import Effort, normalised
+from thalweg.middleware.planning.problem.problem import NS_PER_S, Nanoseconds, Problem, Where
+
+LACK = 1e3  # what a unit of room that is short costs, in seconds or what else the cost is in
+
+
+def instance_of(problem: Problem) -> Instance:
+    """A compiled task: R_i and S_u from compute times and factors, d_uv from latencies, λ_ij from bytes and rates.
+
+    Raises LatenciesNeeded for latencies that nobody knows, UsageError for what does not fit.
+    """
+    task, names, hosts = problem.task, problem.names, problem.hosts
+    quality, hints, view = task.quality.check(task.dataflow, hosts), task.hints, task.view
+    held = problem.at_sink()
+    candidates = np.zeros((len(names), len(hosts)), dtype=bool)
+    for node, name in enumerate(names):
+        if problem.movable[node]:
+            allowed = quality.candidates.get(name, hosts)
+            candidates[node, [problem.host_index[host] for host in allowed]] = True
+        else:
+            candidates[node, held[node]] = True
+    nodes = [task.dataflow.by_name[name] for name in names]
+    hz: list[float] = []
+    for each, inputs in zip(nodes, problem.producers, strict=True):  # a node makes as many as it takes
+        taken = [hz[producer] for producer in inputs] or [1.0 if each.rate is None else each.rate]
+        hz.append(hints.rates_hz.get(each.name, min(taken)))
+    ends = list(zip(problem.producer.tolist(), problem.consumer.tolist(), strict=True))
+    rates = [
+        hz[a] * hints.input_bytes.get(names[b], {}).get(names[a], hints.output_bytes.get(names[a], 0.0))
+        for a, b in ends
+    ]
+    factors = np.array([task.compute_factor(host) for host in hosts])
+    compute = np.array([hints.compute_s.get(name, 0.0) for name in names]) * task.costs.compute_factor
+    demand = [quality.demand.get(node.name, float(node.kind == "operator")) for node in nodes]
+    made = Instance(
+        names=names,
+        hosts=hosts,
+        edges=np.array(ends, dtype=np.intp).reshape(-1, 2),
+        rate=np.array(rates),
+        execution_s=compute,
+        demand=np.array(demand),
+        capacity=np.array([quality.capacity.get(host, math.inf) for host in hosts]),
+        speed=1.0 / np.maximum(factors, 1e-12),
+        availability=np.array([quality.availability.get(host, 1.0) for host in hosts]),
+        delay_s=np.array(view.latencies_s(hosts), dtype=np.float64),
+        link_availability=_of_links(quality.link_availability, hosts, 1.0),
+        bandwidth=_of_links(quality.bandwidth, hosts, math.inf),
+        candidates=candidates,
+    )
+    unknown = made.reachable & np.isnan(made.delay_s)
+    view.require_latency([(hosts[a], hosts[b]) for a, b in np.argwhere(unknown).tolist()])
+    return made.check()
+
+
+def _of_links(
+    given: Mapping[Any, float], hosts: Sequence[str], default: float
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.array([[given.get((a, b), default) for b in hosts] for a in hosts])
+
+
+def from_networkx(application: Any, resources: Any) -> Instance:
+    """A problem of two directed graphs of networkx, with attributes as the fields of :class:`Instance`.
+
+    Nodes of ``application``: ``execution_s`` (0), ``demand`` (1), ``candidates`` (all) or ``host`` (a pin); its edges:
+    ``rate`` (1). Nodes of ``resources``: ``capacity`` (inf), ``speed`` (1), ``availability`` (1); its edges:
+    ``delay_s``, ``availability`` (1), ``bandwidth`` (inf). What is no attribute has the value in brackets. Raises
+    UsageError for a circle, a candidate that is no host, and what :meth:`Instance.check` finds.
+    """
+    hosts = list(resources.nodes)
+    number = {host: at for at, host in enumerate(hosts)}
+    inputs = {node: set(application.predecessors(node)) for node in application.nodes}
+    names: list[Any] = []
+    while inputs.keys() - set(names):
+        ready = [node for node in inputs if node not in names and inputs[node] <= set(names)]
+        if not ready:
+            raise UsageError("the application has streams in a circle; only graphs without are placed")
+        names.append(ready[0])
+    place = {node: at for at, node in enumerate(names)}
+    candidates = np.zeros((len(names), len(hosts)), dtype=bool)
+    for node in names:
+        own = application.nodes[node]
+        for host in [own["host"]] if "host" in own else own.get("candidates", hosts):
+            if host not in number:
+                raise UsageError(f"operator {node!r} may be on {host!r}, which is no host of the resources")
+            candidates[place[node], number[host]] = True
+    ends = [(place[a], place[b]) for a, b in application.edges]
+
+    def of_nodes(graph: Any, which: Sequence[Any], what: str, default: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return np.array([graph.nodes[node].get(what, default) for node in which], dtype=np.float64)
+
+    def of_links(what: str, default: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+        edges: Any = resources.edges
+        return np.array(
+            [[edges[a, b].get(what, default) if resources.has_edge(a, b) else default for b in hosts] for a in hosts],
+            dtype=np.float64,
+        )
+
+    return Instance(
+        names=tuple(map(str, names)),
+        hosts=tuple(map(str, hosts)),
+        edges=np.array(ends, dtype=np.intp).reshape(-1, 2),
+        rate=np.array([data.get("rate", 1.0) for *_, data in application.edges(data=True)], dtype=np.float64),
+        execution_s=of_nodes(application, names, "execution_s", 0.0),
+        demand=of_nodes(application, names, "demand", 1.0),
+        capacity=of_nodes(resources, hosts, "capacity", math.inf),
+        speed=of_nodes(resources, hosts, "speed", 1.0),
+        availability=of_nodes(resources, hosts, "availability", 1.0),
+        delay_s=of_links("delay_s", math.nan),
+        link_availability=of_links("availability", 1.0),
+        bandwidth=of_links("bandwidth", math.inf),
+        candidates=candidates,
+    ).check()
+
+
+def objective_of(given: str | Mapping[str, float], counted: str = "operators", *, ties: bool = True) -> Objective:
+    """The objective that is one metric alone, or several with these weights; UsageError for what is none."""
+    weights = {given: 1.0} if isinstance(given, str) else dict(given)
+    known = ("response", "availability", *NETWORK)
+    for what, weight in weights.items():
+        if what not in known:
+            raise UsageError(f"the objective has no {what!r}; {nearest(what, known)}")
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            raise UsageError(f"the weight of {what} is {weight!r}; give a number, at least 0")
+    network = [what for what in NETWORK if what in weights]
+    if len(network) > 1:
+        raise UsageError(f"the objective has both {network[0]} and {network[1]}; one of {', '.join(NETWORK)} at most")
+    fields: dict[str, Any] = {
+        "response": weights.get("response", 0.0),
+        "availability": weights.get("availability", 0.0),
+        "network": weights.get(network[0], 0.0) if network else 0.0,
+        "metric": network[0] if network else "usage",
+        "availability_of": counted,
+        "ties": ties,
+    }
+    return Objective(**fields)
+
+
+class QualityCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The cost model of one metric or of the task's objective: what :class:`Goal` minimises, but for what decides ties.
+
+    R is in seconds, -log A has no unit, T, N and EE are in the units of rates times seconds, none, one or two times;
+    1 - F has none. What is short on hosts and links costs so much besides that every planner leaves it.
+    """
+
+    metric: str = "objective"
+
+    def __post_init__(self) -> None:
+        if self.metric != "objective":
+            objective_of(self.metric)
+
+    @property
+    def name(self) -> str:
+        return self.metric
+
+    def at(self, problem: Problem, where: Where) -> Position:
+        return QualityPosition(self, problem, where)
+
+    def costs_of(self, problem: Problem, where: Where) -> Nanoseconds:
+        """(rows,) of many placements."""
+        goal = goal_of(problem, self.metric)
+        return (goal.costs(where, goal.main) + LACK * goal.instance.lacks(where)) * NS_PER_S
+
+
+class QualityPosition(Position):
+    """One placement; any operator may be to blame."""
+
+    def __init__(self, model: CostModel, problem: Problem, where: Where) -> None:
+        super().__init__(model, problem, where)
+        assert isinstance(model, QualityCost)
+        self.lower_ns = float(model.costs_of(problem, where[None])[0])
+
+    def critical(self) -> tuple[int, ...]:
+        return tuple(range(len(self.where)))
+
+    def moves_of(self, nodes: Sequence[int]) -> Nanoseconds:
+        hosts, model = len(self.problem.hosts), self.model
+        assert isinstance(model, QualityCost)
+        rows: Indices = np.repeat(self.where[None], len(nodes) * hosts, axis=0)
+        rows[np.arange(len(rows)), np.repeat(nodes, hosts)] = np.tile(np.arange(hosts), len(nodes))
+        return model.costs_of(self.problem, rows).reshape(len(nodes), hosts)
+
+
+@lru_cache(maxsize=4)
+def goal_of(problem: Problem, metric: str) -> Goal:
+    """What a task's placements are judged by: a metric, or ``objective``, its own."""
+    quality = problem.task.quality
+    given = (quality.objective or "response") if metric == "objective" else metric
+    return normalised(instance_of(problem), objective_of(given, quality.counted), Effort())

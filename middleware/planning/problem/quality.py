@@ -1,0 +1,58 @@
+"""What placements are judged by beside transfers: room on hosts, how reliable they are, and an objective."""
+
+from __future__ import annotations
+
+import msgspec
+
+from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.errors import UsageError, nearest
+from thalweg.middleware.network.view import Link
+
+
+class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All by the names of nodes and hosts; symbols as in Cardellini et al. (2016), Table 1.
+
+    - ``demand``: C_i, by default 1 of an operator, 0 of a source or a sink
+    - ``candidates``: the hosts that a node may be on, by default all; sources, sinks and pinned ones stay
+    - ``capacity``: C_u, by default without limit; ``availability``: A_u, by default 1
+    - ``link_availability``: A_uv, by default 1; ``bandwidth``: B_uv in bytes per second, by default without limit
+    - ``objective``: weights by metric: response, availability, and one of traffic, usage and energy; {}: the response
+    - ``counted``: ``hosts`` where each host in use counts once for the availability, not each operator on it
+    """
+
+    demand: dict[str, float] = {}
+    candidates: dict[str, tuple[str, ...]] = {}
+    capacity: dict[str, float] = {}
+    availability: dict[str, float] = {}
+    link_availability: dict[Link, float] = {}
+    bandwidth: dict[Link, float] = {}
+    objective: dict[str, float] = {}
+    counted: str = "operators"
+
+    def check(self, dataflow: Dataflow, hosts: tuple[str, ...]) -> Quality:
+        """Return self; UsageError naming a node or a host that is not there, or a pin that is no candidate."""
+        for what in ("demand", "candidates"):
+            for name in getattr(self, what):
+                if name not in dataflow.by_name:
+                    raise UsageError(f"{what} name unknown node {name!r}; {nearest(name, list(dataflow.by_name))}")
+        for name, allowed in self.candidates.items():
+            if not allowed:
+                raise UsageError(f"node {name!r} has no candidate; name a host that it may be on")
+            for host in allowed:
+                if host not in hosts:
+                    raise UsageError(
+                        f"node {name!r} has the candidate {host!r}, which is no host; {nearest(host, hosts)}"
+                    )
+            pin = dataflow.by_name[name].pinned
+            if pin is not None and pin not in allowed:
+                raise UsageError(f"node {name!r} is pinned to {pin!r}, which is not among its candidates; add it")
+        named = {"capacity": self.capacity, "availability": self.availability}
+        ends = {"link_availability": self.link_availability, "bandwidth": self.bandwidth}
+        for what, of in (
+            *named.items(),
+            *((what, [host for link in of for host in link]) for what, of in ends.items()),
+        ):
+            for host in of:
+                if host not in hosts:
+                    raise UsageError(f"{what} names unknown host {host!r}; {nearest(host, hosts)}")
+        return self
