@@ -156,9 +156,9 @@ class HostCore:
         run.close()
         run.out.record("monitor", detail={"news_bytes": news, "probe_bytes": probes, "bytes_sent": sent})
         run.out.emit(e.CloseRun(run_id))
-        self.past.add(run.install.client, run_id, self.desk.now)
         if run_id in self.visits:
             self._end_visit(run_id, "it is over here")
+        self.past.add(run.install.client, run_id, self.desk.now)
 
     def _told(self, run_id: str, told: Notes) -> None:
         """What the coordinator has to tell one of its runs, unless a stranger of the client's name removed it (R2)."""

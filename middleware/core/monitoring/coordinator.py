@@ -181,9 +181,9 @@ class Coordinator:
         elif timer is Timer.PING and not led.removing and not out.failed:
             for host in sorted(led.remote | _guests_of(led)):
                 installing = host in led.installing
-                heard_s = led.heard_s.setdefault(host, out.now)
-                if not installing:
-                    heard_s = max(heard_s, self._heard_s.setdefault(host, heard_s))
+                for times in (led.heard_s, self._heard_s):  # of guests there may be none yet
+                    times.setdefault(host, out.now)
+                heard_s = led.heard_s[host] if installing else max(led.heard_s[host], self._heard_s[host])
                 if out.now - heard_s > silent_s:  # R3
                     how = "did not install the run within" if installing else "has been silent for"
                     yield from self._lost(led, host, f"{how} {silent_s:g} s")
