@@ -12,7 +12,7 @@ import typer
 
 from thalweg.experiments.cli.console import JsonOption, end, output, print_json, progress
 from thalweg.experiments.cli.options import Given, takes
-from thalweg.experiments.cli.run import make_config
+from thalweg.experiments.cli.run import adopt_defaults, make_config
 from thalweg.experiments.runs.config import RunConfig
 
 if TYPE_CHECKING:
@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 PLACEMENTS = ("download-all", "one-shot", "local", "global", "thalweg")
 SEEDS = (1, 2, 3, 4, 5)
 OPTIONS: Mapping[str, Mapping[str, Any]] = {  # of those of a run
-    "servers": {"shown": None},
+    "workload": {},
+    "servers": {"shown": "8; plates: 4"},
     "placements": {
         "help": "Placement algorithm, as in `thalweg run`; several times for several.",
         "shown": ", ".join(PLACEMENTS),
     },
     "images": {},
+    "rate": {},
     "tree": {},
     "traces": {},
     "link_mean_bps": {},
-    "time_scale": {"shown": None},
+    "time_scale": {"shown": "1; plates: 30"},
     "view": {
         "help": "What the first plan rests on: probe, each side's own measurements; truth, so that both sides begin"
         " with one plan."
@@ -59,8 +61,10 @@ def compare(
     """Compare simulation with emulation: the same seeds and traces in virtual time and on network namespaces.
 
     Every run's records are kept, below the folder; comparison.json there is what `thalweg report` shows. Exit status 1
-    when a mean time between images is further off than --limit. A busy machine slows emulated hosts: let it be quiet,
-    or take a lower --time-scale.
+    when a mean time between images, or partitions, is further off than --limit. A busy machine slows emulated hosts:
+    let it be quiet, or take a lower --time-scale.
+
+    Records with windows, and two sinks: thalweg compare --workload plates --seed 1 --repeats 1
 
     Example: thalweg compare --seed 1 --seed 2 --seed 3 --images 60 --time-scale 120 --link-mean 0.2mbit --out runs/cmp
     """
@@ -69,6 +73,7 @@ def compare(
     from thalweg.experiments.runs.launcher import execute
     from thalweg.experiments.simulation.recorded import execute_as_on_testbeds
 
+    adopt_defaults(given)
     config = make_config({"placements": PLACEMENTS, "pictures": 0, **given}, "compare")
     where = out or Path("runs") / f"compare-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     sides = execute_as_on_testbeds, execute
@@ -82,9 +87,11 @@ def _print(made: Comparison, folder: Path, *, as_json: bool) -> None:
     if as_json:
         print_json({"out": str(folder), **msgspec.to_builtins(made)})
         return
-    from thalweg.experiments.views.tables import comparison_table
+    from thalweg.experiments.views.tables import comparison_latencies, comparison_table
 
     output().print(comparison_table(made))
+    if (latencies := comparison_latencies(made)).row_count:
+        output().print(latencies)
     worst = made.worst
     if worst is not None:
         print(f"furthest: {worst.placement}, seed {worst.seed}, {worst.off:.1%} apart (limit {made.limit:.0%})")

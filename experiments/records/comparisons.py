@@ -15,12 +15,27 @@ COMPARISON = "comparison.json"
 CLOSE = 0.08  # how far simulation may be from emulation, unless told otherwise
 
 
+class Latency(msgspec.Struct, frozen=True):
+    """Of one sink, emulated seconds; of several runs each figure is their median. None where nothing came."""
+
+    p50_s: float | None = None
+    p95_s: float | None = None
+    p99_s: float | None = None
+
+
+class Query(msgspec.Struct, frozen=True):
+    """One sink's latency on either side."""
+
+    simulated: Latency
+    emulated: Latency
+
+
 class Row(msgspec.Struct, frozen=True):
     """One placement and seed. Mean inter-arrival times in emulated seconds, and the first over the second.
 
     ``emulated_each_s``: of every emulated run; ``emulated_s`` is their median, and ``spread`` the slowest by the
     quickest of them, less 1 (None of one run). ``same_start``: whether operators began at the same hosts in all runs.
-    ``simulated_moves``, ``emulated_moves``: how many operators moved, of the latter in every run.
+    ``simulated_moves``, ``emulated_moves``: how many operators moved, of the latter in every run. ``queries``: by sink.
     """
 
     placement: str
@@ -33,6 +48,7 @@ class Row(msgspec.Struct, frozen=True):
     same_start: bool | None = None
     simulated_moves: int | None = None
     emulated_moves: list[int] = []
+    queries: dict[str, Query] = {}
 
     @property
     def off(self) -> float | None:
@@ -66,6 +82,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     failures: list[str] = []
     config: dict[str, Any] = {}
     versions: dict[str, str] = {}
+    item: str = "image"  # what is delivered, in a word
 
 
 def load_comparison(path: Path) -> Comparison:
@@ -88,7 +105,7 @@ def beyond(made: Comparison) -> list[str]:
     for row in made.rows:
         where = f"{row.placement}, seed {row.seed}"
         if row.ratio is None:
-            lines.append(f"{where}: nothing to compare, a side delivered less than two images")
+            lines.append(f"{where}: nothing to compare, a side delivered less than two {made.item}s")
         elif not row.is_close(made.limit):
             lines.append(f"{where}: simulated is {row.ratio:.3f} of emulated, beyond {made.limit:.0%}")
     return lines

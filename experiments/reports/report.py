@@ -27,7 +27,7 @@ from thalweg.experiments.reports import sweep as report_sweep
 from thalweg.experiments.reports.page import NONE, Room, from_rich, render, sheet
 from thalweg.experiments.reports.run import Told, read_run, run_section
 from thalweg.experiments.sweeps.results import SWEEP_TOML
-from thalweg.experiments.views.tables import aggregate_table, comparison_table, seconds
+from thalweg.experiments.views.tables import aggregate_table, comparison_latencies, comparison_table, seconds
 from thalweg.middleware.errors import UsageError, one_line
 from thalweg.middleware.files import whole
 
@@ -209,12 +209,13 @@ def _differ(infos: Sequence[RunInfo]) -> str:
 def _comparison(folder: Path, comparison: Comparison) -> dict[str, Any]:
     """Why it does not hold, first; then the table that ``thalweg compare`` prints."""
     each = f", the median of {comparison.repeats} runs" if comparison.repeats > 1 else ""
-    caption = f"Mean time between images, emulated seconds; ratio: simulated by emulated{each}"
+    caption = f"Mean time between {comparison.item}s, emulated seconds; ratio: simulated by emulated{each}"
     return {
         "folder": folder,
         "wrong": beyond(comparison),
         "verdict": _verdict(comparison),
         "table": from_rich(comparison_table(comparison), caption),
+        "latencies": from_rich(comparison_latencies(comparison), "Latency from source to sink, emulated seconds"),
         "notes": comparison.notes,
     }
 

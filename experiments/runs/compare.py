@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from thalweg.experiments.command import Tell
-from thalweg.experiments.records.analysis import RunSummary, failures, summarize_run
-from thalweg.experiments.records.comparisons import CLOSE, COMPARISON, Comparison, Row, furthest
+from thalweg.experiments.records.analysis import QuerySummary, RunSummary, failures, summarize_run
+from thalweg.experiments.records.comparisons import CLOSE, COMPARISON, Comparison, Latency, Query, Row, furthest
 from thalweg.experiments.runs.config import RunConfig, file_name
 from thalweg.experiments.runs.folder import prepare_folder, versions
 from thalweg.experiments.runs.session import Outcome
@@ -57,7 +57,8 @@ def compare(
         summaries = {outcome.folder: summarize_run(outcome.folder) for outcomes in ran.values() for outcome in outcomes}
         wrong += [line for summary in summaries.values() for line in failures(summary)]
         rows += [_row(label, seed, outcomes, summaries) for label, outcomes in ran.items()]
-        made = _made(config, rows, notes, wrong, limit, repeats)
+        item = next(iter(summaries.values())).item
+        made = _made(config, rows, notes, wrong, limit, repeats, item)
         with whole(folder / COMPARISON, "choose another --out") as part:
             part.write_bytes(msgspec.json.format(msgspec.json.encode(made)) + b"\n")
     return made
@@ -123,11 +124,29 @@ def _row(label: str, seed: int, outcomes: Sequence[Outcome], summaries: Mapping[
         same_start=all(outcome.found.placed[label] == outcomes[0].found.placed[label] for outcome in outcomes),
         simulated_moves=simulated.relocations,
         emulated_moves=[one.relocations for one in emulated],
+        queries={
+            sink: Query(_latency([own]), _latency([one.queries[sink] for one in emulated]))
+            for sink, own in simulated.queries.items()
+        },
+    )
+
+
+def _latency(runs: Sequence[QuerySummary]) -> Latency:
+    """The medians of some runs; of a figure that one of them lacks none."""
+
+    def middle(each: Sequence[float | None]) -> float | None:
+        known = [one for one in each if one is not None]
+        return median(known) if len(known) == len(each) else None
+
+    return Latency(
+        middle([run.latency_p50_s for run in runs]),
+        middle([run.latency_p95_s for run in runs]),
+        middle([run.latency_p99_s for run in runs]),
     )
 
 
 def _made(
-    config: RunConfig, rows: list[Row], notes: list[str], wrong: list[str], limit: float, repeats: int
+    config: RunConfig, rows: list[Row], notes: list[str], wrong: list[str], limit: float, repeats: int, item: str
 ) -> Comparison:
     given = {name: value for name, value in msgspec.to_builtins(config).items() if value is not None}
     for name in ("testbed", "seed"):
@@ -141,6 +160,7 @@ def _made(
         failures=list(wrong),
         config=given,
         versions=versions(),
+        item=item,
     )
 
 

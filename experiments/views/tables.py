@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -245,7 +246,7 @@ def handovers_table(title: str, moves: Sequence[Move]) -> Table:
 
 def comparison_table(made: Comparison) -> Table:
     """One row a placement and seed."""
-    title = "mean time between images, emulated seconds"
+    title = f"mean time between {made.item}s, emulated seconds"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("placement", "seed", "simulated", "emulated", "ratio", "spread", "start", "moves"):
         table.add_column(name, justify="left" if name in ("placement", "start") else "right")
@@ -262,6 +263,21 @@ def comparison_table(made: Comparison) -> Table:
             NONE if row.same_start is None else "same" if row.same_start else "differs",
             f"{moved} / {', '.join(map(str, row.emulated_moves)) or NONE}",
         )
+    return table
+
+
+def comparison_latencies(made: Comparison) -> Table:
+    """One row a placement, seed and sink: the latency on either side."""
+    sides = dict.fromkeys((f"{side} {part}" for side in ("sim", "emu") for part in ("p50", "p95", "p99")), FIGURE)
+    table = framed(
+        "latency from source to sink, simulated and emulated, emulated seconds",
+        {"placement": TEXT, "seed": FIGURE, "sink": TEXT, **sides},
+    )
+    for row in made.rows:
+        for sink, query in row.queries.items():
+            each = msgspec.structs.astuple(query.simulated) + msgspec.structs.astuple(query.emulated)
+            if any(each):
+                table.add_row(Text(row.placement), str(row.seed), Text(sink), *map(seconds, each))
     return table
 
 

@@ -15,7 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from thalweg.experiments.cli import verbs as cli
-from thalweg.experiments.records.comparisons import beyond, load_comparison
+from thalweg.experiments.records.analysis import QuerySummary
+from thalweg.experiments.records.comparisons import Latency, beyond, load_comparison
 from thalweg.experiments.records.records import RunInfo
 from thalweg.experiments.runs import compare
 from thalweg.experiments.runs.compare import Execute
@@ -197,15 +198,39 @@ def test_options_go_to_the_placements_that_take_them(side: Make, tmp_path: Path)
 
 
 @pytest.mark.netns
-def test_a_real_pair_of_runs_is_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("options", "sinks"),
+    [
+        (["--servers", "2", "--time-scale", "60", "--link-mean", "0.2mbit"], {"sink"}),
+        (["--workload", "plates"], {"alarms", "counts"}),
+    ],
+    ids=["composition", "plates"],
+)
+def test_a_real_pair_of_runs_is_alike(
+    options: list[str], sinks: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("THALWEG_TRACES", raising=False)
-    options = ["--servers", "2", "--images", "8", "--placement", "download-all", "--view", "truth", "--limit", "0.5"]
-    options += ["--seed", "1", "--repeats", "1"]
-    more = ["--time-scale", "60", "--link-mean", "0.2mbit", "--out", str(tmp_path / "c"), "--json"]
+    options += ["--images", "8", "--placement", "download-all", "--view", "truth", "--limit", "0.5"]
+    more = ["--seed", "1", "--repeats", "1", "--out", str(tmp_path / "c")]
     done = CliRunner().invoke(cli.app, ["compare", *options, *more])
     assert done.exit_code == 0, done.output
-    (row,) = json.loads(done.stdout.splitlines()[-1])["rows"]
-    assert row["same_start"]
+    made = load_comparison(tmp_path / "c" / "comparison.json")
+    (row,) = made.rows
+    assert row.same_start
+    assert made.item == ("image" if sinks == {"sink"} else "partition")
+    assert row.queries.keys() == sinks
+    for sink, query in row.queries.items():
+        assert query.simulated.p95_s == pytest.approx(query.emulated.p95_s, rel=0.5)
+        assert sink in done.stdout
+
+
+def test_latencies_are_the_medians_of_the_emulated_runs() -> None:
+    runs = [
+        QuerySummary(delivered=1, nothing=0, digest=None, digest_ok=None, mean_interarrival_s=1.0,
+                     latency_p50_s=p50, latency_p95_s=2 * p50, latency_p99_s=p99)
+        for p50, p99 in ((1.0, 9.0), (3.0, None), (2.0, 9.0))
+    ]  # fmt: skip
+    assert compare._latency(runs) == Latency(2.0, 4.0, None)
 
 
 # --- what a testbed costs, in virtual time --------------------------------------------------------------
