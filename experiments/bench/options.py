@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from thalweg.emulation import units
 from thalweg.experiments.command import Option
 
 Sizes = tuple[int, ...]
@@ -85,6 +86,17 @@ class CostSpaceOptions(msgspec.Struct, frozen=True):
     preset: Annotated[Literal["paper", "gt-itm"], Option("How topologies are drawn.")] = "paper"
     queries: Annotated[int, Option("Queries that each placement places, of one operator and of three.", least=1)] = 30
     rounds: Annotated[int, Option("Topologies; figures are medians.", least=1)] = 3
+
+
+class OdpOptions(msgspec.Struct, frozen=True):
+    """Of ``bench odp``."""
+
+    only: Annotated[str, Option("Problems whose name begins so, as fat, or experiment.", metavar="NAME")] = ""
+    program: Annotated[bool, Option("By the program alone (HiGHS), without the ways by structure.")] = False
+    time_limit_s: Annotated[
+        float, Option("Of the program; what is not proven by then has a gap.", flag="--time-limit", unit=units.seconds)
+    ] = 300.0
+    rounds: Annotated[int, Option("Problems of each kind; figures are medians.", least=1)] = 3
 
 
 class MoveOptions(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from thalweg.experiments.bench.options import (
     GraphOptions,
     LinkOptions,
     MoveOptions,
+    OdpOptions,
     PlanOptions,
     RecordsOptions,
     SimOptions,
@@ -178,6 +179,25 @@ def cost_space(options: CostSpaceOptions, as_json: JsonOption = False) -> None:
     for row in answer["queries"]:
         took = [f"{row[key] * 1e3:.2f}" for key in ("median_s", "longest_s")]
         table.add_row(row["placement"], str(row["operators"]), *took)
+    output().print(table)
+
+
+@app.command("odp", epilog="Example: thalweg bench odp --only fat --rounds 5 --json")
+@takes(OdpOptions)
+def odp(options: OdpOptions, as_json: JsonOption = False) -> None:
+    """Processor time of optimal placements: the experiment's by every metric, all sizes of Figure 9, random graphs.
+
+    Sizes are operators x hosts, capacity of a host. Rows "mixed" weigh three metrics, and solve each alone for it.
+    """
+    from thalweg.experiments.bench.odp import bench_odp
+
+    answer = _measure(as_json, bench_odp, options)
+    columns = "problem", "objective", "way", "median ms", "longest ms", "goal ms", "proven", "gap"
+    table = new_table(*columns, title=f"{answer['rounds']} problems each, one core")
+    for row in answer["rows"]:
+        times = ["-" if row[key] is None else f"{row[key] * 1e3:.1f}" for key in ("median_s", "longest_s", "bound_s")]
+        proven = [str(row["proven"]), f"{row['gap']:.2%}"] if row["gap"] is not None else ["-", "-"]
+        table.add_row(row["problem"], row["objective"], row["way"], *times, *proven)
     output().print(table)
 
 

@@ -150,7 +150,20 @@ def test_the_cost_space_answers_for_topologies_and_queries(capsys: pytest.Captur
     assert all(0 < row["median_s"] <= row["longest_s"] < 0.25 for row in answer["queries"])
 
 
-@pytest.mark.parametrize("verb", ["tree", "link", "testbed", "plan", "move"])
+def test_optimal_placements_are_proven_within_the_goals(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["bench", "odp", "--rounds", "1"]
+    assert invoke([*options, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    assert len(rows) == 6 + 2 * 13 + 1 + 1
+    for row in rows:
+        assert row["way"] == "local-search" or row["proven"] == 1, row
+        assert row["bound_s"] is None or row["longest_s"] < 3 * row["bound_s"], row  # a shared machine is slower
+    assert {row["way"] for row in rows} == {"frontier", "hubs", "walks", "local-search"}
+    assert invoke([*options, "--only", "experiment", "--program", "--time-limit", "1ms"]) == 0
+    assert "program" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["tree", "link", "testbed", "plan", "move", "odp"])
 def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["bench", verb, "--help"]) == 0
     assert f"Example: thalweg bench {verb}" in capsys.readouterr().out
