@@ -114,7 +114,7 @@ def t_storm(goal: Goal, seed: int = 0) -> Indices:
 # --- in a space of coordinates ----------------------------------------------------------------------
 
 
-def _query(instance: Instance) -> Query:
+def query_of(instance: Instance) -> Query:
     """Streams with the hosts of what is pinned; a rate of 0 pulls a little, so that nothing is anywhere."""
     least = max(float(instance.rate.max(initial=0.0)), 1.0) * SLACK
     pairs = zip(instance.edges.tolist(), instance.rate.tolist(), strict=True)
@@ -144,7 +144,7 @@ def _mapped(goal: Goal, hosts: Floats, places: Mapping[int, Floats], name: str) 
 
 def relaxation(goal: Goal, seed: int = 0) -> Indices:
     """Pietzuch: operators as bodies between springs, at rest in the space of coordinates, and then on hosts."""
-    instance, hosts, query = goal.instance, _places(goal.instance, seed), _query(goal.instance)
+    instance, hosts, query = goal.instance, _places(goal.instance, seed), query_of(goal.instance)
     pinned = {node: hosts[host] for node, host in query.pinned.items()}
     middle = hosts.mean(axis=0)
     if not pinned:
@@ -156,7 +156,7 @@ def relaxation(goal: Goal, seed: int = 0) -> Indices:
 def rizou(goal: Goal, seed: int = 0) -> Indices:
     """Rizou: every operator in turn to the geometric median of what it is joined to, by rates, until none moves; and
     then on hosts. That is where the network usage is least, were there hosts everywhere."""
-    instance, hosts, query = goal.instance, _places(goal.instance, seed), _query(goal.instance)
+    instance, hosts, query = goal.instance, _places(goal.instance, seed), query_of(goal.instance)
     places = np.repeat(hosts.mean(axis=0)[None], instance.count, axis=0)
     for node, host in query.pinned.items():
         places[node] = hosts[host]
@@ -165,13 +165,13 @@ def rizou(goal: Goal, seed: int = 0) -> Indices:
         before = places.copy()
         for node in free:
             others, rates = zip(*query.beside[node], strict=True)
-            places[node] = _median(places[list(others)], np.array(rates), places[node])
+            places[node] = geometric_median(places[list(others)], np.array(rates), places[node])
         if float(np.abs(places - before).max()) < STILL_S:
             break
     return _mapped(goal, hosts, dict(enumerate(places)), "rizou")
 
 
-def _median(points: Floats, weights: Floats, place: Floats) -> Floats:
+def geometric_median(points: Floats, weights: Floats, place: Floats) -> Floats:
     """The point with the least sum of weighted distances, near which ``place`` is (Weiszfeld)."""
     for _ in range(STEPS):
         away = np.maximum(np.sqrt(((points - place) ** 2).sum(axis=1)), 1e-9)
@@ -186,7 +186,7 @@ def _median(points: Floats, weights: Floats, place: Floats) -> Floats:
 def cost_space(goal: Goal, seed: int = 0) -> Indices:
     """The least network usage by the delays themselves, whatever the goal: the optimum without capacities where
     streams are a tree, else a descent; what has no room there goes where it uses least; and from there a descent."""
-    instance, query = goal.instance, _query(goal.instance)
+    instance, query = goal.instance, query_of(goal.instance)
     delay_s = instance.ways_s
     own = Goal(instance, only("usage"))
     blind = np.zeros(instance.count, dtype=np.intp)

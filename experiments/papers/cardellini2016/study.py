@@ -1,0 +1,353 @@
+"""Figures 4 to 7 of Cardellini et al. (2016): Tag-and-Count on eight hosts, by what its placement optimises.
+
+A configuration is a draw of delays. The paper had one, on Storm; its numbers are those of its text (sections 7.1 and
+7.2), on its curves nothing is read off. Both ends are pinned on one host that is always up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from thalweg.experiments.papers.cardellini2016.scheduling import BY_CHANCE, PLACED, SCHEDULERS, Scheduling
+from thalweg.experiments.papers.claims import Result, check, lacking
+from thalweg.experiments.papers.study import Claim, Column, Figure, Finding, Grid, Pooled, Published, Study, spread
+from thalweg.experiments.papers.tables import mean
+from thalweg.experiments.sweeps.trial import Arm
+from thalweg.experiments.views.tables import NONE
+
+DRAWS = 300
+SHOWN = {"odp-5": ("odp-energy", "relaxation"), "odp-6": ("odp-usage", "rizou"), "odp-7": ("odp-traffic", "t-storm")}
+NAMES = {
+    **{
+        f"odp-{metric}": f"S-ODP_{symbol}"
+        for metric, symbol in zip(
+            ("response", "availability", "energy", "usage", "traffic"), ("R", "A", "EE", "N", "T"), strict=True
+        )
+    },
+    BY_CHANCE: "any of A",
+}
+METRIC = {"odp-5": "energy", "odp-6": "usage", "odp-7": "traffic"}
+
+
+class Scheduler(Arm, frozen=True, order=True):
+    """A scheduler, with what it optimises where it is ``odp``."""
+
+    scheduler: str
+
+    @property
+    def name(self) -> str:
+        """As the paper calls it."""
+        return NAMES.get(self.scheduler, self.scheduler)
+
+
+def over(result: Result, own: str, other: str, column: str) -> Pooled:
+    """A column's mean of one scheduler by that of another, pool by pool."""
+    values = [result.value(name, column) for name in (own, other)]
+    if values[0] is None or values[1] is None or (found := values[0].over(values[1])) is None:
+        raise lacking(result, own, other)
+    return found
+
+
+def _over(own: str, other: str, column: str) -> Callable[[Result], Pooled | None]:
+    def found(result: Result) -> Pooled | None:
+        known = all(result.value(name, column) for name in (own, other))
+        return over(result, own, other, column) if known else None
+
+    return found
+
+
+@check
+def _between(result: Result, own: str, other: str, column: str, low: float, high: float) -> Finding:
+    """A column's mean of one by another's is between two numbers."""
+    ratio = over(result, own, other, column)
+    each = [low <= one <= high for one in ratio.by_pool.values()]
+    return Finding(low <= ratio.mean <= high, f"{spread(ratio)} times", {"ratio": ratio.mean}, each)
+
+
+@check
+def _level(result: Result, name: str, column: str, low: float, high: float, unit: str = "") -> Finding:
+    """A column's mean is between two numbers."""
+    value = result.value(name, column)
+    if value is None:
+        raise lacking(result, name)
+    each = [low <= one <= high for one in value.by_pool.values()]
+    return Finding(low <= value.mean <= high, f"{spread(value)}{unit}", {column: value.mean}, each)
+
+
+def _times(column: str, digits: int = 2) -> Callable[[Any, Any], str]:
+    """A cell: a column by that of the figure's optimum."""
+
+    def cell(row: Any, result: Any) -> str:
+        first = result.definition.sweep.arms()[0].scheduler
+        found = _over(row.arm.scheduler, first, column)(result)
+        return NONE if found is None else spread(found, digits)
+
+    return cell
+
+
+_COMMON = (Column("", lambda row, result: row.label),)
+
+
+def _running(
+    number: str, title: str, question: str, claims: tuple[Claim, ...], published: tuple[Published, ...]
+) -> Figure:
+    """One of the figures in virtual time."""
+    optimum, heuristic = SHOWN[number]
+    return Figure(
+        number=number,
+        head=f"Fig. {number[-1]}",
+        title=title,
+        question=question,
+        sweep=Grid(Scheduler, ((optimum, heuristic, "cost-space"),)),
+        configurations=DRAWS,
+        told=lambda ratio: False,
+        columns=(
+            *_COMMON,
+            Column(f"{METRIC[number]} ×", _times(METRIC[number])),
+            Column("traffic ×", _times("traffic")),
+            Column("latency ×", _times("latency")),
+            Column("optimal %", lambda row, result: mean(row.optimal, 0)),
+            Column("changes", "reassignments"),
+            Column("last s", lambda row, result: mean(row.settled, 0)),
+        ),
+        claims=(
+            *claims,
+            Claim(
+                "cost-space",
+                "cost-space has at most 1.05 times the optimum's (our goal, not the paper's)",
+                f"the mean {METRIC[number]} from 800 s on",
+                _between("cost-space", optimum, METRIC[number], 0.0, 1.05),
+            ),
+            Claim(
+                "odp",
+                "S-ODP is optimal from 100 s on, after one reassignment",
+                "within 1 % in at least 99 % of the draws, and at most one reassignment in the mean",
+                _solved(optimum),
+                2,
+            ),
+        ),
+        published=published,
+    )
+
+
+@check
+def _solved(result: Result, name: str) -> Finding:
+    optimal, changes = result.value(name, "optimal"), result.value(name, "reassignments")
+    if optimal is None or changes is None:
+        raise lacking(result, name)
+    numbers = {"optimal": optimal.mean, "reassignments": changes.mean}
+    detail = f"optimal in {spread(optimal, 1)} %, {spread(changes, 1)} reassignments"
+    return Finding(optimal.mean >= 99 and changes.mean <= 1, detail, numbers)
+
+
+_FIGURES = (
+    Figure(
+        number="odp-4",
+        head="Fig. 4",
+        title="Response time and availability, by which of them is optimised",
+        question="What does the best availability cost in response time, and the best response time in availability?",
+        sweep=Grid(Scheduler, ((*PLACED, BY_CHANCE),)),
+        configurations=DRAWS,
+        told=lambda ratio: False,
+        columns=(
+            *_COMMON,
+            Column("network ms", "network_ms"),
+            Column("×", _times("network_ms")),
+            Column("A %", "availability", digits=2),
+            Column("lost %", "lost", digits=2),
+            Column("on 99 %", lambda row, result: mean(row.unreliable, 1)),
+        ),
+        published=(
+            Published(
+                own="availability of S-ODP_R",
+                value=92.27,
+                ours=lambda r: r.value("odp-response", "availability"),
+                unit="%",
+                points=5,
+            ),
+            Published(
+                own="tuples lost of S-ODP_R",
+                value=3.37,
+                ours=lambda r: r.value("odp-response", "lost"),
+                unit="%",
+                points=None,
+            ),
+            Published(
+                own="executors on 99 %",
+                value=8,
+                ours=lambda r: r.value("odp-response", "unreliable"),
+                unit="executors",
+                points=None,
+            ),
+            Published(
+                own="R of S-ODP_A over S-ODP_R",
+                value=1.8,
+                ours=_over("odp-availability", "odp-response", "network_ms"),
+                unit="×",
+                points=None,
+            ),
+        ),
+        claims=(
+            Claim(
+                "available",
+                "S-ODP_A places all the executors on the most available nodes: availability 100 %",
+                "in all draws",
+                _level("odp-availability", "availability", 99.999, 100.001, " %"),
+            ),
+            Claim(
+                "slower",
+                "a response time that is, on average, 1.8 times higher than that achieved with S-ODP_R",
+                "network delays alone; ties are broken by the least R, so below 1.8 (our goal), and above 1",
+                _between("odp-availability", "odp-response", "network_ms", 1.01, 1.8),
+                1,
+            ),
+            Claim(
+                "ties",
+                "the factor hangs on which of the placements with the best availability is taken (ours)",
+                "one of them at random has more than 1.8 times the network delay of S-ODP_R",
+                _between(BY_CHANCE, "odp-response", "network_ms", 1.8, float("inf")),
+            ),
+            Claim(
+                "unavailable",
+                "S-ODP_R: 8 of 12 executors on nodes with 99 %, availability 92.27 %",
+                "at least four executors are on such nodes in the mean",
+                _level("odp-response", "unreliable", 4, 12, " executors"),
+            ),
+        ),
+    ),
+    _running(
+        "odp-5",
+        "Relaxation and the least elastic energy",
+        "How far from the optimum is relaxation, and how often does it change something?",
+        (
+            Claim(
+                "suboptimal",
+                "The Pietzuch's algorithm finds a sub-optimal solution: the inter-node traffic is 1.84 times higher",
+                "its mean traffic from 800 s on is more than the optimum's",
+                _between("relaxation", "odp-energy", "traffic", 1.01, float("inf")),
+            ),
+            Claim(
+                "latency",
+                "the application latency is 1.15 times higher",
+                "its mean latency from 800 s on is within 15 % of that",
+                _between("relaxation", "odp-energy", "latency", 1.15 * 0.85, 1.15 * 1.15),
+            ),
+            Claim(
+                "reassignments",
+                "the large number of reassignments required to reach a stable configuration (16 in this experiment)",
+                "at least ten in the mean",
+                _level("relaxation", "reassignments", 10, float("inf")),
+            ),
+        ),
+        (
+            Published(own="traffic", value=1.84, ours=_over("relaxation", "odp-energy", "traffic"), unit="×"),
+            Published(own="latency", value=1.15, ours=_over("relaxation", "odp-energy", "latency"), unit="×"),
+            Published(
+                own="reassignments",
+                value=16,
+                ours=lambda r: r.value("relaxation", "reassignments"),
+                unit="changes",
+                points=None,
+            ),
+        ),
+    ),
+    _running(
+        "odp-6",
+        "Rizou and the least network usage",
+        "How far from the optimum is Rizou's placement, and how soon does it settle?",
+        (
+            Claim(
+                "optimal",
+                "the Rizou's algorithm finds the optimal placement",
+                "its usage at the end is within 1 % of the optimum's in at least 90 % of the draws",
+                _level("rizou", "optimal", 90, 100, " % of the draws"),
+            ),
+            Claim(
+                "soon",
+                "a stable assignment is found in less than 300 s",
+                "the mean time of its last reassignment",
+                _level("rizou", "settled", 0, 300, " s"),
+            ),
+            Claim(
+                "few",
+                "after only 5 reassignments",
+                "at most ten in the mean: executors move one by one here",
+                _level("rizou", "reassignments", 0, 10),
+            ),
+            Claim(
+                "better",
+                "good convergence, better than the Pietzuch's solution",
+                "compare its reassignments with those of Figure 5: fewer than 16",
+                _level("rizou", "reassignments", 0, 16),
+            ),
+        ),
+        (
+            Published(own="usage", value=1.0, ours=_over("rizou", "odp-usage", "usage"), unit="×"),
+            Published(
+                own="reassignments",
+                value=5,
+                ours=lambda r: r.value("rizou", "reassignments"),
+                unit="changes",
+                points=None,
+            ),
+        ),
+    ),
+    _running(
+        "odp-7",
+        "T-Storm and the least inter-node traffic",
+        "How far from the optimum is T-Storm's placement?",
+        (
+            Claim(
+                "first",
+                "a first reassignment at 100 s, which produces a sub-optimal configuration",
+                "it changes something after 100 s in at least half of the draws",
+                _level("t-storm", "reassignments", 1.5, float("inf")),
+            ),
+            Claim(
+                "optimal",
+                "fixes the application placement at 750 s, achieving the optimal solution",
+                "its traffic at the end is within 1 % of the optimum's in at least 90 % of the draws",
+                _level("t-storm", "optimal", 90, 100, " % of the draws"),
+            ),
+        ),
+        (Published(own="traffic", value=1.0, ours=_over("t-storm", "odp-traffic", "traffic"), unit="×"),),
+    ),
+)
+
+
+STUDY = Study(
+    name="cardellini2016",
+    trial=Scheduling,
+    arm=Scheduler,
+    figures={figure.number: figure for figure in _FIGURES},
+    series=tuple(name for name in SCHEDULERS if name not in (BY_CHANCE, "cost-space")),
+    ours=(BY_CHANCE, "cost-space"),
+    measure="1000 * latency_s",
+    level="latency",
+    quantity="mean latency",
+    columns={
+        "network_ms": "1000 * network_s",
+        "availability": "100 * availability",
+        "lost": "100 * lost",
+        "unreliable": "unreliable",
+        "traffic": "traffic",
+        "usage": "usage",
+        "energy": "energy",
+        "optimal": "CASE WHEN above < 1.01 THEN 100.0 WHEN above IS NOT NULL THEN 0.0 END",
+        "above": "above",
+        "reassignments": "reassignments",
+        "settled": "settled_s",
+    },
+    fixed=("until_s",),
+    colours=("odp-response", "odp-availability", "relaxation", "rizou", "t-storm"),
+    tints={
+        "cost-space": "#882255",
+        **dict.fromkeys(("odp-energy", "odp-usage", "odp-traffic"), "#332288"),
+        BY_CHANCE: "#777777",
+    },
+    conclusions={
+        1: "ODP can optimize different user-oriented QoS metrics",
+        2: "the optimum is a benchmark for other placement algorithms",
+    },
+)

@@ -1,0 +1,118 @@
+"""Figures 4 to 7, 9 and 10 of Cardellini et al. on a few draws."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from thalweg.experiments.papers.aggregation import figure_data
+from thalweg.experiments.papers.cardellini2016.instances import tag_and_count
+from thalweg.experiments.papers.cardellini2016.scheduling import Scheduling, lost, schedule
+from thalweg.experiments.papers.cardellini2016.solving.solving import Solving, solve_one
+from thalweg.experiments.papers.cardellini2016.solving.study import STUDY as SOLVED
+from thalweg.experiments.papers.cardellini2016.solving.study import at
+from thalweg.experiments.papers.cardellini2016.study import STUDY, over
+from thalweg.experiments.papers.plots import plot_figures
+from thalweg.experiments.papers.study import FigureResult, Study
+from thalweg.experiments.sweeps.results import row, schema
+from thalweg.experiments.sweeps.trial import Trial
+from thalweg.middleware.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def swept(
+    spark: SparkSession, study: Study, trial: type[Trial], number: str, folder: Path, pools: int = 2, **given: Any
+) -> FigureResult[Any, Any]:
+    """A figure's results on so many draws, drawn as well."""
+    run = schedule if trial is Scheduling else solve_one
+    made = []
+    for pool_seed, arm in itertools.product(range(pools), study.figures[number].sweep.arms()):
+        one = trial(pool_seed=pool_seed, **{**msgspec.structs.asdict(arm), **given})
+        made.append(row(one, run(one)))
+    data = figure_data(spark, pa.Table.from_pylist(made, schema=schema(trial)), study, figure=number)
+    assert [path.name for path in plot_figures(data, folder)] == [f"figure-{number}.png"]
+    (result,) = data.results
+    return result
+
+
+def verdicts(result: FigureResult[Any, Any]) -> dict[str, str]:
+    return {one.claim: one.verdict for one in result.verdicts}
+
+
+@pytest.mark.spark
+def test_the_best_response_and_the_best_availability_cost_each_other(
+    spark_session: SparkSession, tmp_path: Path
+) -> None:
+    result = swept(spark_session, STUDY, Scheduling, "odp-4", tmp_path, 4)
+    found = verdicts(result)
+    assert (found["available"], found["ties"]) == ("holds", "holds")
+    assert 1 <= over(result, "odp-availability", "odp-response", "network_ms").mean < 1.8
+    assert result.value("odp-availability", "lost").mean == 0
+    ours = {one.name: (one.paper, one.ours.mean) for one in result.comparisons}
+    assert ours["R of S-ODP_A over S-ODP_R"][0] == 1.8
+    assert ours["availability of S-ODP_R"] == (92.27, result.value("odp-response", "availability").mean)
+
+
+def test_what_is_lost_is_by_the_ways_of_a_tuple() -> None:
+    """Of the five operators' two executors each, one of the first operator's is on 99 %: half of the tuples pass it."""
+    instance = tag_and_count(np.random.default_rng(1))
+    where = np.zeros(instance.count, dtype=np.intp)
+    assert lost(instance, where) == 0
+    where[1] = 1
+    assert lost(instance, where) == pytest.approx(0.01 / 2)
+    where[1:11] = 1
+    assert lost(instance, where) == pytest.approx(1 - 0.99**5)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("number", "optimum", "metric"),
+    [("odp-5", "odp-energy", "energy"), ("odp-6", "odp-usage", "usage"), ("odp-7", "odp-traffic", "traffic")],
+)
+def test_schedulers_run_beside_the_optimum(
+    spark_session: SparkSession, tmp_path: Path, number: str, optimum: str, metric: str
+) -> None:
+    result = swept(spark_session, STUDY, Scheduling, number, tmp_path, until_s=300)
+    assert {verdicts(result)[claim] for claim in ("odp", "cost-space")} == {"holds"}
+    (heuristic,) = {row.arm.scheduler for row in result.rows} - {optimum, "cost-space"}
+    assert over(result, heuristic, optimum, metric).mean >= 0.999
+    assert result.value(heuristic, "reassignments").mean >= 1
+    assert result.value(optimum, "settled").mean <= 100
+
+
+@pytest.mark.spark
+def test_every_problem_of_figure_9_is_proven(spark_session: SparkSession, tmp_path: Path) -> None:
+    result = swept(spark_session, SOLVED, Solving, "odp-9", tmp_path, 1)
+    assert [row.value("proven").mean for row in result.rows] == [100.0] * len(result.rows)
+    assert len({row.label for row in result.rows}) == len(result.rows) == 30
+    networks = [at(result, "sequential", "network_ms", capacity=places).mean for places in (2, 4, 6, 8, 10)]
+    assert networks == sorted(networks, reverse=True)
+    assert verdicts(result)["sequential-capacity"] in ("holds", "does not hold")
+
+
+@pytest.mark.spark
+def test_samples_of_candidates_cost_more_where_operators_are_in_a_row(
+    spark_session: SparkSession, tmp_path: Path
+) -> None:
+    result = swept(spark_session, SOLVED, Solving, "odp-10", tmp_path, 1, operators=16, hosts=8, time_limit_s=5.0)
+    few = {
+        shape: at(result, shape, "degradation", operators=16, hosts=8, share=0.2).mean
+        for shape in ("sequential", "fat")
+    }
+    assert few["sequential"] > few["fat"] >= 1
+    assert verdicts(result)["fat"] == "not tested"
+
+
+def test_what_is_not_of_these_studies_is_named() -> None:
+    with pytest.raises(UsageError, match="'xu' is no scheduler of this study"):
+        schedule(Scheduling(scheduler="xu"))
+    with pytest.raises(UsageError, match="'ladder' is no shape of this study"):
+        solve_one(Solving(shape="ladder"))
