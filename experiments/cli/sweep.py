@@ -40,8 +40,8 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "The grid of a figure of the paper: 6, 7, 8, 9 or 10; or ablation, what each part of thalweg brings;"
             " sensitivity, how much hangs on what traces are made by; or sbon-table1, sbon-5, sbon-8, sbon-9, sbon-12,"
-            " sbon-13, sbon-operators of Pietzuch et al. (2006); or odp-4, odp-5, odp-6, odp-7, odp-9, odp-10 of"
-            " Cardellini et al. (2016).",
+            " sbon-13, sbon-14, sbon-operators of Pietzuch et al. (2006); or odp-4, odp-5, odp-6, odp-7, odp-9,"
+            " odp-10 of Cardellini et al. (2016).",
             shown="none",
         ),
     ] = None
@@ -104,9 +104,13 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "probe"
     testbed: Annotated[
-        Literal["netns", "sim"],
-        Option("Of sbon-13: netns, data flows between network namespaces; sim: in virtual time."),
-    ] = "netns"
+        Literal["netns", "sim", "none"] | None,
+        Option(
+            "Of sbon-13 and -14: netns, data flows between network namespaces; sim: in virtual time; none (of -14): it"
+            " does not flow.",
+            shown="sbon-13: netns, -14: none",
+        ),
+    ] = None
     kernel: Kernel = "host"
     latency: Latency = None
     traces: Annotated[
@@ -213,13 +217,14 @@ def _sweep(options: SweepOptions, given: Given) -> Sweep:
         if study.pools and pool not in study.pools:
             raise UsageError(f"--pool is {pool}; --figure {figure} has {', '.join(study.pools)}")
         listed = [msgspec.structs.asdict(arm) for arm in found.sweep.arms()]
-        runs_elsewhere(options.kernel, options.testbed)  # refuses a kernel that does not go with it
+        if "kernel" in given.said:  # refuses one that does not go with the testbed
+            runs_elsewhere(options.kernel, options.testbed or str(getattr(study.trial(), "testbed", "")))
         parameters = {name: getattr(options, name) for name in study.asked if name in given.said}
         fixed = {"study": study.name, "figure": found.number, "listed": listed, "pool": pool}
         asked = {**fixed, "parameters": parameters, **drawn}
         return make(study.sweep, asked, "thalweg sweep")
     for name in ON_TESTBEDS & {*given.said}:
-        raise UsageError(f"{flag(SweepOptions, name)} goes with --figure sbon-13, which runs on a testbed")
+        raise UsageError(f"{flag(SweepOptions, name)} goes with --figure sbon-13 or sbon-14, which run on a testbed")
     own = Simulations(placements=tuple(dict.fromkeys(placements)) or (*PLACEMENTS, *OURS))
     grid = own if figure is None else FIGURES[figure].sweep
     assert isinstance(grid, Simulations)

@@ -33,7 +33,7 @@ from thalweg.middleware.errors import UsageError
 
 STUDIES = (
     *("ranganathan1998", "pietzuch2006", "pietzuch2006.coordinates", "pietzuch2006.migration"),
-    *("pietzuch2006.reuse", "cardellini2016", "cardellini2016.solving"),
+    *("pietzuch2006.reuse", "pietzuch2006.choosing", "cardellini2016", "cardellini2016.solving"),
 )
 FIRST_STUDY = STUDIES[0]  # of sweep folders that name none
 FORMAT = 4  # of figures.json

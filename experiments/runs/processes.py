@@ -23,9 +23,9 @@ from thalweg.middleware.network.figures import HostFigures
 from thalweg.middleware.shell.endpoints import SocketFolder
 
 PORT = 7800  # control port of every host in a testbed with addresses of its own
-PATIENCE = 5.0 if inside_uml() else 1.0  # there everything shares one slow processor
-START_S = 60.0 * PATIENCE
-END_S = 5.0 * PATIENCE
+UML_PATIENCE = 5.0  # there everything shares one slow processor
+PATIENCE = UML_PATIENCE if inside_uml() else 1.0
+START_S, END_S = 60.0, 5.0
 WORKER = "worker"
 
 
@@ -34,6 +34,7 @@ class Processes:
 
     def __init__(self, bed: Testbed, stack: ExitStack, logs: Path) -> None:
         self.bed, self.stack, self.logs = bed, stack, logs
+        self.patience = PATIENCE
         self.capacities: Mapping[str, HostFigures] = {}  # of hosts that are to say something of their processors
         self._running: dict[str, TestbedProcess] = {}  # by the host's name, or WORKER
         self._outputs: dict[str, IO[bytes]] = {}
@@ -86,7 +87,9 @@ class Processes:
         Raises HostAbsentError, with its last words, for one that does not come up.
         """
         try:
-            return wait_ready_lines({name: stream.fileno() for name, stream in self._outputs.items()}, START_S)
+            return wait_ready_lines(
+                {name: stream.fileno() for name, stream in self._outputs.items()}, START_S * self.patience
+            )
         except HostAbsentError as error:
             said = [line for name in self._running for line in self._last_line(name)]
             raise HostAbsentError(f"{error}" + (f": {said[0]}" if said else "")) from None
@@ -114,12 +117,12 @@ class Processes:
         """Let everybody finish their logs."""
         assert self._job is not None
         self._job.close()
-        self._running[WORKER].wait(END_S)
+        self._running[WORKER].wait(END_S * self.patience)
         for name, process in self._running.items():
             if name != WORKER:
                 process.terminate()
         for process in self._running.values():
-            process.wait(END_S)
+            process.wait(END_S * self.patience)
 
     def start(self, host: str, name: str, command: list[str]) -> IO[bytes]:
         """Start ``command`` on ``host``; its standard input. Its errors go to a file of the run folder."""

@@ -161,7 +161,7 @@ def test_an_interrupt_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
         (["--figure", "sbon-8", "--pool", "real"], "--pool is real; --figure sbon-8 has paper, gt-itm"),
         (["--figure", "sbon-8", "--servers", "4"], "--servers does not go with --figure sbon-8; leave one away"),
         (["--figure", "sbon-8", "--testbed", "sim"], "--testbed does not go with --figure sbon-8; leave one away"),
-        (["--figure", "6", "--kernel", "uml"], "--kernel goes with --figure sbon-13, which runs on a testbed"),
+        (["--figure", "6", "--kernel", "uml"], "--kernel goes with --figure sbon-13 or sbon-14, which run"),
         (["--figure", "sbon-13", "--testbed", "sim", "--kernel", "uml"], "--kernel uml goes with netns, and this test"),
         (["--placement", "nowhere.at.all:Planner"], "'nowhere.at.all:Planner' cannot be imported"),
         (["--master", "moon"], "is not a Spark master"),

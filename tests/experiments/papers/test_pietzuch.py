@@ -12,26 +12,20 @@ import pyarrow as pa
 import pytest
 
 from thalweg.experiments.papers.aggregation import figure_data
+from thalweg.experiments.papers.pietzuch2006.choosing.choosing import OURS as OURS_CHOOSE
+from thalweg.experiments.papers.pietzuch2006.choosing.choosing import PLACEMENTS as CHOSEN_BY
+from thalweg.experiments.papers.pietzuch2006.choosing.choosing import Choosing, choose
+from thalweg.experiments.papers.pietzuch2006.choosing.study import STUDY as CHOOSING
 from thalweg.experiments.papers.pietzuch2006.coordinates.embedding import SERIES, Embedding, embed, matrix, scatter
 from thalweg.experiments.papers.pietzuch2006.coordinates.study import STUDY as COORDINATES
 from thalweg.experiments.papers.pietzuch2006.migration.migrating import Migrating, known, migrate
 from thalweg.experiments.papers.pietzuch2006.migration.study import STUDY as MIGRATION
 from thalweg.experiments.papers.pietzuch2006.migration.study import changes
 from thalweg.experiments.papers.pietzuch2006.placing import OURS, PLACEMENTS, Placing, place
-from thalweg.experiments.papers.pietzuch2006.reuse.sharing import (
-    Shared,
-    Sharing,
-    draw_ends,
-    grouped,
-    name_of,
-    network_of,
-    run_shares,
-    share,
-    shares_of,
-    space,
-)
+from thalweg.experiments.papers.pietzuch2006.reuse.sharing import Shared, Sharing, draw_ends, grouped, share, shares_of
 from thalweg.experiments.papers.pietzuch2006.reuse.study import STUDY as REUSE
 from thalweg.experiments.papers.pietzuch2006.reuse.study import change
+from thalweg.experiments.papers.pietzuch2006.running.pool import name_of, network_of, run_shares, space
 from thalweg.experiments.papers.pietzuch2006.study import DELAY, PUBLISHED, STUDY, USAGE
 from thalweg.experiments.papers.plots import plot_figures
 from thalweg.experiments.papers.study import FigureResult
@@ -249,11 +243,35 @@ def test_what_was_seen_of_queries_tells_wrong_ones_and_restless_ones(collection:
     assert ran.equal()
     label = shares[0].label
     one = ran.got[label][0]
-    for values in (one.values[:-1], [*one.values[:-1], b"else"]):
-        got = {**ran.got, label: [msgspec.structs.replace(one, values=values), *ran.got[label][1:]]}
+    for digests in (one.digests[:-1], [*one.digests[:-1], "else"]):
+        got = {**ran.got, label: [msgspec.structs.replace(one, digests=digests), *ran.got[label][1:]]}
         assert not msgspec.structs.replace(ran, got=got).equal()
     moved = {"placement": label, "kind": "relocated", "node": "join", "index": 15}
     with pytest.raises(RunError, match=f"operators of {label} have come to rest with partition 20 of 20"):
         msgspec.structs.replace(ran, rows=[*ran.rows, moved]).usage(latency_s)
-    with pytest.raises(UsageError, match="testbed is 'docker'; known are netns, sim"):
-        share(Sharing(pool="square", testbed="docker"))
+    with pytest.raises(UsageError, match="testbed is 'none'; known are netns, sim"):
+        run_shares(shares, network_of(latency_s, 1.0), 20, testbed="none")
+
+
+@pytest.mark.spark
+def test_an_operator_on_one_of_nineteen_hosts_is_near_the_best_by_what_is_measured(
+    spark_session: SparkSession, collection: str, tmp_path: Path
+) -> None:
+    trials = [
+        Choosing(pool="square", pool_seed=seed, configuration=number, placement=placement)
+        for seed, number, placement in itertools.product((1, 2), range(15), (*CHOSEN_BY, *OURS_CHOOSE))
+    ]
+    table = pa.Table.from_pylist([row(one, choose(one)) for one in trials], schema=schema(Choosing))
+    data = figure_data(spark_session, table, CHOOSING, figure="sbon-14")
+    (result,) = data.results
+    close = {name: result.value(name, "close").mean for name in (*CHOSEN_BY, *OURS_CHOOSE)}
+    assert close["relaxation"] < close["cost-space"] >= 95
+    assert result.value("cost-space", "rank").mean < result.value("relaxation", "rank").mean < 10
+    assert {one.claim: one.verdict for one in result.verdicts}["cost-space-close"] == "holds"
+    assert [path.name for path in plot_figures(data, tmp_path)] == ["figure-sbon-14.png"]
+    for one in trials[:3]:
+        planned, flowing = choose(one), choose(msgspec.structs.replace(one, testbed="sim"))
+        assert (flowing.usage_bytes, flowing.rank) == (pytest.approx(planned.usage_bytes, rel=0.01), planned.rank)
+        assert (planned.equal, flowing.equal) == (None, True)
+    with pytest.raises(UsageError, match="'random' is no placement of this study"):
+        choose(Choosing(pool="square", placement="random"))

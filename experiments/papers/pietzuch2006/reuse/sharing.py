@@ -12,27 +12,20 @@ What is reported is measured: rates as they flowed on a testbed, or in virtual t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 import msgspec
 import numpy as np
 
-from thalweg.emulation.links.shape import LinkShape
-from thalweg.emulation.scenarios.hosts import HostSpec
-from thalweg.emulation.scenarios.timeline import Timeline
 from thalweg.emulation.traces.latencies import Floats
-from thalweg.experiments.papers.pietzuch2006.coordinates.embedding import matrix
-from thalweg.experiments.papers.pietzuch2006.running.job import Ran, Share
-from thalweg.experiments.papers.pietzuch2006.running.virtual import virtually
+from thalweg.experiments.papers.pietzuch2006.running.job import Share
+from thalweg.experiments.papers.pietzuch2006.running.pool import Space, name_of, network_of, run_shares, space
 from thalweg.experiments.runs.config import CLIENT
 from thalweg.experiments.sweeps.trial import Outcome, Trial
 from thalweg.middleware.dataflow import Code, Dataflow
-from thalweg.middleware.errors import CapabilityError, UsageError, nearest
-from thalweg.middleware.network.coordinates import Coordinates, embedded
-from thalweg.middleware.network.view import Link, links_between
-from thalweg.middleware.planning.usage.mapping import Mapper
+from thalweg.middleware.errors import UsageError, nearest
+from thalweg.middleware.network.view import Link
 from thalweg.middleware.planning.usage.relaxation import at_rest
 from thalweg.middleware.planning.usage.search import by_coordinates
 from thalweg.middleware.planning.usage.streams import Query, Stream
@@ -41,11 +34,9 @@ CONSUMERS = 4
 PERCENT, RATE_HZ, WORDS = 25, 1.0, 10  # kept of the tuples; partitions a second of a producer, of 8 KB
 PRODUCER_BYTES = 8_000.0 * RATE_HZ
 NEAR, FAR = 0.05, 0.75  # of the hosts: how many the nearest are, and how many are nearer than what is far
-ROUNDS = 600  # of measurements, one a host each
 PARTITIONS = 60
-LINK_BPS, TIME_SCALE = 5e6, 20.0  # links carry what is sent; emulated seconds a second on a testbed
+TIME_SCALE = 20.0  # emulated seconds a second, on a testbed
 JOIN, PASS = 2, 3  # nodes of a query; those before are the producers, those behind the consumers
-TESTBEDS, KERNELS = ("netns", "sim"), ("host", "uml")
 
 
 class Sharing(Trial, frozen=True, kw_only=True):
@@ -58,8 +49,8 @@ class Sharing(Trial, frozen=True, kw_only=True):
     pool: str = "planetlab490_median"
     placement: str = "relaxation"
     reuse: bool = True
-    testbed: str = "netns"
-    kernel: str = "host"
+    testbed: Literal["netns", "sim"] = "netns"
+    kernel: Literal["host", "uml"] = "host"
     reach_s: float = 0.02
 
 
@@ -80,32 +71,6 @@ class Shared(Outcome, frozen=True, kw_only=True):
 
 
 Sharing.outcome = Shared
-
-
-class Space(msgspec.Struct, frozen=True):
-    """The latencies one way, and the coordinates that hosts found: the paper's, and ours with heights."""
-
-    latency_s: Floats
-    plain: Coordinates
-    high: Coordinates
-    mapper: Mapper
-
-
-@lru_cache(maxsize=2)
-def space(pool: str) -> Space:
-    """Of a matrix by its name, without hosts that lack a measurement; made once a process."""
-    round_trip_s = matrix(pool)
-    round_trip_s = np.where(np.isnan(round_trip_s), round_trip_s.T, round_trip_s)
-    lacks = np.isnan(round_trip_s) & ~np.eye(len(round_trip_s), dtype=bool)
-    kept = np.arange(len(round_trip_s))
-    while lacks[np.ix_(kept, kept)].any():
-        kept = np.delete(kept, int(lacks[np.ix_(kept, kept)].sum(axis=1).argmax()))
-    latency_s = np.nan_to_num((round_trip_s + round_trip_s.T)[np.ix_(kept, kept)] / 4)
-    plain, high = (
-        embedded(latency_s, np.random.default_rng((1, heights)), rounds=ROUNDS, heights=heights)
-        for heights in (False, True)
-    )
-    return Space(latency_s, plain, high, Mapper(plain.places))
 
 
 def draw_ends(latency_s: Floats, random: np.random.Generator) -> tuple[list[int], list[int]]:
@@ -219,10 +184,6 @@ def grouped(trial: Sharing, at: Space, producers: Sequence[int], consumers: Sequ
 # --- while data flows -------------------------------------------------------------------------------
 
 
-def name_of(host: int) -> str:
-    return f"n{host}"
-
-
 def flow(producers: Sequence[int], number: int, consumer: int, *, reuse: bool) -> Dataflow:
     """The query of one consumer; where queries may share, with what passes on."""
     graph = Dataflow()
@@ -259,31 +220,6 @@ def shares_of(
             )
         )
     return tuple(made)
-
-
-def network_of(latency_s: Mapping[Link, float], time_scale: float) -> Timeline:
-    """Links with these latencies that carry whatever is sent; the client, the last host, is beside all."""
-    names = sorted({host for link in latency_s for host in link}, key=lambda name: int(name[1:]))
-    hosts = {name: HostSpec(name) for name in (*names, CLIENT)}
-    shapes = {link: LinkShape(LINK_BPS, latency_s.get(link, 0.0)) for link in links_between([*names, CLIENT])}
-    return Timeline(hosts=hosts, links=shapes, traces={}, time_scale=time_scale)
-
-
-def run_shares(
-    shares: tuple[Share, ...], network: Timeline, partitions: int, *, testbed: str, kernel: str = "host"
-) -> Ran:
-    """On that testbed; UsageError for one that there is not."""
-    for what, given, known in (("testbed", testbed, TESTBEDS), ("kernel", kernel, KERNELS)):
-        if given not in known:
-            raise UsageError(f"{what} is {given!r}; {nearest(given, known)}")
-    if testbed == "sim":
-        return virtually(shares, network, partitions)
-    from thalweg.experiments.papers.pietzuch2006.running.testbed import emulated  # which virtual time does without
-
-    try:
-        return emulated(shares, network, partitions, kernel=kernel)
-    except CapabilityError as error:
-        raise CapabilityError(f"{error}; --testbed sim needs none of it") from None
 
 
 def share(trial: Sharing) -> Shared:

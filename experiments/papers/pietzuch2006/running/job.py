@@ -1,7 +1,7 @@
 """What a study has run, and what was seen of it, whatever carried the data.
 
 A *share* is one run: a query, others that begin in it and share what is the same, and where operators go when all have
-begun. The last host is the client, which is no part of the network that a study measures.
+begun. The last host is the client.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 
 from thalweg.emulation.proofs.proof import LinkSample
-from thalweg.experiments.runs.config import CLIENT
 from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.network.view import Link
-from thalweg.operators.reference import reference_run
+from thalweg.operators.reference import digest, reference_run
 
 BEFORE = 2  # partitions of a share's first query, before the others begin
 SETTLED = 5  # partitions after the last change, from which on rates are measured: those under way go as before
@@ -50,10 +49,10 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Got(msgspec.Struct, frozen=True):
-    """What the client got of a query: its partitions from ``first`` on."""
+    """What the client got of a query: the digests of its partitions from ``first`` on."""
 
     first: int
-    values: list[bytes]
+    digests: list[str]
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -70,7 +69,7 @@ class Ran(msgspec.Struct, frozen=True):
     def equal(self) -> bool:
         """Whether every query got what a single machine makes from where it began, and all of it."""
         return all(
-            one.values == list(reference_run(query, self.partitions))[one.first :]
+            one.digests == [digest(value) for value in reference_run(query, self.partitions)][one.first :]
             for share in self.shares
             for query, one in zip(share.queries, self.got[share.label], strict=True)
         )
@@ -79,8 +78,8 @@ class Ran(msgspec.Struct, frozen=True):
         return sum(row["kind"] == "relocated" and row["detail"]["outcome"] == "moved" for row in self.rows)
 
     def usage(self, latency_s: Mapping[Link, float]) -> tuple[float, tuple[float, float]]:
-        """Bytes in transit: of each link the rate that flowed, by the log, times the latency; and from when to when on
-        the wall that was measured, in the share that was last to begin and the one that was first to end.
+        """Bytes in transit: of each link with a latency the rate that flowed, by the log, times it; and from when to
+        when on the wall that was measured, in the share that was last to begin and the one that was first to end.
 
         Raises RunError where operators have not come to rest in time.
         """
@@ -107,7 +106,7 @@ class Ran(msgspec.Struct, frozen=True):
                 for row in rows
                 if row["kind"] == "transfer"
                 and first <= row["index"] < after
-                and CLIENT not in (row["host"], row["peer"])
+                and (row["host"], row["peer"]) in latency_s
             }
             total += (
                 sum(size * latency_s[Link(host, peer)] for (_, host, peer, _), size in sent.items()) / count / period_s
@@ -125,6 +124,6 @@ class Ran(msgspec.Struct, frozen=True):
         bits = 0.0
         for one in self.samples:
             overlap_s = min(one.at_s, ends) - max(one.at_s - SAMPLE_S, begins)
-            if overlap_s > 0 and CLIENT not in (one.src, one.dst):
+            if overlap_s > 0 and (one.src, one.dst) in latency_s:
                 bits += one.delivered_bps * overlap_s * latency_s[Link(one.src, one.dst)]
         return bits / 8 / (ends - begins) / time_scale

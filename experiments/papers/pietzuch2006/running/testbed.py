@@ -18,15 +18,18 @@ from thalweg.emulation.testbeds.netns import NetnsTestbed
 from thalweg.emulation.uml.testbed import UmlTestbed
 from thalweg.experiments.papers.pietzuch2006.running.job import SAMPLE_S, Got, Job, Ran, Share
 from thalweg.experiments.runs.config import CLIENT
-from thalweg.experiments.runs.processes import Processes, fail
+from thalweg.experiments.runs.processes import UML_PATIENCE, Processes, fail
 from thalweg.middleware.errors import CapabilityError
 
 WORKER = "thalweg.experiments.papers.pietzuch2006.running.worker"
 DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
-def emulated(shares: tuple[Share, ...], network: Timeline, partitions: int, *, kernel: str = "host") -> Ran:
-    """Run them, all at a time; CapabilityError where this machine has no namespaces, or no such kernel."""
+def emulated(
+    shares: tuple[Share, ...], network: Timeline, partitions: int, *, kernel: str = "host", delays: bool = False
+) -> Ran:
+    """Run them, all at a time; CapabilityError where this machine has no namespaces, no such kernel, or, where they are
+    needed, no ``delays``."""
     bed = (UmlTestbed if kernel == "uml" else NetnsTestbed)(list(network.hosts))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(bed.down)
@@ -35,9 +38,13 @@ def emulated(shares: tuple[Share, ...], network: Timeline, partitions: int, *, k
         try:
             bed.shape(shapes)
         except CapabilityError:
+            if delays:
+                raise
             bed.shape({link: shape._replace(delay_s=0.0) for link, shape in shapes.items()})
         logs = Path(folder)
         processes = Processes(bed, stack, logs)
+        if kernel == "uml":
+            processes.patience = UML_PATIENCE
         addresses = processes.start_hosts(
             [host for host in network.hosts if host != CLIENT], logs, allow=(), time_scale=network.time_scale
         )

@@ -16,6 +16,7 @@ from thalweg.middleware.errors import RunError
 from thalweg.middleware.loading import DEFAULT_ALLOW
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.shell.packing import opened
+from thalweg.operators.reference import digest
 
 
 def virtually(shares: tuple[Share, ...], network: Timeline, partitions: int) -> Ran:
@@ -46,7 +47,7 @@ class Script:
 
         self.world = World(tuple(network.hosts), links, code, config, on_record=on_record)
         self.world.on_delivered, self.world.driver = self._delivered, self._drive
-        self.values: dict[str, list[bytes]] = {}
+        self.digests: dict[str, list[str]] = {}
         self.begun = self.moved = False
 
     def run(self, partitions: int) -> list[Got]:
@@ -54,10 +55,10 @@ class Script:
         world.run(first, self._placement(first), partitions, label=self.share.label)
         if failed := world.failed or next(iter(world.queries_failed.values()), None):
             raise RunError(failed)
-        found = [Got(0, self.values[first.sinks[0]])]
+        found = [Got(0, self.digests[first.sinks[0]])]
         for number, query in enumerate(self.queries[1:], 1):
             begun = world.attached[number]
-            found.append(Got(begun.first_index, self.values[begun.names[query.sinks[0]]]))
+            found.append(Got(begun.first_index, self.digests[begun.names[query.sinks[0]]]))
         return found
 
     def _placement(self, query: Dataflow) -> dict[str, str]:
@@ -65,11 +66,11 @@ class Script:
 
     def _delivered(self, partition: e.Deliver, now: float) -> None:
         sink = partition.sink or self.queries[0].sinks[0]
-        self.values.setdefault(sink, []).append(opened(partition.value, DEFAULT_ALLOW))
+        self.digests.setdefault(sink, []).append(digest(opened(partition.value, DEFAULT_ALLOW)))
 
     def _drive(self) -> None:
         world, share, others = self.world, self.share, self.queries[1:]
-        if not self.begun and len(self.values[self.queries[0].sinks[0]]) >= BEFORE:
+        if not self.begun and len(self.digests[self.queries[0].sinks[0]]) >= BEFORE:
             self.begun = True
             for number, query in enumerate(others, 1):
                 world.attach(number, query, self._placement(query))
