@@ -40,7 +40,7 @@ from thalweg.middleware.parcels import Parcel
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves, Need
+from thalweg.middleware.protocol.adaptation import Adaptation, ByHosts, Need
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell import node_code
 from thalweg.middleware.shell.node_code import Made, NodeCode, StateCall
@@ -429,8 +429,8 @@ class World:
             partitions=partitions,
             label=label,
             epoch_s=0.0,
-            moves=adaptation if isinstance(adaptation, LocalMoves) else None,
-            news=self.needs or isinstance(adaptation, GlobalMoves | LocalMoves),
+            moves=adaptation if isinstance(adaptation, ByHosts) else None,
+            news=self.needs or isinstance(adaptation, Adaptation),
             call_timeout_s=self.config.call_timeout_s,
         )
         self._over = False

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeGuard
 import msgspec
 
 from thalweg.emulation.uml.files import inside_uml
-from thalweg.emulation.units import bytes_per_s, parse_rate, seconds, size_bytes
+from thalweg.emulation.units import bytes_per_s, parse_rate, seconds, share, size_bytes
 from thalweg.experiments.command import Option, flag
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.network.forecasting import make_forecaster
@@ -139,8 +139,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         tuple[str, ...],
         Option(
             "Placement algorithm: download-all, one-shot, exhaustive, thalweg-once (operators stay); global, local,"
-            " cost-space, random-moves (they move); thalweg, random-reshapes (the tree changes as well); or"
-            " package.module:Planner. Give it several times to compare.",
+            " cost-space, cost-space-local, random-moves (they move); thalweg, random-reshapes (the tree changes as"
+            " well); or package.module:Planner. Give it several times to compare.",
             flag="--placement",
         ),
     ] = ("download-all", "one-shot", "thalweg")
@@ -196,10 +196,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     period_s: Annotated[
         float | None,
         Option(
-            "Emulated time between decisions of global, local and thalweg.",
+            "Emulated time between decisions of global, local, thalweg and cost-space.",
             flag="--period",
             unit=seconds,
-            shown=f"{PAPER_PERIOD_S:g}; thalweg: {PERIOD_S:g}",
+            shown=f"{PAPER_PERIOD_S:g}; thalweg and cost-space: {PERIOD_S:g}",
         ),
     ] = None
     k: Annotated[int | None, Option("Random hosts that local considers besides neighbours.", shown="0")] = None
@@ -214,6 +214,32 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     hysteresis: Annotated[
         float | None,
         Option("Global and local: move when the gain of a period exceeds this many times the move's cost.", shown="0"),
+    ] = None
+    saving: Annotated[
+        float | None,
+        Option(
+            "Cost-space and cost-space-local: the least share of the usage that a move saves.",
+            unit=share,
+            shown="0.05; local: 0.2",
+        ),
+    ] = None
+    displacement_s: Annotated[
+        float | None,
+        Option(
+            "Cost-space-local: how far an operator's place moves before a host is looked for.",
+            flag="--displacement",
+            unit=seconds,
+            shown="20ms",
+        ),
+    ] = None
+    load_s: Annotated[
+        float | None,
+        Option(
+            "Cost-space and cost-space-local: how much farther from all others a host is whose load is 1.",
+            flag="--load-distance",
+            unit=seconds,
+            shown="0",
+        ),
     ] = None
     moves: Annotated[
         int | None,

@@ -22,14 +22,21 @@ from thalweg.middleware.planning import (
     Thalweg,
     get_cost_model,
 )
+from thalweg.middleware.planning.planners.cost_space import CostSpace
 from thalweg.middleware.planning.planners.planner import Measured
 from thalweg.middleware.planning.registry import MOVERS, RandomReshapes, Strategy, get_strategy
 from thalweg.middleware.protocol.adaptation import GlobalMoves, LocalCost
 
-MOVING: Mapping[str, type[msgspec.Struct]] = {name: kind for name, (_, kind) in MOVERS.items()} | {"thalweg": Thalweg}
+MOVING: Mapping[str, type[msgspec.Struct]] = {
+    **{name: kind for name, (_, kind) in MOVERS.items()},
+    "thalweg": Thalweg,
+    "cost-space": CostSpace,
+}
 FREE_BYTES_PER_S = 1e18  # a disk that costs nothing; JSON has no infinity
 OURS = ("thalweg-once", "thalweg")
-OF_MOVES = ("period_s", "k", "gate", "hysteresis", "moves", "reshapes")  # options of a run that go to those alone
+OF_MOVES = (  # options of a run that go to those alone
+    "period_s", "k", "gate", "hysteresis", "saving", "displacement_s", "load_s", "moves", "reshapes",
+)  # fmt: skip
 
 
 def strategy_options(config: RunConfig) -> dict[str, dict[str, Any]]:

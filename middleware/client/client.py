@@ -54,12 +54,12 @@ from thalweg.middleware.planning import (
     get_strategy,
     plan_with_probes,
 )
-from thalweg.middleware.planning.planners.planner import needs_of
+from thalweg.middleware.planning.planners.planner import needs_of, needs_while
 from thalweg.middleware.planning.registry import AGAIN
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves
+from thalweg.middleware.protocol.adaptation import Adaptation, ByHosts, GlobalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 from thalweg.middleware.shell.descriptors import OF_A_PEER, OWN, check_free
 from thalweg.middleware.shell.endpoints import listen_among
@@ -269,8 +269,8 @@ class Client:
                 one that also moves operators while the run goes on, ``global``, ``local`` or ``thalweg``. Where
                 operators are ``reorderable``, ``thalweg`` may run another tree than ``dataflow``, and change it
                 between two partitions: ``Run.dataflow``.
-            adaptation: how operators move while the run goes on (GlobalMoves, LocalMoves); None: as the name of the
-                placement says, or not unless ``Run.move`` is called.
+            adaptation: how operators move while the run goes on (GlobalMoves, LocalMoves, SpaceMoves); None: as the
+                name of the placement says, or not unless ``Run.move`` is called.
             planner: what plans while data flows under GlobalMoves; default: one-shot from the present placement.
             partitions: how many every sink is to deliver; None: until a source ends.
             strict: that sources end after different numbers of partitions is a RunError, after the last that all have.
@@ -291,7 +291,7 @@ class Client:
         """
         dataflow = self._begin_here(dataflow)
         expect(label, str, "the label of a run is a text")
-        expect(adaptation, GlobalMoves | LocalMoves | None, "an adaptation is GlobalMoves or LocalMoves")
+        expect(adaptation, Adaptation | None, "an adaptation is GlobalMoves, LocalMoves or SpaceMoves")
         expect(1 if partitions is None else partitions, int, "partitions are a whole number")
         if partitions is not None and partitions < 1:
             raise UsageError(f"partitions must be at least 1, not {partitions}")
@@ -315,7 +315,7 @@ class Client:
             if result.dataflow != dataflow:  # the planner chose the tree as well
                 dataflow, hints = result.dataflow.validate(self._peers), result.hints
             placement = result.placement
-        needs = needs_of(planner) if isinstance(adaptation, GlobalMoves) else ()
+        needs = needs_while(adaptation, planner)
         full = self._placed(dataflow, placement)
         run_id = f"{secrets.token_hex(6)}-{next(self._numbers)}"
         install = m.Install(
@@ -327,8 +327,8 @@ class Client:
             partitions=partitions,
             label=label,
             epoch_s=time.time() if epoch_s is None else epoch_s,
-            moves=adaptation if isinstance(adaptation, LocalMoves) else None,
-            news=needs or isinstance(adaptation, GlobalMoves | LocalMoves),
+            moves=adaptation if isinstance(adaptation, ByHosts) else None,
+            news=needs or isinstance(adaptation, Adaptation),
             afresh=known is not None,
             call_timeout_s=call_timeout_s,
         )

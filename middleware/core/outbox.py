@@ -12,6 +12,7 @@ import msgspec
 from thalweg.middleware.errors import one_line, printable
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import LocalMoves
 from thalweg.middleware.protocol.limits import CoreConfig
 
 Local = tuple[m.Message, Any, int]  # what a host says to itself, with a partition's value and size
@@ -36,6 +37,7 @@ class Timer(StrEnum):
     PACE = "pace"
     SOUND = "sound"
     LEAVE = "leave"
+    LOOK = "look"
     VISIT = "visit"
 
 
@@ -150,6 +152,11 @@ class Setting(msgspec.Struct, frozen=True):
     out: Outbox
     limits: CoreConfig
     install: m.Install
+
+    @property
+    def by_epochs(self) -> LocalMoves | None:
+        """How operators' hosts decide at the ends of epochs; None: they do not."""
+        return self.install.moves if isinstance(self.install.moves, LocalMoves) else None
 
     @property
     def leads(self) -> bool:

@@ -40,6 +40,7 @@ from thalweg.middleware.core.relocation.visit import Visit
 from thalweg.middleware.core.shared import Shared
 from thalweg.middleware.core.steering.gossip import Gossip
 from thalweg.middleware.core.steering.local import Local, Stream
+from thalweg.middleware.core.steering.looks import Looks
 from thalweg.middleware.core.steering.planned import Planned
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import messages as m
@@ -105,11 +106,12 @@ MESSAGES: Mapping[type[Any], Callable[[Any, str, Any], Heard]] = {
     m.Admit: Growth.on_admit,
     m.Unsubscribe: Guests.on_unsubscribe,
     m.Relocated: Departures.on_relocated,
+    m.Wish: Proposer.on_wish,
 }
 FROM_CLIENT = frozenset(
     {m.Install, m.Ping, m.Remove, m.Commit, m.Abort, m.Retire, m.Detach, m.Lost, m.Admit, m.Enrol, m.Dismiss}
 )
-TO_CLIENT = frozenset({m.Vote, m.Done, m.Detached, m.Relocated, m.Unsubscribe})
+TO_CLIENT = frozenset({m.Vote, m.Done, m.Detached, m.Relocated, m.Unsubscribe, m.Wish})
 FROM_GUEST = frozenset({m.Vote, m.Done, m.Detached, m.Unsubscribe, m.Installed, m.Failed, m.Pong, m.Removed})
 
 
@@ -141,6 +143,7 @@ class RunCore:
         self.member = Member(setting, directory, flow, ways, self.reshaping, self.growth)
         self.gossip = Gossip(setting, shared, tree, directory, flow)
         self.planned = Planned(setting, shared, tree, directory, departures, self.proposer, self.gossip)
+        self.looks = Looks(setting, tree, directory, flow, self.gossip)
         self.local = Local(setting, shared, Stream(tree, directory, books, flow), departures, self.member)
         hear = (
             flow, departures, self.arrivals, self.inheritance, self.growth, self.queries, self.guests, self.proposer,
@@ -171,6 +174,7 @@ class RunCore:
             self.proposer.begin(event.free, event.merging)
             self.planned.begin(event)
         self.gossip.begin()
+        self.looks.begin()
 
     def close(self) -> None:
         """The run is over here."""
@@ -332,6 +336,8 @@ class RunCore:
                 self.hear(self.planned.on_timer())
             case Timer.SOUND:
                 self.gossip.on_timer()
+            case Timer.LOOK:
+                self.looks.on_timer()
             case Timer.EPOCH:
                 self.hear(self.local.on_epoch(what))
             case Timer.PACE:

@@ -61,6 +61,36 @@ class NodeFigures(msgspec.Struct, frozen=True):
         return self.output_bytes / taken if taken else math.nan
 
 
+class Taking(msgspec.Struct, frozen=True):
+    """Of an operator, or of several together: seconds a second on a host of speed 1, bytes, and bit/s."""
+
+    processor: float = 0.0
+    memory_bytes: float = 0.0
+    bandwidth_bps: float = 0.0
+
+    @classmethod
+    def of(cls, rate_hz: float, call_s: float, inputs: Iterable[float], output: float, consumers: int) -> Taking:
+        """Of one with so many partitions a second (0: nobody knows), and these bytes in each input and its output."""
+        taken = sum(inputs)
+        return cls(rate_hz * call_s, taken + 2 * output, rate_hz * 8 * (taken + output * consumers))
+
+
+def lacks(host: HostFigures, taking: Taking) -> str:
+    """What a host is short of for these, and by how much; empty where nothing is."""
+    free = host.speed * host.cores * (1 - host.load)
+    if taking.processor > free:
+        return (
+            f"{taking.processor - free:.3g} of a processor: it has {free:.3g} to spare of {host.speed * host.cores:g}"
+        )
+    for what, unit, has, takes in (
+        ("memory", "bytes", host.memory_bytes, taking.memory_bytes),
+        ("bandwidth", "bit/s", host.bandwidth_bps, taking.bandwidth_bps),
+    ):
+        if 0 < has < takes:
+            return f"{takes - has:.4g} {unit} of {what}: it has {has:.4g}, and {takes:.4g} are taken"
+    return ""
+
+
 def read_capacity(settings: Iterable[str]) -> HostFigures:
     """What ``speed=2,cores=4`` declares, in one text or several; UsageError for anything else."""
     given: dict[str, Any] = {}

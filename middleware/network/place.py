@@ -19,6 +19,7 @@ LEARNING = 0.25  # c_e: how much of its error one measurement is
 START_ERROR = 1.0  # of who has measured nothing: as large as what is measured
 LEAST_S = 1e-9  # latencies and distances below are taken for it
 FIRST_SIDE_S = 1e-3  # of the cube in which places are drawn at first; no two may be the same
+ALIKE_S = 1e-3  # latencies below are alike: what a machine is late with says nothing of the network
 FARTHEST_S = 3600.0  # what is farther along an axis is nowhere
 MOST_ERROR = 10 * START_ERROR
 NEIGHBOURS = 16  # hosts to which a host measures: some at random are enough; Dabek et al., section 4.2
@@ -48,6 +49,10 @@ class Place(msgspec.Struct, frozen=True):
         if not all(abs(each) <= FARTHEST_S for each in self.at) or not 0 <= self.height_s <= FARTHEST_S:
             return "not finite, or farther than an hour"
         return "" if 0 <= self.error <= MOST_ERROR else f"an error of {self.error:g}"
+
+    def distance_s(self, other: Place) -> float:
+        """What the latency to another host, which is there, is about."""
+        return max(math.dist(self.at, other.at) + self.height_s + other.height_s, ALIKE_S)
 
     def measured(self, other: Place, latency_s: float) -> Place:
         """After the latency to another host, which is there, has been measured: as ``Coordinates.measured``."""

@@ -29,9 +29,9 @@ from thalweg.middleware.planning.planners.exhaustive import Exhaustive
 from thalweg.middleware.planning.planners.local import Local
 from thalweg.middleware.planning.planners.odp import Odp
 from thalweg.middleware.planning.planners.one_shot import OneShot
-from thalweg.middleware.planning.planners.planner import Planner, needs_of, wrong_form
+from thalweg.middleware.planning.planners.planner import Planner, needs_of, needs_while, wrong_form
 from thalweg.middleware.planning.planners.thalweg import Thalweg
-from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves, Need
+from thalweg.middleware.protocol.adaptation import Adaptation, GlobalMoves, LocalMoves, Need, SpaceMoves
 
 MANY_LINKS = 1_000_000  # a plan that is made while data flows asks for all it may need at once: the network changes
 
@@ -96,7 +96,7 @@ class Strategy(msgspec.Struct, frozen=True):
     @property
     def needs(self) -> tuple[Need, ...]:
         """What hosts measure besides bandwidth while data flows, for who plans then."""
-        return needs_of(self.again) if isinstance(self.adaptation, GlobalMoves) else ()
+        return needs_while(self.adaptation, self.again)
 
 
 PLANNERS: Mapping[str, type[Planner]] = {
@@ -118,6 +118,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 MOVERS: Mapping[str, tuple[Planner, type[Adaptation] | type[Driver]]] = {
     "global": (OneShot(), GlobalMoves),
     "local": (OneShot(), LocalMoves),
+    "cost-space-local": (CostSpace(period_s=None), SpaceMoves),
     "random-moves": (DownloadAll(), RandomMoves),
     "random-reshapes": (DownloadAll(), RandomReshapes),
 }
@@ -147,9 +148,10 @@ def get_planner(name: str, **options: Any) -> Planner:
 def get_strategy(name: str, **options: Any) -> Strategy:
     """The strategy of that name: one of ``MOVERS``, or any planner's, after which operators stay.
 
-    ``options``: of the adaptation (:class:`GlobalMoves`, :class:`LocalMoves`), of the driver (:class:`RandomMoves`,
-    :class:`RandomReshapes`), or of the planner. A planner that has an attribute ``adaptation``, a GlobalMoves, is asked
-    again while data flows, with the present placement as ``current``. Errors as :func:`get_planner`.
+    ``options``: of the adaptation (:class:`GlobalMoves`, :class:`LocalMoves`, :class:`SpaceMoves`), of the driver
+    (:class:`RandomMoves`, :class:`RandomReshapes`), or of the planner. A planner that has an attribute ``adaptation``,
+    a GlobalMoves, is asked again while data flows, with the present placement as ``current``. Errors as
+    :func:`get_planner`.
     """
     if name in MOVERS:
         initial, kind = MOVERS[name]

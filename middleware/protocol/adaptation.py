@@ -1,7 +1,8 @@
 """How operators move while the data flows: the options of every way, and when a move is worth its cost.
 
-Ways: ``global`` (the client plans now and then and changes over at a barrier) and ``local`` (every operator's host
-decides for it at the end of an epoch). Times are seconds of the emulated network.
+Ways: ``global`` (the client plans now and then and changes over at a barrier), ``local`` (every operator's host
+decides for it at the end of an epoch) and ``space`` (its host asks the client for a move, by coordinates). Times are
+seconds of the emulated network.
 
 Sources: Ranganathan, Acharya, Saltz (1998), sections 2.2 (global), 2.3 (local), 4 (a period of ten minutes), 5 (up
 to six random candidates, periods of one minute to an hour); the critical-path gate and the hysteresis as options
@@ -79,7 +80,33 @@ class LocalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="l
             raise UsageError(f"the local cost {self.cost!r} is unknown; known are {', '.join(get_args(LocalCost))}")
 
 
-Adaptation = GlobalMoves | LocalMoves
+class SpaceMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="space"):
+    """Every host looks every ``period_s`` seconds at each operator that is there, by coordinates (``steering.looks``).
+
+    - ``displacement_s``: a host for an operator is looked for when the place where it would be at rest between its
+      neighbours is so far from where it was when one was looked for last
+    - ``saving``: an operator moves where that saves so large a share of its usage
+    - ``load_s``: so many seconds farther from all others is a host whose load is 1
+
+    Source: Pietzuch et al. (2006), section 3.2. Raises UsageError for a figure out of its range.
+    """
+
+    period_s: float = 60.0
+    displacement_s: float = 0.02
+    saving: float = 0.2
+    load_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_times(self.period_s, 0.0)
+        for name in ("displacement_s", "load_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be finite and at least 0")
+        if not 0 <= self.saving < 1:
+            raise UsageError(f"saving is {self.saving}; it must be at least 0 and below 1")
+
+
+Adaptation = GlobalMoves | LocalMoves | SpaceMoves
+ByHosts = LocalMoves | SpaceMoves  # each operator's host decides
 
 
 def migration_s(state_bytes: float, rate_bps: float) -> float:

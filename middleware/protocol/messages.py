@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from thalweg.middleware.dataflow import Dataflow, Node
-from thalweg.middleware.protocol.adaptation import LocalMoves, Need
+from thalweg.middleware.protocol.adaptation import LocalMoves, Need, SpaceMoves
 
 MAX_PARTITION_BYTES = 1024 * 1024 * 1024  # of any host
 DEFAULT_PARTITION_BYTES = 256 * 1024 * 1024
@@ -250,7 +250,7 @@ class Install(_OfRun, frozen=True):
     partitions: Index | None = None
     label: Annotated[str, msgspec.Meta(max_length=128)] = ""  # stands in every record of the run
     epoch_s: float = 0.0  # Unix time of the run's start, from which its records count
-    moves: LocalMoves | None = None  # operators decide for themselves where they run
+    moves: LocalMoves | SpaceMoves | None = None  # operators decide for themselves where they run
     news: bool | tuple[Need, ...] = True  # somebody decides on moves meanwhile: bandwidth is passed on, and these
     afresh: bool = False  # links begin anew with this run: what was measured of them before says nothing
     call_timeout_s: Annotated[float, msgspec.Meta(ge=0)] | None = None  # of a call of a node's code
@@ -392,6 +392,12 @@ class Withdraw(_OfNode, frozen=True):
 
 class Resumed(_OfNode, frozen=True):
     """``node`` runs here, by its placement after ``version``."""
+
+
+class Wish(_OfNode, frozen=True):
+    """To the client: ``node``, which is here, would be better on ``target``. It may be heard, or not."""
+
+    target: Name
 
 
 class Relocated(_OfRun, frozen=True):
@@ -626,6 +632,7 @@ Control = (
     | Restored
     | Withdraw
     | Resumed
+    | Wish
     | Relocated
     | Propose
     | Vote

@@ -123,6 +123,7 @@ class Demands:
     __slots__ = (
         "_answer_s",
         "_books",
+        "_by_epochs",
         "_carried",
         "_desk",
         "_directory",
@@ -162,8 +163,8 @@ class Demands:
         self._tree, self._directory, self._books = tree, directory, books
         self._host, self._desk = setting.out.host, setting.out.desk  # whose clock is read for every message
         self._telling_down = setting.install.news
-        self._telling_up = self._telling_down and setting.install.moves is not None
-        self._guest = setting.visits
+        self._telling_up = self._telling_down and setting.by_epochs is not None
+        self._guest, self._by_epochs = setting.visits, setting.by_epochs is not None
         self.opened_s = setting.out.now
         self._narrowest: m.Peer | None = None
         self.room = m.MAX_PARTITION_BYTES  # the largest that may be made
@@ -532,7 +533,7 @@ class Demands:
         out, directory, host = self._out, self._directory, self._host
         here = producer in self.nodes
         later = critical = False
-        if self._install.moves is not None:
+        if self._by_epochs:
             node, book = self.nodes[consumer], self._books.of.get(consumer)
             later = node.last == producer
             critical = node.node.kind == "sink" if book is None else book.critical

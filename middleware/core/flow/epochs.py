@@ -176,7 +176,7 @@ class Books:
     """The books of the operators that are here, where operators decide for themselves; none elsewhere."""
 
     def __init__(self, setting: Setting) -> None:
-        self._out, self._options = setting.out, setting.install.moves
+        self._out, self._options = setting.out, setting.by_epochs
         self._origin_s = setting.out.now
         self._waves: tuple[Dataflow | None, dict[str, int], int] = (None, {}, 0)
         self.of: dict[str, EpochBook] = {}

@@ -92,6 +92,16 @@ class Proposer:
         self._begin(proposal)
         return True
 
+    def on_wish(self, sender: str, message: m.Wish) -> None:
+        """An operator's host would have it elsewhere (R3 of ``looks``): one moves at a time."""
+        location = self._directory.locations.get(message.node)
+        there = location is not None and (location.host, location.version) == (sender, message.version)
+        node = self._tree.dataflow.by_name.get(message.node)
+        free = node is not None and node.kind == "operator" and node.pinned is None
+        idle = self.proposal is None and not self._joining and not self._queries.busy
+        if there and free and idle and message.target in self._directory.hosts:
+            self.propose({message.node: message.target}, "nearer to its neighbours")
+
     # --- queries --------------------------------------------------------------------------------------
 
     def on_attach_requested(self, event: e.AttachRequested) -> None:

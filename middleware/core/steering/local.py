@@ -56,7 +56,7 @@ class Local:
     def __init__(
         self, setting: Setting, shared: Shared, stream: Stream, departures: Departures, member: Member
     ) -> None:
-        self._out, self._limits, self._options = setting.out, setting.limits, setting.install.moves
+        self._out, self._limits, self._options = setting.out, setting.limits, setting.by_epochs
         self._client = setting.install.client
         self._monitor, self._prober = shared.monitor, shared.prober
         self._tree, self._directory, self._books, self._flow = (

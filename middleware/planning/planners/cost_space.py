@@ -26,7 +26,8 @@ import numpy as np
 
 from thalweg.middleware.errors import PlacementError, UsageError
 from thalweg.middleware.network.coordinates import Rows, together
-from thalweg.middleware.network.figures import HostFigures
+from thalweg.middleware.network.figures import HostFigures, lacks
+from thalweg.middleware.network.place import ALIKE_S as LEAST_S
 from thalweg.middleware.network.place import UNPLACED
 from thalweg.middleware.network.view import LatenciesNeeded, Link, NetworkView
 from thalweg.middleware.planning.costs.model import CostModel
@@ -34,14 +35,13 @@ from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.problem import Problem
 from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.planning.usage import search
-from thalweg.middleware.planning.usage.room import combined, lacks, takings
+from thalweg.middleware.planning.usage.room import combined, takings
 from thalweg.middleware.planning.usage.search import Floats, Hosts
 from thalweg.middleware.planning.usage.streams import Query, Stream
 from thalweg.middleware.protocol.adaptation import GlobalMoves, Need
 
 PERIOD_S = 60.0
 SAVING = 0.05  # the least of its usage that a change saves: the paper's minimum migration threshold
-LEAST_S = 1e-3  # latencies below are alike: what a machine is late with says nothing of the network
 LEAST_BYTES = 1.0
 FEW = 2  # times ``measured`` hosts: to ask for all their latencies is hardly more
 EXACT = 300  # pairs: those of three operators, each with ten hosts

@@ -19,7 +19,7 @@ from thalweg.middleware.planning.costs.model import CostModel, Position
 from thalweg.middleware.planning.problem.plan import Plan, Step
 from thalweg.middleware.planning.problem.problem import NS_PER_S
 from thalweg.middleware.planning.problem.task import Task
-from thalweg.middleware.protocol.adaptation import NEEDS, Need
+from thalweg.middleware.protocol.adaptation import NEEDS, Adaptation, GlobalMoves, Need, SpaceMoves
 
 
 class Planner(Protocol):
@@ -63,6 +63,13 @@ def needs_of(planner: object) -> tuple[Need, ...]:
                 f"planner {kind.__qualname__} needs {need!r}, which nobody measures; {nearest(need, NEEDS)}"
             )
     return tuple(need for need in NEEDS if need in needs)
+
+
+def needs_while(adaptation: Adaptation | None, planner: object) -> tuple[Need, ...]:
+    """What hosts measure besides bandwidth while operators move so; ``planner``: what plans meanwhile."""
+    if isinstance(adaptation, SpaceMoves):
+        return ("work", "coordinates")
+    return needs_of(planner) if isinstance(adaptation, GlobalMoves) else ()
 
 
 class Measured(msgspec.Struct, frozen=True):

@@ -49,6 +49,7 @@ SAID: list[m.Message] = [
     m.Withdraw("r", "o", 1),
     m.Resumed("r", "o", 1),
     m.Relocated("r", "o", True, m.Location("o", "h3", 2)),
+    m.Wish("r", "o", 1, "h3"),
     m.Propose("r", 1, (MOVE,)),
     m.Vote("r", 1, "h2", 0),
     COMMIT,
