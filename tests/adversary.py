@@ -141,6 +141,7 @@ class World(FaultyWorld):
         self.history = {name: self._history(name) for name in self.dataflow.by_name}
         self.pace_s: float | None = None  # of the application, if not that of all else
         self.delivered: list[Any] = []
+        self.others: defaultdict[str, list[tuple[float, int, Any]]] = defaultdict(list)  # of queries' sinks, with when
         self.ended = self.forgotten = False
         self.records: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)  # by kind: the fields
 
@@ -263,6 +264,10 @@ class World(FaultyWorld):
             self._make_stale(host.name)
 
     def _delivered(self, host: VirtualHost, command: e.Deliver) -> None:
+        if command.sink not in self.dataflow.sinks:
+            self.others[command.sink].append((self.now, command.index, command.value))
+            super()._delivered(host, command)
+            return
         assert not self.ended, f"partition {command.index} after the end"
         assert command.index == len(self.delivered), f"partition {command.index} after {len(self.delivered)} others"
         self.ended = command.end

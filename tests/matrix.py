@@ -1,0 +1,234 @@
+"""What the fault matrices have in common: when something happens, what, and what a run may come to.
+
+``test_fault_matrix`` says what the words mean, of moves and shapes, and ``test_query_matrix`` of queries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from adversary import (
+    BEGINS_S,
+    CLIENT,
+    FREE,
+    FREE_DATAFLOW,
+    MERGING,
+    MERGING_DATAFLOW,
+    MESSAGE_S,
+    SCRIPTED_DATAFLOW,
+    Scripted,
+    another_tree,
+    right,
+)
+from playbook import HandOver
+
+from thalweg.middleware.core.relocation.handover import COMING, LEAVING, ArrivalState, DepartureState
+from thalweg.middleware.core.relocation.proposal import PROPOSAL, MemberState, ProposalState
+from thalweg.middleware.dataflow import Dataflow
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+
+When = Callable[[Scripted], bool]
+Then = Callable[[Scripted], None]
+
+# --- steps ---
+
+
+def leaving(step: DepartureState, node: str = "o", host: str = "h3") -> When:
+    def reached(world: Scripted) -> bool:
+        run = world.run_at(host)
+        return run is not None and node in run.departures.leaving and run.departures.leaving[node].state is step
+
+    return reached
+
+
+def coming(stage: ArrivalState, node: str = "o") -> When:
+    def reached(world: Scripted) -> bool:
+        run = world.run_at(world.target)
+        return run is not None and node in run.arrivals.coming and run.arrivals.coming[node].state is stage
+
+    return reached
+
+
+def changing(phase: ProposalState) -> When:
+    def reached(world: Scripted) -> bool:
+        run = world.run_at(CLIENT)
+        return run is not None and run.proposer.proposal is not None and run.proposer.proposal.state is phase
+
+    return reached
+
+
+def member(who: str, part: MemberState) -> When:
+    def reached(world: Scripted) -> bool:
+        run = world.run_at(world.target if who == "target" else who)
+        return run is not None and run.member.number == 1 and run.member.state is part
+
+    return reached
+
+
+STEPS: dict[str, When] = {
+    **{f"leaving: {step}": leaving(step) for step, _ in LEAVING},
+    **{f"coming: {stage}": coming(stage) for stage, _ in COMING},
+    **{f"change: {phase}": changing(phase) for phase, _ in PROPOSAL if phase is not ProposalState.RETIRING},
+    "target: preparing": member("target", MemberState.PREPARING),
+    "source: voted": member("h1", MemberState.VOTED),
+    "target: voted": member("target", MemberState.VOTED),
+    "leaver: switching": member("h3", MemberState.SWITCHING),
+    "source: free again": member("h1", MemberState.FREE),
+    "leaver: free again": member("h3", MemberState.FREE),
+}
+
+# --- faults -----------------------------------------------------------------------------------------
+
+
+def strangers(world: Scripted) -> None:
+    """Words of a coordinator of another run, of hosts that have no say, and about moves of long ago."""
+    move = m.Move("o", "h3", "h6", 1)
+    for host in world.names:
+        for run in ("r", "old"):
+            for sender in ("h9", "h6" if host != "h6" else "h4"):
+                if sender == "h9" or run == "old":  # a host of the run may well pass a proposal on
+                    world.tell(host, sender, m.Propose(run, 99, (move,)))
+                for number in (0, 1, 99):
+                    world.tell(host, sender, m.Commit(run, number, 3, (move,)))
+                    world.tell(host, sender, m.Abort(run, number))
+                world.tell(host, sender, m.Propose(run, 0, (move,)))
+                world.tell(host, sender, m.Lost(run, "h3", ()))
+                for version in (0, 1):
+                    for kind in (m.Accept, m.Restored, m.Withdraw, m.Resumed):
+                        world.tell(host, sender, kind(run, "o", version))
+                    world.tell(host, sender, m.Refuse(run, "o", version, "no"))
+
+
+def another_hand_over(world: Scripted) -> None:
+    """The same operator is to go to h6, while it is on its way."""
+    world.ahead("h3", HandOver("o", "h6", "meanwhile"))
+
+
+def more_proposals(world: Scripted) -> None:
+    """Two more: where the first of them has to wait, only the other counts."""
+    for i, hosts in enumerate(({"o": "h1"}, {"o": world.target, "r": "h6"})):
+        world.at(world.now + i * MESSAGE_S / 10, CLIENT, e.PlacementProposed("r", hosts, "meanwhile"))
+
+
+def more_shapes(world: Scripted) -> None:
+    """Two more: where the first of them has to wait, only the other counts."""
+    code = world.dataflow.by_name["o"].code
+    for i, (name, host) in enumerate((("p", "h1"), ("q", "h6"))):
+        wish = e.PlacementProposed("r", {name: host}, "meanwhile", another_tree(name, code), (FREE, MERGING))
+        world.at(world.now + i * MESSAGE_S / 10, CLIENT, wish)
+
+
+def missed(world: Scripted) -> None:
+    world.kill(world.target)
+    world.at(world.now + 0.05, CLIENT, e.PeerLost("r", world.target))
+
+
+def no_bulk(world: Scripted) -> None:
+    world.loses = lambda host, send: send.bulk and (host, send.to) == ("h3", world.target)
+
+
+def repeat(after_s: float) -> Then:
+    def begin(world: Scripted) -> None:
+        world.again_s = (after_s,)
+
+    return begin
+
+
+FAULTS: dict[str, tuple[str, Then]] = {  # with the target
+    "h3": ("h4", lambda world: world.kill("h3")),
+    "h3 sent": ("h4", lambda world: world.kill("h3", last_words=True)),
+    "target": ("h4", lambda world: world.kill("h4")),
+    "missed": ("h4", missed),
+    "h2": ("h2", lambda world: world.kill("h2")),
+    "client": ("h4", lambda world: world.kill(CLIENT)),
+    "h1": ("h2", lambda world: world.kill("h1")),
+    "h5": ("h2", lambda world: world.kill("h5")),
+    "h6": ("h2", lambda world: world.kill("h6")),
+    "another hand-over": ("h4", another_hand_over),
+    "more proposals": ("h4", more_proposals),
+    "more shapes": ("h4", more_shapes),
+    "strangers": ("h4", strangers),
+    "all twice": ("h2", repeat(0.0)),
+    "all late": ("h4", repeat(5.0)),
+    "no bulk": ("h4", no_bulk),
+}
+
+
+# --- cells ---
+
+
+def rows(table: str) -> list[dict[str, str]]:
+    """A Markdown table's rows, by its heads."""
+    head, _, *lines = table.strip().splitlines()
+    names = [cell.strip() for cell in head.strip("|").split("|")]
+    return [dict(zip(names, (cell.strip() for cell in line.strip("|").split("|")), strict=True)) for line in lines]
+
+
+def cells(table: str) -> list[tuple[str, str, str]]:
+    return [(row["step"], fault, row[fault]) for row in rows(table) for fault in row if fault != "step"]
+
+
+def begin(world: Scripted, protocol: str, target: str) -> Scripted:
+    """Have ``o`` handed over to ``target``, by the protocol named; ``aborted`` is ``barrier`` as well."""
+    world.target = target
+    if protocol == "epoch":
+        return world.at(BEGINS_S, "h3", HandOver("o", target))
+    return world.at(BEGINS_S, CLIENT, e.PlacementProposed("r", {"o": target}, "a test"))
+
+
+def check(world: Scripted, expected: str) -> None:
+    """Run the world to its end, which has to be as expected."""
+    if expected.startswith("cut"):
+        world.last_s = 30.0
+    world.run()
+    assert world.reached_s is not None, "the step was never reached"
+    assert world.now < 60.0, f"it took {world.now} s"
+    assert world.delivered == right(world.dataflow, len(world.delivered))
+    for name in set(world.names) - world.down:
+        assert world.cores[name].runs == {}, f"{name} still has the run"
+        assert world.cores[name].coordinator.led == {}
+        assert not any(host == name for host, _ in world.combined), f"{name} still has code: {world.combined}"
+    if expected.startswith("lost"):
+        host = expected.removeprefix("lost ")
+        assert re.fullmatch(
+            rf"host '{host}', which holds [a-z0-9~, ]+, has been silent for 3 s|"
+            rf"host '{host}', which holds [a-z0-9~, ]+, went away",
+            world.failed or "",
+        ), world.failed
+    elif expected.startswith("cut"):
+        waits, silent = expected.split()[1:]
+        said = rf"node '[a-z0-9~]+' on host '{waits}': host '{silent}', which holds '[a-z0-9~]+', has not answered it"
+        assert re.match(said, world.failed or ""), world.failed
+    elif expected == "dropped":
+        assert world.faults.count("client silent, run dropped") == 6
+    else:
+        assert world.failed is None
+        assert world.delivered_s[-1] >= world.reached_s + world.last_s - 0.5, "the flow stands still"
+        assert len(world.delivered) > 20
+        places = {"h3": "stayed", world.target: "moved"}
+        assert places.get(world.placement["o"], f"to {world.placement['o']}") == expected
+        assert world.on("o") == {world.placement["o"]}, "the client says otherwise"
+        settled = [each["detail"]["outcome"] for each in world.settled if each["node"] == "o"]
+        assert not settled or settled[-1] == ("stayed" if expected == "stayed" else "moved")
+
+
+def losing(message: str, sender: str, *, for_ever: bool, dataflow: Dataflow = SCRIPTED_DATAFLOW) -> Scripted:
+    """A world that loses the first such message of ``sender``, or cuts the link it was on just before it."""
+    lost: list[e.Send] = []
+    shape = dataflow in (FREE_DATAFLOW, MERGING_DATAFLOW)
+
+    def loses(host: str, send: e.Send) -> bool:
+        if lost or type(send.message).__name__ != message or host != (world.target if sender == "target" else sender):
+            return False
+        if isinstance(send.message, m.Demand) and (send.message.hops or (shape and send.message.commit is None)):
+            return False  # the first of the operator's own is meant, with another shape that in the new tree
+        lost.append(send)
+        if for_ever:
+            world.cut.add((host, send.to))
+        return True
+
+    world = Scripted(lambda world: bool(lost), dataflow=dataflow)
+    world.loses = loses
+    return world
