@@ -21,7 +21,7 @@ from thalweg.middleware.client.feeds import Channel, Feed, fill
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.leaving import keep_in_mind
 from thalweg.middleware.client.replanning import MEASURED, Search, ask_hints
-from thalweg.middleware.client.run import Home, Run, Wanted
+from thalweg.middleware.client.run import Home, Offered, Run, Wanted
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import FIXED, Dataflow, Placement, check_codes, check_placement, sinks_at
@@ -56,6 +56,7 @@ from thalweg.middleware.planning import (
 )
 from thalweg.middleware.planning.planners.planner import needs_of, needs_while
 from thalweg.middleware.planning.registry import AGAIN
+from thalweg.middleware.planning.usage.reuse import too_far
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
@@ -356,19 +357,18 @@ class Client:
             self.shell.tell(e.PeerLost(run_id, host, how))
         return run
 
-    def _prepare(
-        self,
-        dataflow: Dataflow,
-        placement: Mapping[str, str] | str,
-        tree: tuple[Dataflow, Placement],
-        hints: Hints | None,
-    ) -> Wanted:
+    def _prepare(self, offered: Offered, tree: tuple[Dataflow, Placement]) -> Wanted:
         """A query that is to begin in a run that is ``tree``: what it does not share is placed."""
-        dataflow = self._begin_here(dataflow)
+        dataflow, hints = self._begin_here(offered.dataflow), offered.hints
         present, where = tree
         there = {name: where[each] for name, each in shared(present, dataflow).items()}
-        given = _placement(placement)
-        if hints is None and set(there) >= {*dataflow.operators}:
+        apart: dict[str, float] = {}
+        if offered.radius_s is not None:
+            hints = hints or ask_hints(dataflow, self._allow)
+            apart = too_far(self._task(dataflow, hints, None), there, self.coordinates(), offered.radius_s)
+            there = {name: where[each] for name, each in shared(present, dataflow, apart).items()}
+        given = _placement(offered.placement)
+        if offered.hints is None and set(there) >= {*dataflow.operators}:
             given = {} if isinstance(given, str) else given
         elif isinstance(given, str):
             strategy = get_strategy(given)
@@ -384,9 +384,9 @@ class Client:
                 raise UsageError(f"{given!r} chooses the tree as well, which a query cannot; attach it with a mapping")
             given = plan.placement
         full = self._placed(dataflow, {**given, **there})
-        grafts = join(present, dataflow, full, 0, ()).grafts
+        grafts = join(present, dataflow, full, 0, (), apart).grafts
         _check_told(m.Propose("run", 1, (), m.Shape(grafts, ())))
-        return Wanted(dataflow, full, hints)
+        return Wanted(dataflow, full, hints, apart)
 
     def push(self, values: Any = None, *, name: str = "feed", ahead: int = 8) -> Feed:
         """A source of what this process pushes: pin its ``code`` to this client, ``{client.name: feed.code}``.

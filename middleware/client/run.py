@@ -64,9 +64,19 @@ class Wanted(msgspec.Struct, frozen=True):
     dataflow: Dataflow
     placement: Placement
     hints: Hints | None = None
+    apart: dict[str, float] = {}  # what is there, and too far away
 
 
-Prepare = Callable[[Dataflow, Mapping[str, str] | str, tuple[Dataflow, Placement], Hints | None], Wanted]
+class Offered(msgspec.Struct, frozen=True):
+    """What the application says of a query that is to begin."""
+
+    dataflow: Dataflow
+    placement: Mapping[str, str] | str
+    hints: Hints | None
+    radius_s: float | None
+
+
+Prepare = Callable[[Offered, tuple[Dataflow, Placement]], Wanted]
 
 
 class Home(msgspec.Struct, frozen=True):
@@ -356,6 +366,7 @@ class Run(Generic[T]):
         placement: Mapping[str, str] | str = "one-shot",
         *,
         hints: Hints | None = None,
+        radius_s: float | None = None,
         strict: bool = False,
         nothing: bool = False,
     ) -> Attached[Any]:
@@ -368,6 +379,9 @@ class Run(Generic[T]):
         Args:
             dataflow: the query's graph, in names of its own; its sinks are at this client.
             placement: a host for every operator that the run does not have, or a planner's name.
+            radius_s: an operator that the run has is shared only if the host where it is lies so near, in seconds of
+                hosts' coordinates (``Client.coordinates``), to where it would be for this query alone; ``apart`` says
+                which are not, and how far they are. None: whatever is the same is shared, wherever it is.
             hints, strict, nothing: as for ``Client.run``, for this query.
 
         Returns at once. Where it cannot begin (a host lacks the code, or room, or is gone), that is the RunError of
@@ -377,7 +391,7 @@ class Run(Generic[T]):
         prepare, tree = self._home.prepare, self.tree
         self._check_open()
         assert prepare is not None
-        wanted = prepare(dataflow, placement, tree, hints)
+        wanted = prepare(Offered(dataflow, placement, hints, radius_s), tree)
         with self._sharing:
             self._check_open()
             self._count += 1
@@ -385,7 +399,7 @@ class Run(Generic[T]):
             self._open.add(number)
         other: Attached[Any] = Attached(self, number, wanted, strict=strict, nothing=nothing)
         self._queries[number] = other
-        self._home.tell(e.AttachRequested(self.id, number, wanted.dataflow, wanted.placement))
+        self._home.tell(e.AttachRequested(self.id, number, wanted.dataflow, wanted.placement, tuple(wanted.apart)))
         return other
 
     def _check_open(self) -> None:
@@ -468,13 +482,14 @@ class Attached(Run[T]):
     """A query that began in a run of others (``Run.attach``): its own partitions, to iterate over as over a run.
 
     ``dataflow`` is its graph in its own names, ``names`` what its nodes are called in the run, ``shared`` those that
-    the run had before; ``detach`` or ``close`` leaves. A query that fails, or leaves, disturbs no other; one that
-    nobody takes from holds up the others, as a sink does.
+    the run had before, ``apart`` those that it had too far away (``radius_s``), and how far, in seconds; ``detach`` or
+    ``close`` leaves. A query that fails, or leaves, disturbs no other; one that nobody takes from holds up the others,
+    as a sink does.
     """
 
     def __init__(self, of: Run[Any], number: int, wanted: Wanted, *, strict: bool, nothing: bool) -> None:
         super().__init__(of._home, of.id, wanted.placement, wanted.dataflow, None, strict=strict, nothing=nothing)
-        self.query, self.hints = number, wanted.hints
+        self.query, self.hints, self.apart = number, wanted.hints, wanted.apart
         self.names: dict[str, str] = {}
         self.shared: tuple[str, ...] = ()
         self._of, self._first = of, -1

@@ -106,6 +106,7 @@ PLANNERS: Mapping[str, type[Planner]] = {
     "global": OneShot,
     "local": Local,
     "cost-space": CostSpace,
+    "cost-space-once": CostSpace,
     "odp": Odp,
     "thalweg": Thalweg,
     "thalweg-once": Thalweg,
@@ -113,6 +114,7 @@ PLANNERS: Mapping[str, type[Planner]] = {
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "global": {"start": "current"},  # "the only modification is in the initialization step" (section 2.2)
     "thalweg-once": {"period_s": None},
+    "cost-space-once": {"period_s": None},
 }
 # "The local algorithm uses the one-shot algorithm to compute a good initial placement" (section 2.3)
 MOVERS: Mapping[str, tuple[Planner, type[Adaptation] | type[Driver]]] = {

@@ -165,16 +165,17 @@ class PlacementProposed(Event, frozen=True):
     merging: tuple[Code, ...] = ()
 
 
-class AttachRequested(Event, frozen=True):
+class AttachRequested(Event, frozen=True, omit_defaults=True):
     """The application wants another query in the run, of this number and with names of its own: ``Attached``.
 
-    ``placement``: where its nodes are to be that the run does not have.
+    ``placement``: where its nodes are to be that the run does not have, or that are to be ``apart``.
     """
 
     run: str
     query: int
     dataflow: Dataflow
     placement: dict[str, str]
+    apart: tuple[str, ...] = ()
 
 
 class DetachRequested(Event, frozen=True):

@@ -105,7 +105,7 @@ class Proposer:
     # --- queries --------------------------------------------------------------------------------------
 
     def on_attach_requested(self, event: e.AttachRequested) -> None:
-        self._wait(Joining(event.query, event.dataflow, event.placement))
+        self._wait(Joining(event.query, event.dataflow, event.placement, event.apart))
 
     def on_invited(self, note: Invited) -> None:
         self._wait(Joining(note.query))
@@ -160,7 +160,8 @@ class Proposer:
         if query.number < 0:
             joined = self._guests.joined(query.number)
         else:
-            joined = join(tree.dataflow, query.dataflow, query.placement, number, self._install.dataflow.by_name)
+            given = query.dataflow, query.placement, number, self._install.dataflow.by_name, query.apart
+            joined = join(tree.dataflow, *given)
         extended(tree.dataflow, joined.grafts)
         for graft in joined.grafts:
             if graft.host not in directory.everyone:

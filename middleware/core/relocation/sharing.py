@@ -9,6 +9,7 @@ R2. One node of the run stands for one of the query: two that are the same are t
 R3. Names that are made up (``op3``, ``source@h1``) mean nothing. One that somebody chose means that node, so it is
     refused for other code.
 R4. All other nodes get names that the run has never had, so no late message can be about one of them.
+R5. What is to be ``apart`` is not shared, though it is the same; nor is then what takes from it.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from thalweg.middleware.protocol.messages import Graft
 MADE_UP = re.compile(r"(op\d+|source@.*)(\.\d+)?(~[\d.]+)?\Z")
 
 
-def shared(present: Dataflow, query: Dataflow) -> dict[str, str]:
-    """The nodes of ``query`` that the run has already, and what they are called there.
+def shared(present: Dataflow, query: Dataflow, apart: Collection[str] = ()) -> dict[str, str]:
+    """The nodes of ``query`` that the run has already, but for those ``apart``, and what they are called there.
 
     Raises DataflowError where there are none, or a name of the run's means something else in the query.
     """
@@ -40,7 +41,7 @@ def shared(present: Dataflow, query: Dataflow) -> dict[str, str]:
         if node.kind == "sink":
             continue
         same = []
-        if all(each in names for each in node.inputs):
+        if name not in apart and all(each in names for each in node.inputs):  # R5
             same = there.get(_key(node, tuple([names[each] for each in node.inputs])), [])
         if same:
             names[name] = name if name in same else same[0]
@@ -81,7 +82,12 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 def join(
-    present: Dataflow, query: Dataflow, placement: Mapping[str, str], number: int, used: Collection[str]
+    present: Dataflow,
+    query: Dataflow,
+    placement: Mapping[str, str],
+    number: int,
+    used: Collection[str],
+    apart: Collection[str] = (),
 ) -> Joined:
     """What appears in ``present`` with a query.
 
@@ -89,10 +95,11 @@ def join(
         placement: a host for every node of the query that the run does not have.
         number: stands in the names of what appears.
         used: names that the run has had.
+        apart: nodes of the query that are not to be shared.
 
     Raises DataflowError where nothing is shared, or a host is left out.
     """
-    names = shared(present, query)
+    names = shared(present, query, apart)
     taken = {*used, *present.by_name}
     grafts = []
     for name in query.upward:

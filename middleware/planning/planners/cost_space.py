@@ -37,12 +37,11 @@ from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.planning.usage import search
 from thalweg.middleware.planning.usage.room import combined, takings
 from thalweg.middleware.planning.usage.search import Floats, Hosts
-from thalweg.middleware.planning.usage.streams import Query, Stream
+from thalweg.middleware.planning.usage.streams import Query, query_of
 from thalweg.middleware.protocol.adaptation import GlobalMoves, Need
 
 PERIOD_S = 60.0
 SAVING = 0.05  # the least of its usage that a change saves: the paper's minimum migration threshold
-LEAST_BYTES = 1.0
 FEW = 2  # times ``measured`` hosts: to ask for all their latencies is hardly more
 EXACT = 300  # pairs: those of three operators, each with ten hosts
 AGAIN = 100  # times that an operator goes elsewhere as others leave it no room
@@ -266,16 +265,3 @@ class _Known:
                 a, b = (self._hosts[end] for end in ends)
                 return f"no placement: {a!r} and {b!r} do not hear each other, nor do others instead; is a link down?"
         return "no placement: no host has room for all of the operators"
-
-
-def query_of(problem: Problem) -> Query:
-    """A compiled task as a query: its edges with the bytes of a partition, and the hosts of what cannot move."""
-    task, names = problem.task, problem.names
-    sizes, taken = task.hints.output_bytes, task.hints.input_bytes
-    streams = []
-    for one, other in zip(problem.producer.tolist(), problem.consumer.tolist(), strict=True):
-        measured = taken.get(names[other], {}).get(names[one], sizes[names[one]])
-        streams.append(Stream(one, other, max(measured, LEAST_BYTES)))
-    held = problem.at_sink()
-    pinned = {node: int(held[node]) for node, movable in enumerate(problem.movable) if not movable}
-    return Query(tuple(streams), pinned)

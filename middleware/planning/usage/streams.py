@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from thalweg.middleware.errors import UsageError
+from thalweg.middleware.planning.problem.problem import Problem
 
+LEAST_BYTES = 1.0  # of a stream
 Floats = npt.NDArray[np.float64]
 
 
@@ -96,3 +98,16 @@ class Query(msgspec.Struct, frozen=True, dict=True):
             way = float(latency_s[hosts[one.producer], hosts[one.consumer]])
             since[one.consumer] = max(since[one.consumer], since[one.producer] + way)
         return max(since)
+
+
+def query_of(problem: Problem) -> Query:
+    """A compiled task as a query: its edges with the bytes of a partition, and the hosts of what cannot move."""
+    task, names = problem.task, problem.names
+    sizes, taken = task.hints.output_bytes, task.hints.input_bytes
+    streams = []
+    for one, other in zip(problem.producer.tolist(), problem.consumer.tolist(), strict=True):
+        measured = taken.get(names[other], {}).get(names[one], sizes[names[one]])
+        streams.append(Stream(one, other, max(measured, LEAST_BYTES)))
+    held = problem.at_sink()
+    pinned = {node: int(held[node]) for node, movable in enumerate(problem.movable) if not movable}
+    return Query(tuple(streams), pinned)

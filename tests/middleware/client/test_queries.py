@@ -96,6 +96,31 @@ def test_two_queries_share_what_is_the_same_and_each_leaves_without_a_gap(client
     again.close()
 
 
+def test_an_operator_that_is_too_far_away_is_not_shared(client: Client) -> None:
+    with client.run(first(), {"op0": "h3", "op1": "h2", "op2": "h1"}) as run:
+        got = list(islice(run, 2))
+        with pytest.raises(UsageError, match=r"radius_s is -1; it must be finite and at least 0 \(None shares"):
+            run.attach(second(), radius_s=-1)
+        for radius_s, shares in ((60.0, {"op0", "op1"}), (0.0, set())):
+            other: Attached = run.attach(second(), "cost-space-once", radius_s=radius_s)
+
+            def take(query: Attached = other) -> list[Delivered]:
+                theirs = [next(query) for _ in range(5)]
+                query.detach()
+                return theirs
+
+            with ThreadPoolExecutor(1) as pool:
+                theirs = pool.submit(take)
+                while not theirs.done():
+                    got.append(next(run))
+            assert_references(theirs.result(), other.dataflow, other.first_index)
+            assert {"op0", "op1"} & {*other.shared} == shares
+            assert (set(other.apart) == {"op0", "op1"}) == (not shares)
+            assert all(0 < far_s < 1 for far_s in other.apart.values())
+            assert {"source@h1", "source@h2"} <= {*other.shared}
+        assert_references(got, run.dataflow, 0)
+
+
 def test_a_query_that_fails_ends_alone(client: Client) -> None:
     with client.run(first(), {"op0": "h3", "op1": "h2", "op2": "h1"}) as run:
         got = [next(run)]

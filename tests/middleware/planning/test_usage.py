@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from thalweg.middleware.dataflow import Code, Dataflow, sinks_at
 from thalweg.middleware.errors import PlacementError, UsageError
 from thalweg.middleware.network.coordinates import Coordinates
+from thalweg.middleware.network.place import Place
+from thalweg.middleware.network.view import NetworkView
+from thalweg.middleware.planning import Hints, Task
 from thalweg.middleware.planning.usage.mapping import Mapper
 from thalweg.middleware.planning.usage.relaxation import at_rest, relaxed
+from thalweg.middleware.planning.usage.reuse import too_far
 from thalweg.middleware.planning.usage.search import best, by_coordinates, optimal, usages
 from thalweg.middleware.planning.usage.streams import Query, Stream
 
@@ -137,3 +143,21 @@ def test_only_trees_are_placed_by_dynamic_programming() -> None:
     query = Query(streams, {0: 0, 3: 1}).check()
     with pytest.raises(UsageError, match="the streams of the query are no tree"):
         best(query, dict.fromkeys(query.operators, np.arange(4)), lambda a, b: np.ones((len(a), len(b))))
+
+
+def test_an_operator_near_to_where_it_is_wanted_is_reused() -> None:
+    graph = Dataflow()
+    seen = [graph.source(Code("scenes"), at=host) for host in ("h1", "h2")]
+    graph.sink("map", graph.operator(Code("composite"), *seen, name="one"))
+    hosts = ("h1", "h2", "h3", "client")
+    places = {host: Place((at, 0.0), 0.01) for host, at in zip(hosts, (0.0, 0.1, 0.06, 0.4), strict=True)}
+    sizes = {**dict.fromkeys(seen, 200.0), "one": 100.0}
+    task = Task((sinks_at(graph, "client"),), hosts, NetworkView({}), Hints(sizes))
+    wanted = (200 * 0.1 + 100 * 0.4) / 500
+    for host, at in (("h3", 0.06), ("client", 0.4)):
+        far = too_far(task, {"one": host}, places, 0.1)
+        assert far == ({} if abs(at - wanted) <= 0.1 else {"one": pytest.approx(at - wanted)})
+    assert too_far(task, {}, places, 0.0) == {}
+    for radius_s in (math.nan, math.inf, -0.1):
+        with pytest.raises(UsageError, match=f"radius_s is {radius_s}; it must be finite and at least 0"):
+            too_far(task, {"one": "h3"}, places, radius_s)

@@ -1,0 +1,40 @@
+"""Which operators of a query would rather be elsewhere than where a run has them: reuse within a radius.
+
+An operator that another query has already is used if it is near the place where it would be for this query alone, at
+rest between its neighbours; else the query does better with one of its own.
+
+Source: Pietzuch et al. (2006), section 3.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from thalweg.middleware.dataflow import Placement
+from thalweg.middleware.errors import UsageError
+from thalweg.middleware.network.place import Place
+from thalweg.middleware.planning.problem.problem import Problem
+from thalweg.middleware.planning.problem.task import Task
+from thalweg.middleware.planning.usage.relaxation import at_rest
+from thalweg.middleware.planning.usage.streams import query_of
+
+
+def too_far(task: Task, there: Placement, places: Mapping[str, Place], radius_s: float) -> dict[str, float]:
+    """Of the operators of a query's ``task`` that are ``there`` in a run, those that are farther than ``radius_s`` from
+    where they would be for this query alone, and how far; UsageError for a radius that is none.
+    """
+    if not 0 <= radius_s < math.inf:
+        raise UsageError(f"radius_s is {radius_s}; it must be finite and at least 0 (None shares whatever is the same)")
+    problem = Problem(task)
+    query = query_of(problem)
+    ends = {node: np.array(places[problem.hosts[host]].at) for node, host in query.pinned.items()}
+    wanted = at_rest(query, ends) if query.operators else {}
+    away = {
+        problem.names[node]: math.dist(place, places[there[problem.names[node]]].at)
+        for node, place in wanted.items()
+        if problem.names[node] in there
+    }
+    return {name: far_s for name, far_s in away.items() if far_s > radius_s}
