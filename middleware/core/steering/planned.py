@@ -300,7 +300,7 @@ class Planned:
             return
         slow_bps = too_slow_bps(self._out.now - search.asked_s)
         slow = LinkEstimate(slow_bps, count=0)
-        in_use = self._in_use()
+        in_use = self._in_use(self._directory.where(self._directory.locations))
         for link in search.waiting:
             latest = self._monitor.latest(*link) if link in in_use else None
             search.view[link] = slow if latest is None else latest
@@ -310,9 +310,8 @@ class Planned:
         search.waiting = search.unheard = frozenset()
         self._plan(search)
 
-    def _in_use(self) -> set[Link]:
-        """The links that the dataflow takes where it is now."""
-        where = self._directory.where(self._directory.locations)
+    def _in_use(self, where: Placement) -> set[Link]:
+        """The links that the dataflow takes where its nodes are there."""
         nodes = self._tree.dataflow.nodes
         return {Link(where[producer], where[node.name]) for node in nodes for producer in node.inputs}
 
@@ -322,16 +321,26 @@ class Planned:
             f"{a}>{b}": [each.rate_bps, each.count, each.spread_bps, now - each.measured_at_s if each.count else None]
             for (a, b), each in sorted(search.view.items())
         }
+        there = {**here, **(event.placement or {})} if event.dataflow is None else event.placement
         detail = {
-            "placement": {**here, **(event.placement or {})} if event.dataflow is None else event.placement,
+            "placement": there,
             "decision": "propose" if proposed else "stay",
             "probed": len(search.asked),
             **({"sounded": search.sounded} if search.sounded else {}),
             "rounds": search.rounds,
             "links": links,
+            **self._decisive(search, here, here if event.dataflow is not None else there),
             **event.detail,
         }
         self._out.record("plan", duration_s=now - search.begun_s, detail=detail)
+
+    def _decisive(self, search: _Search, here: Placement, there: Placement | None) -> dict[str, object]:
+        """The latencies that were known of the links that the dataflow takes, and would take."""
+        known = {**self._gossip.latencies(), **search.latencies}
+        both = {Link(b, a): each for (a, b), each in known.items()} | known
+        links = sorted((self._in_use(here) | self._in_use(there or here)) & both.keys())
+        told = {f"{a}>{b}": [both[Link(a, b)].latency_s, both[Link(a, b)].count] for a, b in links}
+        return {"latencies": told} if told else {}
 
     def on_changed_over(self, _: ChangedOver) -> Notes:
         """A proposal is over, whatever became of it: what had to wait for its end goes on."""

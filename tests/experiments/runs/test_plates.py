@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 from thalweg.experiments.cli.main import invoke
@@ -66,6 +67,33 @@ def test_simulated_whatever_moves_the_sinks_get_what_a_single_machine_gives(
     config = load_run(folder).config
     assert (config["workload"], config["bytes"]) == ("plates", True)
     assert not {"rule", "tree", "bands"} & config.keys()
+
+
+def rows_of(folder: Path, kind: str) -> list[dict[str, Any]]:
+    return [row for row in pq.read_table(folder / "events.parquet").to_pylist() if row["kind"] == kind]
+
+
+def test_operators_move_as_latencies_change_and_the_sinks_get_the_same(tmp_path: Path) -> None:
+    example = Path(__file__).parents[3] / "docs/examples/latencies.toml"
+    constant = tmp_path / "constant.toml"
+    constant.write_text(example.read_text().partition("[[event]]")[0])
+    ended, moves = {}, {}
+    for name, file in (("changing", example), ("constant", constant)):
+        folder = tmp_path / name
+        given: dict[str, Any] = {"workload": "plates", "testbed": "sim", "scenario": str(file), "images": 80}
+        given |= {"servers": 4, "time_scale": 5.0, "period_s": 30.0, "placements": ("cost-space",)}
+        outcome = execute_virtually(RunConfig(**given), folder, lambda *_: None)
+        summary = summarize_run(folder)
+        assert failures(summary) == []
+        ended[name] = outcome.found.ended["cost-space"]
+        moves[name] = [row for row in rows_of(folder, "relocated") if row["t_s"] > 150]
+        plans = [(row["t_s"], msgspec.json.decode(row["detail"])) for row in rows_of(folder, "plan")]
+        near = [plan["latencies"].get("h4>client", [0])[0] for at, plan in plans if at > 300]
+        assert min(near) > 0.1 if name == "constant" else max(near) < 0.1
+    assert "h4" in {ended["changing"][node] for node in ("joint2", "joint3", "all", "count")}
+    assert "h4" not in {ended["constant"][node] for node in ("joint2", "joint3", "all", "count")}
+    assert any(row["peer"] == "h4" for row in moves["changing"])
+    assert not any(row["peer"] == "h4" for row in moves["constant"])
 
 
 def test_a_report_of_a_recorded_graph_draws_it_and_its_latencies(
