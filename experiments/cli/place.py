@@ -370,12 +370,22 @@ class PlaceOptions(msgspec.Struct, frozen=True):
     mps: Annotated[
         str | None, Option("Also write the program of odp to a file, for other solvers.", metavar="PATH")
     ] = None
+    compare: Annotated[
+        bool, Option("Instead: every heuristic and planner beside the optimum, by the file's objective.")
+    ] = False
+    random: Annotated[
+        int | None,
+        Option("With --compare, in place of FILE: so many random problems, of which ratios are told.", least=1),
+    ] = None
+    seed: Annotated[int, Option("With --compare: of the random problems, and of heuristics.", least=0)] = 1
 
 
 @takes(PlaceOptions)
 def place(
     options: PlaceOptions,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A placement problem in TOML.", show_default=False)],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A placement problem in TOML.", show_default=False)
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Solve a placement problem from a file: where does each operator go, and what does that cost?
@@ -388,9 +398,23 @@ def place(
     Proven optimal, or the gap: thalweg place docs/examples/optimal.toml --planner odp --option
     objective='{"response": 0.5, "availability": 0.5}'
 
+    Every heuristic beside it: thalweg place docs/examples/optimal.toml --compare
+
     What local would do next: thalweg place docs/examples/placement.toml --planner local --option k=2
     """
+    if options.random is not None:
+        if not options.compare or file is not None:
+            raise UsageError("--random goes with --compare, in place of FILE; leave FILE away, or --random")
+        from thalweg.experiments.cli.compared import compare_random
+
+        compare_random(options.random, options.seed, as_json=as_json)
+        return
+    if file is None:
+        raise UsageError("place needs a FILE, or --compare --random N; docs/examples/placement.toml is an example")
     task, planner, cost = load_problem(file), options.planner, options.cost
+    if options.compare:
+        _compare(file, options, task, as_json=as_json)
+        return
     find_own_code([planner, cost])
     model = get_cost_model(cost, **_options(options.cost_option, "--cost-option"))
     chosen = get_planner(planner, **_options(options.option, "--option"))
@@ -433,6 +457,21 @@ def place(
         if bound_s is not None:
             text = f"no tree and no mixture of trees has a period below {_seconds(bound_s)}"
             output().print(f"{text} ({_interface(chosen, model)} interfaces; transfers alone)", soft_wrap=True)
+
+
+def _compare(file: Path, options: PlaceOptions, task: Task, *, as_json: bool) -> None:
+    """Print every heuristic and planner beside the optimum; options of a planner are those of odp."""
+    if options.planner not in ("one-shot", "odp"):
+        raise UsageError(f"--compare is beside odp; leave --planner {options.planner} away")
+    from thalweg.experiments.cli.compared import compare_task
+
+    planner = Odp(**_options(options.option, "--option"))
+    try:
+        compare_task(planner, task, options.seed, as_json=as_json)
+    except LinksNeeded as needed:
+        raise _not_given(file, needed, "odp") from None
+    except UsageError as error:
+        raise type(error)(f"{file}: {error}") from None
 
 
 def _not_given(file: Path, needed: LinksNeeded, planner: str) -> UsageError:

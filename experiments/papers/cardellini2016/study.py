@@ -197,10 +197,16 @@ _FIGURES = (
             ),
             Claim(
                 "slower",
-                "a response time that is, on average, 1.8 times higher than that achieved with S-ODP_R",
-                "network delays alone; ties are broken by the least R, so below 1.8 (our goal), and above 1",
-                _between("odp-availability", "odp-response", "network_ms", 1.01, 1.8),
+                "since it does not consider the network latencies, the response time of S-ODP_A is higher",
+                "its network delay is, by more than 1 %",
+                _between("odp-availability", "odp-response", "network_ms", 1.01, float("inf")),
                 1,
+            ),
+            Claim(
+                "goal",
+                "with ties broken by the least R it is less than 1.8 times as high (our goal; the paper has 1.8)",
+                "network delay in the mean",
+                _between("odp-availability", "odp-response", "network_ms", 0.0, 1.8),
             ),
             Claim(
                 "ties",
@@ -210,9 +216,9 @@ _FIGURES = (
             ),
             Claim(
                 "unavailable",
-                "S-ODP_R: 8 of 12 executors on nodes with 99 %, availability 92.27 %",
-                "at least four executors are on such nodes in the mean",
-                _level("odp-response", "unreliable", 4, 12, " executors"),
+                "S-ODP_R places 8 of 12 executors on worker nodes with 99% of availability: 92.27%",
+                "within 15 % of 8 in the mean",
+                _level("odp-response", "unreliable", 6.8, 9.2, " executors"),
             ),
         ),
     ),
@@ -223,21 +229,27 @@ _FIGURES = (
         (
             Claim(
                 "suboptimal",
-                "The Pietzuch's algorithm finds a sub-optimal solution: the inter-node traffic is 1.84 times higher",
-                "its mean traffic from 800 s on is more than the optimum's",
-                _between("relaxation", "odp-energy", "traffic", 1.01, float("inf")),
+                "The Pietzuch's algorithm finds a sub-optimal solution",
+                "its mean elastic energy from 800 s on is more than the optimum's",
+                _between("relaxation", "odp-energy", "energy", 1.01, float("inf")),
+            ),
+            Claim(
+                "traffic",
+                "the inter-node traffic is on average 1.84 times higher than that achieved with the optimal placement",
+                "its mean traffic from 800 s on is within 15 % of that",
+                _between("relaxation", "odp-energy", "traffic", 1.84 * 0.85, 1.84 * 1.15),
             ),
             Claim(
                 "latency",
                 "the application latency is 1.15 times higher",
-                "its mean latency from 800 s on is within 15 % of that",
-                _between("relaxation", "odp-energy", "latency", 1.15 * 0.85, 1.15 * 1.15),
+                "its mean latency from 800 s on is above the optimum's, and within 15 % of that",
+                _between("relaxation", "odp-energy", "latency", 1.01, 1.15 * 1.15),
             ),
             Claim(
                 "reassignments",
                 "the large number of reassignments required to reach a stable configuration (16 in this experiment)",
-                "at least ten in the mean",
-                _level("relaxation", "reassignments", 10, float("inf")),
+                "at least as many in the mean",
+                _level("relaxation", "reassignments", 16, float("inf")),
             ),
         ),
         (
@@ -272,8 +284,8 @@ _FIGURES = (
             Claim(
                 "few",
                 "after only 5 reassignments",
-                "at most ten in the mean: executors move one by one here",
-                _level("rizou", "reassignments", 0, 10),
+                "within 15 % in the mean; here each executor that moves is one",
+                _level("rizou", "reassignments", 4.25, 5.75),
             ),
             Claim(
                 "better",

@@ -47,7 +47,7 @@ class Filling:
         self.pinned = np.flatnonzero(instance.candidates.sum(axis=1) == 1).tolist()
         self._flows = np.zeros(instance.bandwidth.shape)
         for node in self.pinned:
-            self.put(node, self.fits(node).astype(np.float64))
+            self.put(node, self.fits(node))
 
     def free(self) -> list[int]:
         """The operators that are not placed yet."""
@@ -69,7 +69,7 @@ class Filling:
             raise PlannerError(f"{self.name} finds no host with room for operator {instance.names[node]!r}")
         return good
 
-    def put(self, node: int, liking: Floats) -> None:
+    def put(self, node: int, liking: Floats | Flags) -> None:
         """Put an operator on the host that is liked most, of equals the first."""
         host = self.where[node] = int(liking.argmax())
         self.left[host] -= self.instance.demand[node]
@@ -89,7 +89,7 @@ def first_fit(goal: Goal, seed: int = 0) -> Indices:
     filling = Filling(goal.instance, "first-fit")
     for node in np.argsort(goal.instance.candidates.sum(axis=1), kind="stable").tolist():
         if filling.where[node] < 0:
-            filling.put(node, filling.fits(node).astype(np.float64))
+            filling.put(node, filling.fits(node))
     return found(goal, filling.where, "first-fit")
 
 
@@ -107,7 +107,8 @@ def t_storm(goal: Goal, seed: int = 0) -> Indices:
             if filling.where[other] >= 0:
                 beside[filling.where[other]] += instance.rate[stream]
         beside = np.where(fits, beside, -1.0)
-        filling.put(node, np.where(beside == beside.max(), -filling.left, -np.inf))
+        options = np.flatnonzero(beside == beside.max())
+        filling.put(node, np.arange(len(fits)) == options[filling.left[options].argmin()])
     return found(goal, filling.where, "t-storm")
 
 
@@ -138,7 +139,7 @@ def _mapped(goal: Goal, hosts: Floats, places: Mapping[int, Floats], name: str) 
         room = ["room", None]
         lacks = list(map(room.__getitem__, filling.fits(node).tolist()))
         host = mapper.host(places[node], lacks=lacks.__getitem__)
-        filling.put(node, (np.arange(len(lacks)) == host).astype(np.float64))
+        filling.put(node, np.arange(len(lacks)) == host)
     return found(goal, filling.where, name)
 
 

@@ -273,6 +273,43 @@ def test_the_optimum_of_the_example_is_proven_and_no_other_placement_is_better(t
     assert "usage: " in run(OPTIMAL, "--cost", "usage")
 
 
+def test_heuristics_and_planners_are_compared_with_the_optimum(write: Any) -> None:
+    found = run_json(OPTIMAL, "--compare")
+    scores = {one["name"]: one for one in found["compared"]}
+    assert found["proven"] and {"local-search", "t-storm", "rizou", "planner one-shot"} <= scores.keys()
+    assert scores["local-search"]["ratio"] == pytest.approx(1.0) == scores["planner one-shot"]["ratio"]
+    placed = [one["ratio"] for one in found["compared"] if one["ratio"] is not None]
+    assert placed == sorted(placed) and placed[0] >= 1 - 1e-9
+    refused = scores["planner download-all"]
+    assert refused["cost"] is None and "is on 'client', which is no candidate of it" in refused["said"]
+    by_usage = run_json(OPTIMAL, "--compare", "--planner", "odp", "--option", "objective=usage")
+    assert by_usage["weights"] == {"usage": 1.0}
+    assert {one["name"]: one["ratio"] for one in by_usage["compared"]}["planner one-shot"] == pytest.approx(1.0)
+    assert "proven optimal, by frontier" in run(OPTIMAL, "--compare")
+    for arguments, says in (
+        ([], "place needs a FILE, or --compare --random N"),
+        (["--random", "3"], "--random goes with --compare, in place of FILE"),
+        ([OPTIMAL, "--compare", "--random", "3"], "--random goes with --compare, in place of FILE"),
+        ([OPTIMAL, "--compare", "--planner", "thalweg"], "--compare is beside odp; leave --planner thalweg away"),
+        ([EXAMPLE, "--compare"], "gives no latency for austin to client, .* which odp needs"),
+        ([OPTIMAL, "--compare", "--option", "objective=usag"], "did you mean 'usage'"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            run(*arguments)
+
+
+def test_heuristics_are_compared_on_random_problems() -> None:
+    found, again = (run_json("--compare", "--random", "2", "--seed", "1") for _ in range(2))
+    ratios = {one["name"]: one for one in found["heuristics"]}
+    assert found["problems"] == 2 == found["proven"] == ratios["local-search"]["found"]
+    for one, other in zip(found["heuristics"], again["heuristics"], strict=True):
+        assert {**one, "planning_ms": 0} == {**other, "planning_ms": 0}
+        assert one["found"] <= 2 and 1 - 1e-9 <= one["median"] <= one["percentile_95"] <= one["worst"]
+    assert ratios["local-search"]["worst"] <= 1.05
+    text = run("--compare", "--random", "1", "--seed", "2")
+    assert "costs by the optimum's, on 1 random problem" in text
+
+
 def test_fewer_candidates_are_drawn_by_a_seed() -> None:
     found = [
         run_json(OPTIMAL, "--planner", "odp", "--option", "candidates=0.4", "--option", f"seed={seed}")

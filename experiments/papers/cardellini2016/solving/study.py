@@ -13,7 +13,7 @@ from typing import Any
 from thalweg.experiments.papers.cardellini2016.solving.solving import SHAPES, Solving
 from thalweg.experiments.papers.claims import NotTested, Result, check
 from thalweg.experiments.papers.study import Claim, Column, Figure, Finding, Over, Pooled, Published, Study, spread
-from thalweg.experiments.papers.tables import finished
+from thalweg.experiments.papers.tables import finished, mean
 from thalweg.experiments.sweeps.trial import Arm
 
 USUAL = {"operators": 20, "hosts": 20, "capacity": 4}  # Table 2
@@ -141,7 +141,7 @@ _NINE = Figure(
     columns=(
         *_FIRST,
         Column("solved in ms", "solve_ms", digits=2),
-        Column("proven %", "proven", digits=0),
+        Column("proven %", lambda row, result: mean(row.proven, 0)),
         Column("network ms", "network_ms"),
     ),
     claims=(
@@ -158,8 +158,8 @@ _NINE = Figure(
         *(
             Claim(
                 f"{shape}-hosts",
-                f"with 50 hosts and 20 operators the resolution time is {paper} times less than the other way round",
-                "it is less in the mean; a factor of ours says nothing of CPLEX",
+                f"50 hosts and 20 operators take less time than the other way round, {shape} ({paper} times there)",
+                "it is less in the mean",
                 _sooner(shape),
             )
             for shape, paper in (("sequential", "2"), ("fat", "36"))
@@ -167,7 +167,7 @@ _NINE = Figure(
         *(
             Claim(
                 f"{shape}-capacity",
-                f"the resolution time decreases with the capacity of hosts ({shape})",
+                f"the resolution time decreases with the capacity of each host ({shape})",
                 "it is less at 10 than at 2",
                 _falls(shape),
             )
@@ -187,10 +187,10 @@ _TEN = Figure(
     columns=(
         *_FIRST,
         Column("network ×", "degradation", digits=2),
-        Column("R ×", "degradation_r", digits=3),
-        Column("solved in ms", "solve_ms", digits=1),
-        Column("gap %", "gap", digits=1),
-        Column("proven %", "proven", digits=0),
+        Column("R ×", lambda row, result: mean(row.degradation_r, 3)),
+        Column("ms", lambda row, result: mean(row.solve_ms, 1)),
+        Column("gap %", lambda row, result: mean(row.gap, 1)),
+        Column("proven %", lambda row, result: mean(row.proven, 0)),
     ),
     published=(
         Published(
@@ -234,15 +234,15 @@ _TEN = Figure(
         ),
         Claim(
             "gap",
-            "with 100 hosts and 20 operators the gap of the sequential application is below 10 % in the first 500 s",
-            "it is proven, at once",
+            "for the sequential application on 100 hosts a gap lower than 10% is found in the first 500 s",
+            "it is proven in 2 s",
             _proven("sequential"),
             1,
         ),
         Claim(
             "gap-fat",
-            "that of the fat application closes just before the end of the execution",
-            "it is proven, at once",
+            "the fat application is proven as well (our goal; its gap closes just before the end there)",
+            "it is proven in 0.5 s",
             _proven("fat"),
             1,
         ),
