@@ -131,7 +131,8 @@ def _of_all(query: Query, known: _Known, rooms: _Rooms, before: Sequence[int]) -
     hosts = np.arange(rooms.count)
     latency_s = known.between(hosts, hosts)
     if query.tree:
-        return search.optimal(query, latency_s, rooms.burden)
+        everywhere = dict.fromkeys(query.operators, hosts)
+        return search.best(query, everywhere, search.between_all(latency_s), rooms.burden)
     alone = ([host] * query.nodes for host in range(len(hosts)))
     return search.descended(query, latency_s, [before, *alone], rooms.burden)
 

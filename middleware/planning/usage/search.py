@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from thalweg.middleware.errors import UsageError
+from thalweg.middleware.errors import PlacementError, UsageError
 from thalweg.middleware.network.coordinates import Coordinates, Rows
 from thalweg.middleware.planning.usage.streams import Query
 
@@ -33,9 +33,34 @@ def free(_: int, __: Hosts) -> float:
 
 
 def optimal(query: Query, latency_s: Floats, burden: Burden = free) -> list[int]:
-    """The host of every node with the least usage there is; ``latency_s``: (n, n)."""
+    """The host of every node with the least usage there is; ``latency_s``: (n, n).
+
+    Raises UsageError for a host that is none and a latency that is negative or no number, PlacementError where there is
+    no way between hosts that need one.
+    """
     everywhere = dict.fromkeys(query.operators, np.arange(len(latency_s)))
-    return best(query, everywhere, lambda ones, others: latency_s[np.ix_(ones, others)], burden)
+    _check_ends(query, len(latency_s))
+    return _connected(query, best(query, everywhere, between_all(latency_s), burden), between_all(latency_s))
+
+
+def between_all(latency_s: Floats) -> Between:
+    """The latencies of a matrix, (n, n)."""
+    return lambda ones, others: latency_s[np.ix_(ones, others)]
+
+
+def _check_ends(query: Query, hosts: int) -> None:
+    for node, host in query.pinned.items():
+        if not 0 <= host < hosts:
+            raise UsageError(f"node {node} is pinned to host {host}; there are {hosts} hosts, from 0")
+
+
+def _connected(query: Query, hosts: list[int], between: Between) -> list[int]:
+    """A placement, if its streams have a way; PlacementError that names two hosts without."""
+    for one in query.streams:
+        ends = hosts[one.producer], hosts[one.consumer]
+        if math.isinf(between([ends[0]], [ends[1]])[0, 0]):
+            raise PlacementError(f"no placement: there is no way between hosts {ends[0]} and {ends[1]}, nor by others")
+    return hosts
 
 
 def by_coordinates(
@@ -45,11 +70,12 @@ def by_coordinates(
     every operator, by the latencies between these, which are asked for; ``latency_s``: None asks for none.
     """
     everywhere = dict.fromkeys(query.operators, np.arange(len(coordinates)))
+    _check_ends(query, len(coordinates))
     if latency_s is None:
         return best(query, everywhere, coordinates.distances_s)
     expected = usages(query, everywhere, coordinates.distances_s)
     few = {node: np.argsort(expected[node], kind="stable")[:measured] for node in query.operators}
-    return best(query, few, latency_s)
+    return _connected(query, best(query, few, latency_s), latency_s)
 
 
 def best(query: Query, candidates: Mapping[int, Hosts], between: Between, burden: Burden = free) -> list[int]:
@@ -69,7 +95,7 @@ def best(query: Query, candidates: Mapping[int, Hosts], between: Between, burden
 def descended(query: Query, latency_s: Floats, starts: Iterable[Sequence[int]], burden: Burden = free) -> list[int]:
     """The host of every node by coordinate descent, for graphs of any form, over all hosts; ``latency_s``: (n, n)."""
     everywhere = dict.fromkeys(query.operators, np.arange(len(latency_s)))
-    return descended_among(query, everywhere, lambda a, b: latency_s[np.ix_(a, b)], starts, burden)
+    return descended_among(query, everywhere, between_all(latency_s), starts, burden)
 
 
 def descended_among(
@@ -140,7 +166,13 @@ class _Told:
         pair = min(node, other), max(node, other)
         if pair not in self._links:
             rate = next(rate for beside, rate in self._query.beside[pair[0]] if beside == pair[1])
-            self._links[pair] = rate * self._between(self.hosts[pair[0]], self.hosts[pair[1]])
+            ones, others = self.hosts[pair[0]], self.hosts[pair[1]]
+            ways = self._between(ones, others)
+            if ways.size and not ways.min() >= 0:  # also where one is no number
+                a, b = np.argwhere(~(ways >= 0))[0].tolist()
+                said = f"the latency between hosts {ones[a]} and {others[b]} is {ways[a, b]} s; it must be at least 0"
+                raise UsageError(said)
+            self._links[pair] = rate * ways
         return self._links[pair] if node < other else self._links[pair].T
 
     def below(self, node: int, above: int | None) -> Floats:

@@ -18,7 +18,7 @@ from thalweg.middleware.planning import Hints, Task
 from thalweg.middleware.planning.usage.mapping import Mapper
 from thalweg.middleware.planning.usage.relaxation import at_rest, relaxed
 from thalweg.middleware.planning.usage.reuse import too_far
-from thalweg.middleware.planning.usage.search import best, by_coordinates, optimal, usages
+from thalweg.middleware.planning.usage.search import best, between_all, by_coordinates, optimal, usages
 from thalweg.middleware.planning.usage.streams import Query, Stream
 
 
@@ -161,3 +161,27 @@ def test_an_operator_near_to_where_it_is_wanted_is_reused() -> None:
     for radius_s in (math.nan, math.inf, -0.1):
         with pytest.raises(UsageError, match=f"radius_s is {radius_s}; it must be finite and at least 0"):
             too_far(task, {"one": "h3"}, places, radius_s)
+
+
+def test_a_matrix_that_does_not_fit_is_one_line() -> None:
+    query, latency_s = tree((2, 2), 1, 6), latencies(6, 1)
+    operator = min(query.operators)
+    (first, *_) = (host for node, host in query.pinned.items() if operator in dict(query.beside[node]))
+    for bad in (-0.5, math.nan):
+        odd = latency_s.copy()
+        odd[first, :] = odd[:, first] = bad
+        with pytest.raises(UsageError, match=rf"the latency between hosts \d and \d is {bad} s; it must be at least 0"):
+            optimal(query, odd)
+    apart = latency_s.copy()
+    apart[first, :] = apart[:, first] = math.inf
+    coordinates = Coordinates(np.random.default_rng(1).random((6, 3)), np.zeros(6), np.ones(6))
+    for place in (
+        lambda matrix: optimal(query, matrix),
+        lambda matrix: by_coordinates(query, coordinates, between_all(matrix)),
+    ):
+        with pytest.raises(
+            PlacementError, match=r"no placement: there is no way between hosts \d and \d, nor by others"
+        ):
+            place(apart)
+    with pytest.raises(UsageError, match=r"node 0 is pinned to host 6; there are 6 hosts, from 0"):
+        optimal(Query(query.streams, {**query.pinned, 0: 6}), latency_s)
