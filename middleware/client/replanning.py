@@ -83,9 +83,11 @@ class Search(msgspec.Struct, frozen=True):
         old, given = task.dataflow, task.hints
         if dataflow is None or dataflow == old:
             return self
-        sizes = {name: given.output_bytes[name] for name in dataflow.sources}
+        sizes = {name: given.output_bytes.get(name, TYPICAL_BYTES) for name in dataflow.sources}
 
         def told(name: str) -> SupportsHints:  # when the run began, of an operator that keeps its inputs
+            if name not in given.output_bytes:  # a query's, of which nothing was said
+                return Answers(max)
             return Answers(lambda _: given.output_bytes[name], lambda _: given.compute_s.get(name, 0.0))
 
         def operator_of(node: Node) -> SupportsHints:

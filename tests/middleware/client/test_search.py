@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from thalweg.middleware.client.replanning import MEASURED, TYPICAL_BYTES, Search, ask_hints
-from thalweg.middleware.dataflow import Code, Dataflow, complete_binary_tree
+from thalweg.middleware.dataflow import Code, Dataflow, Node, complete_binary_tree
 from thalweg.middleware.errors import PlacementError
 from thalweg.middleware.network.history import History, Past
 from thalweg.middleware.network.view import Link, LinkEstimate, NetworkView
@@ -53,6 +53,15 @@ def test_what_a_search_finds_is_told_with_what_it_predicts() -> None:
     assert found.worth
     assert (found.detail["planner"], found.detail["why"]) == ("global", "a better plan")
     assert (found.detail["predicted_s"], found.detail["current_s"]) == pytest.approx((2.0, 100.0))
+
+
+def test_a_query_of_which_nothing_was_said_is_planned_with_as_well() -> None:
+    own = [Node("s~1", "source", (), Code("x"), "h2"), Node("o~1", "operator", ("op0", "s~1"), Code("x"))]
+    grown = Dataflow((*DATAFLOW.nodes, *own, Node("t~1", "sink", ("o~1",), None, "client"))).validate()
+    hints = search().of(grown).task.hints
+    assert (hints.output_bytes["s~1"], hints.output_bytes["o~1"]) == (TYPICAL_BYTES, 1e6)
+    where = {**HERE, "s~1": "h2", "o~1": "h1", "t~1": "client"}
+    assert search().answer(e.Plan("r", where, view(), {}, dataflow=grown)).failed == ""
 
 
 def test_links_that_are_needed_are_asked_for_all_that_may_decide_at_once() -> None:
