@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property, reduce
 from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from thalweg.middleware.errors import DataflowError, PlacementError, UsageError, expect, shown, words
+from thalweg.middleware.errors import DataflowError, PlacementError, UsageError, expect, nearest, shown, words
 
 Kind = Literal["source", "operator", "sink"]
 Placement = dict[str, str]  # node name -> host name
@@ -235,11 +235,11 @@ class Dataflow(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
             raise DataflowError(f"source {node.name!r} is not pinned; its data lives on one host, name it")
         for name in node.inputs:
             if name not in self.by_name:
-                raise DataflowError(f"node {node.name!r} takes its input from unknown node {name!r}")
+                raise DataflowError(_unknown(node.name, name, self.by_name))
             if self.by_name[name].kind == "sink":
                 raise DataflowError(f"node {node.name!r} takes its input from the sink {name!r}")
         if len(set(node.inputs)) != len(node.inputs):
-            raise DataflowError(f"node {node.name!r} names an input twice: {list(node.inputs)}")
+            raise DataflowError(f"node {node.name!r} names an input twice: {list(node.inputs)}; name each once")
         if type(node.ahead) is not int or not 1 <= node.ahead <= (1 if node.kind == "sink" else MOST_AHEAD):
             most = "a sink keeps 1" if node.kind == "sink" else f"give 1 to {MOST_AHEAD}"
             raise DataflowError(f"{node.kind} {node.name!r} keeps {shown(node.ahead)} outputs ahead; {most}")
@@ -311,10 +311,14 @@ def _producers_first(dataflow: Dataflow) -> list[str]:
                 raise DataflowError(f"node {child!r} is on a cycle: {name!r} feeds back into it")
             elif child not in state:
                 if child not in dataflow.by_name:
-                    raise DataflowError(f"node {name!r} takes its input from unknown node {child!r}")
+                    raise DataflowError(_unknown(name, child, dataflow.by_name))
                 state[child] = 1
                 stack.append((child, iter(dataflow.by_name[child].inputs)))
     return order
+
+
+def _unknown(node: str, name: object, known: Iterable[str]) -> str:
+    return f"node {node!r} takes its input from unknown node {shown(name)}; {nearest(str(name), known)}"
 
 
 def check_placement(dataflow: Dataflow, placement: Mapping[str, str], hosts: Collection[str]) -> Placement:

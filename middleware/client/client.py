@@ -368,15 +368,16 @@ class Client:
             apart = too_far(self._task(dataflow, hints, None), there, self.coordinates(), offered.radius_s)
             there = {name: where[each] for name, each in shared(present, dataflow, apart).items()}
         given = _placement(offered.placement)
-        if offered.hints is None and set(there) >= {*dataflow.operators}:
-            given = {} if isinstance(given, str) else given
-        elif isinstance(given, str):
+        if isinstance(given, str):
             strategy = get_strategy(given)
             if strategy.driver is not None or strategy.adaptation is not None:
                 raise UsageError(
                     f"{given!r} moves operators while a run goes on, which is for a run to say as it begins, for all of"
                     " its queries; attach one with a planner's name, as 'one-shot', or a mapping"
                 )
+        if offered.hints is None and set(there) >= {*dataflow.operators}:
+            given = {} if isinstance(given, str) else given
+        elif isinstance(given, str):
             hints = hints or ask_hints(dataflow, self._allow)
             still = [msgspec.structs.replace(node, pinned=there.get(node.name, node.pinned)) for node in dataflow.nodes]
             plan = self.plan(Dataflow(tuple(still)), strategy.initial, hints=hints).result

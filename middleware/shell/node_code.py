@@ -36,6 +36,7 @@ from thalweg.middleware.shell.packing import RECORDS, check_schema, marked, open
 from thalweg.middleware.shell.values import returned_by, size_of
 
 RUNTIME = str(Path(__file__).parents[1]) + os.sep
+OURS = str(Path(__file__).parents[2]) + os.sep
 TRACEBACK = 6_000  # characters of one that are told: what is in the middle of a longer one is left out
 
 
@@ -297,9 +298,12 @@ def _cause(error: BaseException, index: int | None = None) -> m.Cause:
     """What user code raised, and its own lines of the traceback: none where the runtime found the fault itself."""
     if isinstance(error, ThalwegError) and error.__context__ is not None and not _theirs(error.__traceback__):
         error = error.__context__  # loading says in a line of its own why code cannot be constructed
+    frames = _theirs(error.__traceback__)
+    if isinstance(error, ThalwegError) and all(frame.f_code.co_filename.startswith(OURS) for frame, _ in frames):
+        frames = []  # an operator of ours has said what is wrong
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return m.Cause(index, one_line(name)[:256], _lines(error, _theirs(error.__traceback__)))
+    return m.Cause(index, one_line(name)[:256], _lines(error, frames))
 
 
 def _theirs(raised: TracebackType | None) -> list[tuple[FrameType, int]]:

@@ -158,10 +158,15 @@ def _check_data(value: Any, where: str) -> None:
                 raise OperatorError(
                     f"the key {shown(key)}{where and f' at {where}'} does not travel; use a str or an int"
                 )
+            _check_data(key, where)
             _check_data(each, f"{where}[{key!r}]")
     elif kind is list or kind is tuple:
         for position, each in enumerate(value):
             _check_data(each, f"{where}[{position}]")
+    elif kind is int and not -(2**63) <= value < 2**64:
+        raise OperatorError(
+            f"the number {shown(value)}{where and f' at {where}'} does not travel; return a str or a float"
+        )
     elif kind not in (bool, int, float, str, bytes) and (value is not None or not where):
         name = kind.__name__
         advice = INSTEAD.get(name, "plain data (str, numbers, bool, dict, list), a msgspec.Struct, or bytes")

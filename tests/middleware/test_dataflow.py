@@ -99,7 +99,11 @@ def test_a_very_deep_tree_is_no_problem() -> None:
         ([Node("s", "source", (), None, "h1"), sink("s")], "source 's' names no code"),
         ([source("s"), Node("o", "operator", ("s",)), sink("o")], "operator 'o' names no code"),
         ([source("s", None), sink("s")], "source 's' is not pinned"),
-        ([source("s"), operator("o", "s", "ghost"), sink("o")], "node 'o' takes its input from unknown node 'ghost'"),
+        ([source("s"), operator("o", "s", "ghost"), sink("o")], "unknown node 'ghost'; known are s, o"),
+        (
+            [source("s"), operator("o", "s", "S"), sink("o")],
+            "node 'o' takes its input from unknown node 'S'; did you mean 's'",
+        ),
         ([source("s"), operator("o", "s", "t"), sink("o")], "node 'o' takes its input from the sink 't'"),
         ([source("s"), operator("o", "s", "s"), sink("o")], "node 'o' names an input twice: ['s', 's']"),
         ([source("s"), source("idle"), sink("s")], "node 'idle' has no consumer"),

@@ -146,6 +146,7 @@ def test_a_producer_that_is_gone_fails_the_run_in_one_line(client: Client, how: 
         list(run)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert caught.value.remote_traceback is None
     first.close()
 
 

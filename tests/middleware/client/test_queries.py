@@ -248,6 +248,10 @@ def test_what_cannot_be_attached_is_said_in_one_line(client: Client) -> None:
         named.sink("t", named.operator(MIX, named.source(MIX, at="h1", name="source@h9")))
         with pytest.raises(UsageError, match="'thalweg' moves operators while a run goes on"):
             run.attach(second(), "thalweg")
+        with pytest.raises(UsageError, match="'global' moves operators while a run goes on"):
+            run.attach(graph(), "global")  # which has nothing to be placed
+        with pytest.raises(UsageError, match="globle"):
+            run.attach(graph(), "globle")
         with pytest.raises(PlacementError, match="the placement leaves out operator 'op2'; name its host"):
             run.attach(second(), {})
         with pytest.raises(PlacementError, match="operator 'op2' is placed on unknown host 'h9'"):
