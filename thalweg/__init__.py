@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from thalweg.middleware.client.client import Client
     from thalweg.middleware.client.cluster import LocalCluster
     from thalweg.middleware.client.feeds import Feed
-    from thalweg.middleware.client.run import Delivered, Run
+    from thalweg.middleware.client.run import Run
+    from thalweg.middleware.client.stream import Delivered
+    from thalweg.middleware.client.subscription import Subscription
     from thalweg.middleware.dataflow import (
         Code,
         Dataflow,
@@ -103,6 +105,7 @@ __all__ = [
     "Running",
     "SceneSource",
     "Source",
+    "Subscription",
     "Testbed",
     "TestbedError",
     "TestbedProcess",
@@ -128,7 +131,9 @@ _HOME = {
     "thalweg.middleware.protocol.adaptation": "GlobalMoves LocalMoves",
     "thalweg.middleware.client.client": "Client",
     "thalweg.middleware.client.feeds": "Feed",
-    "thalweg.middleware.client.run": "Delivered Run",
+    "thalweg.middleware.client.run": "Run",
+    "thalweg.middleware.client.stream": "Delivered",
+    "thalweg.middleware.client.subscription": "Subscription",
     "thalweg.middleware.client.cluster": "LocalCluster",
     "thalweg.middleware.dataflow": "Code Dataflow Node Placement complete_binary_tree left_deep_tree star_tree",
     "thalweg.middleware.errors": "CapabilityError DataflowError HostAbsentError HostLostError OperatorError"

@@ -21,7 +21,9 @@ from thalweg.middleware.client.feeds import Channel, Feed, fill
 from thalweg.middleware.client.hello import say_hello
 from thalweg.middleware.client.leaving import keep_in_mind
 from thalweg.middleware.client.replanning import MEASURED, Search, ask_hints
-from thalweg.middleware.client.run import Home, Offered, Run, Wanted
+from thalweg.middleware.client.run import Run
+from thalweg.middleware.client.stream import Home, Offered, Wanted
+from thalweg.middleware.client.subscription import Subscription, read_ticket, refuse_own
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import FIXED, Dataflow, Placement, check_codes, check_placement, sinks_at
@@ -134,6 +136,7 @@ class Client:
         self._gone: dict[str, str] = {}  # hosts that have ended, and how
         self._closing = ""  # why nothing can be begun any more
         self._runs: weakref.WeakValueDictionary[str, Run[Any]] = weakref.WeakValueDictionary()  # who drops one ends it
+        self._subscriptions: weakref.WeakValueDictionary[int, Subscription[Any]] = weakref.WeakValueDictionary()
         self._feeds: set[Channel] = set()  # which may be closed, and not yet taken from
         self._news = threading.Condition()  # of what is reported, and of what is forgotten
         self._open: set[str] = set()
@@ -261,6 +264,7 @@ class Client:
         call_timeout_s: float | None = None,
         strict: bool = False,
         nothing: bool = False,
+        subscribers: Collection[str] = (),
     ) -> Run[Any]:
         """Start ``dataflow`` and return its partitions as an iterator, blocking or asynchronous.
 
@@ -276,6 +280,7 @@ class Client:
             partitions: how many every sink is to deliver; None: until a source ends.
             strict: that sources end after different numbers of partitions is a RunError, after the last that all have.
             nothing: deliver ``NOTHING`` for indices without a value, which are skipped otherwise.
+            subscribers: names of other clients that may :meth:`subscribe` to its nodes; see ``Run.allow``.
             label: stands in the run's records.
             model, costs, hints: what planning goes by, at the start and later, as for :meth:`plan`.
             epoch_s: the Unix time from which the run's records count; default: now.
@@ -292,6 +297,7 @@ class Client:
         """
         dataflow = self._begin_here(dataflow)
         expect(label, str, "the label of a run is a text")
+        allowed = words(subscribers, "subscribers are a collection of names of clients")
         expect(adaptation, Adaptation | None, "an adaptation is GlobalMoves, LocalMoves or SpaceMoves")
         expect(1 if partitions is None else partitions, int, "partitions are a whole number")
         if partitions is not None and partitions < 1:
@@ -343,8 +349,7 @@ class Client:
                 planner,
                 name or "global",
             )
-        home = Home(self.name, lambda: self.hosts, self._allow, self.shell.tell, self._closed, self._prepare)
-        run: Run[Any] = Run(home, run_id, full, dataflow, search, strict=strict, nothing=nothing)
+        run: Run[Any] = Run(self._home(), run_id, full, dataflow, search, strict=strict, nothing=nothing)
         with self._news:
             self._check_open()
             self._runs[run_id] = run
@@ -353,9 +358,50 @@ class Client:
         if isinstance(adaptation, GlobalMoves):
             free = reorderable((dataflow.by_name[name].code for name in dataflow.operators), self._allow)
         self.shell.tell(e.RunRequested(install, adaptation, free.codes, tuple(measured.items()), free.merging))
+        if allowed:
+            run.allow(*allowed)
         for host, how in list(self._gone.items()):  # meanwhile, perhaps
             self.shell.tell(e.PeerLost(run_id, host, how))
         return run
+
+    def _home(self) -> Home:
+        tell, me = self.shell.tell, self.shell.me
+        return Home(self.name, lambda: self.hosts, self._allow, tell, self._closed, self._prepare, me)
+
+    def subscribe(
+        self, run: Run[Any] | str, node: str, *, strict: bool = False, nothing: bool = False
+    ) -> Subscription[Any]:
+        """The partitions of one node of another client's run, as an iterator, blocking or asynchronous.
+
+        Args:
+            run: what that client has as ``Run.ticket``, or the run itself where that client is in this process.
+            node: the name of one of its nodes; of a sink all that it takes.
+            strict, nothing: as for :meth:`run`.
+
+        They begin with a partition on which the run's hosts agree (``first_index``), and go straight from the node's
+        host to this client, each once and in order. One that nobody takes from holds up the run.
+
+        Waits until the run's client has answered. Raises HostAbsentError when it does not, UsageError for what is no
+        ticket, and a run of this client's own; while iterating RunError, where the run is over, has no such node, or
+        its client does not let this one subscribe, or any more.
+        """
+        self._check_open()
+        ticket = read_ticket(run.ticket if isinstance(run, Run) else run)
+        expect(node, str, "a node is named by a text")
+        if ticket.owner.name == self.name:
+            refuse_own(self.name)
+        try:
+            say_hello({ticket.owner.name: ticket.owner.control}, self._keys)
+        except HostAbsentError as error:
+            told = f"run {ticket.run} cannot be subscribed to, as its client is not there: {error}"
+            raise HostAbsentError(told, host=ticket.owner.name) from None
+        subscription: Subscription[Any] = Subscription(self._home(), ticket, node, strict=strict, nothing=nothing)
+        with self._news:
+            self._check_open()
+            self._subscriptions[subscription.number] = subscription
+            self._open.add(ticket.run)
+        subscription.begin(ticket.owner)
+        return subscription
 
     def _prepare(self, offered: Offered, tree: tuple[Dataflow, Placement]) -> Wanted:
         """A query that is to begin in a run that is ``tree``: what it does not share is placed."""
@@ -501,19 +547,27 @@ class Client:
         try:
             for run in list(self._runs.values()):
                 run.close_all()
+            for each in list(self._subscriptions.values()):
+                each.close()
             for channel in self._feeds:
                 channel.abandon(self._closing)
-            with self._news:
-                self._news.wait_for(lambda: not self._open or not self.shell.alive, 2)
+            self._wait_for_ends(1.5)
+            for run_id in list(self._open):  # which others still take the rest of
+                self.shell.tell(e.RunAbandoned(run_id))
+            self._wait_for_ends(0.5)
         finally:  # also where somebody is tired of waiting
             self.shell.close()
+
+    def _wait_for_ends(self, wall_s: float) -> None:
+        with self._news:
+            self._news.wait_for(lambda: not self._open or not self.shell.alive, wall_s)
 
     def forked(self) -> None:
         self._news, self._open = threading.Condition(), set()  # what other threads held there, nobody lets go of here
         self._closing = f"the client {self.name!r} is that of the process that was forked; make one here"
         self.shell.forked()
-        for run in list(self._runs.values()):
-            run.forked(self._closing)
+        for each in (*self._runs.values(), *self._subscriptions.values()):
+            each.forked(self._closing)
         for channel in self._feeds:
             channel.news, channel.unwanted = threading.Condition(), self._closing
             channel.awaiting.clear()
@@ -552,7 +606,7 @@ class Client:
                     self._news.notify_all()
             case e.Fail("", reason):
                 self._close_to(reason)
-                for each in list(self._runs.values()):
+                for each in (*self._runs.values(), *self._subscriptions.values()):
                     each.take(e.Fail(each.id, reason, host=self.name))
             case (
                 e.Ready(run)
@@ -565,6 +619,8 @@ class Client:
             ):
                 if (concerned := self._runs.get(run)) is not None:
                     concerned.take(command)
+                for subscription in [each for each in self._subscriptions.values() if each.id == run]:
+                    subscription.take(command)
 
     def _closed(self, run: str) -> None:
         self._runs.pop(run, None)

@@ -320,16 +320,21 @@ def secure_dealer(socket: zmq.Socket[bytes], keys: Keys | None, host: str) -> No
         socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.secret)
 
 
-def check_leader(keys: Keys, sender: Member, message: m.Install | m.Remove) -> None:
+def check_leader(keys: Keys, sender: Member, message: m.Install | m.Remove | m.Admit | m.Enrol) -> None:
     """R4, and that this host knows who is in the run; ProtocolError says what is wrong."""
     if sender.role != "client":
         raise ProtocolError(f"{sender.name!r} has the certificate of a host, which leads no runs")
-    if keys.own.role == "client":
+    if keys.own.role == "client" and not isinstance(message, m.Enrol):  # which it has asked for, or ignores
         raise ProtocolError(f"{keys.own.name!r} is a client, which takes part in no runs of {sender.name!r}")
-    if isinstance(message, m.Install):
-        for peer in message.peers:
-            if peer.name != keys.own.name:
-                try:
-                    keys.members.key_of(peer.name)
-                except UsageError as error:
-                    raise ProtocolError(str(error)) from None
+    peers: tuple[m.Peer, ...] = ()
+    match message:
+        case m.Install() | m.Enrol():
+            peers = (message if isinstance(message, m.Install) else message.install).peers
+        case m.Admit():
+            peers = (message.peer,)
+    for peer in peers:
+        if peer.name != keys.own.name:
+            try:
+                keys.members.key_of(peer.name)
+            except UsageError as error:
+                raise ProtocolError(str(error)) from None

@@ -55,6 +55,9 @@ INCOMING = int(zmq.POLLIN)
 BEYOND_REPAIR = frozenset({zmq.ETERM, zmq.ENOTSOCK})  # of the sockets: there is nothing left to serve
 
 
+LED = m.Install | m.Remove | m.Admit | m.Enrol  # what a run's client says, and nobody with the certificate of a host
+
+
 class ShellConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How one host process runs."""
 
@@ -297,7 +300,7 @@ class Shell:
             if type(message) is m.Credit:
                 self._bulk.credited(sender, message, now)
                 continue
-            if type(message) is not m.Demand and isinstance(message, m.Install | m.Remove):
+            if type(message) is not m.Demand and isinstance(message, LED):
                 self._sockets.check_leader(identity, frame, message)
             self.handle(e.MessageReceived(sender, message), now, identity)
 

@@ -52,7 +52,7 @@ SOURCE = int(zmq.SRCFD)  # of a frame: the descriptor it came on
 BULK_QUEUED = 64  # chunks that wait for a peer which does not read: the credit allows honest ones less
 BULK_UNREAD = 8  # that wait for this host; changed while there are connections, libzmq would let some wait for good
 ANSWERS_QUEUED = 64  # where they are sent
-ANSWERS = frozenset({m.Welcome, m.Installed, m.Removed, m.Pong, m.Failed, m.Credit})
+ANSWERS = frozenset({m.Welcome, m.Installed, m.Removed, m.Pong, m.Failed, m.Credit, m.Dismiss, m.Unsubscribe})
 SKIPPED_FRAMES = 2_000  # of a message of too many that are thrown away at once: about a millisecond
 TOLD_S = 60.0  # between two lines that say the same
 URGENT = 0xB8  # of control messages: expedited forwarding (RFC 3246)
@@ -223,7 +223,9 @@ class Sockets:
             self.guard.unwanted.add(frame.get(SOURCE))
         return self._keys.members.sender(identity, public).name
 
-    def check_leader(self, identity: bytes, frame: zmq.Frame, message: m.Install | m.Remove) -> None:
+    def check_leader(
+        self, identity: bytes, frame: zmq.Frame, message: m.Install | m.Remove | m.Admit | m.Enrol
+    ) -> None:
         """ProtocolError when its sender may not say so, or this host has no certificate of one in the run."""
         if self._keys is None:
             return
@@ -231,8 +233,11 @@ class Sockets:
         try:
             check_leader(self._keys, member, message)
         except ProtocolError as error:
-            if isinstance(message, m.Install):  # is told why
-                self._post_back(identity, frames.encode(m.Installed(message.run, self._name, str(error))))
+            said = str(error)
+            if isinstance(message, m.Admit):  # is told why
+                self._post_back(identity, frames.encode(m.Detached(message.run, message.number, said)))
+            elif not isinstance(message, m.Remove):
+                self._post_back(identity, frames.encode(m.Installed(message.run, self._name, said)))
             raise
 
     def look_at_members(self) -> None:

@@ -12,6 +12,7 @@ R3. One moves at a time: the client proposes what is wished for at the barrier (
     way. Nobody is told; who still wishes it at the next look says so again.
 R4. Hosts look at different times. Coordinates count from ``SETTLED`` measurements on; without those of this host and of
     all neighbours' nothing is decided.
+R5. What a guest takes counts as if it were taken at the client: guests have no coordinates.
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ class Looks:
         where, here = self._directory.where(self._directory.locations), self._out.host
         consumers = self._tree.consumers[name]
         pulls: Pulls = [(where[producer], size) for producer, size in figures.input_bytes.items() if producer in where]
+        where |= dict.fromkeys(
+            [each for each in consumers if where[each] in self._directory.guests], self._client
+        )  # R5
         pulls += [(where[consumer], figures.output_bytes) for consumer in consumers]
         total = sum(size for _, size in pulls)
         if not total or not places.keys() >= {here, *(host for host, _ in pulls)}:  # R4

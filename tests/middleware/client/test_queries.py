@@ -16,7 +16,8 @@ from runtime_codes import ALLOW, MIX
 from thalweg.experiments.drivers.random_moves import RandomMover
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.client.run import Attached, Delivered
+from thalweg.middleware.client.run import Attached
+from thalweg.middleware.client.stream import Delivered
 from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import DataflowError, HostLostError, PlacementError, RunError, UsageError
 from thalweg.middleware.planning.registry import RandomMoves

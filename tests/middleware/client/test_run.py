@@ -14,7 +14,8 @@ from runtime_codes import ALLOW, MIX, blocks
 
 from thalweg.middleware.client.client import Client
 from thalweg.middleware.client.cluster import LocalCluster
-from thalweg.middleware.client.run import Home, Run
+from thalweg.middleware.client.run import Run
+from thalweg.middleware.client.stream import Home
 from thalweg.middleware.errors import RunError
 from thalweg.middleware.protocol import events as e
 

@@ -17,7 +17,8 @@ import msgspec
 from thalweg.experiments.papers.pietzuch2006.running.job import BEFORE, Got, Job, Share
 from thalweg.experiments.runs.job import Said, say
 from thalweg.middleware.client.client import Client
-from thalweg.middleware.client.run import Delivered, Run
+from thalweg.middleware.client.run import Run
+from thalweg.middleware.client.stream import Delivered
 from thalweg.middleware.errors import ThalwegError, UsageError
 from thalweg.operators.reference import digest
 

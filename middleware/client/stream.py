@@ -1,0 +1,347 @@
+"""Partitions as an application takes them, of a run or of what it has subscribed to: to iterate over, until the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Self
+
+import msgspec
+
+from thalweg.middleware.dataflow import Dataflow, Placement
+from thalweg.middleware.errors import (
+    HostLostError,
+    OperatorError,
+    RunError,
+    UsageError,
+    nearest,
+    one_line,
+    printable,
+    warn_dropped,
+)
+from thalweg.middleware.parcels import is_nothing
+from thalweg.middleware.planning.problem.hints import Hints
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.shell.packing import opened
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar  # which knows defaults from Python 3.13 on
+
+    T = TypeVar("T")
+
+
+class Delivered(msgspec.Struct, Generic[T], frozen=True):
+    """A partition at a sink: its index (from 0), and its value: bytes, a read-only array, records or plain data.
+
+    Of a sink with several inputs it is the tuple of their values, in their order.
+    """
+
+    index: int
+    value: T
+    size_bytes: int
+    sink: str = ""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A query as it is to begin: its graph, where its nodes are to be, and what they mean for planning."""
+
+    dataflow: Dataflow
+    placement: Placement
+    hints: Hints | None = None
+    apart: dict[str, float] = {}  # what is there, and too far away
+
+
+class Offered(msgspec.Struct, frozen=True):
+    """What the application says of a query that is to begin."""
+
+    dataflow: Dataflow
+    placement: Mapping[str, str] | str
+    hints: Hints | None
+    radius_s: float | None
+
+
+Prepare = Callable[[Offered, tuple[Dataflow, Placement]], Wanted]
+
+
+class Home(msgspec.Struct, frozen=True):
+    """What a run uses of its client: its name, the hosts there are, what code it allows, and whom to tell what.
+
+    ``prepare``: checks a query that is to begin in a run's graph, and places what that does not have. ``me``: where it
+    is reached.
+    """
+
+    name: str
+    hosts: Callable[[], Collection[str]]
+    allow: tuple[str, ...]
+    tell: Callable[[e.Event], None]
+    closed: Callable[[str], None]
+    prepare: Prepare | None = None
+    me: m.Peer | None = None
+
+
+class Stream(Generic[T]):
+    """Partitions of some sinks: ``for partition in …`` or ``async for partition in …``; ``close()`` ends it early.
+
+    The next partition of a sink is demanded when one of it is taken, so at most one of each is here undelivered.
+    Indices without any value are skipped, and counted in ``skipped``, unless the application asked for ``nothing``.
+
+    Any number of threads and tasks may iterate, also of several event loops: each partition goes to exactly one of
+    them, all see the end, and what failed raises its error in each, until it is closed. Who is cancelled while it waits
+    has taken none. What is dropped while it goes on is closed, with a ``ResourceWarning``.
+
+    Rules:
+
+    - R1: What has come is taken under the lock, by who is there; what arrives wakes everybody who waits, so that it is
+      nobody's loss if one of them never wakes up (its task is cancelled, its event loop closed).
+    - R2: Where a thread waits for a partition, the next is demanded as it arrives, without waking the thread first.
+    - R3: A query that has left takes what comes until the hosts know, and drops it: so it holds nobody up meanwhile.
+    """
+
+    _first = 0  # below 0 where that is not known yet
+
+    def __init__(
+        self, home: Home, run_id: str, sinks: tuple[str, ...], *, strict: bool = False, nothing: bool = False
+    ) -> None:
+        self.id = run_id
+        self.skipped = 0
+        self._home = home
+        self._news = threading.Condition()  # of what is queued, where the nodes are, and the end
+        self._queue: deque[tuple[e.Command, bool]] = deque()  # with each whether the next is demanded already
+        self._blocked = 0  # threads that wait in __next__
+        self._awaiting: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}  # whose tasks wait in __anext__
+        self._failure: e.Fail | None = None
+        self._over = False
+        self._ended: set[str] = set()  # sinks
+        self._sinks = sinks
+        self._strict, self._nothing = strict, nothing
+
+    @property
+    def first_index(self) -> int:
+        """The partition with which it begins; waits until the hosts have agreed on it. Raises its error."""
+        with self._news:
+            self._news.wait_for(lambda: self._first >= 0 or self._over or bool(self._queue))
+            if self._first < 0:
+                self._next("")
+                raise RunError(f"{self._what} was over before it began")
+            return self._first
+
+    @property
+    def _what(self) -> str:
+        return f"the run {self.id}"
+
+    def _demand(self, taken: e.Command) -> None:
+        """Demand what follows on what was taken: of the same sink, or, as all is ready, of every sink."""
+        raise NotImplementedError
+
+    def _left(self, query: int) -> None:
+        """R3: a query has left."""
+        raise NotImplementedError
+
+    @property
+    def _others(self) -> bool:
+        """Whether there are queries that go on."""
+        return True
+
+    def take(self, command: e.Command) -> None:
+        """A command for the application; any thread."""
+        raise NotImplementedError
+
+    def _arrived(self, command: e.Command) -> None:
+        """A command for who iterates; under the lock."""
+        wanted = isinstance(command, e.Deliver) and not command.end and len(self._queue) < self._blocked
+        self._queue.append((command, wanted))
+        if wanted:  # R2
+            self._demand(command)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.notify_all()
+        while self._awaiting:  # R1
+            loop, arrived = self._awaiting.popitem()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+                loop.call_soon_threadsafe(arrived.set)
+
+    def _next(self, sink: str) -> Delivered[T] | None:
+        """The partition that is here, of ``sink`` or of any; None when there is none. Raises the run's error.
+
+        Under the lock.
+        """
+        others: list[tuple[e.Command, bool]] = []
+        found: e.Deliver | None = None
+        while self._queue and not self._over and found is None:
+            command, demanded = self._queue.popleft()
+            match command:
+                case e.Fail():
+                    self._failure = command
+                    self._end()
+                case e.Deliver(end=True):  # nothing else of the sink is here: it was demanded when that was taken
+                    if self._strict and command.uneven:
+                        self._failure = e.Fail(self.id, command.uneven)
+                    self._ended.add(command.sink)
+                    if self._failure is not None or len(self._ended) >= len(self._sinks):
+                        self._end()
+                    else:
+                        self._wake()
+                case e.Deliver() if sink and command.sink != sink:
+                    others.append((command, demanded))
+                case e.Deliver() | e.Ready():
+                    if not demanded:
+                        self._demand(command)
+                    if isinstance(command, e.Deliver):
+                        if _is_empty(command.value) and not self._nothing:
+                            self.skipped += 1
+                        else:
+                            found = command
+        if not self._over:
+            self._queue.extendleft(reversed(others))
+        if found is not None:
+            return self._delivered(found)
+        if self._failure is not None:
+            raise error_of(self._failure)
+        return None
+
+    def _delivered(self, command: e.Deliver) -> Delivered[T]:
+        allow, given = self._home.allow, command.value
+        value: Any
+        try:
+            value = tuple([opened(each, allow) for each in given]) if type(given) is tuple else opened(given, allow)
+        except OperatorError as error:  # what came cannot be had here
+            reason = f"partition {command.index} cannot be delivered: {error}"
+            self._failure = e.Fail(self.id, reason, command.sink, self._home.name)
+            self._end()
+            raise error_of(self._failure) from None
+        return Delivered(command.index, value, command.size_bytes, command.sink)
+
+    def _blocking(self, sink: str = "") -> Delivered[T]:
+        with self._news:
+            while (delivered := self._next(sink)) is None:
+                if self._over or sink in self._ended:
+                    raise StopIteration
+                self._blocked += not sink
+                try:
+                    self._news.wait()
+                finally:
+                    self._blocked -= not sink
+            return delivered
+
+    async def _waiting(self, sink: str = "") -> Delivered[T]:
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._news:
+                delivered = self._next(sink)
+                if delivered is not None:
+                    return delivered
+                if self._over or sink in self._ended:
+                    raise StopAsyncIteration
+                arrived = self._awaiting.setdefault(loop, asyncio.Event())
+            await arrived.wait()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delivered[T]:
+        return self._blocking()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delivered[T]:
+        return await self._waiting()
+
+    def sink(self, name: str) -> OneSink[T]:
+        """The partitions of one sink alone, to iterate over as over the run, beside who takes those of the others."""
+        sinks = self._sinks
+        if name not in sinks:
+            raise UsageError(f"there is no sink {name!r}; {nearest(str(name), sinks)}")
+        return OneSink(self, name)
+
+    def detach(self) -> None:
+        """Leave, as ``close`` does: what no other query uses ends on every host, and the others go on."""
+        self.close()
+
+    def close(self) -> None:
+        """End it: the run on every host, or of several queries this one; idempotent, from any thread.
+
+        Whoever waits for a partition sees the end.
+        """
+        with self._news:
+            self._failure = None
+            self._end()
+
+    def _end(self) -> None:
+        if not self._over:
+            self._over = True
+            taken = [command for command, demanded in self._queue if not demanded]
+            self._queue.clear()
+            self._wake()
+            self._left(0)
+            for command in taken:
+                self._pass(command)
+
+    def _pass(self, command: e.Command) -> None:
+        """R3: what comes for a query that has left."""
+        if self._others and isinstance(command, e.Ready | e.Deliver) and not getattr(command, "end", False):
+            self._demand(command)
+
+    def __del__(self) -> None:
+        if not self._over:
+            self.close()
+            warn_dropped(self._what, self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def forked(self, why: str) -> None:
+        """This process is a fork of the one that began it: nothing comes here."""
+        self._news = threading.Condition()
+        self._awaiting.clear()
+        self._queue.clear()
+        self._failure, self._over = e.Fail(self.id, why, host=self._home.name), True
+
+
+def _is_empty(value: object) -> bool:
+    """Whether this is an index without a value, of several inputs without any."""
+    return all(map(is_nothing, value)) if type(value) is tuple else is_nothing(value)
+
+
+class OneSink(Generic[T]):
+    """The partitions of one sink of a run: ``for partition in run.sink("alarms")``, or ``async for``."""
+
+    def __init__(self, run: Stream[T], name: str) -> None:
+        self._run, self.name = run, name
+
+    def __iter__(self) -> OneSink[T]:
+        return self
+
+    def __next__(self) -> Delivered[T]:
+        return self._run._blocking(self.name)
+
+    def __aiter__(self) -> OneSink[T]:
+        return self
+
+    async def __anext__(self) -> Delivered[T]:
+        return await self._run._waiting(self.name)
+
+
+def error_of(failure: e.Fail) -> RunError:
+    """What the application is told; text of other hosts may hold anything."""
+    cause = failure.cause or m.Cause()
+    return (HostLostError if failure.lost else RunError)(
+        one_line(failure.reason),
+        node=one_line(failure.node) or None,
+        host=failure.host or None,
+        index=cause.index,
+        cause_type=one_line(cause.kind) or None,
+        remote_traceback=printable(cause.traceback) or None,
+    )

@@ -1,0 +1,208 @@
+"""What other clients take of a run: on real host processes, of this process and of others, with and without keys."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runtime_codes import ALLOW, MIX
+
+from thalweg.experiments.drivers.random_moves import RandomMover
+from thalweg.middleware.client.client import Client
+from thalweg.middleware.client.cluster import LocalCluster
+from thalweg.middleware.client.run import Run
+from thalweg.middleware.client.subscription import ticket_of
+from thalweg.middleware.dataflow import Code, Dataflow
+from thalweg.middleware.errors import HostAbsentError, RunError, UsageError
+from thalweg.middleware.planning.registry import RandomMoves
+from thalweg.middleware.protocol.limits import CoreConfig
+from thalweg.operators.reference import digest, reference_run
+
+EXAMPLE = Path(__file__).parents[3] / "docs/examples/subscriber.py"
+WHERE = {"joint": "h3", "op1": "h2"}
+OTHER = """
+import json, sys
+from thalweg import Client
+hosts, ticket = json.loads(sys.argv[1])
+with Client(hosts, name="bob") as bob:
+    for each in bob.subscribe(ticket, "joint"):
+        print(each.index, flush=True)
+"""
+
+
+def graph(**params: Any) -> Dataflow:
+    flow = Dataflow()
+    names = [flow.source(Code("runtime_codes:Blocks", {"site": i, **params}), at=f"h{i + 1}") for i in range(2)]
+    joint = flow.operator(MIX, *names, name="joint")
+    flow.sink("out", flow.operator(MIX, joint, names[0]))
+    return flow
+
+
+@pytest.fixture
+def bob(cluster: LocalCluster) -> Iterator[Client]:
+    with Client(cluster, name="bob") as bob:
+        yield bob
+        assert bob.shell.alive
+
+
+def digests(flow: Dataflow, sink: str, first: int, count: int) -> list[str]:
+    return [digest(value) for value in islice(reference_run(flow, None, ALLOW, sink=sink), first, first + count)]
+
+
+def test_another_client_gets_every_partition_of_a_node_whatever_moves(client: Client, bob: Client) -> None:
+    run = client.run(graph(), WHERE, partitions=90, subscribers=["bob"])
+    got = list(islice(run, 3))
+    joint, out = bob.subscribe(run.ticket, "joint"), bob.subscribe(run, "out")
+    mover, where = RandomMover(RandomMoves(4), run, client.hosts), set[str]()
+    with ThreadPoolExecutor() as pool:
+        theirs = pool.submit(lambda: list(joint))
+        some = pool.submit(lambda: list(islice(out, 20)))
+        for each in run:
+            got.append(each)
+            where |= set(run.placement.values())
+            mover.on_delivered()
+            if some.done():
+                out.detach()
+        assert [each.index for each in got] == list(range(90))
+        assert [each.index for each in theirs.result(20)] == list(range(joint.first_index, 90)), "also what was left"
+        assert [each.index for each in some.result()] == list(range(out.first_index, out.first_index + 20))
+    assert 3 <= joint.first_index <= 12
+    assert {each.sink for each in theirs.result()} == {"joint"}
+    flow = graph()
+    first = joint.first_index
+    assert [digest(each.value) for each in some.result()] == digests(flow, "out", out.first_index, 20)
+    flow.sink("joints", "joint")
+    assert [digest(each.value) for each in theirs.result()] == digests(flow, "joints", first, 90 - first)
+    assert list(joint) == []
+    assert "bob" in where
+
+
+def test_the_slowest_sets_the_pace_and_whoever_may_no_more_leaves_at_once(client: Client, bob: Client) -> None:
+    with client.run(graph(), WHERE, subscribers=["bob"]) as run, ThreadPoolExecutor() as pool:
+        next(run)
+        held, first = bob.subscribe(run, "joint"), bob.subscribe(run, "source@h1")
+        both = [pool.submit(next, each) for each in (held, first)]
+        taken = pool.submit(lambda: list(islice(run, 40)))
+        assert {each.result().index for each in both} == {held.first_index, first.first_index}
+        assert not taken.done(), "nobody takes from these two"
+        run.move({"op1": "h1"})
+        held.detach()
+        assert not taken.done()
+        run.allow("carol")
+        assert len(taken.result(20)) == 40
+        with pytest.raises(RunError, match="client 'client' does not let it subscribe any more"):
+            list(first)
+        while run.placement["op1"] != "h1":
+            next(run)
+        run.allow("bob")
+        with bob.subscribe(run, "joint") as again:
+            came = pool.submit(next, again)
+            while not came.done():
+                next(run)
+        run.allow()
+        with pytest.raises(RunError, match="does not let 'bob' subscribe; it has to be among the run's subscribers"):
+            next(bob.subscribe(run, "joint"))
+        with run.attach(graph(), subscribers=["bob"]) as other:
+            begun = pool.submit(lambda: other.first_index)
+            while not begun.done():
+                next(run)
+            with pytest.raises(RunError, match="does not let 'bob' subscribe to 'out'"):
+                next(bob.subscribe(run, "out"))
+
+
+def test_one_that_dies_ends_what_it_takes_and_nothing_else(cluster: LocalCluster) -> None:
+    limits = CoreConfig(liveness_s=2.0, ping_s=0.5)
+    with Client(cluster, allow=ALLOW, limits=limits, name="alice") as alice:
+        run = alice.run(graph(), WHERE, subscribers=["bob"])
+        other = json.dumps([dict(cluster.addresses), run.ticket])
+        argv = [sys.executable, "-c", OTHER, other]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process, ThreadPoolExecutor() as pool:
+            assert process.stdout is not None
+            began = pool.submit(process.stdout.readline)
+            indices = [next(run).index]
+            while not began.done():
+                indices.append(next(run).index)
+            process.kill()
+            killed_s = time.monotonic()
+            while "joint@bob~1" in run.placement:
+                indices.append(next(run).index)
+            assert time.monotonic() - killed_s < 10
+        indices += [next(run).index for _ in range(10)]
+        assert indices == list(range(len(indices)))
+
+
+def test_what_cannot_be_subscribed_to_is_said_in_one_line(cluster: LocalCluster, client: Client, bob: Client) -> None:
+    def refused(run: Run[Any] | str, node: str) -> str:
+        with pytest.raises(RunError) as said:
+            next(bob.subscribe(run, node))
+        assert said.value.host == "client"
+        return str(said.value)
+
+    with client.run(graph(), WHERE, subscribers=["bob", "h1"]) as run:
+        assert "the run has no node 'jont'; did you mean 'joint'?" in refused(run, "jont")
+        with pytest.raises(UsageError, match="client 'client' began that run itself, or has the name of who did"):
+            client.subscribe(run, "joint")
+        with pytest.raises(UsageError, match="'none' is not the ticket of a run; give what its client has as"):
+            bob.subscribe("none", "joint")
+        with pytest.raises(UsageError, match="subscribers are a collection of names of clients, not 'bob'"):
+            client.run(graph(), WHERE, subscribers="bob")
+        with Client(cluster, name="small", limits=CoreConfig(max_partition_bytes=1000)) as small:
+            run.allow("bob", "small")
+            with pytest.raises(RunError, match="takes partitions of 1000 bytes at most, and the run may have some of"):
+                next(small.subscribe(run, "joint"))
+        stays = bob.subscribe(run, "joint")
+        with ThreadPoolExecutor() as pool:
+            came = pool.submit(next, stays)
+            while not came.done():
+                next(run)
+            assert came.result().index == stays.first_index
+        with pytest.raises(UsageError, match="there is no sink 'out'"):
+            stays.sink("out")
+    with pytest.raises(RunError, match=r"subscription to 'joint' of run .*: client 'client' has ended the run"):
+        list(stays)
+    assert "the run is over, or was never one of client 'client'" in refused(run, "joint")
+    gone = Client(cluster, name="gone")
+    gone.close()
+    with pytest.raises(HostAbsentError, match="run r cannot be subscribed to, as its client is not there: host 'gone'"):
+        bob.subscribe(ticket_of("r", gone.shell.me), "joint")
+    fails = graph()
+    fails.sink("also", fails.operator(Code("runtime_codes:Raises", {"how": "value"}), "joint", name="fails"))
+    with client.run(fails, WHERE | {"fails": "h1"}, subscribers=["bob"]) as run, ThreadPoolExecutor() as pool:
+        failed = pool.submit(list, bob.subscribe(run, "joint"))
+        for each in (lambda: list(run), lambda: failed.result(20)):
+            with pytest.raises(RunError, match="node 'fails' on host 'h1': ValueError"):
+                each()
+
+
+def test_with_keys_a_subscriber_is_who_proved_its_key() -> None:
+    with (
+        LocalCluster(2, allow=ALLOW, transport="curve") as cluster,
+        Client(cluster, allow=ALLOW, name="alice") as alice,
+    ):
+        clients = [Client(cluster, name=name) for name in ("bob", "mallory")]
+        bob, mallory = clients
+        with bob, mallory, alice.run(graph(), {"joint": "h2", "op1": "h1"}, subscribers=["bob"]) as run:
+            with pytest.raises(RunError, match="does not let 'mallory' subscribe"):
+                next(mallory.subscribe(run.ticket, "joint"))
+            joint = bob.subscribe(run.ticket, "joint")
+            with ThreadPoolExecutor() as pool:
+                theirs = pool.submit(lambda: list(islice(joint, 5)))
+                while not theirs.done():
+                    next(run)
+            assert [each.index for each in theirs.result()] == list(range(joint.first_index, joint.first_index + 5))
+
+
+def test_the_example_says_what_each_got() -> None:
+    told = runpy.run_path(str(EXAMPLE))["main"]()
+    first, last = told["watcher"]
+    assert (last - first, told["digests_equal"]) == (9, True)
+    assert told["operator"] >= last
