@@ -52,6 +52,7 @@ class Arrivals:
         self, setting: Setting, shared: Shared, alarm: Alarm, tree: Tree, directory: Directory, flow: Flow
     ) -> None:
         self._out, self._limits, self._occupied = setting.out, setting.limits, shared.occupied
+        self._partitions = setting.install.partitions
         self._alarm, self._tree, self._directory, self._flow = alarm, tree, directory, flow
         self._bars = "it takes partitions of that run, and has no other part in it" if setting.visits else ""
         self.coming: dict[str, Arrival] = {}
@@ -189,7 +190,12 @@ class Arrivals:
         return message.node in self.coming and message.size_bytes <= self._limits.max_state_bytes
 
     def _fits(self, message: m.State) -> bool:
-        """Whether a state says of each consumer once what it has demanded; queries may begin and leave meanwhile."""
+        """Whether a state is of a partition of the run, and says of each consumer once what it has demanded.
+
+        Queries may begin and leave meanwhile.
+        """
+        if self._partitions is not None and message.index > self._partitions:
+            return False
         consumers, told = self._tree.consumers[message.node], message.demanded
         names = [consumers[0]] if isinstance(told, int) else [taken.consumer for taken in told]
         lasting = [name for name in consumers if name not in self._tree.first]
@@ -214,7 +220,8 @@ class Arrivals:
             out.send(sender, m.Refuse(out.run, name, message.version, why))
         elif arrival.state is ArrivalState.PREPARED and not self._fits(message):
             self.discard(arrival)
-            out.send(sender, m.Refuse(out.run, name, message.version, "its state is not that of its consumers"))
+            why = "its state is not that of its consumers, or of this run"
+            out.send(sender, m.Refuse(out.run, name, message.version, why))
         elif arrival.state is ArrivalState.PREPARED:
             arrival.to(ArrivalEvent.STATE_CAME)
             arrival.came, arrival.came_s = msgspec.structs.replace(message, inline=None), out.now

@@ -28,7 +28,7 @@ from thalweg.middleware.protocol.limits import CoreConfig
 
 TRIALS = int(os.environ.get("THALWEG_FUZZ", "20000"))
 FIRST_SEED = int(os.environ.get("THALWEG_FUZZ_SEED", "1"))
-KEPT = (17484,)  # seeds with which something was found
+KEPT = (17484, 9895)  # seeds with which something was found
 A_SESSION = 250  # trials of one core, from its beginning or from the middle
 # What the shell tells of its own: of these values only what they name is drawn.
 LOCAL = (

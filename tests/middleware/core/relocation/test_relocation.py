@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -262,16 +263,24 @@ def new(make_book: Book, install: m.Install) -> Playbook:
     return book
 
 
-@pytest.mark.parametrize("demanded", [(), (m.Taken("x", 0),), (m.Taken("t", 0), m.Taken("t", 0))])
-def test_a_state_of_other_consumers_is_refused(
-    make_book: Book, install: m.Install, demanded: tuple[m.Taken, ...]
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"demanded": ()},
+        {"demanded": (m.Taken("x", 0),)},
+        {"demanded": (m.Taken("t", 0), m.Taken("t", 0))},
+        {"index": 4, "demanded": 3},
+    ],
+)
+def test_a_state_of_other_consumers_or_of_a_partition_that_the_run_has_not_is_refused(
+    make_book: Book, install: m.Install, wrong: dict[str, Any]
 ) -> None:
     book = make_book("h3")
-    book << got(CLIENT, install) >> ANY
+    book << got(CLIENT, msgspec.structs.replace(install, partitions=3)) >> ANY
     book << got("h2", m.Offer("r", "o", 1)) >> ANY
     book << e.NodeOpened("r", "o") >> ANY
-    book << got("h2", msgspec.structs.replace(STATE, demanded=demanded)) >> ANY
-    assert m.Refuse("r", "o", 1, "its state is not that of its consumers") in book.sent("h2")
+    book << got("h2", msgspec.structs.replace(STATE, **wrong)) >> ANY
+    assert m.Refuse("r", "o", 1, "its state is not that of its consumers, or of this run") in book.sent("h2")
 
 
 def test_the_host_an_operator_leaves(sent: Playbook) -> None:
