@@ -83,7 +83,8 @@ class OperatorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A node of a tree that no builder makes. Without inputs it is a source: ``host`` and ``bytes`` are needed.
 
-    ``operator`` replaces the dataflow's for this node; ``host`` pins it. ``demand``: C_i, ``candidates``: hosts that it
+    ``operator`` replaces the dataflow's for this node; ``host`` pins it. ``state``: bytes that move with it from where
+    the file's placement has it. ``demand``: C_i, ``candidates``: hosts that it
     may be on; ``takes``: by input the bytes of a partition that comes from there, where that is not all that is given.
     """
 
@@ -92,6 +93,7 @@ class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str | None = None
     bytes: float | None = None
     operator: OperatorSpec | None = None
+    state: float = 0.0
     demand: float | None = None
     candidates: tuple[str, ...] | None = None
     takes: dict[str, float] = {}
@@ -222,6 +224,7 @@ def _quality(spec: PlacementFile, dataflow: Dataflow) -> Quality:
         {host: of.availability for host, of in spec.capacities.items()},
         {pair: link.availability for link, pair in ends},
         {pair: _rate_bps(link.bandwidth, _name(link)) / 8 for link, pair in ends if link.bandwidth is not None},
+        {node.name: node.state for node in spec.dataflow.nodes},
         spec.objective,
         spec.availability,
     ).check(dataflow, spec.hosts)

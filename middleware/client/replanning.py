@@ -163,6 +163,9 @@ class Search(msgspec.Struct, frozen=True):
         task = self.task.but(view=view, current=command.placement)
         if command.nodes or command.hosts:
             task = task.but(hints=task.hints.measured(command.nodes, command.hosts))
+        if command.state_bytes:
+            states = {name: float(size) for name, size in command.state_bytes.items() if name in task.dataflow.by_name}
+            task = task.but(quality=msgspec.structs.replace(task.quality, state_bytes=states))
         result = ask_planner(self.planner, task, self.model)
         sink = task.dataflow.sinks[0]
         placement = {sink: command.placement[sink], **result.placement}

@@ -152,7 +152,8 @@ def get_strategy(name: str, **options: Any) -> Strategy:
 
     ``options``: of the adaptation (:class:`GlobalMoves`, :class:`LocalMoves`, :class:`SpaceMoves`), of the driver
     (:class:`RandomMoves`, :class:`RandomReshapes`), or of the planner. A planner that has an attribute ``adaptation``,
-    a GlobalMoves, is asked again while data flows, with the present placement as ``current``. Errors as
+    a GlobalMoves, is asked again while data flows, with the present placement as ``current``. Its attributes
+    ``initially`` and ``meanwhile``, if it has them, are the planners of the start and of later. Errors as
     :func:`get_planner`.
     """
     if name in MOVERS:
@@ -172,7 +173,8 @@ def get_strategy(name: str, **options: Any) -> Strategy:
         raise UsageError(
             f"planner {name!r} has an adaptation that is no GlobalMoves; only planners' own are asked again"
         )
-    return Strategy(planner, adaptation, planner) if adaptation is not None else Strategy(planner)
+    initial, again = (cast(Planner, getattr(planner, what, planner)) for what in ("initially", "meanwhile"))
+    return Strategy(initial, adaptation, again) if adaptation is not None else Strategy(planner)
 
 
 def get_cost_model(name: str, **options: Any) -> CostModel:

@@ -153,16 +153,23 @@ class Goal(msgspec.Struct, frozen=True, dict=True):
     """An instance and what makes its placements good.
 
     ``extremes``: of every metric with a weight; none are needed where one has all of it, whose placements are in the
-    same order however it is normalised.
+    same order however it is normalised. ``moving``: (n, h) what it costs besides to move an operator to a host, in the
+    unit of what is minimised.
     """
 
     instance: Instance
     objective: Objective
     extremes: Mapping[Metric, Extremes] = {}
+    moving: Floats | None = None
 
     @cached_property
     def main(self) -> Form:
-        """What is minimised: 1 - F, or the metric itself where there is but one."""
+        """What is minimised: 1 - F, or the metric itself where there is but one, and what moving costs."""
+        form = self._weighed
+        return form if self.moving is None else msgspec.structs.replace(form, node=form.node + self.moving)
+
+    @cached_property
+    def _weighed(self) -> Form:
         weights, counted = self.objective.weights, self.objective.availability_of
         if self.objective.sole:
             return form_of(self.instance, self.objective.sole, counted)

@@ -59,7 +59,7 @@ def _solve(goal: Goal, effort: Effort, start: Indices | None) -> Solved:
         raise NoSolutionError("the hosts have too little room")
     # what is best of all placements, and keeps (17), is best of those that do
     wide = msgspec.structs.replace(instance, bandwidth=np.full_like(instance.bandwidth, math.inf))
-    relaxed = Goal(wide, goal.objective, goal.extremes) if instance.limited else goal
+    relaxed = msgspec.structs.replace(goal, instance=wide) if instance.limited else goal
     bound, best, looked_at = -math.inf, start, 0
     for found in _by_structure(relaxed, None if instance.limited else start) if effort.structure else ():
         if found is None:

@@ -10,13 +10,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from thalweg.middleware.dataflow import check_placement
 from thalweg.middleware.errors import UsageError, nearest
 from thalweg.middleware.planning.costs.model import CostModel, Position
 from thalweg.middleware.planning.odp.instance import Indices, Instance
 from thalweg.middleware.planning.odp.objective import NETWORK, Goal, Objective
 from thalweg.middleware.planning.odp.solve import Effort, normalised
 from thalweg.middleware.planning.problem.problem import NS_PER_S, Nanoseconds, Problem, Where
+from thalweg.middleware.planning.problem.task import Task
+from thalweg.middleware.protocol.adaptation import migration_s
 
+ROUND_TRIPS = 4  # that a move of ours pauses an operator for at most, besides its state's transfer
 LACK = 1e3  # what a unit of room that is short costs, in seconds or what else the cost is in
 
 
@@ -29,9 +33,11 @@ def instance_of(problem: Problem) -> Instance:
     quality, hints, view = task.quality.check(task.dataflow, hosts), task.hints, task.view
     held = problem.at_sink()
     candidates = np.zeros((len(names), len(hosts)), dtype=bool)
+    lost = {host for host in hosts if _is_lost(task, host)}
     for node, name in enumerate(names):
         if problem.movable[node]:
-            allowed = quality.candidates.get(name, hosts)
+            named = quality.candidates.get(name, hosts)
+            allowed = [host for host in named if host not in lost] or named
             candidates[node, [problem.host_index[host] for host in allowed]] = True
         else:
             candidates[node, held[node]] = True
@@ -72,6 +78,43 @@ def _of_links(
     given: Mapping[Any, float], hosts: Sequence[str], default: float
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array([[given.get((a, b), default) for b in hosts] for a in hosts])
+
+
+def _is_lost(task: Task, host: str) -> bool:
+    """Whether every link to a host of which anything is known cannot be used: so those of lost ones are told."""
+    rates = [rate for other in task.hosts if other != host and (rate := task.view.rate_bps(other, host)) is not None]
+    return bool(rates) and not any(rates)
+
+
+def present_of(instance: Instance, task: Task) -> Indices | None:
+    """The hosts of all operators at present; None before a run."""
+    if task.current is None:
+        return None
+    full = check_placement(task.dataflow, task.current, dict.fromkeys(task.hosts, 0))
+    return instance.where([full[name] for name in instance.names])
+
+
+def with_changes(goal: Goal, task: Task, *, weight: float, horizon_s: float) -> Goal:
+    """The goal where a change has to repay itself: moving an operator costs ``weight`` times the seconds that it is
+    down, as a share of the horizon, of what the present placement costs; of 1 where metrics are weighed.
+
+    Down it is for its state at the measured rate and ``ROUND_TRIPS``, as long as our moves take at most.
+    """
+    instance, view = goal.instance, task.view
+    present = present_of(instance, task)
+    if present is None or not weight:
+        return goal
+    down_s = ROUND_TRIPS * (instance.ways_s[present] + instance.ways_s.T[present])
+    for node, name in enumerate(instance.names):
+        state = task.quality.state_bytes.get(name, 0.0)
+        for host, other in enumerate(instance.hosts):
+            rate_bps = view.rate_bps(instance.hosts[present[node]], other)
+            down_s[node, host] += migration_s(state, math.inf if rate_bps is None else rate_bps)
+    usable = np.isfinite(down_s)
+    share = weight * (goal.cost(present) if goal.objective.sole else 1.0) / horizon_s
+    allowed = instance.candidates & (usable | ~(instance.candidates & usable).any(axis=1, keepdims=True))
+    moving = share * np.where(usable, down_s, 0.0)
+    return msgspec.structs.replace(goal, instance=msgspec.structs.replace(instance, candidates=allowed), moving=moving)
 
 
 def from_networkx(application: Any, resources: Any) -> Instance:

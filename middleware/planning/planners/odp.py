@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import ClassVar
 
@@ -15,23 +16,29 @@ from thalweg.middleware.planning.odp.objective import Goal
 from thalweg.middleware.planning.odp.program import General
 from thalweg.middleware.planning.odp.solve import Effort, normalised, solve
 from thalweg.middleware.planning.odp.solved import Solved
-from thalweg.middleware.planning.odp.tasks import instance_of, objective_of
+from thalweg.middleware.planning.odp.tasks import instance_of, objective_of, present_of, with_changes
 from thalweg.middleware.planning.problem.plan import Plan
 from thalweg.middleware.planning.problem.problem import Problem
 from thalweg.middleware.planning.problem.task import Task
-from thalweg.middleware.protocol.adaptation import Need
+from thalweg.middleware.protocol.adaptation import GlobalMoves, Need
+
+SAVING = 0.05  # of the cost, that a change saves at least: measured rates and latencies waver
+PERIOD_S = 100.0  # after which S-ODP solves again with measured rates; section 7.2
 
 
 class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The optimal placement (Cardellini et al., 2016), once.
+    """The optimal placement (Cardellini et al., 2016), again every ``period_s`` seconds (None: once).
 
     - ``objective``: a metric, or weights by metric that sum to 1; None: the task's, by default the response time
     - ``availability``: ``operators`` or ``hosts``, what counts; None: as the task says
     - ``ties``: among equals the least response time is taken, and then the least usage
     - ``time_limit_s``, ``gap``, ``structure``: see :class:`Effort`
+    - ``change``, ``horizon_s``: a change has to repay the seconds that operators are down, times ``change``, within the
+      horizon (see :func:`with_changes`); ``saving``: the least share of the cost that it saves
     - ``candidates``: so large a share of each operator's candidates is drawn by ``seed``; the optimum is that of these
 
-    The cost model does not matter to it.
+    A run begins with the placement that is best by availability alone, as rates are not known yet, and goes on by the
+    objective, by default the usage (S-ODP, section 7.2). The cost model does not matter to it.
     """
 
     needs: ClassVar[Collection[Need]] = ("latency", "work")
@@ -42,17 +49,41 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_limit_s: float = 300.0
     gap: float = 0.0
     structure: bool = True
+    change: float = 1.0
+    horizon_s: float = 600.0
+    saving: float = SAVING
+    period_s: float | None = PERIOD_S
     candidates: float = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _ = self.effort
+        _ = self.effort, self.adaptation
+        if not (math.isfinite(self.change) and self.change >= 0):
+            raise UsageError(f"change is {self.change}; it must be finite and at least 0 (0: changes cost nothing)")
+        if not (math.isfinite(self.horizon_s) and self.horizon_s > 0):
+            raise UsageError(f"horizon_s is {self.horizon_s}; give seconds above 0")
         if self.objective is not None:
             objective_of(self.objective, self.availability or "operators")
         if not 0 < self.candidates <= 1:
             raise UsageError(
                 f"candidates is {self.candidates}; give the share of them that is drawn, above 0, at most 1"
             )
+
+    @property
+    def adaptation(self) -> GlobalMoves | None:
+        """How operators move while data flows; None: they do not."""
+        made = GlobalMoves(PERIOD_S if self.period_s is None else self.period_s, gain=self.saving)
+        return None if self.period_s is None else made
+
+    @property
+    def initially(self) -> Odp:
+        """What plans before a run."""
+        return msgspec.structs.replace(self, objective="availability")
+
+    @property
+    def meanwhile(self) -> Odp:
+        """What plans while data flows: by the network usage, if nobody says what else."""
+        return msgspec.structs.replace(self, objective=self.objective or "usage")
 
     @property
     def effort(self) -> Effort:
@@ -67,14 +98,13 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         quality = task.quality
         given = (quality.objective or "response") if self.objective is None else self.objective
         objective = objective_of(given, self.availability or quality.counted, ties=self.ties)
-        return normalised(instance, objective, self.effort)
+        goal = normalised(instance, objective, self.effort)
+        return with_changes(goal, task, weight=self.change, horizon_s=self.horizon_s)
 
     def solve(self, goal: Goal, task: Task) -> Solved:
         """The best placement; UsageError where there is none, PlannerError where none was found in time."""
-        start = None
-        if task.current is not None:
-            present = goal.instance.where([task.current[name] for name in goal.instance.names])
-            start = None if goal.instance.shortfall(present) else present
+        present = present_of(goal.instance, task)
+        start = None if present is None or goal.instance.shortfall(present) else present
         return solve(goal, self.effort, start)
 
     def write(self, goal: Goal, path: str) -> None:
@@ -84,9 +114,14 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def plan(self, task: Task, model: CostModel) -> Plan:
         goal = self.goal(task)
         solved, names, hosts = self.solve(goal, task), goal.instance.names, task.hosts
+        present = present_of(goal.instance, task)
+        was = solved.cost if present is None else goal.cost(present)
+        if present is not None and goal.instance.shortfall(present):
+            was = math.inf
         return Plan(
             placement={name: hosts[host] for name, host in zip(names, solved.where.tolist(), strict=True)},
             dataflow=task.dataflow,
             cost_s=solved.cost,
+            initial_cost_s=was,
             evaluated=solved.looked_at,
         )

@@ -16,6 +16,7 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - ``candidates``: the hosts that a node may be on, by default all; sources, sinks and pinned ones stay
     - ``capacity``: C_u, by default without limit; ``availability``: A_u, by default 1
     - ``link_availability``: A_uv, by default 1; ``bandwidth``: B_uv in bytes per second, by default without limit
+    - ``state_bytes``: what goes with an operator that moves, by default nothing
     - ``objective``: weights by metric: response, availability, and one of traffic, usage and energy; {}: the response
     - ``counted``: ``hosts`` where each host in use counts once for the availability, not each operator on it
     """
@@ -26,12 +27,13 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     availability: dict[str, float] = {}
     link_availability: dict[Link, float] = {}
     bandwidth: dict[Link, float] = {}
+    state_bytes: dict[str, float] = {}
     objective: dict[str, float] = {}
     counted: str = "operators"
 
     def check(self, dataflow: Dataflow, hosts: tuple[str, ...]) -> Quality:
         """Return self; UsageError naming a node or a host that is not there, or a pin that is no candidate."""
-        for what in ("demand", "candidates"):
+        for what in ("demand", "candidates", "state_bytes"):
             for name in getattr(self, what):
                 if name not in dataflow.by_name:
                     raise UsageError(f"{what} name unknown node {name!r}; {nearest(name, list(dataflow.by_name))}")

@@ -21,7 +21,10 @@ from thalweg.experiments.papers.cardellini2016.instances import (
     table_2,
     tag_and_count,
 )
+from thalweg.middleware.dataflow import Code, Dataflow
 from thalweg.middleware.errors import PlannerError, UsageError
+from thalweg.middleware.network.view import Latency, LinkEstimate, NetworkView
+from thalweg.middleware.planning import Hints, Odp, Period, Plan, Quality, Task, get_strategy
 from thalweg.middleware.planning.odp.frontier import Frontier
 from thalweg.middleware.planning.odp.heuristics import first_fit
 from thalweg.middleware.planning.odp.hubs import through_hubs
@@ -40,6 +43,7 @@ from thalweg.middleware.planning.odp.program import General
 from thalweg.middleware.planning.odp.solve import Effort, normalised, solve
 from thalweg.middleware.planning.odp.tasks import from_networkx
 from thalweg.middleware.planning.odp.walks import walk
+from thalweg.middleware.protocol.adaptation import GlobalMoves
 
 METRICS: tuple[Metric, ...] = ("response", "availability", "traffic", "usage", "energy")
 
@@ -424,3 +428,70 @@ def test_networkx_graphs_are_problems() -> None:
     resources.remove_edge("a", "b")
     with pytest.raises(UsageError, match="delay_s of the link from 'a' to 'b' is missing"):
         from_networkx(application, resources)
+
+
+def moving(state: float, rate_bps: float, **options: Any) -> tuple[Plan, Task]:
+    """A source on a, a sink on c, and an operator that is on b, though on c nothing would go over a second link."""
+    dataflow = Dataflow()
+    cam = dataflow.source(Code("cam"), at="a", name="cam")
+    dataflow.sink("out", dataflow.operator(Code("work"), cam, name="work"))
+    dataflow = Dataflow(
+        tuple(msgspec.structs.replace(n, pinned="c") if n.kind == "sink" else n for n in dataflow.nodes)
+    )
+    links = [(a, b) for a, b in itertools.permutations("abc", 2)]
+    view = NetworkView({pair: LinkEstimate(rate_bps) for pair in links}, {pair: Latency(0.1) for pair in links})
+    task = Task((dataflow,), ("a", "b", "c"), view, Hints({"cam": 1e3, "work": 1e3}))
+    task = task.but(current={"cam": "a", "work": "b", "out": "c"}, quality=Quality(state_bytes={"work": state}))
+    return Odp(objective="usage", **options).plan(task, Period()), task
+
+
+@pytest.mark.parametrize(
+    ("state", "rate_bps", "options", "moves"),
+    [
+        (0, 1e6, {}, True),  # down for four round trips of 0.2 s; half of the usage is saved for 600 s
+        (1e6, 1e6, {}, True),  # 8 s more
+        (1e8, 1e6, {}, False),  # 800 s
+        (1e8, 1e6, {"change": 0.0}, True),
+        (1e8, 1e6, {"horizon_s": 2000.0}, True),
+        (0, 1e6, {"horizon_s": 1.0}, False),
+        (1e3, 0, {}, False),  # nothing can be carried
+    ],
+)
+def test_a_change_is_made_where_it_repays_itself(
+    state: float, rate_bps: float, options: dict[str, float], moves: bool
+) -> None:
+    plan, _ = moving(state, rate_bps, **options)
+    assert (plan.placement["work"] != "b") == moves
+    assert (plan.cost_s < plan.initial_cost_s) == moves
+
+
+def test_a_lost_host_is_left_and_a_run_begins_by_availability() -> None:
+    _, task = moving(0, 1e6)
+    links = {pair: LinkEstimate(0.0 if "c" in pair else 1e6) for pair in itertools.permutations("abc", 2)}
+    lost = task.but(view=NetworkView(links, task.view.latencies))
+    assert Odp(objective="usage", change=0.0).plan(lost, Period()).placement["work"] == "a"
+    strategy = get_strategy("odp", objective={"usage": 1.0}, period_s=50.0)
+    assert isinstance(strategy.initial, Odp) and strategy.initial.objective == "availability"
+    assert strategy.adaptation == GlobalMoves(50.0, gain=0.05) and strategy.needs == ("latency", "work")
+    assert isinstance(strategy.again, Odp) and strategy.again.objective == {"usage": 1.0}
+    later = get_strategy("odp").again
+    assert isinstance(later, Odp) and later.objective == "usage"
+    assert get_strategy("odp", period_s=None).adaptation is None
+    reliable = task.but(current=None, quality=Quality(availability={"a": 0.9, "c": 0.9}))
+    assert strategy.initial.plan(reliable, Period()).placement["work"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"change": -1.0}, "change is -1.0"),
+        ({"horizon_s": 0.0}, "horizon_s is 0.0"),
+        ({"candidates": 0.0}, "candidates is 0.0"),
+        ({"saving": 1.0}, "gain is 1.0"),
+        ({"objective": "speed"}, "the objective has no 'speed'"),
+        ({"availability": "links"}, "availability_of of the objective is 'links'"),
+    ],
+)
+def test_options_of_the_planner_are_checked(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        Odp(**{"objective": "usage", **given})
