@@ -59,7 +59,8 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "paper (calibrated to the paper), regions (the same, links by region); paper:stretch=1.8 and the like"
             " (made otherwise, as in thalweg traces generate); real (measured), or a folder of"
-            " traces; of sbon-… paper or gt-itm, of topologies."
+            " traces. Of sbon-table1, -8, -9 and -operators paper or gt-itm, of topologies; of sbon-5, -13 and -14 a"
+            " set of latencies, of sbon-12 a series of them."
         ),
     ] = "paper"
     first_pool: Annotated[int, Option("Seed of the first pool; the others follow it.", least=0)] = 1001

@@ -85,7 +85,7 @@ def test_a_client_does_not_take_another_time_scale_instead(cluster: LocalCluster
         ({"placement": ["h1"]}, "a placement is a mapping of nodes to hosts, or the name of what computes one, not ["),
         ({"placement": {"o": 1}}, "a placement maps names of nodes to names of hosts, not 1"),
         ({"placement": None}, "or the name of what computes one, not None"),
-        ({"adaptation": "global"}, "an adaptation is GlobalMoves or LocalMoves, not 'global'"),
+        ({"adaptation": "global"}, "an adaptation is GlobalMoves, LocalMoves or SpaceMoves, not 'global'"),
         ({"dataflow": "abc"}, "what runs is a Dataflow, not 'abc'"),
         ({"dataflow": chain(SOURCE, Code(Largest))}, "name code by a module that hosts can import"),  # type: ignore[arg-type]
         ({"dataflow": chain(SOURCE, Code("__main__:Mean"))}, "node 'o' runs '__main__:Mean'; name code by a module"),
