@@ -112,6 +112,17 @@ def test_what_fits_nowhere_is_said_by_every_heuristic() -> None:
         assert heuristic(Goal(alone, only("response")), 0).tolist() == [0]
 
 
+def test_hosts_without_a_limit_and_operators_without_streams_are_placed() -> None:
+    made = alike((3,), 3, math.inf, np.ones((3, 3)))
+    candidates = np.array([[False, True, True]] * 3)
+    goal = goal_of(msgspec.structs.replace(made, candidates=candidates, availability=np.array([1.0, 0.9, 1.0])))
+    for name, heuristic in HEURISTICS.items():
+        where = heuristic(goal, 1)
+        assert set(where.tolist()) <= {1, 2}, name
+        if name in ("local-search", "tabu"):
+            assert where.tolist() == [2, 2, 2]
+
+
 def test_a_search_ends_when_it_has_looked_at_enough() -> None:
     goal = Goal(tag_and_count(np.random.default_rng(1)), only("usage"))
     start = Neighbours(goal).packed(np.random.default_rng(1))
