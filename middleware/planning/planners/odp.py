@@ -23,6 +23,7 @@ from thalweg.middleware.planning.problem.task import Task
 from thalweg.middleware.protocol.adaptation import GlobalMoves, Need
 
 SAVING = 0.05  # of the cost, that a change saves at least: measured rates and latencies waver
+LEAST_S = 1e-3  # latencies below are alike: what a machine is late with says nothing of the network
 PERIOD_S = 100.0  # after which S-ODP solves again with measured rates; section 7.2
 
 
@@ -35,6 +36,7 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - ``time_limit_s``, ``gap``, ``structure``: see :class:`Effort`
     - ``change``, ``horizon_s``: a change has to repay the seconds that operators are down, times ``change``, within the
       horizon (see :func:`with_changes`); ``saving``: the least share of the cost that it saves
+    - ``least_s``: delays below count as this; while data flows 1 ms by default, as measured ones waver
     - ``candidates``: so large a share of each operator's candidates is drawn by ``seed``; the optimum is that of these
 
     A run begins with the placement that is best by availability alone, as rates are not known yet, and goes on by the
@@ -53,6 +55,7 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     horizon_s: float = 600.0
     saving: float = SAVING
     period_s: float | None = PERIOD_S
+    least_s: float = 0.0
     candidates: float = 1.0
     seed: int = 0
 
@@ -60,6 +63,8 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _ = self.effort, self.adaptation
         if not (math.isfinite(self.change) and self.change >= 0):
             raise UsageError(f"change is {self.change}; it must be finite and at least 0 (0: changes cost nothing)")
+        if not (math.isfinite(self.least_s) and self.least_s >= 0):
+            raise UsageError(f"least_s is {self.least_s}; give seconds, at least 0")
         if not (math.isfinite(self.horizon_s) and self.horizon_s > 0):
             raise UsageError(f"horizon_s is {self.horizon_s}; give seconds above 0")
         if self.objective is not None:
@@ -78,12 +83,12 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def initially(self) -> Odp:
         """What plans before a run."""
-        return msgspec.structs.replace(self, objective="availability")
+        return msgspec.structs.replace(self, objective="availability", least_s=self.least_s or LEAST_S)
 
     @property
     def meanwhile(self) -> Odp:
         """What plans while data flows: by the network usage, if nobody says what else."""
-        return msgspec.structs.replace(self, objective=self.objective or "usage")
+        return msgspec.structs.replace(self, objective=self.objective or "usage", least_s=self.least_s or LEAST_S)
 
     @property
     def effort(self) -> Effort:
@@ -93,6 +98,7 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def goal(self, task: Task) -> Goal:
         """The task as it is solved, with the extremes of its metrics."""
         instance = instance_of(Problem(task))
+        instance = msgspec.structs.replace(instance, delay_s=np.maximum(instance.delay_s, self.least_s))
         if self.candidates < 1:
             instance = sampled(instance, self.candidates, np.random.default_rng(self.seed))
         quality = task.quality

@@ -476,6 +476,7 @@ def test_a_lost_host_is_left_and_a_run_begins_by_availability() -> None:
     assert isinstance(strategy.again, Odp) and strategy.again.objective == {"usage": 1.0}
     later = get_strategy("odp").again
     assert isinstance(later, Odp) and later.objective == "usage"
+    assert later.goal(task).instance.delay_s.min() == pytest.approx(1e-3) == later.least_s
     assert get_strategy("odp", period_s=None).adaptation is None
     reliable = task.but(current=None, quality=Quality(availability={"a": 0.9, "c": 0.9}))
     assert strategy.initial.plan(reliable, Period()).placement["work"] == "b"
@@ -486,6 +487,7 @@ def test_a_lost_host_is_left_and_a_run_begins_by_availability() -> None:
     [
         ({"change": -1.0}, "change is -1.0"),
         ({"horizon_s": 0.0}, "horizon_s is 0.0"),
+        ({"least_s": -1.0}, "least_s is -1.0"),
         ({"candidates": 0.0}, "candidates is 0.0"),
         ({"saving": 1.0}, "gain is 1.0"),
         ({"objective": "speed"}, "the objective has no 'speed'"),
