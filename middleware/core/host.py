@@ -397,7 +397,9 @@ class HostCore:
         if visit is None or not visit.enrols(sender, message):
             out.send(sender, m.Unsubscribe(run_id, message.number))
             return
-        if run_id not in self.runs:
+        if run_id in self.runs:
+            self.runs[run_id].growth.enrolled(message.sink)
+        else:
             error = check_visit(message, self.host) or self._why_not(sender, install, full=False)
             if not error:
                 self.past.revive(install.client, run_id)

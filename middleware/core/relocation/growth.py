@@ -118,6 +118,12 @@ class Growth:
         if self._visit is not None:
             self._visit.begun(names, first, new, self._directory.where(new.by_name))
 
+    def enrolled(self, sink: str) -> None:
+        """Whose a sink is has been said, perhaps after it is here: a late answer of this host counted for this one."""
+        flow = self._tree.dataflow
+        if self._visit is not None and sink in flow.by_name:
+            self._visit.begun((sink,), self._tree.first.get(sink, 0), flow, self._directory.where(flow.by_name))
+
     def on_admit(self, sender: str, message: m.Admit) -> None:
         """R5: a guest is let in."""
         out, peer, error = self._out, message.peer, ""

@@ -8,6 +8,7 @@ R2. A subscription is a query of one sink, at the guest, with a number below 0. 
     (``proposer``). Before it is proposed all hosts let the guest in (``Admit``), so that what it demands is known to be
     of the run, and it is told the run as it is (``Enrol``): no other query begins or leaves meanwhile. A guest that
     does not answer for ``liveness_s``, times ``patience``, or that a host does not let in, is refused.
+    An answer does not say to which ``Enrol`` it is one: whose has begun is told its own again when it asks again.
 R3. A guest can end its own subscriptions, and nothing else. One that is lost, or has been started anew, ends them.
 R4. It may leave at any time; with the last of its subscriptions all hosts forget it. A ``Subscribe`` that comes again
     after that is answered as it was then.
@@ -93,9 +94,10 @@ class Guests:
         if any(guest.peer.instance != peer.instance for guest in theirs):  # R3
             yield Lost(sender)
         before = queries.over.get((sender, message.number))
-        if any((guest.peer, guest.number) == (peer, message.number) for guest in theirs):
-            out.send(sender, m.Pong(out.run))
-            return
+        for query, guest in queries.guests.items():
+            if (guest.peer, guest.number) == (peer, message.number):
+                out.send(sender, self._enrolment(guest) if queries.sinks[query] else m.Pong(out.run))
+                return
         why = before or self._why_not(message)
         if why:  # R4
             out.send(sender, m.Dismiss(out.run, message.number, why[:4000]))
@@ -149,11 +151,21 @@ class Guests:
         if self._entering is not None and self._entering[0] == query:
             self._entering = None
             return False
-        guest, directory, install = self._queries.guests[query], self._directory, self._setting.install
+        guest, directory = self._queries.guests[query], self._directory
         name, run = guest.peer.name, self._out.run
         self._entering = query, self._out.now
+        hosts = () if name in directory.guests else sorted(directory.hosts)
+        self._out.emit(e.Meet(run, (guest.peer,)))
+        words: dict[str, m.Message] = {name: self._enrolment(guest)}
+        number = self._queries.new_number()
+        self._queries.tell(words | {host: m.Admit(run, number, guest.peer) for host in hosts})
+        return True
+
+    def _enrolment(self, guest: Guest) -> m.Enrol:
+        """What a guest is told of its subscription, and of the run as it is."""
+        directory = self._directory
         said = msgspec.structs.replace(
-            install,
+            self._setting.install,
             dataflow=self._tree.dataflow,
             locations=tuple(directory.locations.values()),
             peers=tuple(directory.reachable().values()),
@@ -161,12 +173,7 @@ class Guests:
             news=False,
             afresh=False,
         )
-        hosts = () if name in directory.guests else sorted(directory.hosts)
-        self._out.emit(e.Meet(run, (guest.peer,)))
-        words: dict[str, m.Message] = {name: m.Enrol(run, guest.number, guest.sink, said)}
-        number = self._queries.new_number()
-        self._queries.tell(words | {host: m.Admit(run, number, guest.peer) for host in hosts})
-        return True
+        return m.Enrol(self._out.run, guest.number, guest.sink, said)
 
     def entered(self, sender: str, message: m.Installed) -> Notes:
         """A guest has taken its part in the run, or cannot."""

@@ -6,6 +6,7 @@ R1. ``Subscribe`` is sent to the run's client until that answers, and goes on be
     subscription lasts: who has forgotten it says so (``Dismiss``).
 R2. The run is opened here by ``Enrol`` alone, of the client that was asked, for a subscription that this application
     has asked for. Nothing comes here with it but sinks: no code (``arrivals``, ``growth``).
+    Which of the sinks that are here is whose is told with it, before the sink is here or after.
 R3. A client that has not answered for ``liveness_s``, times ``patience``, is given up. Once the run is open here,
     its lease counts (``host``).
 R4. The client is told of a subscription that is wanted no more (``Unsubscribe``) until it answers, ``TRIES`` times at
@@ -31,10 +32,12 @@ TRIES = 5
 
 
 class _Wanted(msgspec.Struct):
-    """A subscription: the run's node, what the sink is called there once that is known, and how often it was left."""
+    """A subscription: the run's node, what the sink is called there once that is known, whether the application knows
+    that it has begun, and how often it was left."""
 
     node: str
     sink: str = ""
+    begun: bool = False
     left: int = 0
 
 
@@ -102,7 +105,8 @@ class Visit:
     def begun(self, names: Collection[str], first: int, dataflow: Dataflow, where: Placement) -> None:
         """These nodes are in the run from partition ``first`` on."""
         for number, wanted in self.wanted.items():
-            if wanted.sink in names:
+            if wanted.sink in names and not wanted.begun:
+                wanted.begun = True
                 told = {wanted.node: wanted.sink}
                 self._out.emit(e.Attached(self._out.run, number, first, told, dataflow, where))
 

@@ -101,6 +101,11 @@ def test_an_operator_of_which_nobody_wants_anything_any_more_as_it_comes_ends_th
     assert (result.outcome, result.delivered) == ("delivered", result.expected)
 
 
+def test_a_guest_of_which_an_answer_to_another_word_counted_is_told_which_sink_is_whose() -> None:
+    result, _ = run_trial(drawn_plan(991_241, graph=True))
+    assert (result.outcome, result.queries["subscribed"]) == ("delivered", 5)
+
+
 @pytest.mark.parametrize("seed", range(1, 21))
 def test_a_late_copy_of_the_installation_does_not_open_the_run_on_a_host_that_was_restarted(seed: int) -> None:
     faults = (Duplicate("client", "h1", "Install", 1, 3.3), Crash("h1", 3.0, 0.2))
