@@ -6,6 +6,8 @@ Both are imported when first used: they take a tenth of a second to load, and fe
 from __future__ import annotations
 
 import math
+from functools import cache
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -36,6 +38,19 @@ class Solution(msgspec.Struct, frozen=True):
     optimal: bool
 
 
+@cache
+def _silent() -> type[Any]:
+    """HiGHS that says nothing on standard output, as it else may from the moment at which it has callbacks."""
+    import highspy
+
+    class Silent(highspy.Highs):
+        def enableCallbacks(self) -> None:  # which its constructor calls
+            self.setOptionValue("output_flag", False)
+            highspy.Highs.enableCallbacks(self)
+
+    return Silent
+
+
 class Program:
     """A linear program, with ``integer`` variables a mixed-integer one: variables, rows, an objective.
 
@@ -50,7 +65,7 @@ class Program:
     def __init__(self, *, maximise: bool = False, gap: float = 0.0, time_limit_s: float = math.inf) -> None:
         import highspy
 
-        self._highs = highs = highspy.Highs()
+        self._highs = highs = _silent()()
         self._library = highspy
         highs.setOptionValue("output_flag", False)
         highs.setOptionValue("threads", 1)

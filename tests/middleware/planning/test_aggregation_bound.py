@@ -151,3 +151,10 @@ def test_of_a_dataflow_it_takes_the_smallest_message_and_all_links():
     at_home = complete_binary_tree({"a": CODE}, CODE, client="a")
     alone = propagate_hints(at_home, {"source@a": 1.0}, lambda _: Largest())
     assert bound_period_s(Task((at_home,), ("a",), NetworkView({}), alone, costs)) == 0.0
+
+
+def test_the_solver_says_nothing_where_results_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    program = Program(maximise=True)
+    program.row(program.variables(2, cost=1.0, high=3.0, integer=True), np.ones(2), high=4.0)
+    assert program.solve().value == 4.0
+    assert capfd.readouterr() == ("", "")
