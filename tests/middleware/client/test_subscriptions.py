@@ -175,9 +175,13 @@ def test_what_cannot_be_subscribed_to_is_said_in_one_line(cluster: LocalCluster,
     with pytest.raises(HostAbsentError, match="run r cannot be subscribed to, as its client is not there: host 'gone'"):
         bob.subscribe(ticket_of("r", gone.shell.me), "joint")
     fails = graph()
-    fails.sink("also", fails.operator(Code("runtime_codes:Raises", {"how": "value"}), "joint", name="fails"))
+    fails.sink("also", fails.operator(Code("runtime_codes:Raises", {"how": "value", "at": 60}), "joint", name="fails"))
     with client.run(fails, WHERE | {"fails": "h1"}, subscribers=["bob"]) as run, ThreadPoolExecutor() as pool:
-        failed = pool.submit(list, bob.subscribe(run, "joint"))
+        takes = bob.subscribe(run, "joint")
+        came = pool.submit(next, takes)
+        while not came.done():
+            next(run)
+        failed = pool.submit(list, takes)
         for each in (lambda: list(run), lambda: failed.result(20)):
             with pytest.raises(RunError, match="node 'fails' on host 'h1': ValueError"):
                 each()

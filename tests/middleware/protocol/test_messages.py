@@ -15,7 +15,7 @@ from thalweg.middleware.dataflow import Dataflow
 from thalweg.middleware.errors import ProtocolError
 from thalweg.middleware.protocol import frames
 from thalweg.middleware.protocol import messages as m
-from thalweg.middleware.protocol.adaptation import LocalCost, LocalMoves
+from thalweg.middleware.protocol.adaptation import LocalCost, LocalMoves, SpaceMoves
 from thalweg.middleware.protocol.messages import BookState
 
 BIG = 2**40
@@ -45,6 +45,14 @@ def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
                 seed=st.integers(-BIG, BIG),
                 cost=st.sampled_from(get_args(LocalCost)),
                 startup_s=st.floats(0, 10),
+            )
+        case msgspec.inspect.StructType(cls=cls) if cls is SpaceMoves:
+            return st.builds(
+                SpaceMoves,
+                period_s=st.floats(0.001, 1e6),
+                displacement_s=st.floats(0, 10),
+                saving=st.floats(0, 1, exclude_max=True),
+                load_s=st.floats(0, 10),
             )
         case msgspec.inspect.StructType(cls=cls) if cls is BookState:
             book = st.tuples(*[strategy_of(field.type) for field in kind.fields])
