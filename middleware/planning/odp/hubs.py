@@ -91,6 +91,7 @@ def _fat(goal: Goal) -> _Fat | None:
     if (
         not len(middle)
         or streams.keys() != wanted
+        or len(streams) != len(instance.edges)
         or instance.limited
         or form.host.any()
         or not (demands == demands[0]).all()

@@ -205,6 +205,13 @@ class Instance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         """(h,) what is asked of every host."""
         return np.bincount(where, self.demand, len(self.hosts)).astype(np.float64, copy=False)
 
+    def flows(self, where: Indices) -> Floats:
+        """(h, h) what goes from every host to every other."""
+        hosts = len(self.hosts)
+        ends = where[self.edges[:, 0]] * hosts + where[self.edges[:, 1]]
+        found: Floats = np.bincount(ends, self.rate, hosts * hosts).reshape(hosts, hosts) * self.unlike
+        return found
+
     def shortfall(self, where: Indices) -> str:
         """Which constraint a placement breaks, and by how much; empty where it breaks none."""
         for node, host in enumerate(where.tolist()):
@@ -215,9 +222,7 @@ class Instance(msgspec.Struct, frozen=True, dict=True, kw_only=True):
             said = f"host {self.hosts[host]!r} has a capacity of {self.capacity[host]:g}"
             return f"{said}, {loads[host] - self.capacity[host]:g} short of {loads[host]:g} (11)"
         if self.limited:
-            hosts = len(self.hosts)
-            ends = where[self.edges[:, 0]] * hosts + where[self.edges[:, 1]]
-            flows = np.bincount(ends, self.rate, hosts * hosts).reshape(hosts, hosts) * self.unlike
+            flows = self.flows(where)
             for u, v in np.argwhere(flows > self.bandwidth * (1 + SLACK))[:1].tolist():
                 said = (
                     f"the link from {self.hosts[u]!r} to {self.hosts[v]!r} has a bandwidth of {self.bandwidth[u, v]:g}"

@@ -23,7 +23,7 @@ Network = Literal["traffic", "usage", "energy"]
 Metric = Literal["response", "availability", "traffic", "usage", "energy"]
 Counted = Literal["operators", "hosts"]
 NETWORK: tuple[Network, ...] = get_args(Network)
-# Shares of a metric's range that are a tie. What decides ties counts for so much less that it changes nothing else, and
+# Shares of a cost that are a tie. What decides ties counts for so much less that it changes nothing else, and
 # sums in double precision still tell the second from the third.
 TIE, SECOND_TIE = 1e-7, 1e-12
 
@@ -187,12 +187,21 @@ class Goal(msgspec.Struct, frozen=True, dict=True):
             return self.main
         total, scale, sole = self.main, 1.0, self.objective.sole
         if sole:
-            scale = worst_of(self.instance, sole, self.objective.availability_of) or 1.0
+            scale = self._least(sole)
         deciding: tuple[tuple[Metric, float], ...] = (("response", TIE), ("usage", SECOND_TIE))
         for metric, share in deciding:
             if metric != sole and (most := worst_of(self.instance, metric)) > 0:
                 total = total.plus(form_of(self.instance, metric), share * scale / most)
         return total
+
+    def _least(self, sole: Metric) -> float:
+        """What the least difference that matters is a share of: the optimum, where it is known, else what is above it;
+        the worst, where it is not."""
+        ends = self.extremes.get(sole)
+        if ends is not None and ends.proven:
+            above = (values[values > 0] for values in (self.main.node, self.main.edge, self.main.host))
+            return ends.best or min((float(each.min()) for each in above if each.size), default=1.0)
+        return worst_of(self.instance, sole, self.objective.availability_of) or 1.0
 
     def utility(self, where: Indices) -> float:
         """F of a placement, 1 at its best; with one metric and no extremes nan."""

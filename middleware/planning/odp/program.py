@@ -8,6 +8,8 @@ besides, whether a host is in use, and
 R1. z_u >= x_iu, and the operators on a host need at most C_u · z_u;
 R2. of a forest of streams, on a host at most as many stay as it has operators, but for one if it is in use;
 R3. so many hosts are in use that the largest of so many have room for all.
+R4. HiGHS takes a millionth for none. So costs, times, needs and rates are given as shares of what they are about; and a
+    placement that breaks a constraint by less is excluded by a row, and the next best one is found.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from thalweg.middleware.planning.odp.instance import SLACK, Floats, Indices, Instance
-from thalweg.middleware.planning.odp.objective import Goal
+from thalweg.middleware.planning.odp.objective import Goal, worst_of
 from thalweg.middleware.planning.odp.solved import Solved
 from thalweg.middleware.planning.solver import Program, Solution
 
@@ -28,12 +30,22 @@ SCALE = 1_000.0  # of the objective: HiGHS is exact to a ten-millionth
 class General:
     """The program of one goal."""
 
-    def __init__(self, goal: Goal, *, gap: float = 0.0, time_limit_s: float = math.inf) -> None:
-        self.goal, self.instance = goal, goal.instance
+    def __init__(
+        self, goal: Goal, start: Indices | None = None, *, gap: float = 0.0, time_limit_s: float = math.inf
+    ) -> None:
+        self.goal, self.instance, self._start = goal, goal.instance, start
         instance, hosts = self.instance, len(self.instance.hosts)
         self._program = program = Program(gap=gap, time_limit_s=time_limit_s)
         form = goal.main
-        self._scale = SCALE / (float(goal.costs(self._worst()[None], form)[0]) or 1.0)
+        # R4: what is known of the optimum's size, or else the worst
+        known = (0.0, 0.0) if start is None else (goal.cost(start), float(instance.responses_s(start[None])[0]))
+        most_s = worst_of(instance, "response")
+        most = form.response * most_s + sum(
+            float(values.max(axis=axes).sum())
+            for values, axes in ((form.node, 1), (form.edge, (1, 2)), (form.host, ()))
+        )
+        self._scale, self._time_s = SCALE / (known[0] or most or 1.0), known[1] or most_s or 1.0
+        self._demand = instance.demand / (float(instance.demand.max()) or 1.0)
         node, host = np.nonzero(instance.candidates)
         self._x = np.full(instance.candidates.shape, -1, dtype=np.intp)
         self._x[node, host] = program.variables(len(node), high=1.0, integer=True)
@@ -52,10 +64,6 @@ class General:
         self._responses()
         self._bandwidths()
         self._price()
-
-    def _worst(self) -> Indices:
-        found: Indices = np.argmax(np.where(self.instance.candidates, self.goal.main.node, -1.0), axis=1)
-        return found
 
     def _pairs(self) -> list[tuple[Indices, Indices, Indices]]:
         """Of every stream its number and the hosts that it may go from and to, as often as there are such."""
@@ -86,9 +94,10 @@ class General:
         instance, program, hosts = self.instance, self._program, len(self.instance.hosts)
         columns, count = self._x[self._node, self._host], len(self._node)
         every = np.arange(hosts)
-        capacity = np.minimum(instance.capacity, instance.demand.sum())
+        unit = float(instance.demand.max()) or 1.0  # R4
+        capacity = np.minimum(instance.capacity / unit, self._demand.sum())
         rows, z = np.concatenate((self._host, every)), self._z
-        needs = np.concatenate((instance.demand[self._node], -capacity))
+        needs = np.concatenate((self._demand[self._node], -capacity))
         program.rows(rows, np.concatenate((columns, z)), needs, low=-math.inf, high=0.0)
         each = np.arange(count)
         pairs = np.concatenate((each, each))
@@ -121,7 +130,7 @@ class General:
 
     def _responses(self) -> None:  # (10), by when operators are done
         instance = self.instance
-        took = (instance.execution_s[:, None] / instance.speed)[self._node, self._host]
+        took = (instance.execution_s[:, None] / instance.speed)[self._node, self._host] / self._time_s
         x = self._x[self._node, self._host]
         for node, (inputs, outputs) in enumerate(zip(instance.inputs, instance.outputs, strict=True)):
             own = self._node == node
@@ -130,7 +139,7 @@ class General:
                 self._sum(*runs)
             for producer, stream in inputs:
                 on = np.flatnonzero(self._stream == stream)
-                ways = instance.ways_s[self._u[on], self._v[on]]
+                ways = instance.ways_s[self._u[on], self._v[on]] / self._time_s
                 self._sum(
                     [*runs[0], self._done[producer : producer + 1], self._y[on]],
                     [*runs[1], -np.ones(1), -ways],
@@ -147,8 +156,9 @@ class General:
             return
         on = self._u != self._v
         links, at = np.unique(self._u[on] * hosts + self._v[on], return_inverse=True)
-        rates = instance.rate[self._stream[on]]
-        self._program.rows(at, self._y[on], rates, low=-math.inf, high=instance.bandwidth.ravel()[links])
+        unit = float(instance.rate.max()) or 1.0
+        rates, limits = instance.rate[self._stream[on]] / unit, instance.bandwidth.ravel()[links] / unit
+        self._program.rows(at, self._y[on], rates, low=-math.inf, high=limits)
 
     def _price(self) -> None:
         form = self.goal.main
@@ -156,7 +166,7 @@ class General:
         program.price(self._x[self._node, self._host], scale * form.node[self._node, self._host])
         program.price(self._z, scale * form.host)
         program.price(self._y, scale * form.edge[self._stream, self._u, self._v])
-        program.price(self._r, scale * form.response)
+        program.price(self._r, scale * form.response * self._time_s)
 
     def _values(self, where: Indices) -> Floats:
         """The variables of a placement."""
@@ -171,23 +181,41 @@ class General:
         for node, inputs in enumerate(instance.inputs):
             ready = [done[other] + instance.ways_s[where[other], where[node]] for other, _ in inputs]
             done[node] = max(ready, default=0.0) + instance.execution_s[node] / instance.speed[where[node]]
-        found[self._done], found[self._r] = done, done.max()
+        found[self._done], found[self._r] = done / self._time_s, done.max() / self._time_s
         return found
 
     def write(self, path: str) -> None:
         """Write the program to a file, as ``.mps``."""
         self._program.write(path)
 
-    def solve(self, start: Indices | None = None) -> Solved:
+    def solve(self) -> Solved:
         """The optimum, or the best in time; NoSolutionError where there is none, PlannerError where none was found."""
-        if start is not None:
-            self._program.start(self._values(start))
-        found = self._program.solve()
-        where = self._where(found)
-        if start is not None and self.goal.cost(start) < self.goal.cost(where):
-            where = start
+        start = self._start
+        while True:
+            if start is not None:
+                self._program.start(self._values(start))
+            found = self._program.solve()
+            where = self._where(found)
+            if start is not None and self.goal.cost(start) <= self.goal.cost(where):
+                where = start
+            if not self._too_many(where):
+                break
         cost = self.goal.cost(where)
         return Solved(where, cost, min(cost, max(0.0, found.bound / self._scale)), "program")
+
+    def _too_many(self, where: Indices) -> bool:
+        """Whether hosts or links lack a little that the solver takes for rounding; rows exclude what is there (R4)."""
+        instance, lacking = self.instance, False
+        for host in np.flatnonzero(instance.loads(where) > instance.capacity * (1 + SLACK)).tolist():
+            there = np.flatnonzero(where == host)
+            self._program.row(self._x[there, host], np.ones(len(there)), high=len(there) - 1.0)
+            lacking = True
+        for u, v in np.argwhere(instance.flows(where) > instance.bandwidth * (1 + SLACK)).tolist():
+            streams = np.flatnonzero((where[instance.edges] == (u, v)).all(axis=1))
+            there = np.flatnonzero(np.isin(self._stream, streams) & (self._u == u) & (self._v == v))
+            self._program.row(self._y[there], np.ones(len(there)), high=len(there) - 1.0)
+            lacking = True
+        return lacking
 
     def _where(self, found: Solution) -> Indices:
         chosen = np.where(self._x >= 0, found.variables[self._x], -1.0)

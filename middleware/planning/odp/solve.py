@@ -12,7 +12,7 @@ from thalweg.middleware.errors import PlannerError, UsageError
 from thalweg.middleware.planning.odp.frontier import WIDTHS, Frontier
 from thalweg.middleware.planning.odp.heuristics import HEURISTICS
 from thalweg.middleware.planning.odp.hubs import through_hubs
-from thalweg.middleware.planning.odp.instance import Indices, Instance
+from thalweg.middleware.planning.odp.instance import SLACK, Indices, Instance
 from thalweg.middleware.planning.odp.objective import Extremes, Goal, Metric, Objective, only, worst_of
 from thalweg.middleware.planning.odp.program import General, shortage
 from thalweg.middleware.planning.odp.solved import Solved
@@ -42,8 +42,8 @@ class Effort(msgspec.Struct, frozen=True):
 def solve(goal: Goal, effort: Effort | None = None, start: Indices | None = None) -> Solved:
     """The optimum, or the best placement that was found, with its bound.
 
-    ``start``: a placement that is known. Raises UsageError, naming the constraint and how much is short, where there is
-    no placement; PlannerError where none was found in time.
+    ``start``: a placement that is known; one that breaks a constraint is of no use. Raises UsageError, naming the
+    constraint and how much is short, where there is no placement; PlannerError where none was found in time.
     """
     instance, effort = goal.instance, effort or Effort()
     try:
@@ -55,7 +55,8 @@ def solve(goal: Goal, effort: Effort | None = None, start: Indices | None = None
 
 def _solve(goal: Goal, effort: Effort, start: Indices | None) -> Solved:
     instance = goal.instance
-    if instance.demand.sum() > instance.capacity.sum():
+    start = None if start is None or instance.shortfall(start) else start
+    if instance.demand.sum() > instance.capacity.sum() * (1 + SLACK):
         raise NoSolutionError("the hosts have too little room")
     # what is best of all placements, and keeps (17), is best of those that do
     wide = msgspec.structs.replace(instance, bandwidth=np.full_like(instance.bandwidth, math.inf))
@@ -72,8 +73,8 @@ def _solve(goal: Goal, effort: Effort, start: Indices | None) -> Solved:
                 return msgspec.structs.replace(found, looked_at=looked_at)
     if best is None:
         best = _begin(goal)
-    general = General(goal, gap=effort.gap, time_limit_s=effort.time_limit_s)
-    answer = general.solve(best)
+    general = General(goal, best, gap=effort.gap, time_limit_s=effort.time_limit_s)
+    answer = general.solve()
     return msgspec.structs.replace(answer, bound=min(answer.cost, max(bound, answer.bound)), looked_at=looked_at)
 
 

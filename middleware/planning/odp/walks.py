@@ -35,8 +35,8 @@ def walk(goal: Goal, widths: Sequence[int] = WIDTHS) -> Solved | None:
     if order is None:
         return None
     count, hosts = instance.count, len(instance.hosts)
-    fitting = int(instance.capacity[0] * (1 + SLACK) / instance.demand[0]) if instance.demand[0] else count
-    fitting = min(fitting, count)
+    demand = instance.demand[0]
+    fitting = int(min(instance.capacity[0] * (1 + SLACK) / demand, count)) if demand else count
     if not fitting or hosts * fitting < count:
         return None
     links = form.edge[0] + form.response * instance.ways_s if count > 1 else np.zeros((hosts, hosts))

@@ -109,9 +109,7 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def solve(self, goal: Goal, task: Task) -> Solved:
         """The best placement; UsageError where there is none, PlannerError where none was found in time."""
-        present = present_of(goal.instance, task)
-        start = None if present is None or goal.instance.shortfall(present) else present
-        return solve(goal, self.effort, start)
+        return solve(goal, self.effort, present_of(goal.instance, task))
 
     def write(self, goal: Goal, path: str) -> None:
         """Write the program to a file, as ``.mps``."""

@@ -359,6 +359,33 @@ def test_narrow_links_are_kept() -> None:
     assert found.cost == pytest.approx(least(Goal(instance, only("traffic", ties=False)), rows))
 
 
+@pytest.mark.parametrize("structure", [True, False])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(
+    ("sizes", "changes"),
+    [
+        ((1, 1, 1), {"capacity": np.full(3, math.inf)}),
+        ((1, 1, 1), {"demand": np.full(3, 0.1), "capacity": np.array([0, 0.3, 0])}),  # 0.1 + 0.1 + 0.1 > 0.3
+        ((1, 1, 1, 1), {"demand": np.array([0.1, 0.1, 0.1, 1e-7]), "capacity": np.array([0.3, 0.3, 0])}),
+        ((1, 1, 1), {"demand": np.full(3, 2e-8), "capacity": np.full(3, 4e-8)}),
+        ((1, 2, 1), {"rate": np.full(4, 1e-9), "bandwidth": np.array([[0, 0, 9], [1e-9, 0, 9], [9, 0, 0]])}),
+        ((1, 1, 1), {"availability": 1 - np.array([1e-9, 1e-8, 0.9]), "delay_s": np.array([[0, 1, 9]] * 3) * 1e3}),
+        ((1, 1, 1), {"delay_s": np.array([[0, 1e-7, 1e3], [2e-7, 0, 1e3], [1e3, 1e3, 0]])}),
+        ((1, 1, 1), {"edges": np.array([[0, 1], [0, 1], [1, 2]]), "rate": np.array([1.0, 2, 3])}),
+    ],
+)
+def test_numbers_of_any_size_are_exact(
+    sizes: tuple[int, ...], changes: dict[str, Any], metric: Metric, structure: bool
+) -> None:
+    made = table_2(np.random.default_rng(3), sizes, 3, 2)
+    instance = msgspec.structs.replace(made, execution_s=0 * made.demand, **changes)
+    goal = normalised(instance, only(metric))
+    found = solve(goal, Effort(structure=structure))
+    assert found.proven and not instance.shortfall(found.where)
+    best = float(goal.costs(everything(instance), goal.main).min())
+    assert found.cost == pytest.approx(best, rel=1e-6, abs=0) and found.bound <= best * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -383,7 +410,7 @@ def test_the_program_reports_its_gap_or_that_it_found_nothing(tmp_path: Path) ->
     instance = table_2(np.random.default_rng(3), sequential(20), 20)
     goal = Goal(instance, only("usage"))
     start = first_fit(goal)
-    found = General(goal, time_limit_s=0.01).solve(start)
+    found = General(goal, start, time_limit_s=0.01).solve()
     assert found.cost <= goal.cost(start) and 0 < found.gap <= 1 and not found.proven
     with pytest.raises(PlannerError, match="found no solution in time"):
         General(goal, time_limit_s=1e-9).solve()
