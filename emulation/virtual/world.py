@@ -22,7 +22,7 @@ import hashlib
 import heapq
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -462,10 +462,12 @@ class World:
         wish = e.PlacementProposed(self.run_id, dict(placement), "asked for", dataflow, *self._reorderable)
         self._soon(self.hosts[self.client], wish)
 
-    def attach(self, query: int, dataflow: Dataflow, placement: Mapping[str, str], apart: Collection[str] = ()) -> None:
+    def attach(
+        self, query: int, dataflow: Dataflow, placement: Mapping[str, str], apart: Mapping[str, float] | None = None
+    ) -> None:
         """Have another query begin in the run, as ``client.Run.attach``; it does not share what is ``apart``."""
         self.open.add(query)
-        wish = e.AttachRequested(self.run_id, query, dataflow, dict(placement), tuple(apart))
+        wish = e.AttachRequested(self.run_id, query, dataflow, dict(placement), dict(apart or {}))
         self._soon(self.hosts[self.client], wish)
 
     def detach(self, query: int) -> None:

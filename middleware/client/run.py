@@ -221,7 +221,7 @@ class Run(Stream[T]):
             self._open.add(number)
         other: Attached[Any] = Attached(self, number, wanted, strict=strict, nothing=nothing)
         self._queries[number] = other
-        self._home.tell(e.AttachRequested(self.id, number, wanted.dataflow, wanted.placement, tuple(wanted.apart)))
+        self._home.tell(e.AttachRequested(self.id, number, wanted.dataflow, wanted.placement, wanted.apart))
         if allowed:
             other.allow(*allowed)
         return other

@@ -168,14 +168,15 @@ class PlacementProposed(Event, frozen=True):
 class AttachRequested(Event, frozen=True, omit_defaults=True):
     """The application wants another query in the run, of this number and with names of its own: ``Attached``.
 
-    ``placement``: where its nodes are to be that the run does not have, or that are to be ``apart``.
+    ``placement``: where its nodes are to be that the run does not have, or that are to be ``apart``: in
+    seconds how far away those are that the run has.
     """
 
     run: str
     query: int
     dataflow: Dataflow
     placement: dict[str, str]
-    apart: tuple[str, ...] = ()
+    apart: dict[str, float] = {}
 
 
 class DetachRequested(Event, frozen=True):

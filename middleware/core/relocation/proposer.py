@@ -365,10 +365,9 @@ class Proposer:
             self._record_shape(proposal, detail)
             return
         if proposal is not None and proposal.query is not None:
-            begun = outcome == "committed"
-            self._queries.record(
-                proposal.query.number, "begun" if begun else "refused", why, proposal.names if begun else {}
-            )
+            begun, query = outcome == "committed", proposal.query
+            names = proposal.names if begun else {}
+            self._queries.record(query.number, "begun" if begun else "refused", why, names, query.apart)
             return
         self._out.record(
             "proposal",

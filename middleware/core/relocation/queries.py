@@ -123,12 +123,16 @@ class Queries:
         self._words = words
         self.on_timer()
 
-    def record(self, query: int, outcome: str, why: str, names: dict[str, str]) -> None:
-        """What has become of a query; ``names``: of its nodes in the run."""
+    def record(
+        self, query: int, outcome: str, why: str, names: dict[str, str], apart: dict[str, float] | None = None
+    ) -> None:
+        """What has become of a query; ``names``: of its nodes in the run; ``apart``: what was there, and too far."""
         begins = min([self._tree.first.get(name, 0) for name in self.sinks.get(query, ())], default=None)
         detail = {"query": query, "outcome": outcome, "why": why or self.why.get(query, ""), "names": names}
         if query in self.guests:
             detail |= {"guest": self.guests[query].peer.name, "node": self.guests[query].node}
+        if apart:
+            detail["apart_s"] = apart
         self._out.record("query", index=begins if outcome == "begun" else None, detail=detail)
 
     def on_timer(self) -> None:

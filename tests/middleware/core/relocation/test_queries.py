@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
+from playbook import ANY, Playbook, got
 
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import Code, Dataflow, Node
 from thalweg.middleware.errors import DataflowError
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
 
 CLIENT = "client"
 SOURCE, OPERATOR, FAILS = Code("source"), Code("operator"), Code("fails")
@@ -64,3 +69,18 @@ def test_names_that_are_made_up_mean_nothing() -> None:
     run = flow_of(S1, Node("op0", "operator", ("s1",), OPERATOR), Node("t", "sink", ("op0",)))
     query = flow_of(S1, Node("op0", "operator", ("s1",), FAILS), Node("t", "sink", ("op0",)))
     assert shared(run, query) == {"s1": "s1"}
+
+
+def test_the_records_say_what_a_query_does_not_share_and_how_far_away_that_is(
+    make_book: Callable[..., Playbook], install: m.Install
+) -> None:
+    book, node = make_book("client"), install.dataflow.by_name
+    book << e.RunRequested(install) >> ANY
+    like = [msgspec.structs.replace(node["o"], name="mine"), Node("t", "sink", ("mine",), None, CLIENT)]
+    query = flow_of(node["s"], *like)
+    book << e.AttachRequested("r", 1, query, {"s": "h1", "mine": "h2", "t": CLIENT}, {"mine": 0.25}) >> ANY
+    book << got("h2", m.Vote("r", 1, "h2", 0, "no")) >> ANY
+    for host in ("h1", "h2", "h3"):
+        book << got(host, m.Done("r", 1, host)) >> ANY
+    (record,) = (each for each in book.only(e.Record) if each.kind == "query")
+    assert (record.fields["detail"]["outcome"], record.fields["detail"]["apart_s"]) == ("refused", {"mine": 0.25})
