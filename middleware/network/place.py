@@ -63,6 +63,7 @@ class Place(msgspec.Struct, frozen=True):
         error = LEARNING * trust * abs(distance - latency_s) / latency_s + (1 - LEARNING * trust) * self.error
         move = STEP * trust * (latency_s - distance)
         at = [own + move / max(length, LEAST_S) * along for own, along in zip(self.at, away, strict=True)]
+        at = [min(max(each, -FARTHEST_S), FARTHEST_S) for each in at]  # who says odd things draws nobody to nowhere
         height_s = max(self.height_s + move * above / distance, LEAST_S) if self.height_s > 0 else 0.0
         return Place(tuple(at), height_s, min(error, MOST_ERROR), self.count + 1, self.host)
 

@@ -5,6 +5,7 @@ Rules:
 R1. A host that is asked measures to each of the targets again and again, to all at the same time, until it has measured
     ``ENOUGH`` times; to one at most twice its share, so that some may be silent. Then it tells who asked.
 R2. Who asks again is told what there is by then. A host that found its place lately tells it at once.
+R3. Of more than ``MOST`` who ask, or hosts that are to be measured, the first are forgotten: they are perhaps nowhere.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Finding:
     def __init__(self, out: Outbox, me: m.Peer, config: MonitorConfig, places: Places, soundings: Soundings) -> None:
         self._out, self._me, self._config = out, me, config
         self._places, self._soundings = places, soundings
-        self.waiting: set[str] = set()  # who asked
+        self.waiting: dict[str, None] = {}  # who asked, in order
         self.left: dict[str, int] = {}  # by target: how often it may still be sounded
         self.made = 0
 
@@ -47,14 +48,15 @@ class Finding:
         if asker in self.waiting or lately:
             self._tell(asker)
             return
-        if len(self.waiting) >= MOST:
-            return
-        self.waiting.add(asker)
+        if len(self.waiting) >= MOST:  # R3
+            del self.waiting[next(iter(self.waiting))]
+        self.waiting[asker] = None
         targets = [target.name for target in message.targets if target.name != self._out.host]
         for name in targets:
-            if name in self.left or len(self.left) < MOST:
-                self.left[name] = -(-2 * ENOUGH // (TIMES * len(targets)))
-                self._soundings.sound(BEFORE_RUNS, name, situated=True)
+            if name not in self.left and len(self.left) >= MOST:  # R3
+                del self.left[next(iter(self.left))]
+            self.left[name] = -(-2 * ENOUGH // (TIMES * len(targets)))
+            self._soundings.sound(BEFORE_RUNS, name, situated=True)
 
     def on_answer(self, host: str) -> None:
         """A host was sounded."""

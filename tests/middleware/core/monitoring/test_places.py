@@ -18,7 +18,7 @@ from thalweg.middleware.core.monitoring.places import LINKS, MOST, SAMPLES, as_m
 from thalweg.middleware.dataflow import Node
 from thalweg.middleware.network.coordinates import together
 from thalweg.middleware.network.figures import HostFigures
-from thalweg.middleware.network.place import Place, neighbours
+from thalweg.middleware.network.place import FARTHEST_S, Place, neighbours
 from thalweg.middleware.network.view import Link
 from thalweg.middleware.protocol import events as e
 from thalweg.middleware.protocol import frames
@@ -135,6 +135,25 @@ def test_memory_and_messages_are_bounded(book: Playbook) -> None:
     assert len(names) > MOST  # all in turn
     places.forget()
     assert (places.own.count, places.told) == (0, {})
+
+
+def test_who_asks_for_nothing_in_thousands_of_names_keeps_nobody_from_asking(book: Playbook) -> None:
+    nowhere = [m.Peer(f"x{number}", "tcp://x:1", "tcp://x:2") for number in range(MOST + 1)]
+    for peer in nowhere:
+        book << got(peer.name, m.FindRequest("probe", (peer,), peer)) >> ANY
+    finding, h2 = book.core.finding, m.Peer("h2", "tcp://h2:1", "tcp://h2:2")
+    book << got("client", m.FindRequest("probe", (h2,), m.Peer("client", "tcp://c:1", "tcp://c:2"))) >> ANY
+    assert (len(finding.waiting), len(finding.left)) == (MOST, MOST)
+    book << got("client", m.FindRequest("probe", (h2,), m.Peer("client", "tcp://c:1", "tcp://c:2"))) >> ANY
+    assert [type(said) for said in book.sent("client")] == [m.Found]
+    assert "h2" in finding.left
+
+
+def test_nobody_draws_a_host_to_where_no_other_believes_that_it_is() -> None:
+    there, place = Place((FARTHEST_S, 0.0, 0.0), FARTHEST_S, 0.0), Place.first("h1")
+    for _ in range(100):
+        place = place.measured(there, 0.01)
+        assert not place.odd(3)
 
 
 def test_hosts_find_where_they_are_before_a_run_though_some_are_silent() -> None:
