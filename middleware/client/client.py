@@ -25,6 +25,7 @@ from thalweg.middleware.client.run import Run
 from thalweg.middleware.client.stream import Home, Offered, Wanted
 from thalweg.middleware.client.subscription import Subscription, read_ticket, refuse_own
 from thalweg.middleware.core.monitoring.prober import BEFORE_RUNS
+from thalweg.middleware.core.relocation.shape import MAX_NAME
 from thalweg.middleware.core.relocation.sharing import join, shared
 from thalweg.middleware.dataflow import FIXED, Dataflow, Placement, check_codes, check_placement, sinks_at
 from thalweg.middleware.errors import (
@@ -388,6 +389,8 @@ class Client:
         self._check_open()
         ticket = read_ticket(run.ticket if isinstance(run, Run) else run)
         expect(node, str, "a node is named by a text")
+        if not 0 < len(node) <= MAX_NAME:
+            raise UsageError(f"a node's name has 1 to {MAX_NAME} characters, and {shown(node)} has {len(node)}")
         if ticket.owner.name == self.name:
             refuse_own(self.name)
         try:
@@ -409,6 +412,7 @@ class Client:
         present, where = tree
         there = {name: where[each] for name, each in shared(present, dataflow).items()}
         apart: dict[str, float] = {}
+        expect(0 if offered.radius_s is None else offered.radius_s, int | float, "radius_s is a number of seconds")
         if offered.radius_s is not None:
             hints = hints or ask_hints(dataflow, self._allow)
             apart = too_far(self._task(dataflow, hints, None), there, self.coordinates(), offered.radius_s)
@@ -594,6 +598,8 @@ class Client:
 
     def _on_application(self, command: e.Command) -> None:
         match command:
+            case e.Report(source, target) if not {source, target} <= self._peers.keys():
+                pass  # of hosts that nobody asked for
             case e.Report(source, target, estimate):
                 with self._news:
                     self._reports[type(estimate)][Link(source, target)] = estimate

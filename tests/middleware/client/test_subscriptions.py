@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import runpy
 import subprocess
@@ -89,6 +90,23 @@ def test_another_client_gets_every_partition_of_a_node_whatever_moves(client: Cl
 def test_the_slowest_sets_the_pace_and_whoever_may_no_more_leaves_at_once(client: Client, bob: Client) -> None:
     with client.run(graph(), WHERE, subscribers=["bob"]) as run, ThreadPoolExecutor() as pool:
         next(run)
+        awaited, indices = bob.subscribe(run, "joint"), list[int]()
+
+        async def some() -> None:
+            async with asyncio.timeout(20), asyncio.TaskGroup() as both:
+                theirs = both.create_task(take())
+                async for _ in run:
+                    if theirs.done():
+                        return
+
+        async def take() -> None:
+            async for each in awaited:
+                indices.append(each.index)
+                if len(indices) == 5:
+                    awaited.close()
+
+        asyncio.run(some())
+        assert indices == list(range(awaited.first_index, awaited.first_index + 5))
         held, first = bob.subscribe(run, "joint"), bob.subscribe(run, "source@h1")
         both = [pool.submit(next, each) for each in (held, first)]
         taken = pool.submit(lambda: list(islice(run, 40)))
@@ -153,6 +171,11 @@ def test_what_cannot_be_subscribed_to_is_said_in_one_line(cluster: LocalCluster,
             client.subscribe(run, "joint")
         with pytest.raises(UsageError, match="'none' is not the ticket of a run; give what its client has as"):
             bob.subscribe("none", "joint")
+        for name in ("", "x" * 129):
+            with pytest.raises(UsageError, match="a node's name has 1 to 128 characters, and '"):
+                bob.subscribe(run, name)
+        with pytest.raises(UsageError, match="radius_s is a number of seconds, not 'far'"):
+            run.attach(graph(), radius_s="far")
         with pytest.raises(UsageError, match="subscribers are a collection of names of clients, not 'bob'"):
             client.run(graph(), WHERE, subscribers="bob")
         with Client(cluster, name="small", limits=CoreConfig(max_partition_bytes=1000)) as small:
