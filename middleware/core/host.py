@@ -530,10 +530,10 @@ class HostCore:
 
     def _on_failed(self, sender: str, message: m.Failed) -> None:
         run = self.runs.get(message.run)
-        if run is not None and sender in run.directory.guests:
+        if run is not None and run.guests.knows(sender):
             run.hear(run.guests.on_failed(sender, message))
-            return
-        self.coordinator.on_failed(sender, message)
+        else:
+            self.coordinator.on_failed(sender, message)
 
     def _on_probe_request(self, sender: str, message: m.ProbeRequest) -> None:
         if message.requester.name == sender and self._known(message.run):

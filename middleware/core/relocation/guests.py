@@ -90,16 +90,16 @@ class Guests:
         if peer.name != sender or not message.number:
             out.record("unexpected", peer=sender, detail={"message": "Subscribe"})
             return
-        theirs = [guest for guest in queries.guests.values() if guest.peer.name == sender]
-        if any(guest.peer.instance != peer.instance for guest in theirs):  # R3
+        there = [guest for query, guest in queries.guests.items() if query not in queries.why]  # those leave already
+        if any(each.peer.name == sender and each.peer.instance != peer.instance for each in there):  # R3
             yield Lost(sender)
         before = queries.over.get((sender, message.number))
         for query, guest in queries.guests.items():
             if (guest.peer, guest.number) == (peer, message.number):
                 out.send(sender, self._enrolment(guest) if queries.sinks[query] else m.Pong(out.run))
                 return
-        why = before or self._why_not(message)
-        if why:  # R4
+        why = self._why_not(message) if before is None else before
+        if why or before is not None:  # R4
             out.send(sender, m.Dismiss(out.run, message.number, why[:4000]))
             return
         self._count += 1
@@ -107,6 +107,7 @@ class Guests:
         sink = fresh_name(f"{message.node}@{sender}", self._count, used)
         while self._directory.had(sink):
             sink = fresh_name(sink, self._count, used)
+        out.emit(e.Meet(out.run, (peer,)))
         queries.guests[-self._count] = Guest(peer, message.number, message.node, sink)
         queries.sinks[-self._count] = ()
         out.send(sender, m.Pong(out.run))
@@ -155,7 +156,6 @@ class Guests:
         name, run = guest.peer.name, self._out.run
         self._entering = query, self._out.now
         hosts = () if name in directory.guests else sorted(directory.hosts)
-        self._out.emit(e.Meet(run, (guest.peer,)))
         words: dict[str, m.Message] = {name: self._enrolment(guest)}
         number = self._queries.new_number()
         self._queries.tell(words | {host: m.Admit(run, number, guest.peer) for host in hosts})

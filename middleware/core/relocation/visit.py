@@ -5,7 +5,8 @@ Rules:
 R1. ``Subscribe`` is sent to the run's client until that answers, and goes on being sent, more seldom, as long as the
     subscription lasts: who has forgotten it says so (``Dismiss``).
 R2. The run is opened here by ``Enrol`` alone, of the client that was asked, for a subscription that this application
-    has asked for. Nothing comes here with it but sinks: no code (``arrivals``, ``growth``).
+    has asked for. Nothing comes here with it but sinks: no code (``arrivals``, ``growth``), nothing to
+    measure, and nothing to decide.
     Which of the sinks that are here is whose is told with it, before the sink is here or after.
 R3. A client that has not answered for ``liveness_s``, times ``patience``, is given up. Once the run is open here,
     its lease counts (``host``).
@@ -135,4 +136,6 @@ def check_visit(message: m.Enrol, host: str) -> str:
         return f"run {install.run!r} is not the one that was subscribed to"
     if any(peer.name == host for peer in install.peers) or any(entry.host == host for entry in install.locations):
         return f"{host!r} has a part in the run already"
+    if install.moves is not None or install.news or install.afresh:
+        return "a guest has no part in what hosts find out and decide"
     return ""

@@ -1,0 +1,77 @@
+"""Other clients that subscribe to a run, as its client and they themselves see it; fault plans have more of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from playbook import ANY, Playbook, got
+
+from thalweg.middleware.protocol import events as e
+from thalweg.middleware.protocol import messages as m
+from thalweg.middleware.protocol.adaptation import LocalMoves
+
+GUEST = m.Peer("g", "tcp://g:1", "tcp://g:2", "1")
+AGAIN = msgspec.structs.replace(GUEST, instance="2")
+OWNER = m.Peer("client", "tcp://client:1", "tcp://client:2", "1")
+
+
+@pytest.fixture
+def client(make_book: Callable[..., Playbook], make_install: Callable[..., m.Install]) -> Playbook:
+    """The client of a run that goes on, and lets ``g`` subscribe; nothing is demanded."""
+    book = make_book("client")
+    book << e.RunRequested(make_install()) >> ANY
+    for name in ("h1", "h2"):
+        book << got(name, m.Installed("r", name)) >> ANY
+    book << e.SubscribersAllowed("r", 0, frozenset({"g"})) >> []
+    return book
+
+
+def subscribed(book: Playbook, number: int = 7, peer: m.Peer = GUEST) -> list[m.Message]:
+    book << got("g", m.Subscribe("r", number, "s", peer)) >> ANY
+    return book.sent()
+
+
+def test_one_that_breaks_while_it_is_let_in_ends_nothing_else(client: Playbook) -> None:
+    admit = next(word for word in subscribed(client) if isinstance(word, m.Admit))
+    client << got("g", m.Failed("r", "", "it broke")) >> []
+    assert client.core.runs["r"].queries.why == {-1: "it broke"}
+    for host in ("client", "h1", "h2"):
+        client << got(host, m.Detached("r", admit.number)) >> ANY
+    assert m.Dismiss("r", 7, "it broke") in client.sent("g")
+
+
+def test_one_that_was_started_anew_ends_what_the_one_before_it_took_and_no_more(client: Playbook) -> None:
+    admit = next(word for word in subscribed(client) if isinstance(word, m.Admit))
+    for _ in range(3):
+        subscribed(client, 8, AGAIN)
+    subscribed(client, 9, AGAIN)
+    assert client.only(e.Meet) == [e.Meet("r", (AGAIN,))], "what it is told before it is let in reaches it"
+    for host in ("h1", "h2"):
+        client << got(host, m.Detached("r", admit.number)) >> ANY
+    assert [word.number for word in client.sent("g") if isinstance(word, m.Dismiss)] == [7]
+    assert [guest.peer for guest in client.core.runs["r"].queries.guests.values()] == [AGAIN, AGAIN]
+
+
+def test_what_is_over_for_no_reason_stays_over(client: Playbook) -> None:
+    admit = next(word for word in subscribed(client) if isinstance(word, m.Admit))
+    client << got("g", m.Failed("r", "", "")) >> ANY
+    for host in ("h1", "h2"):
+        client << got(host, m.Detached("r", admit.number)) >> ANY
+    assert [type(word) for word in subscribed(client)] == [m.Dismiss]
+
+
+@pytest.mark.parametrize("odd", [{"moves": LocalMoves()}, {"news": ("latency",)}, {"news": True}, {"afresh": True}])
+def test_a_guest_takes_no_part_in_decisions_whatever_it_is_told(
+    make_book: Callable[..., Playbook], make_install: Callable[..., m.Install], odd: dict[str, object]
+) -> None:
+    book = make_book("g")
+    book << e.SubscribeRequested("r", 7, "s", OWNER) >> ANY
+    install = msgspec.structs.replace(make_install(), news=False)
+    book << got("client", m.Enrol("r", 7, "s@g~1", msgspec.structs.replace(install, **odd))) >> ANY
+    (answer,) = book.sent("client")
+    assert "what hosts find out and decide" in answer.error
+    assert not book.core.runs
+    book << got("client", m.Enrol("r", 7, "s@g~1", install)) >> ANY
+    assert m.Installed("r", "g") in book.sent("client")
