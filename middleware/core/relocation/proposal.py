@@ -24,6 +24,8 @@ R7. A shape may also be another query's nodes beside all others (``growth``): th
     is hindered from being handed over. It says what code is loaded, so it counts only where the client itself says it.
 R8. Guests, which have sinks only, are told what takes place as all are, and vote on nothing but the sinks they get. One
     that leaves is not waited for.
+R9. The change-over iteration is never before the first partition of a query: the source that was ahead of all others
+    when that was agreed on may have left since, and its nodes can be no further back.
 
 ``PROPOSAL`` is the client's side (``proposer``), ``MEMBER`` every host's (``member``; the client is a host, too).
 """

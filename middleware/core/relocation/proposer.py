@@ -177,6 +177,7 @@ class Proposer:
     def _begin(self, proposal: Proposal) -> None:
         """R1: tell who has a vote, and those who pass it on."""
         self.proposal, dataflow = proposal, self._tree.dataflow
+        proposal.iteration = max(self._tree.first.values(), default=0) - 1  # R9
         roots = {name for sink in dataflow.sinks for name in dataflow.by_name[sink].inputs}
         propose = m.Propose(self._out.run, proposal.number, proposal.moves, proposal.shape)
         for host in sorted({*self._directory.where(roots).values(), *proposal.waiting}):

@@ -84,3 +84,16 @@ def test_the_records_say_what_a_query_does_not_share_and_how_far_away_that_is(
         book << got(host, m.Done("r", 1, host)) >> ANY
     (record,) = (each for each in book.only(e.Record) if each.kind == "query")
     assert (record.fields["detail"]["outcome"], record.fields["detail"]["apart_s"]) == ("refused", {"mine": 0.25})
+
+
+def test_a_query_begins_no_earlier_than_those_before_it(make_book: Callable[..., Playbook], install: m.Install) -> None:
+    book = make_book("client")
+    book << e.RunRequested(install) >> ANY
+    query = flow_of(install.dataflow.by_name["s"], Node("t", "sink", ("s",), None, CLIENT))
+    for number, voted in ((1, 8), (2, 3)):  # the source that was ahead has left
+        book << e.AttachRequested("r", number, query, {"s": "h1", "t": CLIENT}) >> ANY
+        book << got("h1", m.Vote("r", number, "h1", voted)) >> ANY
+        for host in ("h1", "h2", "h3"):
+            book << got(host, m.Done("r", number, host)) >> ANY
+        run = book.core.runs["r"]
+        assert {run.tree.first[name] for name in run.queries.sinks[number]} == {9}
