@@ -422,7 +422,7 @@ def place(
     model = get_cost_model(cost, **_options(options.cost_option, "--cost-option"))
     chosen = get_planner(planner, **_options(options.option, "--option"))
     if isinstance(chosen, Odp):
-        _place_odp(file, chosen, task, options.mps, as_json)
+        _place_odp(file, _for_a_file(chosen), task, options.mps, as_json)
         return
     if options.mps is not None:
         raise UsageError("--mps writes the program of --planner odp; add that")
@@ -468,7 +468,7 @@ def _compare(file: Path, options: PlaceOptions, task: Task, *, as_json: bool) ->
         raise UsageError(f"--compare is beside odp; leave --planner {options.planner} away")
     from thalweg.experiments.cli.compared import compare_task
 
-    planner = Odp(**_options(options.option, "--option"))
+    planner = _for_a_file(Odp(**_options(options.option, "--option")))
     try:
         compare_task(planner, task, options.seed, as_json=as_json)
     except LinksNeeded as needed:
@@ -484,6 +484,12 @@ def _not_given(file: Path, needed: LinksNeeded, planner: str) -> UsageError:
     if isinstance(needed, LatenciesNeeded):
         what, advice = "latency", "add it to links, set default_latency, or name a matrix of round trips (latency)"
     return UsageError(f"{file} gives no {what} for {first}{more}, which {planner} needs; {advice}")
+
+
+def _for_a_file(planner: Odp) -> Odp:
+    if planner.shared:
+        raise UsageError("shared is for runs; place counts every stream, as the paper does: leave --option shared away")
+    return planner
 
 
 def _place_odp(file: Path, planner: Odp, task: Task, mps: str | None, as_json: bool) -> None:

@@ -11,9 +11,10 @@ import numpy as np
 
 from thalweg.middleware.errors import UsageError
 from thalweg.middleware.planning.costs.model import CostModel
-from thalweg.middleware.planning.odp.instance import sampled
+from thalweg.middleware.planning.odp.instance import Indices, sampled
 from thalweg.middleware.planning.odp.objective import Goal
 from thalweg.middleware.planning.odp.program import General
+from thalweg.middleware.planning.odp.sharing import costs_as_sent, solve_as_sent
 from thalweg.middleware.planning.odp.solve import Effort, normalised, solve
 from thalweg.middleware.planning.odp.solved import Solved
 from thalweg.middleware.planning.odp.tasks import instance_of, objective_of, present_of, with_changes
@@ -37,6 +38,8 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - ``change``, ``horizon_s``: a change has to repay the seconds that operators are down, times ``change``, within the
       horizon (see :func:`with_changes`); ``saving``: the least share of the cost that it saves
     - ``least_s``: delays below count as this; while data flows 1 ms by default, as measured ones waver
+    - ``shared``: what several consumers on one host take of a producer goes there once, as it does while data flows; a
+      run is always planned so. The bound is then that of a problem which costs no more
     - ``candidates``: so large a share of each operator's candidates is drawn by ``seed``; the optimum is that of these
 
     A run begins with the placement that is best by availability alone, as rates are not known yet, and goes on by the
@@ -56,6 +59,7 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     saving: float = SAVING
     period_s: float | None = PERIOD_S
     least_s: float = 0.0
+    shared: bool = False
     candidates: float = 1.0
     seed: int = 0
 
@@ -83,12 +87,14 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def initially(self) -> Odp:
         """What plans before a run."""
-        return msgspec.structs.replace(self, objective="availability", least_s=self.least_s or LEAST_S)
+        return msgspec.structs.replace(self, objective="availability", least_s=self.least_s or LEAST_S, shared=True)
 
     @property
     def meanwhile(self) -> Odp:
         """What plans while data flows: by the network usage, if nobody says what else."""
-        return msgspec.structs.replace(self, objective=self.objective or "usage", least_s=self.least_s or LEAST_S)
+        return msgspec.structs.replace(
+            self, objective=self.objective or "usage", least_s=self.least_s or LEAST_S, shared=True
+        )
 
     @property
     def effort(self) -> Effort:
@@ -109,17 +115,21 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def solve(self, goal: Goal, task: Task) -> Solved:
         """The best placement; UsageError where there is none, PlannerError where none was found in time."""
-        return solve(goal, self.effort, present_of(goal.instance, task))
+        way = solve_as_sent if self.shared else solve
+        return way(goal, self.effort, present_of(goal.instance, task))
 
     def write(self, goal: Goal, path: str) -> None:
         """Write the program to a file, as ``.mps``."""
         General(goal).write(path)
 
+    def _cost(self, goal: Goal, where: Indices) -> float:
+        return float(costs_as_sent(goal, where[None], goal.main)[0]) if self.shared else goal.cost(where)
+
     def plan(self, task: Task, model: CostModel) -> Plan:
         goal = self.goal(task)
         solved, names, hosts = self.solve(goal, task), goal.instance.names, task.hosts
         present = present_of(goal.instance, task)
-        was = solved.cost if present is None else goal.cost(present)
+        was = solved.cost if present is None else self._cost(goal, present)
         if present is not None and goal.instance.shortfall(present):
             was = math.inf
         return Plan(

@@ -40,6 +40,7 @@ from thalweg.middleware.planning.odp.objective import (
     worst_of,
 )
 from thalweg.middleware.planning.odp.program import General
+from thalweg.middleware.planning.odp.sharing import costs_as_sent, solve_as_sent
 from thalweg.middleware.planning.odp.solve import Effort, normalised, solve
 from thalweg.middleware.planning.odp.tasks import from_networkx
 from thalweg.middleware.planning.odp.walks import walk
@@ -507,6 +508,49 @@ def test_a_lost_host_is_left_and_a_run_begins_by_availability() -> None:
     assert get_strategy("odp", period_s=None).adaptation is None
     reliable = task.but(current=None, quality=Quality(availability={"a": 0.9, "c": 0.9}))
     assert strategy.initial.plan(reliable, Period()).placement["work"] == "b"
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=10, deadline=None)
+def test_what_is_sent_once_counts_once(seed: int) -> None:
+    instance = small(seed)
+    rows, random = everything(instance), np.random.default_rng(seed)
+    for goal in goals(instance, random):
+        found = solve_as_sent(goal, Effort(), rows[0])
+        costs = costs_as_sent(goal, rows, goal.main)
+        best = float(costs.min())
+        assert not instance.shortfall(found.where) and found.bound <= best * (1 + 1e-9) + 1e-12
+        assert found.cost <= best * (1.1 if not found.proven else 1 + 2e-6) + 1e-12
+        if goal.objective.sole == "traffic":
+            ends = [{(a, row[b]): rate for (a, b), rate in rated(instance) if row[a] != row[b]} for row in rows[:9]]
+            assert costs[:9] == pytest.approx([sum(each.values()) for each in ends])
+
+
+def rated(instance: Instance) -> list[tuple[list[int], float]]:
+    """Streams with their rates, those of a producer from the least on."""
+    return sorted(zip(instance.edges.tolist(), instance.rate.tolist(), strict=True), key=lambda each: each[1])
+
+
+def test_consumers_on_one_host_keep_their_producer_at_its_source_while_data_flows() -> None:
+    """Three consumers take a third of what a source makes: in the paper's streams as much as all of it."""
+    dataflow = Dataflow()
+    cam = dataflow.source(Code("cam"), at="a", name="cam", rate=1.0)
+    found = dataflow.operator(Code("found"), cam, name="found")
+    dataflow.sink("out", dataflow.operator(Code("all"), found, *(
+        dataflow.operator(Code("work"), found, name=name) for name in ("one", "two", "three")
+    ), name="all"), at="c")  # fmt: skip
+    links = list(itertools.permutations("abc", 2))
+    view = NetworkView({pair: LinkEstimate(1e6) for pair in links}, {pair: Latency(0.1) for pair in links})
+    sizes = {"cam": 3e3, "found": 1.2e3, "one": 1e3, "two": 1e3, "three": 1e3, "all": 3e3}
+    here = dict.fromkeys(["one", "two", "three", "all", "out"], "c") | {"cam": "a", "found": "a"}
+    task = Task((dataflow,), ("a", "b", "c"), view, Hints(sizes)).but(current=here)
+    strategy = get_strategy("odp")
+    assert isinstance(strategy.again, Odp)
+    plan = strategy.again.plan(task, Period())
+    assert plan.cost_s == plan.initial_cost_s == pytest.approx(120) and plan.placement == here
+    apart = task.but(current=here | {"found": "c", "all": "b"})
+    better = strategy.again.plan(apart, Period())
+    assert better.cost_s < better.initial_cost_s and better.placement["found"] == "a"
 
 
 @pytest.mark.parametrize(
