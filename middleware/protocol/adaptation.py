@@ -31,14 +31,16 @@ class GlobalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     ``hysteresis``, ``gain``: see :func:`worth_moving`; 0 takes every plan that is better. ``horizon_s``: the planner
     is told what links will be like in the next so many seconds, from all that was measured while the run went on
     (``planning.outlook``); None tells it the estimates that have not timed out, and the horizon is the period. Another
-    tree is judged by 20 of the present one's partitions at least, and must repay one of them (``REFILL``). Raises
-    UsageError for times that are not above 0 and finite, a hysteresis below 0, or a gain that is no part of 1.
+    tree is judged by 20 of the present one's partitions at least, and must repay one of them (``REFILL``). ``looks``:
+    it plans so often at most, if it is set. Raises UsageError for times that are not above 0 and
+    finite, a hysteresis below 0, a gain that is no part of 1, or looks below 1.
     """
 
     period_s: float = PAPER_PERIOD_S
     hysteresis: float = 0.0
     gain: float = 0.0
     horizon_s: float | None = None
+    looks: int | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         _check_times(self.period_s, self.hysteresis)
@@ -46,6 +48,8 @@ class GlobalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
             raise UsageError(f"gain is {self.gain}; it must be at least 0 and below 1")
         if self.horizon_s is not None and not (math.isfinite(self.horizon_s) and self.horizon_s >= MIN_PERIOD_S):
             raise UsageError(f"horizon_s is {self.horizon_s}; it must be at least {MIN_PERIOD_S:g} seconds and finite")
+        if self.looks is not msgspec.UNSET and self.looks < 1:
+            raise UsageError(f"looks is {self.looks}; it must be at least 1")
 
 
 class LocalMoves(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="local"):

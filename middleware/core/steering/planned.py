@@ -88,6 +88,7 @@ class Planned:
         self._tree, self._directory = tree, directory
         self._departures, self._proposer, self._gossip = departures, proposer, gossip
         self._plans, self._options = False, GlobalMoves()
+        self._looks = 0  # that are over
         self._search: _Search | None = None
         self._overdue = False  # a period was over while a proposal was under way
         self._variability: Variability | None = None  # as the planner last read it
@@ -219,8 +220,11 @@ class Planned:
             self._wait()
             return
         self._search = None
+        self._looks += 1
         proposed = self._propose(event)
         self._record(search, event, proposed)
+        if self._looks == self._options.looks:
+            return
         after = search.begun_s + self._options.period_s
         self._out.wake(Timer.PLAN, max(after, self._out.now))
 

@@ -29,7 +29,7 @@ PERIOD_S = 100.0  # after which S-ODP solves again with measured rates; section 
 
 
 class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The optimal placement (Cardellini et al., 2016), again every ``period_s`` seconds (None: once).
+    """The optimal placement (Cardellini et al., 2016), again after ``period_s`` seconds (None: not again).
 
     - ``objective``: a metric, or weights by metric that sum to 1; None: the task's, by default the response time
     - ``availability``: ``operators`` or ``hosts``, what counts; None: as the task says
@@ -37,6 +37,7 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - ``time_limit_s``, ``gap``, ``structure``: see :class:`Effort`
     - ``change``, ``horizon_s``: a change has to repay the seconds that operators are down, times ``change``, within the
       horizon (see :func:`with_changes`); ``saving``: the least share of the cost that it saves
+    - ``looks``: so often it is solved again, every ``period_s``; None: as long as the run goes on
     - ``least_s``: delays below count as this; while data flows 1 ms by default, as measured ones waver
     - ``shared``: what several consumers on one host take of a producer goes there once, as it does while data flows; a
       run is always planned so. The bound is then that of a problem which costs no more
@@ -58,6 +59,7 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     horizon_s: float = 600.0
     saving: float = SAVING
     period_s: float | None = PERIOD_S
+    looks: int | None = 1
     least_s: float = 0.0
     shared: bool = False
     candidates: float = 1.0
@@ -81,7 +83,8 @@ class Odp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def adaptation(self) -> GlobalMoves | None:
         """How operators move while data flows; None: they do not."""
-        made = GlobalMoves(PERIOD_S if self.period_s is None else self.period_s, gain=self.saving)
+        period_s = PERIOD_S if self.period_s is None else self.period_s
+        made = GlobalMoves(period_s, gain=self.saving, looks=msgspec.UNSET if self.looks is None else self.looks)
         return None if self.period_s is None else made
 
     @property

@@ -500,7 +500,7 @@ def test_a_lost_host_is_left_and_a_run_begins_by_availability() -> None:
     assert Odp(objective="usage", change=0.0).plan(lost, Period()).placement["work"] == "a"
     strategy = get_strategy("odp", objective={"usage": 1.0}, period_s=50.0)
     assert isinstance(strategy.initial, Odp) and strategy.initial.objective == "availability"
-    assert strategy.adaptation == GlobalMoves(50.0, gain=0.05) and strategy.needs == ("latency", "work")
+    assert strategy.adaptation == GlobalMoves(50.0, gain=0.05, looks=1) and strategy.needs == ("latency", "work")
     assert isinstance(strategy.again, Odp) and strategy.again.objective == {"usage": 1.0}
     later = get_strategy("odp").again
     assert isinstance(later, Odp) and later.objective == "usage"
@@ -561,6 +561,7 @@ def test_consumers_on_one_host_keep_their_producer_at_its_source_while_data_flow
         ({"least_s": -1.0}, "least_s is -1.0"),
         ({"candidates": 0.0}, "candidates is 0.0"),
         ({"saving": 1.0}, "gain is 1.0"),
+        ({"looks": 0}, "looks is 0; it must be at least 1"),
         ({"objective": "speed"}, "the objective has no 'speed'"),
         ({"availability": "links"}, "availability_of of the objective is 'links'"),
     ],

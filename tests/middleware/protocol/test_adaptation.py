@@ -53,6 +53,7 @@ def test_the_defaults_are_the_papers() -> None:
         (LocalMoves, {"period_s": math.nan}, "period_s is nan"),
         (GlobalMoves, {"hysteresis": -0.5}, "hysteresis is -0.5; it must be finite and at least 0"),
         (LocalMoves, {"hysteresis": math.nan}, "hysteresis is nan"),
+        (GlobalMoves, {"looks": 0}, "looks is 0; it must be at least 1"),
         (LocalMoves, {"k": -1}, "k is -1"),
         (LocalMoves, {"startup_s": -0.1}, "startup_s is -0.1; it must be finite and at least 0"),
         (LocalMoves, {"startup_s": math.inf}, "startup_s is inf"),

@@ -124,6 +124,14 @@ def test_a_plan_that_changes_nothing_is_recorded_and_not_proposed(
     book << planned >> []  # an answer nobody waits for
 
 
+def test_no_more_is_planned_than_so_often(client: Callable[[Adaptation], Playbook]) -> None:
+    book = client(GlobalMoves(period_s=60.0, looks=2))
+    book.at(60.0) << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", NOW) >> [e.SetTimer("plan r", 120.0)]
+    book.at(120.0) << e.TimerFired("plan r") >> ANY
+    book << e.Planned("r", NOW) >> []
+
+
 def test_links_that_the_planner_needs_are_probed_and_it_is_asked_again(
     client: Callable[[Adaptation], Playbook],
 ) -> None:
