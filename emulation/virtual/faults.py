@@ -361,7 +361,8 @@ class FaultyWorld(World):
             self.failed_s = self.now
             cores = [each.core.runs for each in self.hosts.values()]
             tables = [runs[command.run].directory.locations for runs in cores if command.run in runs]
-            for name, here in host.core.runs[command.run].directory.locations.items():
+            mine = host.core.runs.get(command.run)  # None: what lingered is over with its failure
+            for name, here in mine.directory.locations.items() if mine else ():
                 known = [table[name] for table in tables if name in table]  # of two trees, or one
                 newest = max(known, key=lambda entry: entry.version)
                 self.at_failure[name] = here.host, newest.host

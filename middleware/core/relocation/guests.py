@@ -215,7 +215,8 @@ class Guests:
 
     @property
     def lingers(self) -> bool:
-        """R5: whether guests still take what there is."""
+        """R5: whether guests that take something still do; who has not begun would get nothing any more."""
         sinks = [name for name in self._tree.dataflow.sinks if name in self._flow.nodes]
         ended = all(self._flow.nodes[name].state is NodeState.ENDED for name in sinks)
-        return bool(self._queries.guests) and ended and not self._out.failed
+        takes = any(self._queries.sinks[query] for query in self._queries.guests)
+        return takes and ended and not self._out.failed

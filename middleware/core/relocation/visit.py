@@ -10,8 +10,9 @@ R2. The run is opened here by ``Enrol`` alone, of the client that was asked, for
     Which of the sinks that are here is whose is told with it, before the sink is here or after.
 R3. A client that has not answered for ``liveness_s``, times ``patience``, is given up. Once the run is open here,
     its lease counts (``host``).
-R4. The client is told of a subscription that is wanted no more (``Unsubscribe``) until it answers, ``TRIES`` times at
-    most: one that does not hear it hears with its next ping that the run is over here.
+R4. The client is told of a subscription that is wanted no more (``Unsubscribe``) until it answers: it may be about to
+    begin. Where no other is wanted, ``TRIES`` times at most: who does not hear it hears with its next ping that the run
+    is over here.
 
 What the run's client does about it is in ``guests``.
 """
@@ -83,10 +84,9 @@ class Visit:
         silent_s = limits.patience * limits.liveness_s
         if not open_here and now - self.heard_s > silent_s:  # R3
             self.end(f"client {self.owner.name!r}, which began it, has not answered for {silent_s:g} s")
-        for number, wanted in list(self.wanted.items()):
-            if wanted.left > TRIES:  # R4
-                del self.wanted[number]
-                continue
+        if all(wanted.left > TRIES for wanted in self.wanted.values()):  # R4
+            self.wanted.clear()
+        for number, wanted in self.wanted.items():
             wanted.left += wanted.left > 0
             self._say(number, wanted)  # R1
         if self.wanted:

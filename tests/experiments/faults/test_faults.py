@@ -89,6 +89,19 @@ def test_the_plans_of_graphs_are_kept() -> None:
     assert queries["subscribed"] > 10, queries
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(1010451, id="who had not begun kept the run, whose streams had ended"),
+        pytest.param(1010633, id="a run failed of which guests took the rest"),
+        pytest.param(1010706, id="a guest gave up leaving what was still to begin"),
+    ],
+)
+def test_a_run_goes_on_or_ends_whatever_its_guests_do(seed: int) -> None:
+    result, _ = run_trial(drawn_plan(seed, graph=True))
+    assert result.outcome != "failed", result
+
+
 @settings(max_examples=8)
 @given(st.integers(1000, 10**6))
 def test_every_sink_of_a_graph_gets_what_one_machine_would_give_whatever_moves(seed: int) -> None:
