@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Self
@@ -87,7 +88,7 @@ class Home(msgspec.Struct, frozen=True):
     me: m.Peer | None = None
 
 
-class Stream(Generic[T]):
+class Stream(ABC, Generic[T]):
     """Partitions of some sinks: ``for partition in …`` or ``async for partition in …``; ``close()`` ends it early.
 
     The next partition of a sink is demanded when one of it is taken, so at most one of each is here undelivered.
@@ -137,22 +138,22 @@ class Stream(Generic[T]):
     def _what(self) -> str:
         return f"the run {self.id}"
 
+    @abstractmethod
     def _demand(self, taken: e.Command) -> None:
         """Demand what follows on what was taken: of the same sink, or, as all is ready, of every sink."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _left(self, query: int) -> None:
         """R3: a query has left."""
-        raise NotImplementedError
 
     @property
     def _others(self) -> bool:
         """Whether there are queries that go on."""
         return True
 
+    @abstractmethod
     def take(self, command: e.Command) -> None:
         """A command for the application; any thread."""
-        raise NotImplementedError
 
     def _arrived(self, command: e.Command) -> None:
         """A command for who iterates; under the lock."""
