@@ -3,7 +3,8 @@
 Rules:
 
 R1. Only clients that the application has named may subscribe: for query 0 to any node, for a later query to what that
-    uses, as long as it is there. Whoever is not named any more is dismissed. Nothing is kept of who was never named.
+    uses, until it leaves. Whom the application does not name any more is dismissed. Nothing is kept of who was never
+    named.
 R2. A subscription is a query of one sink, at the guest, with a number below 0. It waits its turn as others do
     (``proposer``). Before it is proposed all hosts let the guest in (``Admit``), so that what it demands is known to be
     of the run, and it is told the run as it is (``Enrol``): no other query begins or leaves meanwhile. A guest that
